@@ -1,0 +1,66 @@
+"""The backend protocol: what compiles a plan and runs a step."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sktune.plan import Plan
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One decode step, ready to be run.
+
+    Attributes:
+        run: called with the step's inputs; returns what the model returns.
+        prepare: called before ``run``, and never timed.
+    """
+
+    run: Callable[..., Any]
+    prepare: Callable[[], None] = _nothing
+
+
+class CompileError(Exception):
+    """A plan that the compiler refuses. The message is one line; the cause holds the compiler's own error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled plan.
+
+    Attributes:
+        step: runs one decode step as planned.
+        regions: distinct regions that the plan's scopes consist of.
+        reused: how many of these were compiled before, in this process.
+        code_digest: identity of the generated code; equal for equal code, in every process.
+    """
+
+    step: Step
+    regions: int
+    reused: int
+    code_digest: str
+
+
+class Backend(Protocol):
+    """Compiles plans of one target.
+
+    A worker makes one backend, asks for the baseline (the empty plan), then for one plan after another.
+    Steps that were compiled stay valid until the process ends, and may be called in turn: they share the
+    target's weights and its state.
+    """
+
+    def compile(self, plan: Plan) -> Compiled:
+        """Compile ``plan`` and run it once, so that nothing is left to do at the first timed step.
+
+        Raises:
+            CompileError: the compiler refuses the plan.
+        """
+        ...
+
+    def references(self) -> dict[str, Callable[[], Step]]:
+        """Return what a user has without sktune, by name: functions that make a step each."""
+        ...

@@ -1,0 +1,276 @@
+"""The inductor backend (CPU, CUDA): each scope is one region compiled by Inductor, all else runs kernel by kernel.
+
+The decode step is captured once, with a mark around every unit. A plan only chooses where the captured graph
+is cut, so no trial traces the model again. Inductor's caches, its timed choices among them, lie in the folder
+that ``TORCHINDUCTOR_CACHE_DIR`` names: with the same folder, the same plan is the same code in every process.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import fx
+from torch._guards import TracingContext, tracing
+from torch._inductor import config as inductor_config
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.compile_fx import compile_fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from sktune.backends.base import Compiled, CompileError, Step
+from sktune.backends.cuda_graph import CapturedRegion
+from sktune.backends.numerics import KeptOperators, kept_operators
+from sktune.backends.options import check_option, option_defaults
+from sktune.backends.regions import MarkedGraph, Region, Span, cut, strip_marks
+from sktune.errors import BackendError, SpaceError
+from sktune.layout import Layout
+from sktune.marks import put_on_each
+from sktune.plan import Option, Options, Plan
+from sktune.targets.base import Inputs, Snapshot, Target
+
+MAX_AUTOTUNE = {"max_autotune": True, "coordinate_descent_tuning": True}
+"""What ``torch.compile(mode="max-autotune")`` sets, but for CUDA graphs, which are an option of a scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class _CompiledRegion:
+    function: Callable[..., Any]
+    code_digest: str
+
+
+@dataclass
+class RegionCache:
+    """Regions compiled in this process, by region and options."""
+
+    compiled: dict[tuple[str, Options], _CompiledRegion] = field(default_factory=dict)
+
+    def get(self, region: Region, options: Mapping[str, Option]) -> tuple[_CompiledRegion, bool]:
+        """Return the compiled region, and whether it was there already."""
+        identity = region.key
+        if options.get("freezing"):
+            # Weights become part of the code: layers no longer share a region.
+            weights = [value.data_ptr() for value, is_weight in zip(region.inputs, region.parameters, strict=True) if is_weight]
+            identity += repr(weights)
+        key = (identity, tuple(sorted(options.items())))
+        if key in self.compiled:
+            return self.compiled[key], True
+        self.compiled[key] = _compile_region(region, options)
+        return self.compiled[key], False
+
+
+class InductorBackend:
+    """Compiles plans of one target; see ``sktune.backends.base.Backend``.
+
+    Raises:
+        BackendError: the decode step cannot be captured as one graph.
+    """
+
+    def __init__(self, target: Target, layout: Layout, inputs: Inputs) -> None:
+        self._target, self._inputs = target, inputs
+        self._snapshot = Snapshot(target.state)
+        self._regions = RegionCache()
+        self._marks = put_on_each(target.module, tuple(unit.name for unit in layout.units))
+        self._run: Callable[..., Any] | None = None
+        self._example_inputs: Sequence[Any] = ()
+        self._marked: MarkedGraph | None = None
+        self._captured = self._capture()
+
+    def compile(self, plan: Plan) -> Compiled:
+        """See ``Backend.compile``."""
+        marked = self._marked
+        assert marked is not None
+        chosen = [self._span(marked, scope.first, scope.last, scope.label, scope.options) for scope in plan.scopes]
+        used: dict[int, str] = {}
+        reused = 0
+
+        def compile_region(region: Region, options: Mapping[str, Option]) -> Callable[..., Any]:
+            nonlocal reused
+            compiled, known = self._regions.get(region, options)
+            if id(compiled) not in used:
+                used[id(compiled)] = compiled.code_digest
+                reused += known
+            return compiled.function
+
+        try:
+            whole = cut(marked.graph_module, chosen, self._example_inputs, compile_region)
+        finally:
+            self._snapshot.restore()
+        step = self._step(whole.forward)
+        self._try(step)
+        digest = hashlib.sha256("".join(sorted(used.values())).encode()).hexdigest()
+        return Compiled(step, len(used), reused, digest)
+
+    def references(self) -> dict[str, Callable[[], Step]]:
+        """See ``Backend.references``: the model uncompiled, and the whole step in max-autotune."""
+        step = self._target.decode_step
+
+        def whole_step() -> Step:
+            compiled = Step(torch.compile(step, mode="max-autotune", dynamic=False), self._marks.suspend)
+            try:
+                self._try(compiled)
+            except Exception as failure:
+                raise CompileError(f"{type(failure).__name__}: {first_line(failure)}") from failure
+            return compiled
+
+        return {
+            "uncompiled": lambda: Step(step, self._marks.suspend),
+            "torch.compile(mode='max-autotune')": whole_step,
+        }
+
+    def _capture(self) -> Callable[..., Any]:
+        def receive(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+            self._marked = strip_marks(graph_module)
+            self._example_inputs = example_inputs
+            self._run = self._marked.graph_module.forward
+
+            def dispatch(*arguments: Any) -> Any:
+                assert self._run is not None
+                return self._run(*arguments)
+
+            return dispatch
+
+        captured = torch.compile(self._target.decode_step, backend=receive, fullgraph=True, dynamic=False)
+        try:
+            self._try(Step(captured))
+        except Exception as failure:
+            raise BackendError(
+                f"the decode step cannot be captured as one graph: {type(failure).__name__}: {first_line(failure)}; "
+                "take data-dependent control flow out of it"
+            ) from failure
+        if self._marked is None:
+            raise BackendError("the decode step holds no tensor operation that can be captured")
+        return captured
+
+    def _step(self, run: Callable[..., Any]) -> Step:
+        def step(*inputs: Any) -> Any:
+            self._run = run
+            return self._captured(*inputs)
+
+        return Step(step, self._marks.resume)
+
+    def _try(self, step: Step) -> None:
+        step.prepare()
+        try:
+            with torch.no_grad():
+                step.run(*self._inputs)
+        finally:
+            self._snapshot.restore()
+
+    def _span(self, marked: MarkedGraph, first: str, last: str, label: str, options: Options) -> Span:
+        for name in (first, last):
+            if name not in marked.spans:
+                raise CompileError(f"unit {name!r} left no mark in the captured graph")
+        return Span(label, marked.spans[first].start, marked.spans[last].end, options)
+
+
+def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Compile a graph with marks on it: the Dynamo backend ``sktune``.
+
+    ``torch.compile(step, backend="sktune", fullgraph=True, dynamic=False)`` runs the scopes that
+    ``sktune.apply`` has put on a model.
+    """
+    marked = strip_marks(graph_module)
+    regions = RegionCache()
+    device = _device_type(example_inputs)
+
+    def compile_region(region: Region, options: Mapping[str, Option]) -> Callable[..., Any]:
+        for name, value in options.items():
+            try:
+                check_option("inductor", device, name, value)
+            except SpaceError as failure:
+                raise CompileError(str(failure)) from failure
+        return regions.get(region, options)[0].function
+
+    return cut(marked.graph_module, list(marked.spans.values()), example_inputs, compile_region).forward
+
+
+def first_line(failure: BaseException) -> str:
+    """Return the first line of an error's message, at most 300 characters."""
+    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(failure).__name__
+
+
+def _device_type(values: Sequence[Any]) -> str:
+    return "cuda" if any(isinstance(value, torch.Tensor) and value.is_cuda for value in values) else "cpu"
+
+
+def _compile_region(region: Region, options: Mapping[str, Option]) -> _CompiledRegion:
+    chosen = option_defaults("inductor") | dict(options)
+    keep_matmuls, keep_reductions = chosen["matmul"] == "aten", chosen["reductions"] == "aten"
+    graph_module, inputs, call = _frozen(region) if chosen["freezing"] else (region.graph_module, region.inputs, None)
+    settings = {
+        **MAX_AUTOTUNE,
+        **({"max_autotune_gemm_backends": "ATEN", "max_autotune_gemm": False} if keep_matmuls else {}),
+        "emulate_precision_casts": chosen["emulate_precision_casts"],
+        "cpp_wrapper": chosen["cpp_wrapper"],
+        "freezing": chosen["freezing"],
+        "post_grad_custom_post_pass": KeptOperators(keep_matmuls, keep_reductions),
+    }
+    try:
+        with (
+            torch.no_grad(),
+            tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))),
+            inductor_config.patch(settings),
+            kept_operators(keep_matmuls, keep_reductions),
+            _recorded_code() as code,
+        ):
+            function = compile_fx(graph_module, list(inputs), ignore_shape_env=True)
+    except MemoryError:
+        raise
+    except Exception as failure:
+        raise CompileError(f"{type(failure).__name__}: {first_line(failure)}") from failure
+    if call is not None:
+        function = call(function)
+    if chosen["cuda_graph"]:
+        function = CapturedRegion(function)
+    return _CompiledRegion(function, hashlib.sha256("".join(sorted(code)).encode()).hexdigest())
+
+
+def _frozen(region: Region) -> tuple[fx.GraphModule, tuple[Any, ...], Callable[[Callable[..., Any]], Callable[..., Any]]]:
+    """Turn the region's weights into attributes of its graph, where freezing finds them."""
+    graph = fx.Graph()
+    graph.graph_copy(region.graph_module.graph, values := {})
+    output = next(node for node in region.graph_module.graph.nodes if node.op == "output")
+    graph.output(fx.node.map_arg(output.args[0], values.__getitem__))
+    frozen = fx.GraphModule(region.graph_module, graph)
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    kept = [index for index, is_weight in enumerate(region.parameters) if not is_weight]
+    for index, node in enumerate(placeholders):
+        if region.parameters[index]:
+            name = f"weight_{index}"
+            frozen.register_parameter(name, region.inputs[index])
+            with graph.inserting_before(node):
+                attribute = graph.get_attr(name)
+            attribute.meta = dict(node.meta)
+            node.replace_all_uses_with(attribute)
+            graph.erase_node(node)
+    frozen.recompile()
+
+    def adapt(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *inputs: function(*(inputs[index] for index in kept))
+
+    return frozen, tuple(region.inputs[index] for index in kept), adapt
+
+
+@contextmanager
+def _recorded_code() -> Iterator[list[str]]:
+    """Collect the keys of the code modules that Inductor loads: hashes of their source."""
+    keys: list[str] = []
+    load = PyCodeCache.load_by_key_path
+
+    def recorded(key: str, *arguments: Any, **keywords: Any) -> Any:
+        keys.append(key)
+        return load(key, *arguments, **keywords)
+
+    with patch.object(PyCodeCache, "load_by_key_path", recorded):
+        yield keys
+
+
+def use_cache(folder: str) -> None:
+    """Keep Inductor's caches, its timed choices among them, under ``folder``."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder

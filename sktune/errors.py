@@ -1,0 +1,66 @@
+"""What users get to see when something is wrong.
+
+    SktuneError
+    ├── BadInputError            exit code 2: the user can mend it
+    │   ├── PlanError            a plan that is not legal, or does not fit the model
+    │   ├── SpaceError           a search space that is malformed or does not fit the model
+    │   ├── TargetError          a model that cannot be found, loaded or traced
+    │   └── StudyError           a study that cannot be opened, written or continued
+    ├── NotDeterministicError    the baseline does not equal itself: no verdict is possible
+    ├── BackendError             the backend cannot compile or run even the baseline
+    └── InterruptedSearchError   Ctrl-C, after everything known was stored
+
+Every message is one line: what holds, what was got, what to do.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class SktuneError(Exception):
+    """Root of all errors that sktune raises on purpose."""
+
+    exit_code = 1
+
+
+class BadInputError(SktuneError):
+    """Something that the user gave, and can mend."""
+
+    exit_code = 2
+
+
+class PlanError(BadInputError):
+    """A plan that is not legal, or does not fit the model."""
+
+
+class SpaceError(BadInputError):
+    """A search space that is malformed, or does not fit the model."""
+
+
+class TargetError(BadInputError):
+    """A model that cannot be found, loaded or traced."""
+
+
+class StudyError(BadInputError):
+    """A study that cannot be opened, written or continued."""
+
+
+class NotDeterministicError(SktuneError):
+    """The baseline differs from itself, so bit-identity cannot be decided."""
+
+
+class BackendError(SktuneError):
+    """The backend cannot compile or run even the baseline."""
+
+
+class InterruptedSearchError(SktuneError):
+    """The user stopped the search; the message says how to go on."""
+
+
+def nearest(name: str, known: Iterable[str], limit: int = 3) -> str:
+    """Return ``"; did you mean 'a' or 'b'?"``, or the known names where none is near."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=limit, cutoff=0.5)
+    if close:
+        return "; did you mean " + " or ".join(repr(near) for near in close) + "?"
+    return "; known: " + ", ".join(names) if names else ""

@@ -1,0 +1,119 @@
+"""Plans: which runs of units become one scope each, with which options.
+
+A plan is a value: plans that compile to the same thing are equal, so "was this tried before?" is one
+lookup. This module knows neither torch nor a device.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sktune.errors import PlanError
+
+Option = bool | int | str
+Options = tuple[tuple[str, Option], ...]
+
+MAX_LABEL_LENGTH = 255  # GE and aclskScopeBegin both refuse longer names (superkernel_facts.md, 1.3)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The units ``first`` to ``last``, both included and named as modules, and their options."""
+
+    first: str
+    last: str
+    options: Options = ()
+
+    def __post_init__(self) -> None:
+        if not self.first or not self.last:
+            raise PlanError(
+                f"a scope names its first and last unit, got {self.first!r} to {self.last!r}; "
+                "name both, or the same unit twice"
+            )
+        object.__setattr__(self, "options", tuple(sorted(self.options)))
+
+    @property
+    def label(self) -> str:
+        """Name of the scope, unique in its plan and at most 255 characters.
+
+        GE groups operators by label: two scopes that share one would be compiled as one scope.
+        """
+        label = self.first if self.first == self.last else f"{self.first}..{self.last}"
+        if len(label) <= MAX_LABEL_LENGTH:
+            return label
+        digest = hashlib.sha256(label.encode()).hexdigest()[:16]
+        return f"{label[: MAX_LABEL_LENGTH - 17]}-{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Disjoint scopes in execution order. The empty plan is the baseline.
+
+    Only a layout knows the order of units: ``Layout.check`` tells whether a plan fits a model.
+    """
+
+    scopes: tuple[Scope, ...] = ()
+
+    def __post_init__(self) -> None:
+        edges = [edge for scope in self.scopes for edge in {scope.first, scope.last}]
+        if len(edges) != len(set(edges)):
+            twice = next(edge for edge in edges if edges.count(edge) > 1)
+            raise PlanError(f"unit {twice!r} belongs to two scopes; end the first scope before it")
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether the plan marks nothing."""
+        return not self.scopes
+
+    @property
+    def complexity(self) -> tuple[int, int]:
+        """Order of simplicity among plans of equal speed: fewest scopes, then fewest options."""
+        return len(self.scopes), sum(len(scope.options) for scope in self.scopes)
+
+    @property
+    def digest(self) -> str:
+        """64 hexadecimal digits; equal for equal plans, in every process."""
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for YAML and JSON."""
+        return {
+            "scopes": [
+                {"first": scope.first, "last": scope.last, "options": dict(scope.options)}
+                for scope in self.scopes
+            ]
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
+        """Inverse of ``to_dict``.
+
+        Raises:
+            PlanError: a key is missing, unknown, or of the wrong type.
+        """
+        return cls(tuple(_scope(item) for item in _list(data, "scopes")))
+
+
+def _list(data: Any, key: str) -> list[Any]:
+    if not isinstance(data, Mapping) or not isinstance(data.get(key), list):
+        raise PlanError(f"a plan is a mapping with the list {key!r}, got {type(data).__name__}; see docs/plan.md")
+    return list(data[key])
+
+
+def _scope(item: Any) -> Scope:
+    if not isinstance(item, Mapping):
+        raise PlanError(f"a scope is a mapping of first, last and options, got {item!r}; see docs/plan.md")
+    if unknown := set(item) - {"first", "last", "options"}:
+        raise PlanError(f"a scope has no key {sorted(unknown)[0]!r}; it has first, last and options")
+    first, last, options = item.get("first"), item.get("last"), item.get("options") or {}
+    if not isinstance(first, str) or not isinstance(last, str):
+        raise PlanError(f"first and last of a scope name units, got {first!r} and {last!r}; give module paths")
+    if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
+        raise PlanError(f"options of a scope are a mapping of names to values, got {options!r}")
+    for key, value in options.items():
+        if not isinstance(value, bool | int | str):
+            raise PlanError(f"option {key!r} is true, false, a number or a word, got {value!r}")
+    return Scope(first, last, tuple(options.items()))

@@ -1,0 +1,243 @@
+"""Search spaces: human-readable parameters, and the plan that each point stands for.
+
+For every unit of a layer kind one of ``out`` (in no scope), ``new`` (starts a scope) and ``join``
+(continues the scope before it); ``layers_per_scope`` limits how many consecutive layers one scope may
+reach into; options are parameters of their own. Every point is a legal plan. Different points may stand
+for the same plan: ``join`` after ``out`` is ``new``.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Literal
+
+from pydantic import Field
+
+from sktune.documents import Document
+from sktune.errors import SpaceError, nearest
+from sktune.layout import OUTSIDE, Layout, Unit
+from sktune.plan import Option, Plan, Scope
+from sktune.space_size import Segment, count_groupings
+
+OUT, NEW, JOIN = "out", "new", "join"
+LAYERS_PER_SCOPE = "layers_per_scope"
+ANY_KIND = "layer"
+"""In starting points, ``layer.self_attn`` means that unit of every layer kind."""
+
+Values = Mapping[str, Option]
+
+
+class SpaceSpec(Document):
+    """The ``space:`` part of a YAML file, before it is bound to a model's layout."""
+
+    units: list[str] | dict[str, list[str]] | None = None
+    """Which modules inside a layer are units, for all kinds or by kind; None: the layer's children."""
+    step_units: list[str] | None = None
+    """Which units outside the layers take part; None: all that are found."""
+    untied: bool = False
+    """Whether each layer has parameters of its own instead of one template for each kind."""
+    layers_per_scope: list[int | Literal["all"]] = Field(default=[1, 2, "all"], min_length=1)
+    options: dict[str, dict[str, dict[str, list[Option]]]] = {}
+    """Backend, then device type, then option, then the values to try; the first is where searches start."""
+    starting_points: dict[str, dict[str, Option]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPoint:
+    """A plan that is tried before anything is sampled."""
+
+    name: str
+    values: Values
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """Parameters and their choices for one layout.
+
+    Attributes:
+        layout: the units that plans are made of.
+        choices: parameter name to its values, in a fixed order.
+        defaults: what the backend does where an option is not given; a scope lists only what differs.
+        untied: whether every layer has parameters of its own.
+        starting_points: plans of the scope guide, distinct, in the order to try them.
+    """
+
+    layout: Layout
+    choices: Mapping[str, tuple[Option, ...]]
+    defaults: Mapping[str, Option]
+    untied: bool
+    starting_points: tuple[StartingPoint, ...] = ()
+
+    @property
+    def option_names(self) -> tuple[str, ...]:
+        """The parameters that are options of scopes."""
+        return tuple(name for name in self.choices if name in self.defaults)
+
+    @cached_property
+    def digest(self) -> str:
+        """Identity of parameters, values and layout."""
+        text = repr((self.layout.digest, sorted(self.choices.items()), sorted(self.defaults.items())))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def size(self) -> int:
+        """Exact number of distinct plans, the empty one included."""
+        limits = [_limit(value) for value in self.choices.get(LAYERS_PER_SCOPE, ("all",))]
+        groupings = count_groupings(self._segments(), limits)
+        combinations = math.prod(len(self.choices[name]) for name in self.option_names)
+        return 1 + (groupings - 1) * combinations
+
+    def parameter(self, unit: Unit) -> str:
+        """Name of the parameter that decides about ``unit``."""
+        if unit.layer is None:
+            return f"{OUTSIDE}.{unit.key}"
+        return f"layers.{unit.layer}.{unit.key}" if self.untied else f"{self.layout.layers[unit.layer].kind}.{unit.key}"
+
+    def plan(self, values: Values) -> Plan:
+        """Return the canonical plan that ``values`` stand for.
+
+        Raises:
+            SpaceError: a parameter is missing, or a value is not one of its choices.
+        """
+        self._check(values)
+        limit = _limit(values.get(LAYERS_PER_SCOPE, "all"))
+        runs: list[list[Unit]] = []
+        open_run = False
+        for unit in self.layout.units:
+            choice = values[self.parameter(unit)]
+            if choice == OUT:
+                open_run = False
+                continue
+            if choice == JOIN and open_run and _fits(runs[-1], unit, limit):
+                runs[-1].append(unit)
+            else:
+                runs.append([unit])
+            open_run = True
+        options = tuple((name, values[name]) for name in self.option_names if values[name] != self.defaults[name])
+        return Plan(tuple(Scope(run[0].name, run[-1].name, options) for run in runs))
+
+    def _check(self, values: Values) -> None:
+        for name, choices in self.choices.items():
+            if name not in values:
+                raise SpaceError(f"parameter {name!r} has no value; choose one of {list(choices)}")
+            if values[name] not in choices:
+                raise SpaceError(f"{name} is one of {list(choices)}, got {values[name]!r}")
+
+    def _segments(self) -> list[Segment]:
+        """Return the layout as runs of units that share a layer, or lie outside of layers."""
+        segments: list[Segment] = []
+        previous: int | None | str = "start"
+        for unit in self.layout.units:
+            if unit.layer == previous:
+                last = segments[-1]
+                segments[-1] = Segment(last.template, last.length + 1, last.is_layer)
+            else:
+                segments.append(Segment(self._template(unit, len(segments)), 1, unit.layer is not None))
+            previous = unit.layer
+        return segments
+
+    def _template(self, unit: Unit, position: int) -> str:
+        if unit.layer is None or self.untied:
+            return f"segment {position}"
+        return self.layout.layers[unit.layer].kind
+
+
+def bind(spec: SpaceSpec, layout: Layout, options: Mapping[str, tuple[Option, ...]], defaults: Values) -> SearchSpace:
+    """Bind ``spec`` to a model's ``layout`` and a backend's ``options`` (name to the values to try).
+
+    Raises:
+        SpaceError: the space names a unit, kind or parameter that the model lacks.
+    """
+    bare = SearchSpace(layout, {}, {}, spec.untied)
+    choices: dict[str, tuple[Option, ...]] = {bare.parameter(unit): (OUT, NEW, JOIN) for unit in layout.units}
+    if len(layout.layers) > 1:
+        choices[LAYERS_PER_SCOPE] = _layer_limits(spec, len(layout.layers))
+    choices |= options
+    used = {name: defaults[name] for name in options}
+    space = SearchSpace(layout, choices, used, spec.untied)
+    points = [_starting_point(space, name, pattern) for name, pattern in spec.starting_points.items()]
+    if not points:
+        points = [_starting_point(space, name, pattern) for name, pattern in _generic_points(layout).items()]
+    return SearchSpace(layout, choices, used, spec.untied, _distinct(space, points))
+
+
+def _limit(value: Option) -> float:
+    return math.inf if value == "all" else float(value)
+
+
+def _fits(run: list[Unit], unit: Unit, limit: float) -> bool:
+    layers = {member.layer for member in run} - {None}
+    return unit.layer is None or unit.layer in layers or len(layers) < limit
+
+
+def _layer_limits(spec: SpaceSpec, layers: int) -> tuple[Option, ...]:
+    for value in spec.layers_per_scope:
+        if value != "all" and value < 1:
+            raise SpaceError(f"layers_per_scope is a number from 1 up, or all; got {value!r}")
+    limits = [value for value in spec.layers_per_scope if value == "all" or value < layers]
+    return tuple(dict.fromkeys(limits)) or ("all",)
+
+
+def _starting_point(space: SearchSpace, name: str, pattern: Values) -> StartingPoint:
+    values: dict[str, Option] = {}
+    for parameter, choices in space.choices.items():
+        values[parameter] = OUT if choices == (OUT, NEW, JOIN) else choices[0]
+    for key, value in pattern.items():
+        matches = [parameter for parameter in space.choices if _matches(parameter, key)]
+        if not matches:
+            raise SpaceError(f"starting point {name!r} names {key!r}, which the model lacks{nearest(key, space.choices)}")
+        for parameter in matches:
+            if value not in space.choices[parameter]:
+                raise SpaceError(
+                    f"starting point {name!r}: {parameter} is one of {list(space.choices[parameter])}, got {value!r}"
+                )
+            values[parameter] = value
+    return StartingPoint(name, values)
+
+
+def _matches(parameter: str, pattern: str) -> bool:
+    if "." not in pattern:
+        return parameter == pattern
+    group, _, key = pattern.partition(".")
+    found, _, rest = parameter.partition(".")
+    if found == "layers":  # untied: layers.7.self_attn
+        rest = rest.partition(".")[2]
+    if not rest:
+        return False
+    in_group = found != OUTSIDE if group == ANY_KIND else fnmatchcase(found, group)
+    return in_group and fnmatchcase(rest, key)
+
+
+def _generic_points(layout: Layout) -> dict[str, dict[str, Option]]:
+    """Return the scope guide's choices as far as the units' names tell them (seeds/000, "Scope 决策树")."""
+    points: dict[str, dict[str, Option]] = {}
+    keys = [key for keys in layout.kinds.values() for key in keys]
+    attention = [key for key in dict.fromkeys(keys) if "attn" in key.lower() or "attention" in key.lower()]
+    experts = list(layout.kinds.get("moe", ()))
+    experts = [key for key in experts if any(word in key.lower() for word in ("mlp", "moe", "expert", "ffn"))]
+    if attention:
+        points["attention only"] = {f"{ANY_KIND}.{key}": NEW for key in attention}
+    if experts:
+        points["MoE only"] = {f"moe.{key}": JOIN for key in experts}
+    if attention and experts:
+        points["attention + MoE"] = points["MoE only"] | points["attention only"]
+    across: dict[str, Option] = {LAYERS_PER_SCOPE: "all"} if len(layout.layers) > 1 else {}
+    if layout.layers:
+        each: dict[str, Option] = {LAYERS_PER_SCOPE: 1} if len(layout.layers) > 1 else {}
+        points["each layer"] = {f"{ANY_KIND}.*": JOIN} | each
+        points["all layers"] = {f"{ANY_KIND}.*": JOIN} | across
+    if any(unit.layer is None for unit in layout.units):
+        points["whole step"] = {"*.*": JOIN} | across
+    return points
+
+
+def _distinct(space: SearchSpace, points: list[StartingPoint]) -> tuple[StartingPoint, ...]:
+    plans = [(space.plan(point.values), point) for point in points]
+    seen: dict[Plan, StartingPoint] = {}
+    for plan, point in plans:
+        if not plan.is_baseline:
+            seen.setdefault(plan, point)
+    return tuple(seen.values())

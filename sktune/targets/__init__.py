@@ -1,0 +1,121 @@
+"""Targets: presets and local configurations of transformers, and models of the user's own.
+
+``describe`` names a target without importing torch; ``load`` builds it, in the worker.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sktune.errors import TargetError, nearest
+from sktune.presets import Preset, load_preset, preset_names
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpec:
+    """What to build: plain values that travel to the worker.
+
+    Attributes:
+        source: a preset's name, a folder with a ``config.json``, or ``file.py:function``.
+        kind: ``preset``, ``config`` or ``function``.
+        scale: ``tiny``, ``small`` or ``full``; only presets have scales.
+        weights: folder of a checkpoint in Hugging Face format, or None for random weights.
+        seed: of random weights and inputs.
+        dtype: ``bfloat16``, ``float16`` or ``float32``.
+        device: ``cpu`` or ``cuda``.
+        batch, context: sequences decoded together, and tokens in the KV cache before the first step; None: the
+            preset's.
+    """
+
+    source: str
+    kind: str
+    scale: str | None = None
+    weights: str | None = None
+    seed: int = 0
+    dtype: str = "bfloat16"
+    device: str = "cpu"
+    batch: int | None = None
+    context: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Short name for studies and reports."""
+        if self.kind == "preset":
+            return f"{self.source}-{self.scale}"
+        if self.kind == "config":
+            return Path(self.source).resolve().name
+        module, _, function = self.source.rpartition(":")
+        return f"{Path(module).stem if module.endswith('.py') else module.rpartition('.')[2]}-{function}"
+
+    def fingerprint(self) -> str:
+        """Identity of what is built: the spec, and the content of the files that it names."""
+        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode())
+        for path in self._files():
+            digest.update(path.name.encode())
+            # Checkpoints are too large to hash at every start; their size and time tell them apart.
+            content = path.read_bytes() if path.stat().st_size < 4_000_000 else repr(path.stat()[6:9]).encode()
+            digest.update(content)
+        return digest.hexdigest()
+
+    def _files(self) -> list[Path]:
+        files = []
+        if self.kind == "function" and self.source.rpartition(":")[0].endswith(".py"):
+            files.append(Path(self.source.rpartition(":")[0]))
+        for folder in [self.source] if self.kind == "config" else []:
+            files.append(Path(folder) / "config.json")
+        if self.weights:
+            files += sorted(path for path in Path(self.weights).iterdir() if path.is_file())
+        return files
+
+
+def describe(
+    model: str,
+    *,
+    scale: str | None = None,
+    weights: Path | None = None,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str = "cpu",
+    batch: int | None = None,
+    context: int | None = None,
+) -> tuple[TargetSpec, Preset | None]:
+    """Return what ``--model`` names, and its preset where it is one.
+
+    Raises:
+        TargetError: no such preset, folder, file or function; the message has the nearest names.
+    """
+    if weights is not None and not (weights / "config.json").is_file():
+        raise TargetError(f"--weights {weights}: no config.json there; give a checkpoint folder in Hugging Face format")
+    values: dict[str, Any] = {
+        "weights": str(weights.resolve()) if weights else None,
+        "seed": seed,
+        "dtype": dtype or "bfloat16",
+        "device": device,
+        "batch": batch,
+        "context": context,
+    }
+    if model in preset_names():
+        preset = load_preset(model)
+        chosen = scale or ("tiny" if device == "cpu" else "small")
+        if chosen not in preset.model.scale_names:
+            raise TargetError(f"{model} has no scale {chosen!r}; it has {', '.join(preset.model.scale_names)}")
+        return TargetSpec(model, "preset", scale=chosen, **values), preset
+    if scale is not None:
+        raise TargetError(f"--scale belongs to the presets ({', '.join(preset_names())}), not to {model!r}; leave it out")
+    path, colon, function = model.rpartition(":")
+    if colon and path and function:
+        if path.endswith(".py"):
+            if not Path(path).is_file():
+                raise TargetError(f"--model {model}: there is no file {path!r}; give path/to/file.py:function")
+            path = str(Path(path).resolve())
+        return TargetSpec(f"{path}:{function}", "function", **values), None
+    if (Path(model) / "config.json").is_file():
+        return TargetSpec(str(Path(model).resolve()), "config", **values), None
+    if Path(model).is_dir():
+        raise TargetError(f"--model {model}: the folder has no config.json; give a Hugging Face model folder")
+    raise TargetError(
+        f"unknown model {model!r}{nearest(model, preset_names())} "
+        "(or a folder with a config.json, or path/to/file.py:function)"
+    )

@@ -1,0 +1,47 @@
+"""Targets: what is tuned, as sktune sees it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+Inputs = tuple[Any, ...]
+"""Positional arguments of one decode step."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model, its decode step, its inputs and its state.
+
+    A function of the user's own returns one (``--model file.py:function``).
+
+    Attributes:
+        module: the module tree whose submodules are units; paths of units are relative to it.
+        decode_step: one call that turns the last tokens into logits; called as ``decode_step(*inputs)``
+            under ``torch.no_grad()``. It may write to ``state`` in place, and to nothing else.
+        prefill: ``prefill(seed, steps)`` brings the state to where decoding starts, eagerly, and returns the
+            inputs of at least ``steps`` consecutive decode steps. The same seed gives the same values.
+        state: tensors that outlive a step (KV cache, positions) by name. They are the same tensor objects
+            through the target's life: what is written is written in place.
+        description: what is tuned, in one line.
+    """
+
+    module: nn.Module
+    decode_step: Callable[..., Any]
+    prefill: Callable[[int, int], Sequence[Inputs]]
+    state: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    description: str = ""
+
+
+class Snapshot:
+    """The state's values at one moment, so that a decode step can be replayed from there."""
+
+    def __init__(self, state: Mapping[str, torch.Tensor]) -> None:
+        self._pairs = [(tensor, tensor.detach().clone()) for tensor in state.values()]
+
+    def restore(self) -> None:
+        """Put every tensor back, in place."""
+        for tensor, saved in self._pairs:
+            tensor.copy_(saved)

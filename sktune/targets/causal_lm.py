@@ -1,0 +1,117 @@
+"""Targets over Hugging Face transformers' own causal language models."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, StaticCache
+
+from sktune.errors import TargetError, nearest
+from sktune.presets import FULL, ModelSpec
+from sktune.targets import TargetSpec
+from sktune.targets.base import Inputs, Target
+
+CACHE_GRANULE = 64
+"""KV cache lengths are multiples of this many tokens, so that attention kernels see round shapes."""
+DEFAULT_BATCH = 1
+DEFAULT_CONTEXT = 32
+LONGEST_REPLAY = 16
+"""Decode steps that fit into the cache after the context."""
+
+
+def from_configuration(spec: TargetSpec, model: ModelSpec) -> Target:
+    """Build a preset's model at the spec's scale, with random weights unless the spec names a checkpoint."""
+    scale = spec.scale or FULL
+    values = model.configuration(scale)
+    if spec.weights:
+        config = _read_config(spec.weights)
+    else:
+        config = AutoConfig.for_model(model.model_type, **values)
+    layers = config.num_hidden_layers
+    of_all = f"{layers} of {model.published['num_hidden_layers']} layers" if scale != FULL else f"{layers} layers"
+    batch = spec.batch or model.batch.get(scale, DEFAULT_BATCH)
+    context = spec.context or model.context.get(scale, DEFAULT_CONTEXT)
+    return _build(spec, config, model.experts, f"{spec.source}, {scale}: {of_all}", batch, context)
+
+
+def from_folder(spec: TargetSpec) -> Target:
+    """Build the causal language model whose ``config.json`` lies in the spec's folder."""
+    config = _read_config(spec.weights or spec.source)
+    name = f"{spec.name}: {config.num_hidden_layers} layers"
+    return _build(spec, config, "batched_mm", name, spec.batch or DEFAULT_BATCH, spec.context or DEFAULT_CONTEXT)
+
+
+def _read_config(folder: str) -> PreTrainedConfig:
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as failure:
+        reason = str(failure).strip().partition("\n")[0]
+        raise TargetError(f"{Path(folder) / 'config.json'} is not a configuration that transformers knows: {reason}") from failure
+
+
+def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, batch: int, context: int) -> Target:
+    dtype = getattr(torch, spec.dtype)
+    config._attn_implementation = "sdpa"  # noqa: SLF001 - transformers' documented switch
+    config._experts_implementation = experts  # noqa: SLF001
+    torch.manual_seed(spec.seed)
+    model = _model(spec, config, dtype).to(spec.device).eval().requires_grad_(False)
+    length = -(-(context + LONGEST_REPLAY) // CACHE_GRANULE) * CACHE_GRANULE
+    cache = StaticCache(config=config, max_cache_len=length)
+    vocabulary = config.vocab_size
+
+    def tokens(generator: torch.Generator, count: int) -> torch.Tensor:
+        return torch.randint(0, vocabulary, (batch, count), generator=generator).to(spec.device)
+
+    def decode_step(input_ids: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = model(input_ids=input_ids, past_key_values=cache, use_cache=True).logits
+        return logits
+
+    def prefill(seed: int, steps: int) -> list[Inputs]:
+        if steps > length - context:
+            raise TargetError(f"{steps} decode steps do not fit into a KV cache of {length} tokens; replay fewer")
+        generator = torch.Generator().manual_seed(spec.seed * 1_000_003 + seed)
+        for tensor in _tensors(cache).values():
+            tensor.zero_()
+        with torch.no_grad():
+            decode_step(tokens(generator, context))
+        return [(tokens(generator, 1),) for _ in range(steps)]
+
+    prefill(0, 1)  # allocates the cache
+    weights = f"weights of {Path(spec.weights).name}" if spec.weights else "random weights"
+    short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[spec.dtype]
+    description = (
+        f"{name}, hidden {config.hidden_size}, {short}, {weights}, seed {spec.seed}, batch {batch}, context {context}"
+    )
+    return Target(model, decode_step, prefill, _tensors(cache), description)
+
+
+def _model(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> nn.Module:
+    model: nn.Module
+    if spec.weights:
+        try:
+            # Safetensors only: a pickled checkpoint runs code when it is read.
+            model = AutoModelForCausalLM.from_pretrained(
+                spec.weights, config=config, dtype=dtype, local_files_only=True, use_safetensors=True
+            )
+        except (OSError, ValueError, RuntimeError) as failure:
+            reason = str(failure).strip().partition("\n")[0]
+            raise TargetError(f"--weights {spec.weights} cannot be loaded: {reason}") from failure
+        return model
+    try:
+        with torch.device(spec.device):
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+    except ValueError as failure:
+        known = nearest(config.model_type, ("llama", "qwen3", "qwen3_moe", "deepseek_v3", "mixtral"))
+        raise TargetError(f"transformers has no causal language model {config.model_type!r}{known}") from failure
+    return model
+
+
+def _tensors(cache: StaticCache) -> Mapping[str, torch.Tensor]:
+    """Return every tensor of the cache: keys, values, and the position that each layer counts for itself."""
+    found: dict[str, torch.Tensor] = {}
+    for index, layer in enumerate(cache.layers):
+        attributes: dict[str, Any] = vars(layer)
+        found |= {f"cache.{index}.{key}": value for key, value in attributes.items() if isinstance(value, torch.Tensor)}
+    return found

@@ -1,0 +1,254 @@
+"""Tracing: one eager decode step tells which modules ran, in which order, and how long each took.
+
+Decoder layers are found by structure: the siblings that run once each, one after the other, and hold most of
+the parameters. Layers whose trees are equal in names, classes and shapes are of one kind.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from sktune.errors import SpaceError, TargetError, nearest
+from sktune.layout import Layer, Layout, Unit
+from sktune.marks import MarkedModel
+from sktune.space import SpaceSpec
+from sktune.targets.base import Snapshot, Target
+
+TIMED_STEPS = 9
+_EXPERT_WORDS = ("expert", "moe")
+
+
+def trace_layout(target: Target, spec: SpaceSpec) -> Layout:
+    """Run decode steps of ``target`` eagerly and return its layout.
+
+    The state is put back afterwards.
+
+    Raises:
+        TargetError: the decode step fails, or runs no module of the tree.
+        SpaceError: ``spec`` names units that did not run.
+    """
+    inputs = target.prefill(0, 1)[0]
+    snapshot = Snapshot(target.state)
+    calls = _record_calls(target, inputs)
+    snapshot.restore()
+    modules = dict(target.module.named_modules())
+    layers = _find_layers(modules, calls)
+    units = _choose_units(modules, calls, layers, spec)
+    shares = _time_shares(target, inputs, snapshot, [unit.name for unit in units])
+    timed = tuple(Unit(unit.name, unit.key, unit.layer, shares[unit.name]) for unit in units)
+    return Layout(timed, _name_kinds(modules, layers, units))
+
+
+def _record_calls(target: Target, inputs: Sequence[Any]) -> list[str]:
+    """Return the paths of the modules that ran exactly once, in the order in which they began."""
+    begun: list[str] = []
+    handles = []
+    for name, module in target.module.named_modules():
+
+        def begin(_module: nn.Module, _arguments: Any, name: str = name) -> None:
+            begun.append(name)
+
+        handles.append(module.register_forward_pre_hook(begin))
+    try:
+        with torch.no_grad():
+            target.decode_step(*inputs)
+    except Exception as failure:  # noqa: BLE001 - user code may raise anything
+        raise TargetError(
+            f"the eager decode step fails: {type(failure).__name__}: {_one_line(failure)}; mend decode_step or its inputs"
+        ) from failure
+    finally:
+        for handle in handles:
+            handle.remove()
+    counts = Counter(begun)
+    once = [name for name in begun if counts[name] == 1]
+    if not [name for name in once if name]:
+        raise TargetError("the decode step runs no submodule of the target's module; give the tree that it runs")
+    return once
+
+
+def _one_line(failure: BaseException) -> str:
+    return str(failure).strip().partition("\n")[0][:300]
+
+
+def _find_layers(modules: Mapping[str, nn.Module], calls: Sequence[str]) -> list[str]:
+    """Return the paths of the decoder layers, or nothing where no siblings look like layers."""
+    groups: dict[str, list[str]] = {}
+    for name in calls:
+        if name:
+            groups.setdefault(name.rpartition(".")[0], []).append(name)
+    best: list[str] = []
+    best_size = 0
+    for parent, children in groups.items():
+        listed = isinstance(modules[parent], nn.ModuleList | nn.Sequential)
+        alike = _largest_class(modules, children)
+        members = children if listed else alike
+        if not listed and len(members) < 2:
+            continue
+        size = sum(_parameters(modules[name]) for name in members)
+        # Strictly larger: of nested candidates the outermost, met first, holds as much as any inside it.
+        if size > best_size and any(list(modules[name].children()) for name in members):
+            best, best_size = members, size
+    return best
+
+
+def _largest_class(modules: Mapping[str, nn.Module], names: Sequence[str]) -> list[str]:
+    classes: dict[type, list[str]] = {}
+    for name in names:
+        classes.setdefault(type(modules[name]), []).append(name)
+    return max(classes.values(), key=len)
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _choose_units(
+    modules: Mapping[str, nn.Module], calls: Sequence[str], layers: list[str], spec: SpaceSpec
+) -> list[Unit]:
+    kinds = [_kind_word(modules[name]) for name in layers]
+    if isinstance(spec.units, dict) and (unknown := set(spec.units) - set(kinds)):
+        name = sorted(unknown)[0]
+        raise SpaceError(f"the space names units of the layer kind {name!r}, which the model lacks{nearest(name, kinds)}")
+    units: list[Unit] = []
+    missing: dict[str, list[str]] = {}
+    for name in calls:
+        layer = next((i for i, path in enumerate(layers) if name.startswith(path + ".")), None)
+        if layer is None:
+            if name and _is_outside_unit(name, layers, modules):
+                units.append(Unit(name, name.rpartition(".")[2]))
+            continue
+        key = name.removeprefix(layers[layer] + ".")
+        wanted = spec.units.get(kinds[layer]) if isinstance(spec.units, dict) else spec.units
+        if (key in wanted) if wanted is not None else "." not in key:
+            units.append(Unit(name, key, layer))
+        missing.setdefault(kinds[layer], []).append(key)
+    _refuse_unknown(spec, units, kinds, missing)
+    kept = [unit for unit in units if unit.layer is not None or _is_wanted(unit, spec.step_units)]
+    if not kept:
+        raise TargetError("the decode step has no unit; name some in the space's `units`")
+    return _without_nested(_unique_keys(kept))
+
+
+def _is_wanted(unit: Unit, wanted: list[str] | None) -> bool:
+    return wanted is None or unit.key in wanted
+
+
+def _is_outside_unit(name: str, layers: Sequence[str], modules: Mapping[str, nn.Module]) -> bool:
+    """Whether ``name`` lies beside the layers: its parent holds the layers, itself does not."""
+    if any(path.startswith(name + ".") or path == name for path in layers):
+        return False
+    parent = name.rpartition(".")[0]
+    if not layers:
+        return "." not in name and isinstance(modules[name], nn.Module)
+    return any(path.startswith(parent + ".") if parent else True for path in layers)
+
+
+def _refuse_unknown(spec: SpaceSpec, units: Sequence[Unit], kinds: Sequence[str], ran: Mapping[str, list[str]]) -> None:
+    for kind in dict.fromkeys(kinds):
+        wanted = spec.units.get(kind, []) if isinstance(spec.units, dict) else spec.units or []
+        found = {unit.key for unit in units if unit.layer is not None and kinds[unit.layer] == kind}
+        everywhere = {unit.key for unit in units if unit.layer is not None}
+        for name in wanted:
+            # A plain list serves all kinds: mlp.gate is a unit of moe layers only.
+            if name not in (found if isinstance(spec.units, dict) else everywhere):
+                raise SpaceError(
+                    f"the space names the unit {name!r}, which does not run in a {kind} layer"
+                    f"{nearest(name, dict.fromkeys(ran.get(kind, [])))}"
+                )
+    outside = {unit.key for unit in units if unit.layer is None}
+    for name in spec.step_units or []:
+        if name not in outside:
+            raise SpaceError(f"the space names the step unit {name!r}, which the model lacks{nearest(name, outside)}")
+
+
+def _unique_keys(units: list[Unit]) -> list[Unit]:
+    """Outside of layers, take the whole path where the last part alone would be ambiguous."""
+    outside = [unit.key for unit in units if unit.layer is None]
+    return [
+        Unit(unit.name, unit.name, None) if unit.layer is None and outside.count(unit.key) > 1 else unit
+        for unit in units
+    ]
+
+
+def _without_nested(units: list[Unit]) -> list[Unit]:
+    """Units are disjoint: where a unit contains others that were asked for, the inner ones stand."""
+    names = [unit.name for unit in units]
+    return [unit for unit in units if not any(name.startswith(unit.name + ".") for name in names)]
+
+
+def _kind_word(module: nn.Module) -> str:
+    inside = " ".join(f"{name} {type(child).__name__}" for name, child in module.named_modules()).lower()
+    return "moe" if any(word in inside for word in _EXPERT_WORDS) else "dense"
+
+
+def _structure(module: nn.Module, keys: Sequence[str]) -> tuple[Any, ...]:
+    classes = tuple((name, type(child).__qualname__) for name, child in module.named_modules())
+    shapes = tuple((name, tuple(p.shape), str(p.dtype)) for name, p in module.named_parameters())
+    return classes, shapes, tuple(keys)
+
+
+def _name_kinds(
+    modules: Mapping[str, nn.Module], layers: Sequence[str], units: Sequence[Unit]
+) -> tuple[Layer, ...]:
+    """Name layers of one structure alike: ``dense``, ``moe``, and ``dense_2`` for a second dense structure."""
+    names: dict[tuple[Any, ...], str] = {}
+    taken: dict[str, int] = {}
+    named = []
+    for index, path in enumerate(layers):
+        structure = _structure(modules[path], [unit.key for unit in units if unit.layer == index])
+        if structure not in names:
+            word = _kind_word(modules[path])
+            taken[word] = taken.get(word, 0) + 1
+            names[structure] = word if taken[word] == 1 else f"{word}_{taken[word]}"
+        named.append(Layer(path, names[structure]))
+    return tuple(named)
+
+
+def _time_shares(
+    target: Target, inputs: Sequence[Any], snapshot: Snapshot, names: Sequence[str]
+) -> dict[str, float]:
+    """Return each unit's median share of the eager step's time over ``TIMED_STEPS`` steps."""
+    modules = dict(target.module.named_modules())
+    began: dict[str, float] = {}
+    spent: dict[str, list[float]] = {name: [] for name in names}
+    clock = _clock(target)
+    handles = []
+    for name in names:
+
+        def begin(_module: nn.Module, _arguments: Any, name: str = name) -> None:
+            began[name] = clock()
+
+        def end(_module: nn.Module, _arguments: Any, _output: Any, name: str = name) -> None:
+            spent[name].append(clock() - began[name])
+
+        handles += [modules[name].register_forward_pre_hook(begin), modules[name].register_forward_hook(end)]
+    totals = []
+    try:
+        with torch.no_grad():
+            for _ in range(TIMED_STEPS):
+                snapshot.restore()
+                start = clock()
+                target.decode_step(*inputs)
+                totals.append(clock() - start)
+    finally:
+        for handle in handles:
+            handle.remove()
+        snapshot.restore()
+    return {name: median(part / total for part, total in zip(spent[name], totals, strict=True)) for name in names}
+
+
+def _clock(target: Target) -> Callable[[], float]:
+    tensors = [*target.module.parameters(), *target.state.values()]
+    if any(tensor.is_cuda for tensor in tensors):
+
+        def synchronized() -> float:
+            torch.cuda.synchronize()
+            return time.perf_counter()
+
+        return synchronized
+    return time.perf_counter
