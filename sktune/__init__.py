@@ -1,0 +1,63 @@
+"""sktune: the fastest SuperKernel scopes for a model's decode step, with every output bit the same.
+
+    result = sktune.search("deepseek-v3", trials=40)
+    sktune.apply(model, result.best_plan)
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sktune.errors import SktuneError
+from sktune.plan import Plan, Scope
+from sktune.plan_file import read_plan
+from sktune.result import SearchResult
+from sktune.search import Listener, Request, run
+
+if TYPE_CHECKING:  # importing torch takes seconds, and most commands do without it
+    from torch import nn
+
+    from sktune.marks import MarkedModel
+    from sktune.targets.base import Target
+
+__all__ = ["Plan", "Scope", "SearchResult", "SktuneError", "Target", "apply", "read_plan", "search"]
+
+
+def search(model: str, *, trials: int = 40, listener: Listener = lambda event: None, **options: Any) -> SearchResult:
+    """Search as ``sktune search`` does, and return the study's result.
+
+    Args:
+        model: a preset, a folder with a ``config.json``, or ``file.py:function``.
+        trials: total of the study.
+        listener: called with each event.
+        options: the other fields of ``sktune.search.Request``.
+
+    Raises:
+        SktuneError: bad input, a model that cannot be tuned, or Ctrl-C.
+    """
+    return run(Request(model, trials, **options), listener)
+
+
+def apply(module: "nn.Module", plan: Plan | Path | str) -> "MarkedModel":
+    """Put a plan's scopes on ``module``, before its decode step is compiled.
+
+    Args:
+        module: any tree that holds the plan's units, the model itself or a part of it.
+        plan: a plan, or the path of a plan file.
+
+    Returns:
+        the marks; ``take_off()`` removes them again.
+
+    Raises:
+        PlanError: the file is no plan, or the plan does not fit the module.
+    """
+    from sktune.marks import put_on
+
+    return put_on(module, plan if isinstance(plan, Plan) else read_plan(Path(plan)))
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Target":
+        from sktune.targets.base import Target
+
+        return Target
+    raise AttributeError(f"module 'sktune' has no attribute {name!r}")

@@ -37,6 +37,10 @@ MAX_AUTOTUNE = {"max_autotune": True, "coordinate_descent_tuning": True}
 """What ``torch.compile(mode="max-autotune")`` sets, but for CUDA graphs, which are an option of a scope."""
 
 
+QUICK_BUILD = {"aot_inductor.enable_line_tables": False}
+"""Debug line tables are a third of the C++ compiler's time (28.6 s against 19.8 s for one scope over 4 layers)."""
+
+
 @dataclass(frozen=True, slots=True)
 class _CompiledRegion:
     function: Callable[..., Any]
@@ -205,6 +209,7 @@ def _compile_region(region: Region, options: Mapping[str, Option]) -> _CompiledR
     graph_module, inputs, call = _frozen(region) if chosen["freezing"] else (region.graph_module, region.inputs, None)
     settings = {
         **MAX_AUTOTUNE,
+        **{key: value for key, value in QUICK_BUILD.items() if key in inductor_config.get_config_copy()},
         **({"max_autotune_gemm_backends": "ATEN", "max_autotune_gemm": False} if keep_matmuls else {}),
         "emulate_precision_casts": chosen["emulate_precision_casts"],
         "cpp_wrapper": chosen["cpp_wrapper"],

@@ -13,6 +13,8 @@ from unittest.mock import patch
 import torch
 from torch._inductor import decomposition, lowering
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.kernel.bmm import aten_bmm
+from torch._inductor.kernel.mm_common import mm_args
 
 aten = torch.ops.aten
 
@@ -46,6 +48,8 @@ def kept_operators(matmuls: bool, reductions: bool) -> Iterator[None]:
     kept = [*_overloads(MATMULS if matmuls else ()), *_overloads(REDUCTIONS if reductions else ())]
     extern = set(_overloads(_EXTERN_BY_CHOICE))
     lowered = {op: lowering.fallback_handler(op, add_to_fallback_set=False) for op in kept if op not in extern}
+    if matmuls:
+        lowered[aten.bmm.default] = _extern_bmm
     layouts = dict.fromkeys(kept, lowering.constrain_to_fx_strides)
     decompositions = decomposition.select_decomp_table()
     removed = {op: decompositions.pop(op) for op in kept if op in decompositions}
@@ -57,6 +61,12 @@ def kept_operators(matmuls: bool, reductions: bool) -> Iterator[None]:
             yield
     finally:
         decompositions.update(removed)
+
+
+def _extern_bmm(mat1: Any, mat2: Any) -> Any:
+    """Lower ``bmm`` to ATen's kernel, as max-autotune does where that kernel wins."""
+    _, _, _, layout, mat1, mat2 = mm_args(mat1, mat2)
+    return aten_bmm.bind((mat1, mat2), layout).output_node()
 
 
 def _overloads(names: tuple[str, ...]) -> list[Any]:

@@ -1,0 +1,185 @@
+"""The ``sktune`` command: reads options, calls one function, shows what it returns."""
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from sktune import report as reports
+from sktune.agent import print_event
+from sktune.errors import BadInputError, InterruptedSearchError, SktuneError
+from sktune.result import SearchResult, result_of
+from sktune.search import Request, run
+from sktune.study import TuningStudy, folder_name, sqlite_url
+from sktune.view import LiveView, PlainView, result_table
+
+app = typer.Typer(
+    name="sktune",
+    help="Find the scopes that make a model's decode step fastest, while every output bit stays the same.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Model = Annotated[str, typer.Option(help="A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with a config.json, or path/to/file.py:function.")]  # fmt: skip
+Runs = Annotated[Path, typer.Option(help="Folder that holds the studies.")]
+Storage = Annotated[str | None, typer.Option(help="URL of an Optuna storage; sqlite in the study's folder by default.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON lines on standard output; everything for people on standard error.")]  # fmt: skip
+Scale = Annotated[str | None, typer.Option(help="tiny, small or full; by default tiny on CPU, small on CUDA.")]
+Space = Annotated[Path | None, typer.Option(help="A YAML file with a search space of your own.")]
+Weights = Annotated[Path | None, typer.Option(help="A checkpoint in Hugging Face format (safetensors); random weights by default.")]  # fmt: skip
+Dtype = Annotated[str | None, typer.Option(help="bfloat16 (default), float16 or float32.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Batch = Annotated[int | None, typer.Option(help="Sequences decoded together.")]
+Context = Annotated[int | None, typer.Option(help="Tokens in the KV cache before the first step.")]
+Seed = Annotated[int, typer.Option(help="Of weights, inputs and proposals.")]
+
+
+@app.command()
+def search(
+    model: Model,
+    trials: Annotated[int, typer.Option(help="Total number of trials of the study.")] = 40,
+    study: Annotated[str | None, typer.Option(help="Name of the study; made of model, backend and device by default.")] = None,
+    storage: Storage = None,
+    runs: Runs = Path("runs"),
+    sampler: Annotated[str, typer.Option(help="tpe, random, or module:function.")] = "tpe",
+    space: Space = None,
+    compile_timeout: Annotated[float, typer.Option(help="Most seconds for one compile.")] = 300.0,
+    scale: Scale = None,
+    weights: Weights = None,
+    dtype: Dtype = None,
+    device: Device = "cpu",
+    batch: Batch = None,
+    context: Context = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Search for the best plan; run again to continue."""
+    request = Request(
+        model, trials, study, storage, runs, sampler, space, compile_timeout, scale, weights, dtype, device, batch,
+        context, seed,
+    )  # fmt: skip
+    people = Console(stderr=json)
+    if json:
+        shown: Callable[[dict[str, Any]], None] = PlainView(lambda line: people.print(escape(line), highlight=False))
+
+        def listen(event: dict[str, Any]) -> None:
+            if event["event"] != "study_finished":  # its line comes last
+                print_event(event)
+            shown(event)
+
+        result = run(request, listen)
+    elif people.is_terminal:
+        with LiveView(people) as live:
+            result = run(request, live)
+    else:
+        result = run(request, PlainView(lambda line: print(line, flush=True)))
+    people.print(result_table(result))
+    if json:
+        print_event({"event": "study_finished", **result.summary()})
+
+
+@app.command()
+def show(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    runs: Runs = Path("runs"),
+    storage: Storage = None,
+    json: Json = False,
+) -> None:
+    """Show what a study has found so far."""
+    result = _stored(study, runs, storage)
+    Console(stderr=json).print(result_table(result))
+    if json:
+        print_event({"event": "study", **result.summary()})
+
+
+@app.command()
+def report(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    runs: Runs = Path("runs"),
+    storage: Storage = None,
+    json: Json = False,
+) -> None:
+    """Write a study's report, plan and trials anew."""
+    result = _stored(study, runs, storage)
+    files = reports.write(result, result.folder)
+    console = Console(stderr=json)
+    for path in files:
+        console.print(escape(str(path)), highlight=False)
+    if json:
+        print_event({"event": "report_written", "files": [str(path) for path in files]})
+
+
+@app.command()
+def inspect(
+    model: Model,
+    space: Space = None,
+    scale: Scale = None,
+    weights: Weights = None,
+    dtype: Dtype = None,
+    device: Device = "cpu",
+    batch: Batch = None,
+    context: Context = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Print a model's units, layer kinds, the size of its space, and the starting points."""
+    from sktune.inspection import inspect_model  # imports torch
+
+    request = Request(
+        model, space=space, scale=scale, weights=weights, dtype=dtype, device=device, batch=batch, context=context,
+        seed=seed,
+    )  # fmt: skip
+    found = inspect_model(request)
+    console = Console(stderr=json)
+    console.print(escape(found.description), style="bold", highlight=False)
+    table = Table("unit", "layer", "kind", "share of the eager step")
+    for unit in found.layout.units:
+        kind = "" if unit.layer is None else found.layout.layers[unit.layer].kind
+        table.add_row(unit.name, "" if unit.layer is None else str(unit.layer), kind, f"{unit.time_share:6.1%}")
+    console.print(table)
+    for kind, keys in found.layout.kinds.items():
+        count = sum(layer.kind == kind for layer in found.layout.layers)
+        console.print(f"layer kind {kind}: {count} layers of {', '.join(keys)}", highlight=False)
+    console.print(f"{found.space.size:,} plans, {len(found.space.choices)} parameters", highlight=False)
+    for point in found.space.starting_points:
+        scopes = len(found.space.plan(point.values).scopes)
+        console.print(f"starting point: {escape(point.name)} ({scopes} scopes)", highlight=False)
+    if json:
+        print_event({"event": "inspected", **found.summary()})
+
+
+def _stored(name: str, runs: Path, storage: str | None) -> SearchResult:
+    folder = runs / folder_name(name)
+    study = TuningStudy.open(name, storage or sqlite_url(folder.resolve()), create=False)
+    return result_of(study, folder)
+
+
+def main() -> None:
+    """Run the command; errors become one line and an exit code: 2 for bad input, 1 for anything else."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        app(standalone_mode=False)
+    except InterruptedSearchError as failure:
+        _fail(str(failure), failure.exit_code, "")
+    except SktuneError as failure:
+        _fail(str(failure), failure.exit_code)
+    except typer.TyperException as failure:
+        _fail(failure.format_message(), BadInputError.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        _fail("stopped; the same command goes on", 1, "")
+
+
+def _fail(message: str, exit_code: int, word: str = "error: ") -> None:
+    Console(stderr=True).print(escape(word + message), highlight=False, soft_wrap=True)
+    sys.exit(exit_code)
+
+
+if __name__ == "__main__":
+    main()

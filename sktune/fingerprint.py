@@ -1,0 +1,57 @@
+"""Fingerprints: what a study's figures hold for. Read without importing torch, so that a resume is quick."""
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+from sktune.space import SpaceSpec
+from sktune.targets import TargetSpec
+
+
+def fingerprint(spec: TargetSpec, space: SpaceSpec, backend: str) -> dict[str, str]:
+    """Return what must be equal for a study to be continued: versions, device, model and space."""
+    space_digest = hashlib.sha256(space.model_dump_json().encode()).hexdigest()[:16]
+    return {
+        "sktune": _version("sktune"),
+        "torch": _version("torch"),
+        "transformers": _version("transformers"),
+        "python": platform.python_version(),
+        "backend": backend,
+        "device": device_name(spec.device),
+        "model": f"{spec.name} {spec.fingerprint()[:16]}",
+        "space": space_digest,
+    }
+
+
+def device_name(device: str) -> str:
+    """Return the processor's name and how much of it there is."""
+    if device == "cuda":
+        return _gpu_name()
+    return f"{_cpu_name()}, {len(os.sched_getaffinity(0))} cores"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _gpu_name() -> str:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return "no NVIDIA GPU"
+    query = [command, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    answer = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30)  # noqa: S603
+    return answer.stdout.strip().partition("\n")[0] or "no NVIDIA GPU"

@@ -1,0 +1,47 @@
+"""Inspection: what there is to tune in a model, without compiling anything."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sktune.layout import Layout
+from sktune.search import Request, bind_space, space_spec
+from sktune.space import SearchSpace
+from sktune.targets.loading import load
+from sktune.tracing import trace_layout
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A model's layout and space."""
+
+    description: str
+    layout: Layout
+    space: SearchSpace
+
+    def summary(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "description": self.description,
+            "units": self.layout.to_dict()["units"],
+            "layers": self.layout.to_dict()["layers"],
+            "kinds": {kind: list(keys) for kind, keys in self.layout.kinds.items()},
+            "plans": self.space.size,
+            "parameters": {name: list(choices) for name, choices in self.space.choices.items()},
+            "starting_points": {point.name: dict(point.values) for point in self.space.starting_points},
+        }
+
+
+def inspect_model(request: Request) -> Inspection:
+    """Load the model of ``request``, trace it, and bind its space.
+
+    Raises:
+        SktuneError: as a search would.
+    """
+    spec, preset = request.target()
+    wanted = space_spec(request, preset)
+    with torch.no_grad():
+        target = load(spec)
+        layout = trace_layout(target, wanted)
+    return Inspection(target.description or spec.name, layout, bind_space(wanted, layout, spec.device))

@@ -1,0 +1,112 @@
+"""Latency: steps timed in turn, ratios with intervals, and when to stop.
+
+Contenders alternate within one process, so that what slows the machine slows all of them alike. A figure is a
+ratio of medians with a bootstrap interval; absolute milliseconds are for people only.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sktune.outcome import Speedup
+
+Samples = npt.NDArray[np.float64]
+"""Seconds, shape (rounds, contenders)."""
+
+BOOTSTRAP_RESAMPLES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A step to be timed: ``prepare`` runs before every sample and is not timed."""
+
+    run: Callable[[], object]
+    prepare: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When to stop measuring.
+
+    Attributes:
+        halfwidth: half the width of the 95% interval, relative to the ratio, that is narrow enough.
+        seconds: most time to spend.
+        rounds_at_once: rounds between two looks at the interval.
+        least_rounds: rounds before the first look.
+        warm_up_rounds: rounds before anything counts.
+    """
+
+    halfwidth: float = 0.01
+    seconds: float = 3.0
+    rounds_at_once: int = 20
+    least_rounds: int = 40
+    warm_up_rounds: int = 5
+
+
+def measure(
+    contenders: Sequence[Contender],
+    budget: Budget,
+    rng: np.random.Generator,
+    clock: Callable[[], float] = time.perf_counter,
+    enough: Callable[[Samples], bool] | None = None,
+) -> Samples:
+    """Run all contenders in turn, in an order that is reversed from round to round, and return the samples.
+
+    The first contender is what the others are compared with. Ends when every interval is narrow enough, when
+    ``enough`` says so, or when the budget is spent, but not before ``least_rounds``.
+    """
+    began = clock()
+    for _ in range(budget.warm_up_rounds):
+        _round(contenders, range(len(contenders)), clock)
+    rows: list[list[float]] = []
+    while True:
+        order = rng.permutation(len(contenders))
+        for number in range(budget.rounds_at_once):
+            # ABBA: each contender follows each other equally often, and a drift cancels.
+            rows.append(_round(contenders, order if number % 2 == 0 else order[::-1], clock))
+        samples = np.array(rows)
+        if len(rows) < budget.least_rounds:
+            continue
+        if clock() - began > budget.seconds or (enough is not None and enough(samples)):
+            return samples
+        others = [compare(samples, index, rng) for index in range(1, len(contenders))]
+        if all(_halfwidth(other) <= budget.halfwidth for other in others):
+            return samples
+
+
+def compare(samples: Samples, candidate: int, rng: np.random.Generator, reference: int = 0) -> Speedup:
+    """Return how many times as fast as ``reference`` the ``candidate`` is.
+
+    Rounds are resampled whole, so that what both have in common cancels (paired bootstrap, percentile interval).
+    """
+    pair = samples[:, [reference, candidate]]
+    rows = rng.integers(0, len(pair), size=(BOOTSTRAP_RESAMPLES, len(pair)))
+    medians = np.median(pair[rows], axis=1)
+    low, high = np.quantile(medians[:, 0] / medians[:, 1], [0.025, 0.975])
+    base, own = np.median(pair, axis=0)
+    return Speedup(
+        baseline_ms=float(base * 1e3),
+        latency_ms=float(own * 1e3),
+        ratio=float(base / own),
+        ci95=(float(low), float(high)),
+        rounds=len(pair),
+    )
+
+
+def _halfwidth(speedup: Speedup) -> float:
+    low, high = speedup.ci95
+    return (high - low) / 2 / speedup.ratio
+
+
+def _round(contenders: Sequence[Contender], order: Sequence[int] | npt.NDArray[np.int64], clock: Callable[[], float]) -> list[float]:
+    spent = [0.0] * len(contenders)
+    for index in order:
+        contender = contenders[index]
+        contender.prepare()
+        start = clock()
+        contender.run()
+        spent[index] = clock() - start
+    return spent

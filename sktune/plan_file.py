@@ -1,0 +1,57 @@
+"""Plan files: a plan as YAML that people read and programs load, with the evidence for it.
+
+Version 1: ``version``, ``plan`` (scopes with first, last, options), ``evidence`` (free, not read back).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field
+
+from sktune.documents import Document, read_document
+from sktune.errors import PlanError
+from sktune.plan import Option, Plan
+
+
+class _ScopeEntry(Document):
+    first: str
+    last: str
+    label: str = ""
+    """For readers; the label follows from first and last."""
+    options: dict[str, Option] = {}
+
+
+class _PlanEntry(Document):
+    scopes: list[_ScopeEntry]
+
+
+class PlanFile(Document):
+    """A plan file of version 1."""
+
+    version: Literal[1]
+    plan: _PlanEntry
+    evidence: dict[str, Any] = Field(default_factory=dict)
+
+
+def read_plan(path: Path) -> Plan:
+    """Read the plan in ``path``.
+
+    Raises:
+        PlanError: no plan file; one line with file, line and key.
+    """
+    entry = read_document(path, PlanFile, PlanError).plan
+    scopes = [{"first": s.first, "last": s.last, "options": s.options} for s in entry.scopes]
+    return Plan.from_dict({"scopes": scopes})
+
+
+def write_plan(plan: Plan, evidence: Mapping[str, Any]) -> str:
+    """Return ``plan`` and its evidence as YAML."""
+    scopes = [
+        {"first": s.first, "last": s.last, "label": s.label, **({"options": dict(s.options)} if s.options else {})}
+        for s in plan.scopes
+    ]
+    document = {"version": 1, "plan": {"scopes": scopes}, "evidence": dict(evidence)}
+    head = "# A plan for SuperKernel scopes, found by sktune. Apply it: sktune.apply(model, 'best_plan.yaml')\n"
+    return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)

@@ -1,0 +1,213 @@
+"""Reports: ``best_plan.yaml``, ``trials.csv`` and ``report.md``, from a study's record and without a device."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sktune.errors import StudyError
+from sktune.outcome import Speedup
+from sktune.plan import Plan
+from sktune.plan_file import write_plan
+from sktune.result import BEST_PLAN, SearchResult
+from sktune.study import TrialRecord
+from sktune.supervisor import FinalRow
+
+REFERENCES = {
+    "baseline": "baseline (no scope, kernel by kernel)",
+    "uncompiled": "the model uncompiled",
+    "torch.compile(mode='max-autotune')": "torch.compile(mode=\"max-autotune\") of the whole step",
+}
+
+
+def write(result: SearchResult, folder: Path) -> list[Path]:
+    """Write the files into ``folder`` and return their paths.
+
+    A plan file is written only where a plan won; one of an earlier verdict is removed.
+
+    Raises:
+        StudyError: the folder cannot be written.
+    """
+    files = {"trials.csv": trials_csv(result), "report.md": report_markdown(result)}
+    if result.winner:
+        files[BEST_PLAN] = write_plan(result.winner.plan, evidence(result))
+    try:
+        if not result.winner:
+            (folder / BEST_PLAN).unlink(missing_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as failure:
+        raise StudyError(f"{folder} cannot be written ({failure.strerror}); free it and run `sktune report`") from failure
+    return [folder / name for name in files]
+
+
+def evidence(result: SearchResult) -> dict[str, Any]:
+    """Return what speaks for the winner, as plain values."""
+    winner = result.winner
+    assert winner is not None
+    return {
+        "target": result.facts.get("description", ""),
+        "study": result.study,
+        "trial": winner.number,
+        "trials": len(result.trials),
+        "baseline_ms": round(winner.speedup.baseline_ms, 4),
+        "latency_ms": round(winner.speedup.latency_ms, 4),
+        "speedup": round(winner.speedup.ratio, 4),
+        "ci95": [round(bound, 4) for bound in winner.speedup.ci95],
+        "rounds": winner.speedup.rounds,
+        "bit_identical": True,
+        "verified": "logits of 8 decode steps and the state after them, 2 input seeds",
+        "code_digest": next(row.code_digest for row in result.final if row.name == str(winner.number)),
+        "tied_trials": [tie.number for tie in result.verdict.ties] if result.verdict else [],
+        "fingerprint": dict(result.facts.get("fingerprint", {})),
+    }
+
+
+def trials_csv(result: SearchResult) -> str:
+    """Return one row for each trial: outcome, figures, parameters."""
+    rows = [_row(record) for record in result.trials]
+    table: str = pd.DataFrame(rows).to_csv(index=False)
+    return table
+
+
+def _row(record: TrialRecord) -> dict[str, Any]:
+    outcome = record.outcome
+    assert outcome is not None
+    speedup = outcome.speedup
+    return {
+        "trial": record.number,
+        "origin": record.origin,
+        "state": "complete" if outcome.is_complete else "pruned",
+        "reason": outcome.reason or "",
+        "latency_ms": speedup.latency_ms if speedup else None,
+        "baseline_ms": speedup.baseline_ms if speedup else None,
+        "speedup": speedup.ratio if speedup else None,
+        "ci95_low": speedup.ci95[0] if speedup else None,
+        "ci95_high": speedup.ci95[1] if speedup else None,
+        "scopes": len(record.plan.scopes),
+        "detail": outcome.detail,
+        **{f"{stage}_s": round(outcome.seconds.get(stage, 0.0), 3) for stage in ("compile", "verify", "measure")},
+        "regions": outcome.regions,
+        "reused": outcome.reused,
+        "code_digest": outcome.code_digest,
+        "log": outcome.log,
+        "plan": record.plan.digest[:16],
+        **record.values,
+    }
+
+
+def verdict_line(result: SearchResult) -> str:
+    """Return the answer in one line."""
+    winner = result.winner
+    if result.verdict is None:
+        return "The search has not come to its final comparison; run the same command again."
+    if winner is None:
+        return "No scope: no plan beats the baseline with confidence. Keep the model as it is."
+    low, high = winner.speedup.ci95
+    return (
+        f"Trial {winner.number} is {winner.speedup.ratio:.3f} times as fast as the baseline "
+        f"(95% interval {low:.3f} to {high:.3f}), and every bit is the same."
+    )
+
+
+def report_markdown(result: SearchResult) -> str:
+    """Return the report for people."""
+    summary = result.summary()
+    pruned = ", ".join(f"{count} {reason}" for reason, count in summary["pruned"].items() if count) or "none"
+    parts = [
+        f"# {_cell(result.study)}\n",
+        f"{_cell(result.facts.get('description', ''))}\n",
+        f"**{verdict_line(result)}**\n",
+        f"{summary['trials']} trials: {summary['complete']} complete; pruned: {pruned}. "
+        f"Space: {result.facts.get('space_size', '?')} plans. "
+        f"Time: {result.facts.get('seconds', 0.0):.0f} s, of which the final comparison "
+        f"{result.facts.get('final_seconds', 0.0):.0f} s.\n",
+    ]
+    if result.final:
+        parts += ["## Final comparison\n", _FINAL_NOTE, _final_table(result), _ties(result)]
+    if result.winner:
+        parts += ["## The plan\n", _plan_table(result.winner.plan), _APPLY]
+    parts += ["## Trials\n", _trials_table(result), "## Made with\n", _fingerprint(result)]
+    return "\n".join(part for part in parts if part)
+
+
+_FINAL_NOTE = (
+    "Measured again after the search, in turn in one process, and verified again: these figures are the ones to "
+    "quote. A trial's own figure flatters the best of many.\n"
+)
+_APPLY = """
+Apply it in Python, before the decode step is compiled:
+
+```python
+sktune.apply(model, "best_plan.yaml")
+step = torch.compile(decode_step, backend="sktune", fullgraph=True, dynamic=False)
+```
+"""
+
+
+def final_rows(result: SearchResult) -> list[tuple[str, str, str, str, str]]:
+    """Return name, latency, speedup, interval and bits of each row of the final comparison."""
+    return [_final_row(result, row) for row in result.final]
+
+
+def _final_row(result: SearchResult, row: FinalRow) -> tuple[str, str, str, str, str]:
+    name = REFERENCES.get(row.name, f"trial {row.name}")
+    if result.winner and row.name == str(result.winner.number):
+        name += " (winner)"
+    bits = "identical" if row.bit_identical else ("differ" if row.speedup else row.verdict)
+    if row.speedup is None:
+        return name, "-", "-", "-", bits
+    low, high = row.speedup.ci95
+    interval = "-" if row.name == "baseline" else f"{low:.3f} to {high:.3f}"
+    return name, f"{row.speedup.latency_ms:.3f}", f"{row.speedup.ratio:.3f}", interval, bits
+
+
+def _final_table(result: SearchResult) -> str:
+    lines = ["| | ms per step | speedup | 95% interval | bits |", "| --- | ---: | ---: | --- | --- |"]
+    lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in final_rows(result)]
+    differing = [row for row in result.final if not row.bit_identical and row.speedup]
+    notes = [f"\n{_cell(REFERENCES.get(row.name, 'trial ' + row.name))}: {_cell(row.verdict)}." for row in differing]
+    return "\n".join(lines) + "\n" + "".join(note + "\n" for note in notes)
+
+
+def _ties(result: SearchResult) -> str:
+    if not result.verdict or not result.verdict.ties:
+        return ""
+    ties = ", ".join(_tie(tie.number, tie.speedup, tie.plan) for tie in result.verdict.ties)
+    return f"Cannot be told apart from the winner, and are not simpler: {ties}.\n"
+
+
+def _tie(number: int, speedup: Speedup, plan: Plan) -> str:
+    scopes, options = plan.complexity
+    return f"trial {number} ({speedup.ratio:.3f}, {scopes} scopes, {options} options)"
+
+
+def _plan_table(plan: Plan) -> str:
+    lines = ["| first unit | last unit | options |", "| --- | --- | --- |"]
+    for scope in plan.scopes:
+        options = ", ".join(f"{name}={str(value).lower()}" for name, value in scope.options)
+        lines.append(f"| `{_cell(scope.first)}` | `{_cell(scope.last)}` | {_cell(options)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _trials_table(result: SearchResult) -> str:
+    lines = ["| trial | origin | scopes | outcome | speedup | 95% interval |", "| ---: | --- | ---: | --- | ---: | --- |"]
+    for record in result.trials:
+        outcome = record.outcome
+        assert outcome is not None
+        told = "complete" if outcome.is_complete else f"{outcome.reason}: {outcome.detail}"
+        ratio = f"{outcome.speedup.ratio:.3f}" if outcome.speedup else ""
+        interval = f"{outcome.speedup.ci95[0]:.3f} to {outcome.speedup.ci95[1]:.3f}" if outcome.speedup else ""
+        cells = (str(record.number), record.origin, str(len(record.plan.scopes)), told, ratio, interval)
+        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _fingerprint(result: SearchResult) -> str:
+    return "\n".join(f"- {key}: {_cell(value)}" for key, value in result.facts.get("fingerprint", {}).items()) + "\n"
+
+
+def _cell(text: str) -> str:
+    """Return ``text`` as it may stand in a Markdown table: one line, no markup of its own."""
+    flat = " ".join(str(text).split())
+    return flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("|", "\\|").replace("`", "'")

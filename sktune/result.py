@@ -1,0 +1,98 @@
+"""Results: what a study has found, read from its record alone."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sktune.outcome import Reason
+from sktune.plan import Plan
+from sktune.study import TrialRecord, TuningStudy
+from sktune.supervisor import FinalRow
+from sktune.verdict import FinalPlan, Verdict, decide
+
+BEST_PLAN = "best_plan.yaml"
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """A study and its verdict.
+
+    Attributes:
+        study: name of the study.
+        folder: where its files lie.
+        trials: all trials that have ended, by number.
+        verdict: what is recommended; None before the final comparison.
+        final: rows of the final comparison, the baseline first.
+        facts: what else the study knows: description, fingerprint, seconds.
+    """
+
+    study: str
+    folder: Path
+    trials: Sequence[TrialRecord]
+    verdict: Verdict | None
+    final: Sequence[FinalRow]
+    facts: Mapping[str, Any]
+
+    @property
+    def winner(self) -> FinalPlan | None:
+        """The recommended plan; None where the answer is "no scope" or the search has not ended."""
+        return self.verdict.winner if self.verdict else None
+
+    @property
+    def baseline_ms(self) -> float | None:
+        """Median baseline latency of the final comparison; before it, of the first measured trial."""
+        if self.final and self.final[0].speedup:
+            return self.final[0].speedup.latency_ms
+        value: float | None = self.facts.get("baseline_ms")
+        return value
+
+    @property
+    def best_plan(self) -> Plan:
+        """The recommended plan, the empty one where the answer is "no scope"."""
+        return self.winner.plan if self.winner else Plan()
+
+    def pruned(self) -> dict[str, int]:
+        """Return how many trials were pruned, by reason."""
+        counts = Counter(record.outcome.reason for record in self.trials if record.outcome and record.outcome.reason)
+        return {str(reason): counts[reason] for reason in Reason}
+
+    def summary(self) -> dict[str, Any]:
+        """Return the closing event's values."""
+        winner = self.winner
+        return {
+            "study": self.study,
+            "trials": len(self.trials),
+            "complete": sum(bool(record.outcome and record.outcome.is_complete) for record in self.trials),
+            "pruned": self.pruned(),
+            "baseline_ms": self.baseline_ms,
+            "best_ms": winner.speedup.latency_ms if winner else None,
+            "speedup": winner.speedup.ratio if winner else 1.0,
+            "ci95": list(winner.speedup.ci95) if winner else None,
+            "bit_identical": True,  # a plan that is not never gets here, and the baseline is itself
+            "plan": str(self.folder / BEST_PLAN) if winner else None,
+        }
+
+
+def result_of(study: TuningStudy, folder: Path) -> SearchResult:
+    """Read the result of ``study`` from its record."""
+    facts = study.facts
+    trials = [record for record in study.records() if record.outcome]
+    stored = facts.get("final")
+    rows = [FinalRow.from_dict(row) for row in stored["rows"]] if stored else []
+    verdict = _verdict(rows, stored["samples_us"], trials) if stored else None
+    return SearchResult(study.name, folder, trials, verdict, rows, facts)
+
+
+def _verdict(
+    rows: Sequence[FinalRow], samples_us: Mapping[str, Sequence[float]], trials: Sequence[TrialRecord]
+) -> Verdict:
+    plans = {str(record.number): record.plan for record in trials}
+    finalists = [
+        FinalPlan(int(row.name), plans[row.name], row.speedup)
+        for row in rows
+        if row.name in plans and row.speedup and row.bit_identical
+    ]
+    samples = {int(name): values for name, values in samples_us.items() if name in plans}
+    return decide(finalists, samples, seed=0)

@@ -1,0 +1,51 @@
+"""Samplers: what proposes the next point. The seam is Optuna's own ``BaseSampler``.
+
+A sampler is made anew for every trial, from a seed that belongs to the trial's number: a study that is killed
+and resumed proposes what it would have proposed.
+"""
+
+import hashlib
+import importlib
+from collections.abc import Callable, Mapping
+
+import optuna
+from optuna.samplers import BaseSampler
+
+from sktune.errors import BadInputError, nearest
+
+SamplerFactory = Callable[[int], BaseSampler]
+"""Makes a sampler from a seed."""
+
+
+def _tpe(seed: int) -> BaseSampler:
+    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=6)
+
+
+def _random(seed: int) -> BaseSampler:
+    return optuna.samplers.RandomSampler(seed=seed)
+
+
+SAMPLERS: Mapping[str, SamplerFactory] = {"tpe": _tpe, "random": _random}
+
+
+def sampler_factory(name: str) -> SamplerFactory:
+    """Return the factory of a built-in sampler, or of the user's own as ``module:function``.
+
+    Raises:
+        BadInputError: no such sampler.
+    """
+    if name in SAMPLERS:
+        return SAMPLERS[name]
+    module, colon, function = name.partition(":")
+    if not colon:
+        raise BadInputError(f"unknown sampler {name!r}{nearest(name, SAMPLERS)} (or module:function of your own)")
+    try:
+        factory: SamplerFactory = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as failure:
+        raise BadInputError(f"--sampler {name}: {failure}; give module:function, a function of a seed") from failure
+    return factory
+
+
+def seed_of_trial(seed: int, number: int) -> int:
+    """Return the seed of trial ``number`` in a search with ``seed``: 32 bits."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:4], "big")

@@ -1,0 +1,327 @@
+"""The search: asks for plans, has them judged, stores what comes back, and compares the best at the end."""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from sktune import report
+from sktune.backends.options import OPTIONS, check_option, option_defaults
+from sktune.errors import BackendError, BadInputError, InterruptedSearchError, SpaceError
+from sktune.fingerprint import fingerprint
+from sktune.layout import Layout
+from sktune.outcome import Outcome, Reason
+from sktune.plan import Option, Plan
+from sktune.presets import Preset, load_space
+from sktune.result import SearchResult, result_of
+from sktune.samplers import sampler_factory
+from sktune.space import SearchSpace, SpaceSpec, bind
+from sktune.study import TuningStudy, folder_name, incumbent_first, locked, sqlite_url
+from sktune.supervisor import FinalRow, Supervisor
+from sktune.targets import TargetSpec, describe
+from sktune.verdict import MOST_FINALISTS
+
+logger = logging.getLogger(__name__)
+
+BACKEND = "inductor"
+HOPELESS_TRIALS = 12
+"""If none of so many trials is feasible, something is wrong with the model and not with the plans."""
+
+Event = dict[str, Any]
+Listener = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a search is asked for.
+
+    Attributes:
+        model: a preset, a folder with a ``config.json``, or ``file.py:function``.
+        trials: total of the study, not of this call.
+        study: name of the study; None for one made of model, backend and device.
+        storage: URL of an Optuna storage; None for sqlite in the study's folder.
+        runs: folder that holds the studies' folders.
+        sampler: ``tpe``, ``random`` or ``module:function``.
+        space: a YAML file with a search space; None for the preset's.
+        compile_timeout_s: most time for one compile.
+        scale, weights, dtype, device, batch, context: see ``sktune.targets.TargetSpec``.
+        seed: of weights, inputs and proposals.
+    """
+
+    model: str
+    trials: int = 40
+    study: str | None = None
+    storage: str | None = None
+    runs: Path = Path("runs")
+    sampler: str = "tpe"
+    space: Path | None = None
+    compile_timeout_s: float = 300.0
+    scale: str | None = None
+    weights: Path | None = None
+    dtype: str | None = None
+    device: str = "cpu"
+    batch: int | None = None
+    context: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise BadInputError(f"--trials is the total number of trials, at least 1; got {self.trials}")
+        if self.compile_timeout_s <= 0:
+            raise BadInputError(f"--compile-timeout is a number of seconds above 0; got {self.compile_timeout_s:g}")
+        if self.device not in ("cpu", "cuda"):
+            raise BadInputError(f"--device is cpu or cuda; got {self.device!r}")
+        if self.dtype not in (None, "bfloat16", "float16", "float32"):
+            raise BadInputError(f"--dtype is bfloat16, float16 or float32; got {self.dtype!r}")
+        for name, value in (("batch", self.batch), ("context", self.context)):
+            if value is not None and value < 1:
+                raise BadInputError(f"--{name} is at least 1; got {value}")
+
+    def target(self) -> tuple[TargetSpec, Preset | None]:
+        """Return what ``model`` names."""
+        return describe(
+            self.model, scale=self.scale, weights=self.weights, seed=self.seed, dtype=self.dtype,
+            device=self.device, batch=self.batch, context=self.context,
+        )  # fmt: skip
+
+
+@dataclass
+class _Stop:
+    """Whether the user asked to stop after the running trial."""
+
+    requested: bool = False
+
+
+def run(request: Request, listener: Listener = lambda event: None) -> SearchResult:
+    """Search until the study holds ``request.trials`` trials, and return what it recommends.
+
+    Args:
+        request: what to search.
+        listener: called with each event, a dictionary with the key ``event`` (see docs/events.md).
+
+    Raises:
+        SktuneError: bad input, a model that cannot be tuned, or Ctrl-C; what was found is stored.
+    """
+    spec, preset = request.target()
+    wanted = space_spec(request, preset)
+    _check_options(wanted, spec.device)
+    name = request.study or f"{spec.name}-{BACKEND}-{spec.device}"
+    folder = request.runs / folder_name(name)
+    sampler = sampler_factory(request.sampler)
+    with locked(folder):
+        study = TuningStudy.open(name, request.storage or sqlite_url(folder.resolve()), create=True)
+        study.check_fingerprint(fingerprint(spec, wanted, BACKEND))
+        search = _Search(request, spec, wanted, study, folder, listener)
+        if study.finished() < request.trials or study.facts.get("final_trials") != study.finished():
+            with _stoppable() as stop, Supervisor(
+                spec, wanted, folder, (request.runs / "cache").resolve(), request.compile_timeout_s
+            ) as supervisor:
+                search.run(supervisor, sampler, stop)
+        result = result_of(study, folder)
+        report.write(result, folder)
+        listener({"event": "study_finished", **result.summary()})
+        return result
+
+
+class _Search:
+    """One call of ``run`` on an open study."""
+
+    def __init__(
+        self,
+        request: Request,
+        spec: TargetSpec,
+        space_spec: SpaceSpec,
+        study: TuningStudy,
+        folder: Path,
+        listener: Listener,
+    ) -> None:
+        self._request, self._spec, self._space_spec = request, spec, space_spec
+        self._study, self._folder, self._emit = study, folder, listener
+
+    def run(self, supervisor: Supervisor, sampler: Any, stop: _Stop) -> None:
+        """Run the trials that are missing, then the final comparison."""
+        self._emit({"event": "search_started", "study": self._study.name, "trials": self._request.trials,
+                    "done": self._study.finished(), "folder": str(self._folder)})  # fmt: skip
+        began = time.perf_counter()
+        opened = supervisor.open()
+        space = bind_space(self._space_spec, opened.layout, self._spec.device)
+        self._check_layout(opened.layout)
+        self._study.remember(description=opened.description, space_size=str(space.size))
+        self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
+                    "seconds": time.perf_counter() - began})  # fmt: skip
+        self._study.queue(space.starting_points)
+        while self._study.finished() < self._request.trials:
+            self._stop_if_asked(stop)
+            if self._is_exhausted(space):
+                break
+            self._trial(supervisor, space, sampler)
+            self._give_up_if_hopeless()
+        self._final(supervisor, stop)
+        self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
+
+    def _trial(self, supervisor: Supervisor, space: SearchSpace, sampler: Any) -> None:
+        proposal = self._study.ask(space, sampler, self._request.sampler, self._request.seed)
+        number = proposal.number
+        self._emit({"event": "trial_started", "trial": number, "origin": proposal.origin,
+                    "scopes": len(proposal.plan.scopes)})  # fmt: skip
+        outcome = proposal.known
+        if outcome is None and proposal.plan.is_baseline:
+            outcome = Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
+        if outcome is None:
+            outcome = supervisor.judge(
+                proposal.plan,
+                f"trial-{number:04d}.log",
+                lambda stage: self._emit({"event": "trial_stage", "trial": number, "stage": stage}),
+            )
+        self._study.tell(proposal, outcome, self._value(outcome))
+        self._emit({"event": "trial_finished", "trial": number, "origin": proposal.origin,
+                    "scopes": len(proposal.plan.scopes), "known": proposal.known is not None,
+                    **_told(outcome)})  # fmt: skip
+
+    def _value(self, outcome: Outcome) -> float | None:
+        """Return the decode step latency in ms, freed of the machine's drift by way of the paired baseline."""
+        if outcome.speedup is None:
+            return None
+        reference: float | None = self._study.facts.get("baseline_ms")
+        if reference is None:
+            reference = outcome.speedup.baseline_ms
+            self._study.remember(baseline_ms=reference)
+        return reference / outcome.speedup.ratio
+
+    def _final(self, supervisor: Supervisor, stop: _Stop) -> None:
+        self._stop_if_asked(stop)
+        finalists = incumbent_first(self._study.records())[:MOST_FINALISTS]
+        self._emit({"event": "final_started", "finalists": [record.number for record in finalists]})
+        began = time.perf_counter()
+        plans = [(str(record.number), record.plan) for record in finalists]
+        rows, samples = supervisor.final(plans, lambda stage: self._emit({"event": "final_stage", "stage": stage}))
+        self._study.remember(
+            final=_final_facts(rows, samples),
+            final_seconds=time.perf_counter() - began,
+            final_trials=self._study.finished(),
+        )
+
+    def _check_layout(self, layout: Layout) -> None:
+        stored = self._study.facts.get("layout")
+        if stored is None:
+            self._study.remember(layout=layout.to_dict())
+        elif Layout.from_dict(stored).digest != layout.digest:
+            raise BadInputError(
+                f"the model of study {self._study.name!r} had other units than now; name a new study with --study"
+            )
+
+    def _is_exhausted(self, space: SearchSpace) -> bool:
+        distinct = {record.plan for record in self._study.records() if record.outcome}
+        if len(distinct - {Plan()}) < space.size - 1:
+            return False
+        self._emit({"event": "space_exhausted", "plans": len(distinct)})
+        return True
+
+    def _give_up_if_hopeless(self) -> None:
+        records = [record for record in self._study.records() if record.outcome]
+        if len(records) < HOPELESS_TRIALS or len(records) >= self._request.trials:
+            return
+        outcomes = [record.outcome for record in records if record.outcome]
+        if any(outcome.is_feasible for outcome in outcomes):
+            return
+        smallest = min(records, key=lambda record: len(record.plan.scopes))
+        assert smallest.outcome is not None
+        raise BackendError(
+            f"none of the first {len(records)} plans is feasible; the smallest, trial {smallest.number}, is pruned for "
+            f"{smallest.outcome.reason}: {smallest.outcome.detail}; see {self._folder / smallest.outcome.log}"
+        )
+
+    def _stop_if_asked(self, stop: _Stop) -> None:
+        if stop.requested:
+            raise InterruptedSearchError(
+                f"stopped after {self._study.finished()} of {self._request.trials} trials; the same command goes on"
+            )
+
+
+def bind_space(spec: SpaceSpec, layout: Layout, device: str) -> SearchSpace:
+    """Bind ``spec`` to a layout, with the options that it lists for the backend on ``device``."""
+    chosen: Mapping[str, Sequence[Option]] = spec.options.get(BACKEND, {}).get(device, {})
+    options = {name: tuple(values) for name, values in chosen.items()} or _all_options(device)
+    return bind(spec, layout, options, option_defaults(BACKEND))
+
+
+def _all_options(device: str) -> dict[str, tuple[Option, ...]]:
+    """Return every option of the backend for a space that lists none, exact values first."""
+    exact = {"emulate_precision_casts": True, "matmul": "aten", "reductions": "aten"}
+    options = {}
+    for name, option in OPTIONS[BACKEND].items():
+        if device in option.devices:
+            first = exact.get(name, option.default)
+            options[name] = (first, *(value for value in option.values if value != first))
+    return options
+
+
+def space_spec(request: Request, preset: Preset | None) -> SpaceSpec:
+    """Return the space that a request asks for: its file's, the preset's, or the default."""
+    if request.space is not None:
+        return load_space(request.space)
+    return preset.space if preset else SpaceSpec()
+
+
+def _check_options(spec: SpaceSpec, device: str) -> None:
+    for backend, devices in spec.options.items():
+        if backend != BACKEND:
+            raise SpaceError(f"the space has options of the backend {backend!r}; known: {BACKEND}")
+        for name, values in devices.get(device, {}).items():
+            if not values:
+                raise SpaceError(f"option {name} of the space has no value; list at least one, or leave it out")
+            for value in values:
+                check_option(backend, device, name, value)
+
+
+def _told(outcome: Outcome) -> dict[str, Any]:
+    values = outcome.to_dict()
+    speedup = values.pop("speedup") or {}
+    return {
+        "state": "complete" if outcome.is_complete else "pruned",
+        "reason": outcome.reason,
+        "detail": outcome.detail,
+        "latency_ms": speedup.get("latency_ms"),
+        "baseline_ms": speedup.get("baseline_ms"),
+        "speedup": speedup.get("ratio"),
+        "ci95": speedup.get("ci95"),
+        "seconds": values["seconds"],
+        "regions": outcome.regions,
+        "reused": outcome.reused,
+        "log": outcome.log,
+    }
+
+
+def _final_facts(rows: Sequence[FinalRow], samples: Sequence[Sequence[float]]) -> dict[str, Any]:
+    timed = [row.name for row in rows if row.speedup]
+    microseconds = {name: [round(value * 1e6, 1) for value in own] for name, own in zip(timed, samples, strict=True)}
+    return {"rows": [asdict(row) for row in rows], "samples_us": microseconds}
+
+
+@contextmanager
+def _stoppable() -> Iterator[_Stop]:
+    """First Ctrl-C: stop after the running trial. Second: at once."""
+    stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # signals belong to the main thread's program
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        if stop.requested:
+            raise KeyboardInterrupt
+        stop.requested = True
+        logger.warning("stopping after this trial; Ctrl-C again stops at once")
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield stop
+    except KeyboardInterrupt as failure:
+        raise InterruptedSearchError("stopped at once; the same command goes on with the trial that was running") from failure
+    finally:
+        signal.signal(signal.SIGINT, before)

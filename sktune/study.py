@@ -1,0 +1,337 @@
+"""Studies: every trial ever made for one target, backend, device and space, in an Optuna study.
+
+Optuna's storage is the only record: a study is rebuilt from it alone. Every parameter is suggested before
+anything is compiled, an outcome is stored before the next trial starts, and a trial that was running when its
+process died is taken up again under its own number.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import socket
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import optuna
+import sqlalchemy
+from optuna.exceptions import OptunaError
+from optuna.storages import BaseStorage, RDBStorage
+from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
+
+from sktune.errors import StudyError
+from sktune.layout import Layout
+from sktune.outcome import Outcome, Reason
+from sktune.plan import Option, Plan
+from sktune.samplers import SamplerFactory
+from sktune.samplers.distinct import DistinctSampler
+from sktune.space import SearchSpace, StartingPoint
+
+DATABASE = "study.db"
+LOCK_WAIT_S = 10.0
+MOST_ATTEMPTS = 3
+"""A trial that has ended this many processes is not tried again."""
+
+_PREFIX = "sktune:"
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """One trial, as the study knows it.
+
+    Attributes:
+        number: from 0, in the order of proposal.
+        plan: what was proposed.
+        origin: name of the starting point, or of the sampler.
+        outcome: None while it runs.
+        values: the parameters.
+    """
+
+    number: int
+    plan: Plan
+    origin: str
+    outcome: Outcome | None
+    values: Mapping[str, Option]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A trial that is to be run now; ``known`` is its outcome where the record answers it."""
+
+    trial: Trial
+    plan: Plan
+    origin: str
+    known: Outcome | None
+
+    @property
+    def number(self) -> int:
+        """The trial's number."""
+        number: int = self.trial.number
+        return number
+
+
+def folder_name(study_name: str) -> str:
+    """Return a folder name for any study name: the name itself where it is harmless, else with a digest."""
+    if _SAFE_NAME.fullmatch(study_name):
+        return study_name
+    harmless = re.sub(r"[^A-Za-z0-9._-]+", "-", study_name).strip("-.")[:60] or "study"
+    return f"{harmless}-{hashlib.sha256(study_name.encode()).hexdigest()[:8]}"
+
+
+class TuningStudy:
+    """An Optuna study and what sktune keeps in it.
+
+    One process at a time asks and tells; any number may read.
+
+    Raises:
+        StudyError: the storage cannot be opened, is locked or corrupt, or belongs to something else.
+    """
+
+    def __init__(self, name: str, storage: BaseStorage, study: optuna.Study) -> None:
+        self.name = name
+        self._storage, self._study = storage, study
+
+    @classmethod
+    def open(cls, name: str, url: str, *, create: bool) -> "TuningStudy":
+        """Open the study ``name`` at the database ``url``; ``create`` it where it is missing."""
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        with translated(url):
+            _check_file(url, create)
+            storage = _storage(url)
+            known = [summary.study_name for summary in optuna.get_all_study_summaries(storage, include_best_trial=False)]
+            if name not in known and not create:
+                raise StudyError(f"there is no study {name!r} in {url}; it holds: {', '.join(known) or 'none'}")
+            study = optuna.create_study(storage=storage, study_name=name, direction="minimize", load_if_exists=True)
+            return cls(name, storage, study)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is known of the whole study: fingerprint, layout, baseline, final comparison."""
+        attributes = self._study.user_attrs
+        return {key.removeprefix(_PREFIX): value for key, value in attributes.items() if key.startswith(_PREFIX)}
+
+    def remember(self, **facts: Any) -> None:
+        """Store facts of the whole study; plain values only."""
+        with translated(self.name):
+            for key, value in facts.items():
+                self._study.set_user_attr(_PREFIX + key, value)
+
+    def check_fingerprint(self, fingerprint: Mapping[str, str]) -> None:
+        """Store the fingerprint of a new study, or compare it with the stored one.
+
+        Raises:
+            StudyError: they differ; the message has both.
+        """
+        stored = self.facts.get("fingerprint")
+        if stored is None:
+            self.remember(fingerprint=dict(fingerprint))
+            return
+        for key in sorted({*stored, *fingerprint}):
+            if stored.get(key) != fingerprint.get(key):
+                raise StudyError(
+                    f"study {self.name!r} was made with {key} {stored.get(key)!r}, but now it is "
+                    f"{fingerprint.get(key)!r}; continue it as it was made, or name a new one with --study"
+                )
+
+    def records(self) -> list[TrialRecord]:
+        """Return all trials that were proposed, by number."""
+        with translated(self.name):
+            trials = self._study.get_trials(deepcopy=False)
+        return [_record(trial) for trial in trials if trial.state is not TrialState.WAITING and _PREFIX + "plan" in trial.user_attrs]
+
+    def queue(self, points: Sequence[StartingPoint]) -> None:
+        """Put starting points before everything that a sampler will propose; those that are queued stay."""
+        with translated(self.name):
+            for point in points:
+                origin = {_PREFIX + "origin": point.name}
+                self._study.enqueue_trial(dict(point.values), user_attrs=origin, skip_if_exists=True)
+
+    def finished(self) -> int:
+        """Return how many trials have their outcome."""
+        with translated(self.name):
+            return sum(trial.state.is_finished() for trial in self._study.get_trials(deepcopy=False))
+
+    def ask(self, space: SearchSpace, sampler: SamplerFactory, sampler_name: str, seed: int) -> Proposal:
+        """Take up a trial that was left behind, or the next queued one, or have a new one proposed."""
+        records = self.records()
+        answers = {record.plan: record.outcome for record in records if record.outcome}
+        seen = {record.plan for record in records}
+        with translated(self.name):
+            self._study.sampler = DistinctSampler(space, sampler, seed, lambda: seen)
+            trial = self._left_behind() or self._study.ask()
+            for name, choices in space.choices.items():
+                trial.suggest_categorical(name, choices)
+            values = trial.params
+            plan = space.plan(values)
+            attributes = trial.user_attrs
+            origin = attributes.get(_PREFIX + "origin", sampler_name)
+            attempts = attributes.get(_PREFIX + "attempts", 0) + 1
+            trial.set_user_attr(_PREFIX + "origin", origin)
+            trial.set_user_attr(_PREFIX + "owner", {"host": socket.gethostname(), "pid": os.getpid()})
+            trial.set_user_attr(_PREFIX + "attempts", attempts)
+            trial.set_user_attr(_PREFIX + "plan", plan.to_dict())
+        known = answers.get(plan)
+        if stored := attributes.get(_PREFIX + "outcome"):
+            known = Outcome.from_dict(stored)  # it ended between storing and telling
+        elif attempts > MOST_ATTEMPTS:
+            known = Outcome(Reason.CRASHED, f"ended the search itself {MOST_ATTEMPTS} times")
+        return Proposal(trial, plan, origin, known)
+
+    def tell(self, proposal: Proposal, outcome: Outcome, latency_ms: float | None) -> None:
+        """Store the outcome of a proposal.
+
+        A pruned trial teaches the sampler: a slower plan is told with its latency, an infeasible one with a
+        violated constraint, so that no sampler counts it among the good ones.
+
+        Args:
+            proposal: what ``ask`` returned.
+            outcome: what became of it.
+            latency_ms: the value to minimise; None where there is none.
+        """
+        with translated(self.name):
+            trial = proposal.trial
+            trial.set_user_attr(_PREFIX + "outcome", outcome.to_dict())
+            trial.set_constraint("feasible", 0.0 if outcome.is_feasible else 1.0)
+            if outcome.is_complete:
+                self._study.tell(trial, latency_ms)
+                return
+            if latency_ms is not None:
+                trial.report(latency_ms, step=0)
+            self._study.tell(trial, state=TrialState.PRUNED)
+
+    def _left_behind(self) -> Trial | None:
+        """Return a trial whose process has died, under its own number."""
+        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        for trial in running:
+            owner = trial.user_attrs.get(_PREFIX + "owner", {})
+            # The study's lock keeps other live processes of this host out.
+            if owner.get("host", socket.gethostname()) == socket.gethostname():
+                return Trial(self._study, trial._trial_id)  # noqa: SLF001 - no public way back to a running trial
+        return None
+
+
+def _record(trial: FrozenTrial) -> TrialRecord:
+    attributes = trial.user_attrs
+    stored = attributes.get(_PREFIX + "outcome")
+    return TrialRecord(
+        trial.number,
+        Plan.from_dict(attributes[_PREFIX + "plan"]),
+        attributes.get(_PREFIX + "origin", ""),
+        Outcome.from_dict(stored) if stored else None,
+        trial.params,
+    )
+
+
+def incumbent_first(records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return the complete trials, fastest first."""
+    complete = [record for record in records if record.outcome and record.outcome.is_complete]
+    distinct = {record.plan: record for record in reversed(complete)}
+
+    def ratio(record: TrialRecord) -> float:
+        assert record.outcome is not None
+        return record.outcome.speedup.ratio if record.outcome.speedup else 0.0
+
+    return sorted(distinct.values(), key=ratio, reverse=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the study's folder for this process alone.
+
+    Raises:
+        StudyError: another live process holds it, or the folder cannot be written.
+    """
+    handle: TextIO | None = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = (folder / "lock").open("a+", encoding="utf-8")
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as failure:
+        assert handle is not None
+        handle.seek(0)
+        holder = handle.read().strip() or "?"
+        handle.close()
+        raise StudyError(
+            f"the study in {folder} is being run by process {holder}; wait for it, or name another with --study"
+        ) from failure
+    except OSError as failure:
+        raise StudyError(f"{folder} cannot be written ({failure.strerror}); choose another folder with --runs") from failure
+    try:
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        yield
+    finally:
+        handle.close()
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turn the storage's errors into one line."""
+    try:
+        yield
+    except (SQLAlchemyError, OptunaError, sqlite3.Error) as failure:
+        reason = str(failure.__cause__ or failure).strip().partition("\n")[0]
+        raise StudyError(f"{what}: the study's storage fails ({reason}); nothing stored is lost, mend it and run again") from failure
+
+
+def _storage(url: str) -> RDBStorage:
+    try:
+        if not url.startswith("sqlite"):
+            return RDBStorage(url)
+        storage = RDBStorage(url, engine_kwargs={"connect_args": {"timeout": LOCK_WAIT_S}})
+    except (ValueError, ImportError) as failure:
+        reason = str(failure).strip().partition("\n")[0]
+        raise StudyError(f"--storage {url}: {reason}; give a URL such as sqlite:///study.db") from failure
+    # Readers do not wait for the writer, and a commit does not wait for the disk: a killed process loses nothing,
+    # a power cut loses at most the last trial.
+    with storage.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+
+    @sqlalchemy.event.listens_for(storage.engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    storage.engine.dispose()
+    return storage
+
+
+def sqlite_url(folder: Path) -> str:
+    """Return the URL of the database in a study's folder."""
+    return f"sqlite:///{folder / DATABASE}"
+
+
+def _check_file(url: str, create: bool) -> None:
+    """Refuse a database file that is locked, corrupt, or somebody else's, before Optuna writes to it."""
+    if not url.startswith("sqlite:///"):
+        return
+    path = Path(url.removeprefix("sqlite:///"))
+    if not path.exists():
+        if not create:
+            raise StudyError(f"there is no study at {path}; start one with `sktune search`")
+        return
+    if path.stat().st_size == 0:
+        return
+    try:
+        connection = sqlite3.connect(f"file:{path}?mode=rw", uri=True, timeout=LOCK_WAIT_S, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+            damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            connection.execute("ROLLBACK")
+        finally:
+            connection.close()
+    except sqlite3.OperationalError as failure:
+        raise StudyError(f"{path} is locked or cannot be opened ({failure}); close the program that holds it") from failure
+    except sqlite3.DatabaseError as failure:
+        raise StudyError(f"{path} is not a readable database ({failure}); restore it, or name another --study") from failure
+    if damage != "ok":
+        raise StudyError(f"{path} is damaged ({damage.partition(chr(10))[0]}); restore it, or name another --study")
+    if tables and "studies" not in tables:
+        raise StudyError(f"{path} is a database of another program; name another --storage")

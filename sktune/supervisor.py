@@ -1,0 +1,273 @@
+"""The supervisor: keeps a worker alive, watches its deadlines, and turns its end into an outcome."""
+
+import json
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from sktune import errors
+from sktune.errors import BackendError, SktuneError
+from sktune.layout import Layout
+from sktune.outcome import Outcome, Reason, Speedup
+from sktune.plan import Plan
+from sktune.space import SpaceSpec
+from sktune.targets import TargetSpec
+
+logger = logging.getLogger(__name__)
+
+OPEN_TIMEOUT_S = 3600.0
+"""Loading a large checkpoint takes long; a worker that is not ready after an hour never will be."""
+LEAST_RUN_TIMEOUT_S = 60.0
+"""Verifying and measuring take seconds; a step that hangs is ended after this, or the compile timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a worker found when it loaded the target."""
+
+    layout: Layout
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinalRow:
+    """One row of the final comparison; see ``sktune.trial.Finalist``."""
+
+    name: str
+    speedup: Speedup | None
+    verdict: str
+    bit_identical: bool
+    code_digest: str
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "FinalRow":
+        """Inverse of ``dataclasses.asdict``, from JSON."""
+        speedup = Speedup.from_dict(data["speedup"]) if data["speedup"] else None
+        return cls(data["name"], speedup, data["verdict"], data["bit_identical"], data["code_digest"])
+
+
+class _WorkerDiedError(Exception):
+    """The worker's process ended in the middle of a request."""
+
+
+class _DeadlineError(Exception):
+    """A stage took longer than it may."""
+
+
+class Supervisor:
+    """Runs requests in a worker process, which is started when needed and replaced when it ends.
+
+    A context manager: leaving it ends the worker and everything that it has started.
+
+    Args:
+        spec, space: what the worker loads and traces.
+        folder: the study's folder; logs go to ``logs/`` in it.
+        cache: folder of the compiler's caches.
+        compile_timeout_s: most time for one compile.
+    """
+
+    def __init__(
+        self, spec: TargetSpec, space: SpaceSpec, folder: Path, cache: Path, compile_timeout_s: float
+    ) -> None:
+        self._spec, self._space, self._folder, self._cache = spec, space, folder, cache
+        self._compile_timeout_s = compile_timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests = -1
+        self._answers = -1
+        self._buffer = b""
+        self._opened: Opened | None = None
+        self.starts = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def open(self) -> Opened:
+        """Load the model and record the baseline, unless a worker is ready.
+
+        Raises:
+            SktuneError: of the class that the worker raised.
+            BackendError: the worker dies, or takes longer than an hour.
+        """
+        if self._process is None:
+            self._start()
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    def judge(self, plan: Plan, log: str, report: Callable[[str], None]) -> Outcome:
+        """Run one trial. Whatever happens to the worker becomes the outcome.
+
+        Args:
+            plan: what to judge.
+            log: file name of the trial's log.
+            report: told the stage that begins.
+
+        Raises:
+            SktuneError: no worker can be started any more.
+        """
+        self.open()
+        stage = "compile"
+        try:
+            for message in self._ask(do="trial", plan=plan.to_dict(), log=str(self._log(log))):
+                if "stage" in message:
+                    stage = message["stage"]
+                    report(stage)
+                if "outcome" in message:
+                    outcome = Outcome.from_dict({**message["outcome"], "log": f"logs/{log}"})
+                    if outcome.reason is Reason.CRASHED:
+                        self.stop()  # what a crashed plan left behind must not meet the next one
+                    return outcome
+        except _DeadlineError as failure:
+            self.stop()
+            return Outcome(Reason.TIMEOUT, str(failure), log=f"logs/{log}")
+        except _WorkerDiedError as failure:
+            self.stop()
+            return Outcome(Reason.CRASHED, f"the worker {failure} during {stage}", log=f"logs/{log}")
+        raise BackendError("the worker ended its answer early; see its log")
+
+    def final(
+        self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None]
+    ) -> tuple[list[FinalRow], list[list[float]]]:
+        """Compare the finalists; returns the rows, and the samples in seconds of those that were timed.
+
+        Raises:
+            BackendError: the worker does not survive the comparison.
+        """
+        self.open()
+        request = {"do": "final", "plans": [[name, plan.to_dict()] for name, plan in plans]}
+        try:
+            for message in self._ask(**request, log=str(self._log("final.log"))):
+                if "stage" in message:
+                    report(message["stage"])
+                if "final" in message:
+                    return [FinalRow.from_dict(row) for row in message["final"]], message["samples"]
+        except (_DeadlineError, _WorkerDiedError) as failure:
+            self.stop()
+            raise BackendError(f"the final comparison failed: the worker {failure}; see logs/final.log") from failure
+        raise BackendError("the worker ended its answer early; see logs/final.log")
+
+    def stop(self) -> None:
+        """End the worker and its compilers at once."""
+        if self._process is None:
+            return
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it is gone already
+        self._process.wait()
+        os.close(self._requests)
+        os.close(self._answers)
+        self._process, self._opened, self._buffer = None, None, b""
+
+    def _start(self) -> None:
+        requests_in, self._requests = os.pipe()
+        self._answers, answers_out = os.pipe()
+        environment = {
+            **os.environ,
+            "TORCHINDUCTOR_CACHE_DIR": str(self._cache),
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        with self._log("worker.log").open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                [sys.executable, "-m", "sktune.worker", str(requests_in), str(answers_out)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(requests_in, answers_out),
+                start_new_session=True,  # a group of its own, to be ended as one; Ctrl-C is ours to handle
+                env=environment,
+            )
+        os.close(requests_in)
+        os.close(answers_out)
+        self.starts += 1
+        logger.info("started worker %d", self._process.pid)
+
+    def _open(self) -> Opened:
+        found: Opened | None = None
+        request = {"do": "open", "spec": asdict(self._spec), "space": self._space.model_dump(mode="json")}
+        try:
+            for message in self._ask(**request, log=str(self._log("worker.log"))):
+                if "opened" in message:
+                    values = message["opened"]
+                    found = Opened(Layout.from_dict(values["layout"]), values["description"])
+                if "ready" in message and found:
+                    return found
+        except (_DeadlineError, _WorkerDiedError) as failure:
+            self.stop()
+            raise BackendError(
+                f"the worker {failure} before the baseline was ready; see {self._log('worker.log')}"
+            ) from failure
+        raise BackendError(f"the worker ended its answer early; see {self._log('worker.log')}")
+
+    def _log(self, name: str) -> Path:
+        folder = self._folder / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder.resolve() / name
+
+    def _ask(self, **request: Any) -> Iterator[dict[str, Any]]:
+        """Send a request and yield the answers, while each stage keeps to its deadline."""
+        allowed_s = OPEN_TIMEOUT_S if request["do"] == "open" else self._compile_timeout_s
+        deadline = time.monotonic() + allowed_s
+        stage = "start"
+        try:
+            os.write(self._requests, json.dumps(request).encode() + b"\n")
+        except BrokenPipeError as failure:
+            raise _WorkerDiedError(self._end()) from failure
+        while True:
+            line = self._line(deadline)
+            if line is None:
+                raise _DeadlineError(f"{stage} did not end within {allowed_s:g} s")
+            message = json.loads(line)
+            if "error" in message:
+                self.stop()
+                raise _rebuilt(message["error"], message["message"])
+            if "stage" in message and request["do"] != "open":
+                stage = message["stage"]
+                allowed_s = self._compile_timeout_s
+                if stage != "compile":
+                    allowed_s = max(LEAST_RUN_TIMEOUT_S, allowed_s)
+                deadline = time.monotonic() + allowed_s
+            yield message
+
+    def _line(self, deadline: float) -> bytes | None:
+        """Return the next line, or None when the deadline passes."""
+        while b"\n" not in self._buffer:
+            ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                return None
+            chunk = os.read(self._answers, 1 << 16)
+            if not chunk:
+                raise _WorkerDiedError(self._end())
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _end(self) -> str:
+        assert self._process is not None
+        try:
+            code = self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            return "closed its pipe"
+        if code >= 0:
+            return f"ended with exit code {code}"
+        name = signal.Signals(-code).name
+        return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+
+
+def _rebuilt(name: str, message: str) -> SktuneError:
+    """Return the error that the worker raised."""
+    kind = getattr(errors, name, SktuneError)
+    error: SktuneError = kind(message) if issubclass(kind, SktuneError) else SktuneError(message)
+    return error

@@ -1,0 +1,222 @@
+"""One trial: a plan is compiled, verified against the baseline, and measured in turn with it."""
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from sktune import latency, verify
+from sktune.backends.base import Backend, Compiled, CompileError, Step
+from sktune.errors import BackendError, NotDeterministicError
+from sktune.latency import Budget, Contender, Samples
+from sktune.outcome import Outcome, Reason, Speedup
+from sktune.plan import Plan
+from sktune.targets.base import Target
+
+Report = Callable[[str], None]
+"""Told the stage that begins: ``compile``, ``verify``, ``measure``."""
+
+FINAL_BUDGET = Budget(halfwidth=0.004, seconds=25.0, least_rounds=100, rounds_at_once=50, warm_up_rounds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Finalist:
+    """One row of the final comparison.
+
+    Attributes:
+        name: ``baseline``, ``uncompiled``, ``plan 12``, ...
+        speedup: against the baseline, None where it does not run.
+        verdict: ``identical``, or where the bits differ, or why it does not run.
+        bit_identical: whether every bit is the baseline's.
+        code_digest: identity of the generated code of a plan.
+    """
+
+    name: str
+    speedup: Speedup | None
+    verdict: str
+    bit_identical: bool
+    code_digest: str = ""
+
+
+class OutOfMemoryDuringTrialError(Exception):
+    """Memory ran out: what the process still holds can no longer be relied on."""
+
+
+class Judge:
+    """Judges plans of one target on one backend, against one baseline.
+
+    Raises:
+        BackendError: the baseline itself cannot be compiled or run.
+        NotDeterministicError: the baseline differs from itself.
+    """
+
+    def __init__(self, target: Target, backend: Backend, device: str, seed: int = 0) -> None:
+        self._target, self._backend, self._device, self._seed = target, backend, device, seed
+        try:
+            self._baseline = backend.compile(Plan())
+        except CompileError as failure:
+            raise BackendError(f"the baseline does not compile: {failure}") from failure
+        self._replays = verify.prepare(target)
+        self._recordings = verify.record(target, self._baseline.step, self._replays)
+        if difference := verify.compare(target, self._baseline.step, self._recordings):
+            raise NotDeterministicError(
+                f"the baseline does not equal itself ({difference}); make the model deterministic "
+                "(no dropout, no atomics), or bit-identity cannot be decided"
+            )
+
+    @property
+    def baseline(self) -> Step:
+        """The baseline's step."""
+        return self._baseline.step
+
+    def judge(self, plan: Plan, report: Report, budget: Budget | None = None) -> Outcome:
+        """Run one trial of ``plan``. Failures of the plan are outcomes.
+
+        Raises:
+            OutOfMemoryDuringTrialError: the process should not be used any more.
+        """
+        seconds: dict[str, float] = {}
+        try:
+            return self._judge(plan, report, budget or Budget(), seconds)
+        except CompileError as failure:
+            if _ran_out_of_memory(failure):
+                raise OutOfMemoryDuringTrialError(str(failure)) from failure
+            return Outcome(Reason.COMPILE_FAILED, str(failure), seconds=seconds)
+        except Exception as failure:  # noqa: BLE001 - whatever a plan raises is its outcome
+            if _ran_out_of_memory(failure):
+                raise OutOfMemoryDuringTrialError(_describe(failure)) from failure
+            if "verify" in seconds:
+                return Outcome(Reason.CRASHED, f"a step fails: {_describe(failure)}", seconds=seconds)
+            return Outcome(Reason.COMPILE_FAILED, f"the first step fails: {_describe(failure)}", seconds=seconds)
+        finally:
+            gc.collect()
+
+    def _judge(self, plan: Plan, report: Report, budget: Budget, seconds: dict[str, float]) -> Outcome:
+        report("compile")
+        with _timed(seconds, "compile"):
+            compiled = self._backend.compile(plan)
+        report("verify")
+        with _timed(seconds, "verify"):
+            difference = verify.compare(self._target, compiled.step, self._recordings)
+        facts: dict[str, Any] = {
+            "seconds": seconds,
+            "regions": compiled.regions,
+            "reused": compiled.reused,
+            "code_digest": compiled.code_digest,
+        }
+        if difference:
+            return Outcome(Reason.MISMATCH, str(difference), **facts)
+        report("measure")
+        with _timed(seconds, "measure"):
+            speedup = self._measure(compiled.step, budget)
+        if speedup.ci95[1] < 1.0:
+            return Outcome(Reason.SLOWER, f"{speedup.ratio:.3f}x the baseline's speed", speedup, **facts)
+        return Outcome(speedup=speedup, **facts)
+
+    def _measure(self, step: Step, budget: Budget) -> Speedup:
+        rng = np.random.default_rng(self._seed)
+
+        def enough(samples: Samples) -> bool:
+            return latency.compare(samples, 1, rng).ci95[1] < 1.0
+
+        with quiet_collector():
+            samples = latency.measure(
+                [self._contender(self._baseline.step), self._contender(step)], budget, rng, self._clock, enough
+            )
+        return latency.compare(samples, 1, rng)
+
+    def final(self, plans: Sequence[tuple[str, Plan]], report: Report) -> tuple[list[Finalist], list[list[float]]]:
+        """Compile and verify the finalists and the references again, and measure all of them in turn.
+
+        Returns the rows, the baseline first and the plans in the given order, and each timed row's samples in
+        seconds. Rows that do not run come last.
+        """
+        steps: list[tuple[str, Step, str]] = [("baseline", self._baseline.step, self._baseline.code_digest)]
+        broken: list[Finalist] = []
+        for name, plan in plans:
+            report("compile")
+            try:
+                compiled: Compiled = self._backend.compile(plan)
+                steps.append((name, compiled.step, compiled.code_digest))
+            except CompileError as failure:
+                broken.append(Finalist(name, None, f"does not compile: {failure}", False))
+        for name, make in self._backend.references().items():
+            report("compile")
+            try:
+                steps.append((name, make(), ""))
+            except CompileError as failure:
+                broken.append(Finalist(name, None, f"does not compile: {failure}", False))
+        report("verify")
+        verdicts = [verify.compare(self._target, step, self._recordings) for _, step, _ in steps]
+        report("measure")
+        rng = np.random.default_rng(self._seed)
+        with quiet_collector():
+            contenders = [self._contender(step) for _, step, _ in steps]
+            samples = latency.measure(contenders, FINAL_BUDGET, rng, self._clock)
+        rows = [
+            Finalist(
+                name,
+                latency.compare(samples, index, rng),
+                str(verdict) if verdict else "identical",
+                verdict is None,
+                digest,
+            )
+            for index, ((name, _, digest), verdict) in enumerate(zip(steps, verdicts, strict=True))
+        ]
+        return rows + broken, samples.T.tolist()
+
+    def _contender(self, step: Step) -> Contender:
+        replay = self._replays[0]
+        inputs = replay.inputs[0]
+
+        def prepare() -> None:
+            replay.start.restore()
+            step.prepare()
+
+        return Contender(lambda: step.run(*inputs), prepare)
+
+    def _clock(self) -> float:
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+@contextmanager
+def quiet_collector() -> Iterator[None]:
+    """Keep Python's garbage collector from running inside a timed step."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[stage] = time.perf_counter() - start
+
+
+def _ran_out_of_memory(failure: BaseException | None) -> bool:
+    while failure is not None:
+        text = str(failure).lower()
+        if isinstance(failure, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
+            return True
+        failure = failure.__cause__ or failure.__context__
+    return False
+
+
+def _describe(failure: BaseException) -> str:
+    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
+    return f"{type(failure).__name__}: {lines[0][:300] if lines else ''}"

@@ -1,0 +1,149 @@
+"""The worker: an isolated process that loads the model once and runs trials, until one of them ends it.
+
+Started by ``sktune.supervisor`` as ``python -m sktune.worker IN OUT``; requests and answers are JSON lines on
+these two file descriptors, so that whatever a compiler prints goes to the trial's log and not into the protocol.
+"""
+
+import ctypes
+import faulthandler
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TextIO
+
+from sktune.errors import SktuneError
+
+logger = logging.getLogger(__name__)
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+MEMORY_SHARE = 0.9
+"""Share of the memory that is free at the start which a worker may take before its allocations fail."""
+
+
+class Session:
+    """What one worker holds: the target, its backend and the judge."""
+
+    def __init__(self, answers: TextIO) -> None:
+        self._answers = answers
+        self._judge: Any = None
+
+    def answer(self, **message: Any) -> None:
+        """Send one line to the supervisor."""
+        self._answers.write(json.dumps(message) + "\n")
+        self._answers.flush()
+
+    def serve(self, requests: TextIO) -> None:
+        """Answer requests until the supervisor closes its end."""
+        for line in requests:
+            request = json.loads(line)
+            log_to(request["log"])
+            try:
+                getattr(self, "do_" + request["do"])(request)
+            except SktuneError as failure:
+                traceback.print_exc()
+                self.answer(error=type(failure).__name__, message=str(failure))
+
+    def do_open(self, request: Mapping[str, Any]) -> None:
+        """Load the model, trace its layout, capture and record the baseline."""
+        import torch
+
+        from sktune.backends.inductor import InductorBackend
+        from sktune.space import SpaceSpec
+        from sktune.targets import TargetSpec
+        from sktune.targets.loading import load
+        from sktune.tracing import trace_layout
+        from sktune.trial import Judge
+
+        torch.set_grad_enabled(False)
+        spec = TargetSpec(**request["spec"])
+        self.answer(stage="load")
+        target = load(spec)
+        self.answer(stage="trace")
+        layout = trace_layout(target, SpaceSpec.model_validate(request["space"]))
+        self.answer(opened={"layout": layout.to_dict(), "description": target.description or spec.name})
+        self.answer(stage="capture")
+        backend = InductorBackend(target, layout, target.prefill(0, 1)[0])
+        self._judge = Judge(target, backend, spec.device, spec.seed)
+        self.answer(ready=True)
+
+    def do_trial(self, request: Mapping[str, Any]) -> None:
+        """Judge one plan."""
+        from sktune.outcome import Outcome, Reason
+        from sktune.plan import Plan
+        from sktune.trial import OutOfMemoryDuringTrialError
+
+        try:
+            outcome = self._judge.judge(Plan.from_dict(request["plan"]), self._stage)
+        except OutOfMemoryDuringTrialError as failure:
+            traceback.print_exc()
+            self.answer(outcome=Outcome(Reason.CRASHED, f"out of memory: {failure}").to_dict())
+            sys.exit(1)
+        self.answer(outcome=outcome.to_dict())
+
+    def do_final(self, request: Mapping[str, Any]) -> None:
+        """Compare the finalists."""
+        from sktune.plan import Plan
+
+        plans = [(name, Plan.from_dict(plan)) for name, plan in request["plans"]]
+        rows, samples = self._judge.final(plans, self._stage)
+        self.answer(final=[asdict(row) for row in rows], samples=samples)
+
+    def _stage(self, name: str) -> None:
+        self.answer(stage=name)
+
+
+def log_to(path: str) -> None:
+    """Send everything that this process prints from now on to ``path``."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process when its parent ends, however that comes about."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def limit_memory() -> None:
+    """Let a plan that eats memory fail, or be ended first, instead of the whole machine."""
+    Path("/proc/self/oom_score_adj").write_text("1000")
+    if available := _available_bytes():
+        limit = int(available * MEMORY_SHARE)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _available_bytes() -> int | None:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def main() -> None:
+    """Serve the supervisor at the other ends of the file descriptors in ``argv``."""
+    end_with_parent()
+    limit_memory()
+    faulthandler.enable()
+    logging.basicConfig(level=logging.INFO)
+    with os.fdopen(int(sys.argv[1]), encoding="utf-8") as requests:
+        with os.fdopen(int(sys.argv[2]), "w", encoding="utf-8") as answers:
+            Session(answers).serve(requests)
+    # Compile pools and CUDA contexts may keep threads alive that nobody waits for.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
