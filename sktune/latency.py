@@ -40,7 +40,7 @@ class Budget:
     """
 
     halfwidth: float = 0.01
-    seconds: float = 3.0
+    seconds: float = 1.2
     rounds_at_once: int = 20
     least_rounds: int = 40
     warm_up_rounds: int = 5

@@ -21,7 +21,7 @@ from sktune.targets.base import Target
 Report = Callable[[str], None]
 """Told the stage that begins: ``compile``, ``verify``, ``measure``."""
 
-FINAL_BUDGET = Budget(halfwidth=0.004, seconds=25.0, least_rounds=100, rounds_at_once=50, warm_up_rounds=10)
+FINAL_BUDGET = Budget(halfwidth=0.004, seconds=15.0, least_rounds=100, rounds_at_once=50, warm_up_rounds=10)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ that ``TORCHINDUCTOR_CACHE_DIR`` names: with the same folder, the same plan is t
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,11 +22,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from sktune.backends.base import Compiled, CompileError, Step
+from sktune.backends.building import compile_ahead, one_header
 from sktune.backends.cuda_graph import CapturedRegion
 from sktune.backends.numerics import KeptOperators, kept_operators
 from sktune.backends.options import check_option, option_defaults
-from sktune.backends.regions import MarkedGraph, Region, Span, cut, strip_marks
-from sktune.errors import BackendError, SpaceError
+from sktune.backends.regions import Hole, MarkedGraph, Region, Span, cut, strip_marks
+from sktune.errors import BackendError
 from sktune.layout import Layout
 from sktune.marks import put_on_each
 from sktune.plan import Option, Options, Plan
@@ -52,19 +52,29 @@ class RegionCache:
     """Regions compiled in this process, by region and options."""
 
     compiled: dict[tuple[str, Options], _CompiledRegion] = field(default_factory=dict)
+    has_built_wrapper: bool = False
 
-    def get(self, region: Region, options: Mapping[str, Option]) -> tuple[_CompiledRegion, bool]:
-        """Return the compiled region, and whether it was there already."""
-        identity = region.key
-        if options.get("freezing"):
-            # Weights become part of the code: layers no longer share a region.
-            weights = [value.data_ptr() for value, is_weight in zip(region.inputs, region.parameters, strict=True) if is_weight]
-            identity += repr(weights)
-        key = (identity, tuple(sorted(options.items())))
-        if key in self.compiled:
-            return self.compiled[key], True
-        self.compiled[key] = _compile_region(region, options)
-        return self.compiled[key], False
+    def compile_all(self, holes: Sequence[Hole]) -> list[_CompiledRegion]:
+        """Return the compiled region of each hole; compile those that are not known, on all cores."""
+        missing = {identity(hole): hole for hole in holes if identity(hole) not in self.compiled}
+        # Other regions consist of many kernels, which Inductor builds on all cores by itself.
+        single_files = [hole for hole in missing.values() if hole.options.get("cpp_wrapper")]
+        if self.has_built_wrapper:
+            compile_ahead([lambda hole=hole: _compile_region(hole.region, hole.options) for hole in single_files])
+        for key, hole in missing.items():
+            self.compiled[key] = _compile_region(hole.region, hole.options)
+        self.has_built_wrapper |= bool(single_files)  # from here on, helpers find the headers precompiled
+        return [self.compiled[identity(hole)] for hole in holes]
+
+
+def identity(hole: Hole) -> tuple[str, Options]:
+    """Return what two holes have in common that can be filled with the same code."""
+    key = hole.region.key
+    if hole.options.get("freezing"):
+        # Weights become part of the code: layers no longer share a region.
+        pairs = zip(hole.region.inputs, hole.region.parameters, strict=True)
+        key += repr([value.data_ptr() for value, is_weight in pairs if is_weight])
+    return key, tuple(sorted(hole.options.items()))
 
 
 class InductorBackend:
@@ -89,25 +99,14 @@ class InductorBackend:
         marked = self._marked
         assert marked is not None
         chosen = [self._span(marked, scope.first, scope.last, scope.label, scope.options) for scope in plan.scopes]
-        used: dict[int, str] = {}
-        reused = 0
-
-        def compile_region(region: Region, options: Mapping[str, Option]) -> Callable[..., Any]:
-            nonlocal reused
-            compiled, known = self._regions.get(region, options)
-            if id(compiled) not in used:
-                used[id(compiled)] = compiled.code_digest
-                reused += known
-            return compiled.function
-
-        try:
-            whole = cut(marked.graph_module, chosen, self._example_inputs, compile_region)
-        finally:
-            self._snapshot.restore()
-        step = self._step(whole.forward)
+        cutting = cut(marked.graph_module, chosen, self._example_inputs)
+        before = set(self._regions.compiled)
+        regions = self._regions.compile_all(cutting.holes)
+        used = {identity(hole) for hole in cutting.holes}
+        step = self._step(cutting.fill([region.function for region in regions]))
         self._try(step)
-        digest = hashlib.sha256("".join(sorted(used.values())).encode()).hexdigest()
-        return Compiled(step, len(used), reused, digest)
+        codes = sorted({region.code_digest for region in regions})
+        return Compiled(step, len(used), len(used & before), hashlib.sha256("".join(codes).encode()).hexdigest())
 
     def references(self) -> dict[str, Callable[[], Step]]:
         """See ``Backend.references``: the model uncompiled, and the whole step in max-autotune."""
@@ -179,18 +178,13 @@ def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) 
     ``sktune.apply`` has put on a model.
     """
     marked = strip_marks(graph_module)
-    regions = RegionCache()
     device = _device_type(example_inputs)
 
-    def compile_region(region: Region, options: Mapping[str, Option]) -> Callable[..., Any]:
-        for name, value in options.items():
-            try:
-                check_option("inductor", device, name, value)
-            except SpaceError as failure:
-                raise CompileError(str(failure)) from failure
-        return regions.get(region, options)[0].function
-
-    return cut(marked.graph_module, list(marked.spans.values()), example_inputs, compile_region).forward
+    cutting = cut(marked.graph_module, list(marked.spans.values()), example_inputs)
+    for hole in cutting.holes:
+        for name, value in hole.options.items():
+            check_option("inductor", device, name, value)
+    return cutting.fill([region.function for region in RegionCache().compile_all(cutting.holes)])
 
 
 def first_line(failure: BaseException) -> str:
@@ -222,6 +216,7 @@ def _compile_region(region: Region, options: Mapping[str, Option]) -> _CompiledR
             tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))),
             inductor_config.patch(settings),
             kept_operators(keep_matmuls, keep_reductions),
+            one_header(),
             _recorded_code() as code,
         ):
             function = compile_fx(graph_module, list(inputs), ignore_shape_env=True)
@@ -274,8 +269,3 @@ def _recorded_code() -> Iterator[list[str]]:
 
     with patch.object(PyCodeCache, "load_by_key_path", recorded):
         yield keys
-
-
-def use_cache(folder: str) -> None:
-    """Keep Inductor's caches, its timed choices among them, under ``folder``."""
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder

@@ -85,19 +85,40 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
     return MarkedGraph(fx.GraphModule(graph_module, graph), spans)
 
 
-def cut(
-    graph_module: fx.GraphModule,
-    spans: Sequence[Span],
-    example_inputs: Sequence[Any],
-    compile_region: Callable[[Region, Mapping[str, Option]], Callable[..., Any]],
-) -> fx.GraphModule:
-    """Return the graph with each span replaced by what ``compile_region`` makes of it.
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Where a scope was cut out of a graph."""
 
-    What lies in no span runs kernel by kernel, in the order in which it was captured.
+    call: fx.Node
+    region: Region
+    options: Mapping[str, Option]
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """A graph with holes where the scopes were."""
+
+    whole: fx.GraphModule
+    holes: tuple[Hole, ...]
+
+    def fill(self, functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+        """Put one compiled region into each hole, and return the function that runs it all."""
+        for hole, function in zip(self.holes, functions, strict=True):
+            _replace(self.whole, hole.call, _Call(function))
+        if self.holes:
+            self.whole.graph.lint()
+            self.whole.recompile()
+        return self.whole.forward
+
+
+def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Sequence[Any]) -> Cutting:
+    """Cut each span out of the graph.
+
+    What lies in no span will run kernel by kernel, in the order in which it was captured.
     """
     occupied = [span for span in sorted(spans, key=lambda span: span.start) if span.end > span.start]
     if not occupied:
-        return graph_module
+        return Cutting(graph_module, ())
     nodes = [node for node in graph_module.graph.nodes if node.op not in ("placeholder", "output")]
     partition: dict[fx.Node, int] = {}
     for index, node in enumerate(nodes):
@@ -105,18 +126,15 @@ def cut(
         inside = any(span.start <= index < span.end for span in occupied)
         partition[node] = 2 * before + inside
     whole = split_module(graph_module, graph_module, partition.__getitem__, keep_original_order=True)
+    calls = {str(node.target): node for node in whole.graph.nodes if node.op == "call_module"}
     placeholders = [node.name for node in whole.graph.nodes if node.op == "placeholder"]
     real = dict(zip(placeholders, example_inputs, strict=True))
+    holes = []
     for order, span in enumerate(occupied):
         name = f"submod_{2 * order + 1}"
-        call = next((node for node in whole.graph.nodes if node.op == "call_module" and node.target == name), None)
-        if call is None:  # nothing in the span is used or has an effect
-            continue
-        region = _region(getattr(whole, name), call, real)
-        _replace(whole, call, _Call(compile_region(region, dict(span.options))))
-    whole.graph.lint()
-    whole.recompile()
-    return whole
+        if name in calls:  # else nothing in the span is used or has an effect
+            holes.append(Hole(calls[name], _region(getattr(whole, name), calls[name], real), dict(span.options)))
+    return Cutting(whole, tuple(holes))
 
 
 class _Call(nn.Module):

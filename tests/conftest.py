@@ -1,0 +1,37 @@
+"""What all tests share: one folder of compiled code for the session, and layouts made by hand."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sktune.layout import Layer, Layout, Unit
+
+CHILDREN = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
+
+
+def decoder_layout(kinds: tuple[str, ...], children: tuple[str, ...] = CHILDREN, outside: bool = True) -> Layout:
+    """Return the layout of a decoder with layers of ``kinds``."""
+    before = (Unit("model.embed_tokens", "embed_tokens"),) if outside else ()
+    after = (Unit("model.norm", "norm"), Unit("lm_head", "lm_head")) if outside else ()
+    inside = tuple(
+        Unit(f"model.layers.{index}.{child}", child, index) for index in range(len(kinds)) for child in children
+    )
+    layers = tuple(Layer(f"model.layers.{index}", kind) for index, kind in enumerate(kinds))
+    return Layout((*before, *inside, *after), layers)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep compiled code of the session in one fresh folder."""
+    folder = tmp_path_factory.mktemp("cache")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    yield folder
+    del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return one runs folder for all searches of the session, so that they share compiled code."""
+    return tmp_path_factory.mktemp("runs")

@@ -1,0 +1,181 @@
+"""Models with a unit that only a compiled scope trips over: run kernel by kernel, it is harmless.
+
+Each function is a target for ``--model tests/models/faulty.py:NAME``. Layers hold ``mix`` (sound, and worth a
+scope) and ``fault``, whose operator misbehaves when Inductor lowers it.
+"""
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch._inductor import lowering
+
+import sktune
+
+HIDDEN = 64
+TOKENS = torch.Size((2, HIDDEN))
+
+library = torch.library.Library("sktune_faulty", "DEF")
+library.define("harmless(Tensor x) -> Tensor")
+library.define("flipped(Tensor x) -> Tensor")
+
+
+def _same(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+def _one_bit_off(x: torch.Tensor) -> torch.Tensor:
+    out = x.clone()
+    out.view(torch.int32)[0, 7] ^= 1
+    return out
+
+
+for name, function in (("harmless", _same), ("flipped", _one_bit_off)):
+    library.impl(name, function, "CPU")
+    library.impl(name, torch.empty_like, "Meta")
+
+harmless = torch.ops.sktune_faulty.harmless.default
+
+
+class Mix(nn.Module):
+    """Pointwise work that a scope makes faster."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (2, hidden) to the same shape."""
+        for _ in range(24):
+            x = (x * 1.5 + 0.25).clamp(-2, 2)
+        return x
+
+
+class Fault(nn.Module):
+    """Calls the operator that misbehaves inside a scope."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a copy."""
+        out: torch.Tensor = harmless(x)
+        return out
+
+
+class Layer(nn.Module):
+    """A sound unit, and one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = Mix()
+        self.fault = Fault()
+        self.scale = nn.Parameter(torch.ones(HIDDEN))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (2, hidden) to the same shape."""
+        return self.fault(self.mix(x)) * self.scale
+
+
+class Stack(nn.Module):
+    """Two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (2, hidden) to the same shape."""
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def _target(lower: Callable[[Any], Any]) -> sktune.Target:
+    lowering.register_lowering(harmless, type_promotion_kind=None)(lower)
+    model = Stack().requires_grad_(False)
+
+    def prefill(seed: int, steps: int) -> list[tuple[torch.Tensor]]:
+        generator = torch.Generator().manual_seed(seed)
+        return [(torch.randn(TOKENS, generator=generator),) for _ in range(steps)]
+
+    return sktune.Target(model, model.forward, prefill, {}, "faulty: 2 layers")
+
+
+def raises() -> sktune.Target:
+    """The compiler raises."""
+
+    def lower(x: Any) -> Any:
+        raise RuntimeError("this operator cannot be fused")
+
+    return _target(lower)
+
+
+def hangs() -> sktune.Target:
+    """The compiler never ends."""
+
+    def lower(x: Any) -> Any:
+        while True:
+            time.sleep(1)
+
+    return _target(lower)
+
+
+def segfaults() -> sktune.Target:
+    """The compiler reads through a null pointer."""
+
+    def lower(x: Any) -> Any:
+        ctypes.string_at(0)
+
+    return _target(lower)
+
+
+def killed() -> sktune.Target:
+    """The kernel ends the compiler, as it does when the machine's memory runs out."""
+
+    def lower(x: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return _target(lower)
+
+
+def runs_out_of_memory() -> sktune.Target:
+    """The compiler takes memory until there is none."""
+
+    def lower(x: Any) -> Any:
+        held = []
+        while True:
+            held.append(torch.ones(1 << 27))
+
+    return _target(lower)
+
+
+def flips_a_bit() -> sktune.Target:
+    """The compiled operator returns one wrong bit."""
+    return _target(lowering.fallback_handler(torch.ops.sktune_faulty.flipped.default, add_to_fallback_set=False))
+
+
+def not_deterministic() -> sktune.Target:
+    """The model itself never gives the same output twice."""
+    model = Stack().requires_grad_(False)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return model(x) + torch.rand_like(x)
+
+    def prefill(seed: int, steps: int) -> list[tuple[torch.Tensor]]:
+        return [(torch.ones(TOKENS),) for _ in range(steps)]
+
+    return sktune.Target(model, step, prefill)
+
+
+def breaks_the_graph() -> sktune.Target:
+    """The decode step looks at a value."""
+    model = Stack().requires_grad_(False)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = model(x)
+        return out if out.sum().item() > 0 else -out
+
+    return sktune.Target(model, step, lambda seed, steps: [(torch.ones(TOKENS),)] * steps)
+
+
+def returns_nothing() -> None:
+    """Not a target."""

@@ -1,0 +1,64 @@
+"""Whatever a plan does to its compiler is its outcome; the search goes on and finds the right winner."""
+
+from pathlib import Path
+
+import pytest
+
+import sktune
+from sktune.errors import BackendError, NotDeterministicError, TargetError
+from sktune.outcome import Reason
+
+MODELS = Path(__file__).parent / "models" / "faulty.py"
+SPACE = MODELS.with_suffix(".yaml")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "reason", "detail"),
+    [
+        ("raises", Reason.COMPILE_FAILED, "cannot be fused"),
+        ("hangs", Reason.TIMEOUT, "within 20 s"),
+        ("segfaults", Reason.CRASHED, "SIGSEGV"),
+        ("killed", Reason.CRASHED, "SIGKILL"),
+        ("runs_out_of_memory", Reason.CRASHED, "out of memory"),
+        ("flips_a_bit", Reason.MISMATCH, "1 ulp"),
+    ],
+)
+def test_a_fault_is_pruned_with_its_reason(runs: Path, fault: str, reason: Reason, detail: str) -> None:
+    """Plans whose scopes hold the fault are pruned, and the sound plan wins."""
+    result = sktune.search(f"{MODELS}:{fault}", trials=3, space=SPACE, runs=runs, compile_timeout_s=20)
+    outcomes = {record.origin: record.outcome for record in result.trials}
+    assert set(outcomes) == {"the fault alone", "both", "sound"}
+    for origin in ("the fault alone", "both"):
+        outcome = outcomes[origin]
+        assert outcome is not None
+        assert outcome.reason is reason, outcome.detail
+        assert detail in outcome.detail
+        assert (result.folder / outcome.log).is_file()
+    assert result.winner is not None
+    assert [scope.first for scope in result.winner.plan.scopes] == ["layers.0.mix", "layers.1.mix"]
+
+
+@pytest.mark.slow
+def test_a_model_that_is_not_deterministic_is_refused(runs: Path) -> None:
+    """Without a baseline that equals itself there is no verdict."""
+    with pytest.raises(NotDeterministicError, match="does not equal itself.*make the model deterministic"):
+        sktune.search(f"{MODELS}:not_deterministic", trials=1, space=SPACE, runs=runs)
+
+
+@pytest.mark.slow
+def test_a_step_that_cannot_be_captured_is_refused(runs: Path) -> None:
+    """Data-dependent control flow gets one line."""
+    with pytest.raises(BackendError, match="cannot be captured as one graph"):
+        sktune.search(f"{MODELS}:breaks_the_graph", trials=1, space=SPACE, runs=runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [("returns_nothing", "returns NoneType; return a sktune.Target"), ("hang", "did you mean 'hangs'")],
+)
+def test_a_function_that_is_no_target_is_refused(runs: Path, function: str, message: str) -> None:
+    """The worker's error reaches the user as it is."""
+    with pytest.raises(TargetError, match=message):
+        sktune.search(f"{MODELS}:{function}", trials=1, space=SPACE, runs=runs)

@@ -1,0 +1,86 @@
+"""Plans are values: canonical, comparable, and the same in every process."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sktune.errors import PlanError
+from sktune.plan import MAX_LABEL_LENGTH, Plan, Scope
+from sktune.plan_file import read_plan, write_plan
+
+names = st.text(st.characters(categories=("L", "N"), include_characters="._"), min_size=1, max_size=30)
+options = st.dictionaries(names, st.booleans() | st.integers(-9, 9) | names, max_size=3)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Plans over distinct unit names."""
+    edges = draw(st.lists(names, unique=True, max_size=8))
+    scopes = [Scope(a, b, tuple(draw(options).items())) for a, b in zip(edges[::2], edges[1::2], strict=False)]
+    return Plan(tuple(scopes))
+
+
+@given(plans())
+def test_a_plan_survives_json_and_yaml(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> None:
+    """What is written is read back equal, with an equal digest."""
+    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    assert again == plan
+    assert again.digest == plan.digest
+    path = tmp_path_factory.mktemp("plan") / "plan.yaml"
+    path.write_text(write_plan(plan, {"speedup": 1.5}), encoding="utf-8")
+    assert read_plan(path) == plan
+
+
+def test_the_order_of_options_does_not_matter() -> None:
+    """Equal options make equal scopes."""
+    assert Scope("a", "b", (("x", 1), ("y", 2))) == Scope("a", "b", (("y", 2), ("x", 1)))
+
+
+def test_a_digest_is_the_same_in_another_process() -> None:
+    """Digests depend on nothing but the plan."""
+    plan = Plan((Scope("a", "b", (("x", True),)),))
+    code = "from sktune.plan import *; print(Plan((Scope('a', 'b', (('x', True),)),)).digest)"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == plan.digest
+
+
+@given(st.text(min_size=1, max_size=400), st.text(min_size=1, max_size=400))
+def test_labels_fit_into_255_characters(first: str, last: str) -> None:
+    """GE and aclskScopeBegin refuse longer names."""
+    assert 0 < len(Scope(first, last).label) <= MAX_LABEL_LENGTH
+
+
+def test_long_labels_stay_distinct() -> None:
+    """Cutting a label does not make two scopes one."""
+    assert Scope("x" * 300, "y").label != Scope("x" * 300, "z").label
+
+
+def test_a_unit_belongs_to_one_scope() -> None:
+    """Scopes are disjoint."""
+    with pytest.raises(PlanError, match="belongs to two scopes"):
+        Plan((Scope("a", "b"), Scope("b", "c")))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("version: 1\nplan: {scopes: [{first: a, last: b, optoins: {}}]}\n", r"unknown key.*optoins.*did you mean 'options'"),
+        ("version: 2\nplan: {scopes: []}\n", "version"),
+        ("version: 1\n", "'plan' is missing"),
+        ("- 1\n", "mapping"),
+        ("version: 1\nplan: [\n", "this is not YAML"),
+        ("version: 1\nplan: !!python/object/apply:os.system [true]\n", "this is not YAML"),
+    ],
+)
+def test_a_bad_plan_file_gets_one_line(tmp_path_factory: pytest.TempPathFactory, text: str, message: str) -> None:
+    """The line names file and mend; no tag of YAML's is executed."""
+    path = tmp_path_factory.mktemp("plan") / "plan.yaml"
+    path.write_text(text)
+    with pytest.raises(PlanError, match=message) as caught:
+        read_plan(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)

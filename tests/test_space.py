@@ -1,0 +1,146 @@
+"""Search spaces: every point is a legal, canonical plan, and the size is exact."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sktune.errors import SpaceError
+from sktune.layout import Layout
+from sktune.plan import Plan
+from sktune.presets import load_preset, preset_names
+from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, SpaceSpec, bind
+from tests.conftest import CHILDREN, decoder_layout
+
+OPTIONS = {"fast": (False, True)}
+DEFAULTS = {"fast": False}
+
+
+def space_over(layout: Layout, **spec: Any) -> SearchSpace:
+    """Bind a spec to a layout with one option."""
+    return bind(SpaceSpec(**spec), layout, {key: tuple(values) for key, values in OPTIONS.items()}, DEFAULTS)
+
+
+def values_of(space: SearchSpace, **chosen: Any) -> dict[str, Any]:
+    """Return a point where everything is out but what is chosen (dots written as two underscores)."""
+    values: dict[str, Any] = {name: OUT if choices == (OUT, NEW, JOIN) else choices[0] for name, choices in space.choices.items()}
+    return values | {name.replace("__", "."): value for name, value in chosen.items()}
+
+
+def ranges(plan: Plan) -> list[tuple[str, str]]:
+    """Return first and last unit of each scope, without the common prefix."""
+    return [(scope.first.removeprefix("model."), scope.last.removeprefix("model.")) for scope in plan.scopes]
+
+
+def test_join_after_out_is_new() -> None:
+    """Two points that mean the same are one plan."""
+    space = space_over(decoder_layout(("dense",)))
+    joined = space.plan(values_of(space, dense__self_attn=JOIN))
+    assert joined == space.plan(values_of(space, dense__self_attn=NEW))
+    assert ranges(joined) == [("layers.0.self_attn", "layers.0.self_attn")]
+
+
+def test_layers_per_scope_cuts_a_scope_that_crosses_layers() -> None:
+    """A scope over whole layers reaches into as many as it may."""
+    space = space_over(decoder_layout(("dense",) * 4))
+    inside = {f"dense__{child}": JOIN for child in CHILDREN}
+    assert len(space.plan(values_of(space, **inside, layers_per_scope=1)).scopes) == 4
+    pairs = space.plan(values_of(space, **inside, layers_per_scope=2))
+    assert ranges(pairs) == [("layers.0.input_layernorm", "layers.1.mlp"), ("layers.2.input_layernorm", "layers.3.mlp")]
+    assert len(space.plan(values_of(space, **inside, layers_per_scope="all")).scopes) == 1
+
+
+def test_units_outside_of_layers_join_without_counting() -> None:
+    """Embedding and head can be part of a layer's scope."""
+    space = space_over(decoder_layout(("dense", "dense")))
+    everything = {name.replace(".", "__"): JOIN for name in space.choices if "." in name}
+    plan = space.plan(values_of(space, **everything, layers_per_scope="all"))
+    assert ranges(plan) == [("embed_tokens", "lm_head")]
+
+
+def test_options_of_absent_scopes_do_not_exist() -> None:
+    """The empty plan is one plan, whatever the options say, and defaults are not listed."""
+    space = space_over(decoder_layout(("dense",)))
+    assert space.plan(values_of(space, fast=True)) == Plan()
+    assert space.plan(values_of(space, dense__mlp=NEW)).scopes[0].options == ()
+    assert space.plan(values_of(space, dense__mlp=NEW, fast=True)).scopes[0].options == (("fast", True),)
+
+
+small_layouts = st.builds(
+    decoder_layout,
+    st.lists(st.sampled_from(["dense", "moe"]), min_size=1, max_size=4).map(tuple),
+    st.sampled_from([("a",), ("a", "b")]),
+    st.booleans(),
+)
+
+
+@given(small_layouts, st.booleans(), st.lists(st.sampled_from([1, 2, 3, "all"]), min_size=1, max_size=3, unique=True))
+@settings(max_examples=60, deadline=None)
+def test_the_size_equals_enumeration(layout: Layout, untied: bool, limits: list[Any]) -> None:
+    """The count is that of distinct plans, and every point is a legal one."""
+    space = space_over(layout, untied=untied, layers_per_scope=limits)
+    points = 1
+    for choices in space.choices.values():
+        points *= len(choices)
+    if points > 60_000:
+        return
+    plans = set()
+    for point in itertools.product(*space.choices.values()):
+        plan = space.plan(dict(zip(space.choices, point, strict=True)))
+        layout.check(plan)
+        plans.add(plan)
+    assert space.size == len(plans)
+
+
+def test_the_size_of_a_large_untied_space_is_quick_to_count() -> None:
+    """61 layers with 12 units each are counted, not enumerated."""
+    layout = decoder_layout(("dense",) * 3 + ("moe",) * 58, tuple(f"unit{index}" for index in range(12)))
+    assert space_over(layout, untied=True).size > 10**200
+
+
+def test_the_guides_starting_points_are_found_by_name() -> None:
+    """Without a list of its own, a space starts from the scope guide's choices."""
+    space = space_over(decoder_layout(("dense", "moe")))
+    names = [point.name for point in space.starting_points]
+    assert names == ["attention only", "MoE only", "attention + MoE", "each layer", "all layers", "whole step"]
+    moe_only = next(point for point in space.starting_points if point.name == "MoE only")
+    assert ranges(space.plan(moe_only.values)) == [("layers.1.mlp", "layers.1.mlp")]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_loads_and_starts_from_legal_distinct_plans(name: str) -> None:
+    """All files of search_spaces/ fit a model of their kinds."""
+    spec = load_preset(name).space
+    kinds = ("dense", "moe") if name == "deepseek-v3" else ("moe",) if name.endswith("moe") else ("dense",)
+    layout = decoder_layout(kinds * 2)
+    options = {key: tuple(values) for key, values in spec.options["inductor"]["cpu"].items()}
+    space = bind(spec, layout, options, {key: values[1] for key, values in options.items()})
+    plans = [space.plan(point.values) for point in space.starting_points]
+    assert len(set(plans)) == len(plans) == len(spec.starting_points)
+    for plan in plans:
+        layout.check(plan)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"starting_points": {"x": {"dense.self_atn": NEW}}}, r"'dense.self_atn', which the model lacks; did you mean 'dense.self_attn'"),
+        ({"starting_points": {"x": {"dense.self_attn": "nwe"}}}, r"is one of .*'new'.*got 'nwe'"),
+        ({"layers_per_scope": [0]}, "from 1 up"),
+    ],
+)
+def test_a_space_that_does_not_fit_is_refused(spec: dict[str, Any], message: str) -> None:
+    """The message names what is wrong and what is near."""
+    with pytest.raises(SpaceError, match=message):
+        space_over(decoder_layout(("dense", "dense")), **spec)
+
+
+def test_a_missing_parameter_is_refused() -> None:
+    """A point is complete."""
+    space = space_over(decoder_layout(("dense", "dense")))
+    values = values_of(space)
+    del values[LAYERS_PER_SCOPE]
+    with pytest.raises(SpaceError, match="has no value"):
+        space.plan(values)

@@ -1,0 +1,107 @@
+"""Verification: bits, not closeness."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from sktune import verify
+from sktune.backends.base import Step
+from sktune.targets.base import Target
+
+
+def target_with(output: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Target, Step]:
+    """Return a target whose state counts its steps, and a step that returns ``output`` of its input."""
+    counter = torch.zeros(1)
+
+    def prefill(seed: int, steps: int) -> list[tuple[torch.Tensor]]:
+        counter.zero_()
+        generator = torch.Generator().manual_seed(seed)
+        return [(torch.randn(2, 3, generator=generator),) for _ in range(steps)]
+
+    def step(value: torch.Tensor) -> torch.Tensor:
+        counter.add_(1)
+        return output(value)
+
+    return Target(nn.Identity(), step, prefill, {"counter": counter}), Step(step)
+
+
+def difference(base: Callable[[torch.Tensor], torch.Tensor], other: Callable[[torch.Tensor], torch.Tensor]) -> verify.Mismatch | None:
+    """Compare two outputs on the same target."""
+    target, step = target_with(base)
+    recordings = verify.record(target, step, verify.prepare(target))
+    counter = target.state["counter"]
+
+    def candidate(value: torch.Tensor) -> torch.Tensor:
+        counter.add_(1)
+        return other(value)
+
+    return verify.compare(target, Step(candidate), recordings)
+
+
+def test_equal_bits_pass_for_all_seeds_and_steps() -> None:
+    """The same function differs nowhere."""
+    assert difference(torch.exp, torch.exp) is None
+
+
+def test_one_flipped_bit_is_found_and_described() -> None:
+    """The message says step, tensor, index, both values, ULP distance and share."""
+
+    def flipped(value: torch.Tensor) -> torch.Tensor:
+        out = value.clone()
+        out.view(torch.int32)[1, 2] ^= 1
+        return out
+
+    found = difference(torch.clone, flipped)
+    assert found is not None
+    assert (found.seed, found.step, found.tensor, found.index, found.largest_ulp) == (0, 0, "logits", (1, 2), 1)
+    assert found.share == pytest.approx(1 / 6)
+    assert "1 ulp" in str(found)
+
+
+def test_signed_zeros_differ() -> None:
+    """0.0 == -0.0, but their bits differ."""
+    found = difference(torch.zeros_like, lambda value: -torch.zeros_like(value))
+    assert found is not None
+    assert found.largest_ulp == 0
+
+
+def test_nan_equals_itself_and_not_another_nan() -> None:
+    """NaN patterns are compared as bits."""
+
+    def nan(pattern: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda value: torch.full(value.shape, pattern, dtype=torch.int32).view(torch.float32)
+
+    assert difference(nan(0x7FC00000), nan(0x7FC00000)) is None
+    assert difference(nan(0x7FC00000), nan(0x7FC00001)) is not None
+
+
+def test_a_difference_in_the_state_alone_is_found() -> None:
+    """Outputs equal, state not."""
+    target, step = target_with(torch.clone)
+    recordings = verify.record(target, step, verify.prepare(target))
+    counter = target.state["counter"]
+
+    def forgetful(value: torch.Tensor) -> torch.Tensor:
+        counter.add_(2)
+        return value.clone()
+
+    found = verify.compare(target, Step(forgetful), recordings)
+    assert found is not None
+    assert found.tensor == "counter"
+    assert found.step == verify.STEPS - 1
+
+
+def test_another_shape_or_dtype_is_a_mismatch() -> None:
+    """Equal values in another form are not the same output."""
+    assert difference(torch.clone, lambda value: value.double()) is not None
+    assert difference(torch.clone, lambda value: value.reshape(3, 2)) is not None
+
+
+def test_half_precision_ulp_is_counted_across_zero() -> None:
+    """Neighbours around zero are one step apart each."""
+    tiny = torch.tensor([1, -32767], dtype=torch.int16).view(torch.bfloat16)  # smallest positive and negative
+    found = difference(lambda value: tiny[:1].clone(), lambda value: tiny[1:].clone())
+    assert found is not None
+    assert found.largest_ulp == 2
