@@ -7,7 +7,7 @@ The model is a small decoder with a static KV cache. Everything that outlives a 
 """
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - its usual name
+import torch.nn.functional as F
 from torch import nn
 
 import sktune
@@ -92,7 +92,7 @@ def target() -> sktune.Target:
     """Return what sktune tunes."""
     torch.manual_seed(0)
     model = Decoder().to(torch.bfloat16).eval().requires_grad_(False)
-    state = {name: buffer for name, buffer in model.named_buffers()}
+    state = dict(model.named_buffers())
 
     def prefill(seed: int, steps: int) -> list[tuple[torch.Tensor]]:
         generator = torch.Generator().manual_seed(seed)

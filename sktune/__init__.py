@@ -1,7 +1,7 @@
 """sktune: the fastest SuperKernel scopes for a model's decode step, with every output bit the same.
 
-    result = sktune.search("deepseek-v3", trials=40)
-    sktune.apply(model, result.best_plan)
+result = sktune.search("deepseek-v3", trials=40)
+sktune.apply(model, result.best_plan)
 """
 
 from pathlib import Path

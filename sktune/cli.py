@@ -27,13 +27,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Model = Annotated[str, typer.Option(help="A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with a config.json, or path/to/file.py:function.")]  # fmt: skip
+Model = Annotated[
+    str,
+    typer.Option(
+        help="A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with a config.json, or path/to/file.py:function."
+    ),
+]
 Runs = Annotated[Path, typer.Option(help="Folder that holds the studies.")]
 Storage = Annotated[str | None, typer.Option(help="URL of an Optuna storage; sqlite in the study's folder by default.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON lines on standard output; everything for people on standard error.")]  # fmt: skip
+Json = Annotated[
+    bool, typer.Option("--json", help="JSON lines on standard output; everything for people on standard error.")
+]
 Scale = Annotated[str | None, typer.Option(help="tiny, small or full; by default tiny on CPU, small on CUDA.")]
 Space = Annotated[Path | None, typer.Option(help="A YAML file with a search space of your own.")]
-Weights = Annotated[Path | None, typer.Option(help="A checkpoint in Hugging Face format (safetensors); random weights by default.")]  # fmt: skip
+Weights = Annotated[
+    Path | None, typer.Option(help="A checkpoint in Hugging Face format (safetensors); random weights by default.")
+]
 Dtype = Annotated[str | None, typer.Option(help="bfloat16 (default), float16 or float32.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Batch = Annotated[int | None, typer.Option(help="Sequences decoded together.")]
@@ -45,7 +54,9 @@ Seed = Annotated[int, typer.Option(help="Of weights, inputs and proposals.")]
 def search(
     model: Model,
     trials: Annotated[int, typer.Option(help="Total number of trials of the study.")] = 40,
-    study: Annotated[str | None, typer.Option(help="Name of the study; made of model, backend and device by default.")] = None,
+    study: Annotated[
+        str | None, typer.Option(help="Name of the study; made of model, backend and device by default.")
+    ] = None,
     storage: Storage = None,
     runs: Runs = Path("runs"),
     sampler: Annotated[str, typer.Option(help="tpe, random, or module:function.")] = "tpe",

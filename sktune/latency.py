@@ -40,9 +40,9 @@ class Budget:
     """
 
     halfwidth: float = 0.01
-    seconds: float = 1.2
-    rounds_at_once: int = 20
-    least_rounds: int = 40
+    seconds: float = 1.0
+    rounds_at_once: int = 30
+    least_rounds: int = 60
     warm_up_rounds: int = 5
 
 
@@ -51,12 +51,12 @@ def measure(
     budget: Budget,
     rng: np.random.Generator,
     clock: Callable[[], float] = time.perf_counter,
-    enough: Callable[[Samples], bool] | None = None,
+    enough: Callable[[Speedup], bool] = lambda speedup: False,
 ) -> Samples:
     """Run all contenders in turn, in an order that is reversed from round to round, and return the samples.
 
-    The first contender is what the others are compared with. Ends when every interval is narrow enough, when
-    ``enough`` says so, or when the budget is spent, but not before ``least_rounds``.
+    The first contender is what the others are compared with. Ends when every interval is narrow, or ``enough`` for
+    a reason of the caller's, or when the budget is spent, but not before ``least_rounds``.
     """
     began = clock()
     for _ in range(budget.warm_up_rounds):
@@ -70,10 +70,10 @@ def measure(
         samples = np.array(rows)
         if len(rows) < budget.least_rounds:
             continue
-        if clock() - began > budget.seconds or (enough is not None and enough(samples)):
+        if clock() - began > budget.seconds:
             return samples
         others = [compare(samples, index, rng) for index in range(1, len(contenders))]
-        if all(_halfwidth(other) <= budget.halfwidth for other in others):
+        if all(_halfwidth(other) <= budget.halfwidth or enough(other) for other in others):
             return samples
 
 
@@ -101,7 +101,9 @@ def _halfwidth(speedup: Speedup) -> float:
     return (high - low) / 2 / speedup.ratio
 
 
-def _round(contenders: Sequence[Contender], order: Sequence[int] | npt.NDArray[np.int64], clock: Callable[[], float]) -> list[float]:
+def _round(
+    contenders: Sequence[Contender], order: Sequence[int] | npt.NDArray[np.int64], clock: Callable[[], float]
+) -> list[float]:
     spent = [0.0] * len(contenders)
     for index in order:
         contender = contenders[index]

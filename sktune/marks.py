@@ -19,8 +19,8 @@ from sktune.plan import Option, Plan
 _library = torch.library.Library("sktune", "DEF")
 _library.define("scope_enter(str label, str options) -> ()")
 _library.define("scope_exit(str label) -> ()")
-_library.impl("scope_enter", lambda label, options: None, "CompositeExplicitAutograd")  # noqa: ARG005
-_library.impl("scope_exit", lambda label: None, "CompositeExplicitAutograd")  # noqa: ARG005
+_library.impl("scope_enter", lambda label, options: None, "CompositeExplicitAutograd")
+_library.impl("scope_exit", lambda label: None, "CompositeExplicitAutograd")
 
 scope_enter = torch.ops.sktune.scope_enter
 scope_exit = torch.ops.sktune.scope_exit

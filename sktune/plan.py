@@ -82,8 +82,7 @@ class Plan:
         """Return plain values, ready for YAML and JSON."""
         return {
             "scopes": [
-                {"first": scope.first, "last": scope.last, "options": dict(scope.options)}
-                for scope in self.scopes
+                {"first": scope.first, "last": scope.last, "options": dict(scope.options)} for scope in self.scopes
             ]
         }
 
@@ -107,7 +106,7 @@ def _scope(item: Any) -> Scope:
     if not isinstance(item, Mapping):
         raise PlanError(f"a scope is a mapping of first, last and options, got {item!r}; see docs/plan.md")
     if unknown := set(item) - {"first", "last", "options"}:
-        raise PlanError(f"a scope has no key {sorted(unknown)[0]!r}; it has first, last and options")
+        raise PlanError(f"a scope has no key {min(unknown)!r}; it has first, last and options")
     first, last, options = item.get("first"), item.get("last"), item.get("options") or {}
     if not isinstance(first, str) or not isinstance(last, str):
         raise PlanError(f"first and last of a scope name units, got {first!r} and {last!r}; give module paths")

@@ -49,7 +49,12 @@ def read_plan(path: Path) -> Plan:
 def write_plan(plan: Plan, evidence: Mapping[str, Any]) -> str:
     """Return ``plan`` and its evidence as YAML."""
     scopes = [
-        {"first": s.first, "last": s.last, "label": s.label, **({"options": dict(s.options)} if s.options else {})}
+        {
+            "first": s.first,
+            "last": s.last,
+            "label": s.label,
+            **({"options": dict(s.options)} if s.options else {}),
+        }
         for s in plan.scopes
     ]
     document = {"version": 1, "plan": {"scopes": scopes}, "evidence": dict(evidence)}

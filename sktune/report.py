@@ -16,7 +16,7 @@ from sktune.supervisor import FinalRow
 REFERENCES = {
     "baseline": "baseline (no scope, kernel by kernel)",
     "uncompiled": "the model uncompiled",
-    "torch.compile(mode='max-autotune')": "torch.compile(mode=\"max-autotune\") of the whole step",
+    "torch.compile(mode='max-autotune')": 'torch.compile(mode="max-autotune") of the whole step',
 }
 
 
@@ -37,7 +37,9 @@ def write(result: SearchResult, folder: Path) -> list[Path]:
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as failure:
-        raise StudyError(f"{folder} cannot be written ({failure.strerror}); free it and run `sktune report`") from failure
+        raise StudyError(
+            f"{folder} cannot be written ({failure.strerror}); free it and run `sktune report`"
+        ) from failure
     return [folder / name for name in files]
 
 
@@ -118,10 +120,9 @@ def report_markdown(result: SearchResult) -> str:
         f"# {_cell(result.study)}\n",
         f"{_cell(result.facts.get('description', ''))}\n",
         f"**{verdict_line(result)}**\n",
-        f"{summary['trials']} trials: {summary['complete']} complete; pruned: {pruned}. "
-        f"Space: {result.facts.get('space_size', '?')} plans. "
-        f"Time: {result.facts.get('seconds', 0.0):.0f} s, of which the final comparison "
-        f"{result.facts.get('final_seconds', 0.0):.0f} s.\n",
+        f"{summary['trials']} trials: {summary['complete']} complete; pruned: {pruned}.\n",
+        f"Space: {result.facts.get('space_size', '?')} plans. Time: {result.facts.get('seconds', 0.0):.0f} s, "
+        + f"of which the final comparison {result.facts.get('final_seconds', 0.0):.0f} s.\n",
     ]
     if result.final:
         parts += ["## Final comparison\n", _FINAL_NOTE, _final_table(result), _ties(result)]
@@ -191,7 +192,10 @@ def _plan_table(plan: Plan) -> str:
 
 
 def _trials_table(result: SearchResult) -> str:
-    lines = ["| trial | origin | scopes | outcome | speedup | 95% interval |", "| ---: | --- | ---: | --- | ---: | --- |"]
+    lines = [
+        "| trial | origin | scopes | outcome | speedup | 95% interval |",
+        "| ---: | --- | ---: | --- | ---: | --- |",
+    ]
     for record in result.trials:
         outcome = record.outcome
         assert outcome is not None

@@ -119,9 +119,12 @@ def run(request: Request, listener: Listener = lambda event: None) -> SearchResu
         study.check_fingerprint(fingerprint(spec, wanted, BACKEND))
         search = _Search(request, spec, wanted, study, folder, listener)
         if study.finished() < request.trials or study.facts.get("final_trials") != study.finished():
-            with _stoppable() as stop, Supervisor(
-                spec, wanted, folder, (request.runs / "cache").resolve(), request.compile_timeout_s
-            ) as supervisor:
+            with (
+                _stoppable() as stop,
+                Supervisor(
+                    spec, wanted, folder, (request.runs / "cache").resolve(), request.compile_timeout_s
+                ) as supervisor,
+            ):
                 search.run(supervisor, sampler, stop)
         result = result_of(study, folder)
         report.write(result, folder)
@@ -322,6 +325,8 @@ def _stoppable() -> Iterator[_Stop]:
     try:
         yield stop
     except KeyboardInterrupt as failure:
-        raise InterruptedSearchError("stopped at once; the same command goes on with the trial that was running") from failure
+        raise InterruptedSearchError(
+            "stopped at once; the same command goes on with the trial that was running"
+        ) from failure
     finally:
         signal.signal(signal.SIGINT, before)

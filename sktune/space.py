@@ -129,7 +129,7 @@ class SearchSpace:
     def _segments(self) -> list[Segment]:
         """Return the layout as runs of units that share a layer, or lie outside of layers."""
         segments: list[Segment] = []
-        previous: int | None | str = "start"
+        previous: int | str | None = "start"
         for unit in self.layout.units:
             if unit.layer == previous:
                 last = segments[-1]
@@ -188,7 +188,9 @@ def _starting_point(space: SearchSpace, name: str, pattern: Values) -> StartingP
     for key, value in pattern.items():
         matches = [parameter for parameter in space.choices if _matches(parameter, key)]
         if not matches:
-            raise SpaceError(f"starting point {name!r} names {key!r}, which the model lacks{nearest(key, space.choices)}")
+            raise SpaceError(
+                f"starting point {name!r} names {key!r}, which the model lacks{nearest(key, space.choices)}"
+            )
         for parameter in matches:
             if value not in space.choices[parameter]:
                 raise SpaceError(

@@ -25,7 +25,6 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from sktune.errors import StudyError
-from sktune.layout import Layout
 from sktune.outcome import Outcome, Reason
 from sktune.plan import Option, Plan
 from sktune.samplers import SamplerFactory
@@ -104,7 +103,9 @@ class TuningStudy:
         with translated(url):
             _check_file(url, create)
             storage = _storage(url)
-            known = [summary.study_name for summary in optuna.get_all_study_summaries(storage, include_best_trial=False)]
+            known = [
+                summary.study_name for summary in optuna.get_all_study_summaries(storage, include_best_trial=False)
+            ]
             if name not in known and not create:
                 raise StudyError(f"there is no study {name!r} in {url}; it holds: {', '.join(known) or 'none'}")
             study = optuna.create_study(storage=storage, study_name=name, direction="minimize", load_if_exists=True)
@@ -143,7 +144,11 @@ class TuningStudy:
         """Return all trials that were proposed, by number."""
         with translated(self.name):
             trials = self._study.get_trials(deepcopy=False)
-        return [_record(trial) for trial in trials if trial.state is not TrialState.WAITING and _PREFIX + "plan" in trial.user_attrs]
+        return [
+            _record(trial)
+            for trial in trials
+            if trial.state is not TrialState.WAITING and _PREFIX + "plan" in trial.user_attrs
+        ]
 
     def queue(self, points: Sequence[StartingPoint]) -> None:
         """Put starting points before everything that a sampler will propose; those that are queued stay."""
@@ -261,7 +266,9 @@ def locked(folder: Path) -> Iterator[None]:
             f"the study in {folder} is being run by process {holder}; wait for it, or name another with --study"
         ) from failure
     except OSError as failure:
-        raise StudyError(f"{folder} cannot be written ({failure.strerror}); choose another folder with --runs") from failure
+        raise StudyError(
+            f"{folder} cannot be written ({failure.strerror}); choose another folder with --runs"
+        ) from failure
     try:
         handle.truncate(0)
         handle.write(str(os.getpid()))
@@ -278,7 +285,9 @@ def translated(what: str) -> Iterator[None]:
         yield
     except (SQLAlchemyError, OptunaError, sqlite3.Error) as failure:
         reason = str(failure.__cause__ or failure).strip().partition("\n")[0]
-        raise StudyError(f"{what}: the study's storage fails ({reason}); nothing stored is lost, mend it and run again") from failure
+        raise StudyError(
+            f"{what}: the study's storage fails ({reason}); nothing stored is lost, mend it and run again"
+        ) from failure
 
 
 def _storage(url: str) -> RDBStorage:
@@ -328,9 +337,13 @@ def _check_file(url: str, create: bool) -> None:
         finally:
             connection.close()
     except sqlite3.OperationalError as failure:
-        raise StudyError(f"{path} is locked or cannot be opened ({failure}); close the program that holds it") from failure
+        raise StudyError(
+            f"{path} is locked or cannot be opened ({failure}); close the program that holds it"
+        ) from failure
     except sqlite3.DatabaseError as failure:
-        raise StudyError(f"{path} is not a readable database ({failure}); restore it, or name another --study") from failure
+        raise StudyError(
+            f"{path} is not a readable database ({failure}); restore it, or name another --study"
+        ) from failure
     if damage != "ok":
         raise StudyError(f"{path} is damaged ({damage.partition(chr(10))[0]}); restore it, or name another --study")
     if tables and "studies" not in tables:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -74,9 +75,7 @@ class Supervisor:
         compile_timeout_s: most time for one compile.
     """
 
-    def __init__(
-        self, spec: TargetSpec, space: SpaceSpec, folder: Path, cache: Path, compile_timeout_s: float
-    ) -> None:
+    def __init__(self, spec: TargetSpec, space: SpaceSpec, folder: Path, cache: Path, compile_timeout_s: float) -> None:
         self._spec, self._space, self._folder, self._cache = spec, space, folder, cache
         self._compile_timeout_s = compile_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
@@ -161,10 +160,8 @@ class Supervisor:
         """End the worker and its compilers at once."""
         if self._process is None:
             return
-        try:
+        with suppress(ProcessLookupError):  # it may be gone already
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # it is gone already
         self._process.wait()
         os.close(self._requests)
         os.close(self._answers)

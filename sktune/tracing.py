@@ -15,7 +15,6 @@ from torch import nn
 
 from sktune.errors import SpaceError, TargetError, nearest
 from sktune.layout import Layer, Layout, Unit
-from sktune.marks import MarkedModel
 from sktune.space import SpaceSpec
 from sktune.targets.base import Snapshot, Target
 
@@ -57,7 +56,7 @@ def _record_calls(target: Target, inputs: Sequence[Any]) -> list[str]:
     try:
         with torch.no_grad():
             target.decode_step(*inputs)
-    except Exception as failure:  # noqa: BLE001 - user code may raise anything
+    except Exception as failure:
         raise TargetError(
             f"the eager decode step fails: {type(failure).__name__}: {_one_line(failure)}; mend decode_step or its inputs"
         ) from failure
@@ -112,8 +111,10 @@ def _choose_units(
 ) -> list[Unit]:
     kinds = [_kind_word(modules[name]) for name in layers]
     if isinstance(spec.units, dict) and (unknown := set(spec.units) - set(kinds)):
-        name = sorted(unknown)[0]
-        raise SpaceError(f"the space names units of the layer kind {name!r}, which the model lacks{nearest(name, kinds)}")
+        name = min(unknown)
+        raise SpaceError(
+            f"the space names units of the layer kind {name!r}, which the model lacks{nearest(name, kinds)}"
+        )
     units: list[Unit] = []
     missing: dict[str, list[str]] = {}
     for name in calls:
@@ -192,9 +193,7 @@ def _structure(module: nn.Module, keys: Sequence[str]) -> tuple[Any, ...]:
     return classes, shapes, tuple(keys)
 
 
-def _name_kinds(
-    modules: Mapping[str, nn.Module], layers: Sequence[str], units: Sequence[Unit]
-) -> tuple[Layer, ...]:
+def _name_kinds(modules: Mapping[str, nn.Module], layers: Sequence[str], units: Sequence[Unit]) -> tuple[Layer, ...]:
     """Name layers of one structure alike: ``dense``, ``moe``, and ``dense_2`` for a second dense structure."""
     names: dict[tuple[Any, ...], str] = {}
     taken: dict[str, int] = {}
@@ -209,9 +208,7 @@ def _name_kinds(
     return tuple(named)
 
 
-def _time_shares(
-    target: Target, inputs: Sequence[Any], snapshot: Snapshot, names: Sequence[str]
-) -> dict[str, float]:
+def _time_shares(target: Target, inputs: Sequence[Any], snapshot: Snapshot, names: Sequence[str]) -> dict[str, float]:
     """Return each unit's median share of the eager step's time over ``TIMED_STEPS`` steps."""
     modules = dict(target.module.named_modules())
     began: dict[str, float] = {}

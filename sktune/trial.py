@@ -13,7 +13,7 @@ import torch
 from sktune import latency, verify
 from sktune.backends.base import Backend, Compiled, CompileError, Step
 from sktune.errors import BackendError, NotDeterministicError
-from sktune.latency import Budget, Contender, Samples
+from sktune.latency import Budget, Contender
 from sktune.outcome import Outcome, Reason, Speedup
 from sktune.plan import Plan
 from sktune.targets.base import Target
@@ -21,7 +21,7 @@ from sktune.targets.base import Target
 Report = Callable[[str], None]
 """Told the stage that begins: ``compile``, ``verify``, ``measure``."""
 
-FINAL_BUDGET = Budget(halfwidth=0.004, seconds=15.0, least_rounds=100, rounds_at_once=50, warm_up_rounds=10)
+FINAL_BUDGET = Budget(halfwidth=0.004, seconds=12.0, least_rounds=100, rounds_at_once=50, warm_up_rounds=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Judge:
             if _ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(str(failure)) from failure
             return Outcome(Reason.COMPILE_FAILED, str(failure), seconds=seconds)
-        except Exception as failure:  # noqa: BLE001 - whatever a plan raises is its outcome
+        except Exception as failure:
             if _ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(_describe(failure)) from failure
             if "verify" in seconds:
@@ -114,20 +114,15 @@ class Judge:
         report("measure")
         with _timed(seconds, "measure"):
             speedup = self._measure(compiled.step, budget)
-        if speedup.ci95[1] < 1.0:
+        if _is_slower(speedup):
             return Outcome(Reason.SLOWER, f"{speedup.ratio:.3f}x the baseline's speed", speedup, **facts)
         return Outcome(speedup=speedup, **facts)
 
     def _measure(self, step: Step, budget: Budget) -> Speedup:
         rng = np.random.default_rng(self._seed)
-
-        def enough(samples: Samples) -> bool:
-            return latency.compare(samples, 1, rng).ci95[1] < 1.0
-
         with quiet_collector():
-            samples = latency.measure(
-                [self._contender(self._baseline.step), self._contender(step)], budget, rng, self._clock, enough
-            )
+            contenders = [self._contender(self._baseline.step), self._contender(step)]
+            samples = latency.measure(contenders, budget, rng, self._clock, _is_slower)
         return latency.compare(samples, 1, rng)
 
     def final(self, plans: Sequence[tuple[str, Plan]], report: Report) -> tuple[list[Finalist], list[list[float]]]:
@@ -184,6 +179,10 @@ class Judge:
         if self._device == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter()
+
+
+def _is_slower(speedup: Speedup) -> bool:
+    return speedup.ci95[1] < 1.0
 
 
 @contextmanager

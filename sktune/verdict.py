@@ -47,7 +47,9 @@ def decide(plans: Sequence[FinalPlan], samples: Mapping[int, Sequence[float]], s
         return Verdict(None, ())
     fastest = better[0]
     rng = np.random.default_rng(seed)
-    tied = [plan for plan in better if plan is fastest or _same_speed(samples[fastest.number], samples[plan.number], rng)]
+    tied = [
+        plan for plan in better if plan is fastest or _same_speed(samples[fastest.number], samples[plan.number], rng)
+    ]
     winner = min(tied, key=lambda plan: (plan.plan.complexity, -plan.speedup.ratio))
     return Verdict(winner, tuple(plan for plan in tied if plan is not winner))
 

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -40,7 +40,9 @@ class PlainView:
         """Show one event."""
         kind = event["event"]
         if kind == "search_started":
-            self._write(f"study {event['study']} in {event['folder']}: {event['done']} of {event['trials']} trials done")
+            self._write(
+                f"study {event['study']} in {event['folder']}: {event['done']} of {event['trials']} trials done"
+            )
         elif kind == "target_ready":
             self._write(f"{event['description']}  ({event['space_size']:,} plans)")
         elif kind == "trial_finished":
@@ -64,7 +66,7 @@ class LiveView:
         self._began = time.monotonic()
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render)
 
-    def __enter__(self) -> "LiveView":
+    def __enter__(self) -> Self:
         self._live.start()
         return self
 

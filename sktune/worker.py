@@ -138,9 +138,9 @@ def main() -> None:
     limit_memory()
     faulthandler.enable()
     logging.basicConfig(level=logging.INFO)
-    with os.fdopen(int(sys.argv[1]), encoding="utf-8") as requests:
-        with os.fdopen(int(sys.argv[2]), "w", encoding="utf-8") as answers:
-            Session(answers).serve(requests)
+    requests_in, answers_out = int(sys.argv[1]), int(sys.argv[2])
+    with os.fdopen(requests_in, encoding="utf-8") as requests, os.fdopen(answers_out, "w", encoding="utf-8") as answers:
+        Session(answers).serve(requests)
     # Compile pools and CUDA contexts may keep threads alive that nobody waits for.
     os._exit(0)
 

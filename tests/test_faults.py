@@ -42,7 +42,7 @@ def test_a_fault_is_pruned_with_its_reason(runs: Path, fault: str, reason: Reaso
 @pytest.mark.slow
 def test_a_model_that_is_not_deterministic_is_refused(runs: Path) -> None:
     """Without a baseline that equals itself there is no verdict."""
-    with pytest.raises(NotDeterministicError, match="does not equal itself.*make the model deterministic"):
+    with pytest.raises(NotDeterministicError, match=r"does not equal itself.*make the model deterministic"):
         sktune.search(f"{MODELS}:not_deterministic", trials=1, space=SPACE, runs=runs)
 
 

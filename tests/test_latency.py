@@ -34,7 +34,9 @@ def contender(run: Callable[[], None]) -> Contender:
     return Contender(run, lambda: None)
 
 
-def speedup(machine: Machine, base_s: float, own_s: float, budget: Budget | None = None) -> tuple[float, tuple[float, float], int]:
+def speedup(
+    machine: Machine, base_s: float, own_s: float, budget: Budget | None = None
+) -> tuple[float, tuple[float, float], int]:
     """Measure two steps and return ratio, interval and rounds."""
     rng = np.random.default_rng(1)
     budget = budget or Budget(halfwidth=0.002, seconds=30)

@@ -68,7 +68,10 @@ def test_a_unit_belongs_to_one_scope() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("version: 1\nplan: {scopes: [{first: a, last: b, optoins: {}}]}\n", r"unknown key.*optoins.*did you mean 'options'"),
+        (
+            "version: 1\nplan: {scopes: [{first: a, last: b, optoins: {}}]}\n",
+            r"unknown key.*optoins.*did you mean 'options'",
+        ),
         ("version: 2\nplan: {scopes: []}\n", "version"),
         ("version: 1\n", "'plan' is missing"),
         ("- 1\n", "mapping"),

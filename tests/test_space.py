@@ -25,7 +25,9 @@ def space_over(layout: Layout, **spec: Any) -> SearchSpace:
 
 def values_of(space: SearchSpace, **chosen: Any) -> dict[str, Any]:
     """Return a point where everything is out but what is chosen (dots written as two underscores)."""
-    values: dict[str, Any] = {name: OUT if choices == (OUT, NEW, JOIN) else choices[0] for name, choices in space.choices.items()}
+    values: dict[str, Any] = {
+        name: OUT if choices == (OUT, NEW, JOIN) else choices[0] for name, choices in space.choices.items()
+    }
     return values | {name.replace("__", "."): value for name, value in chosen.items()}
 
 
@@ -48,7 +50,10 @@ def test_layers_per_scope_cuts_a_scope_that_crosses_layers() -> None:
     inside = {f"dense__{child}": JOIN for child in CHILDREN}
     assert len(space.plan(values_of(space, **inside, layers_per_scope=1)).scopes) == 4
     pairs = space.plan(values_of(space, **inside, layers_per_scope=2))
-    assert ranges(pairs) == [("layers.0.input_layernorm", "layers.1.mlp"), ("layers.2.input_layernorm", "layers.3.mlp")]
+    assert ranges(pairs) == [
+        ("layers.0.input_layernorm", "layers.1.mlp"),
+        ("layers.2.input_layernorm", "layers.3.mlp"),
+    ]
     assert len(space.plan(values_of(space, **inside, layers_per_scope="all")).scopes) == 1
 
 
@@ -76,7 +81,11 @@ small_layouts = st.builds(
 )
 
 
-@given(small_layouts, st.booleans(), st.lists(st.sampled_from([1, 2, 3, "all"]), min_size=1, max_size=3, unique=True))
+@given(
+    small_layouts,
+    st.booleans(),
+    st.lists(st.sampled_from([1, 2, 3, "all"]), min_size=1, max_size=3, unique=True),
+)
 @settings(max_examples=60, deadline=None)
 def test_the_size_equals_enumeration(layout: Layout, untied: bool, limits: list[Any]) -> None:
     """The count is that of distinct plans, and every point is a legal one."""
@@ -104,7 +113,14 @@ def test_the_guides_starting_points_are_found_by_name() -> None:
     """Without a list of its own, a space starts from the scope guide's choices."""
     space = space_over(decoder_layout(("dense", "moe")))
     names = [point.name for point in space.starting_points]
-    assert names == ["attention only", "MoE only", "attention + MoE", "each layer", "all layers", "whole step"]
+    assert names == [
+        "attention only",
+        "MoE only",
+        "attention + MoE",
+        "each layer",
+        "all layers",
+        "whole step",
+    ]
     moe_only = next(point for point in space.starting_points if point.name == "MoE only")
     assert ranges(space.plan(moe_only.values)) == [("layers.1.mlp", "layers.1.mlp")]
 
@@ -126,7 +142,10 @@ def test_every_preset_loads_and_starts_from_legal_distinct_plans(name: str) -> N
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"starting_points": {"x": {"dense.self_atn": NEW}}}, r"'dense.self_atn', which the model lacks; did you mean 'dense.self_attn'"),
+        (
+            {"starting_points": {"x": {"dense.self_atn": NEW}}},
+            r"'dense.self_atn', which the model lacks; did you mean 'dense.self_attn'",
+        ),
         ({"starting_points": {"x": {"dense.self_attn": "nwe"}}}, r"is one of .*'new'.*got 'nwe'"),
         ({"layers_per_scope": [0]}, "from 1 up"),
     ],

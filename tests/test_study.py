@@ -61,7 +61,11 @@ def test_no_plan_is_proposed_twice(url: str, sampler: str) -> None:
     for _ in range(60):
         proposal = ask(study, sampler)
         plans.append(proposal.plan)
-        study.tell(proposal, FAST if len(proposal.plan.scopes) < 3 else FAILED, 8.0 if len(proposal.plan.scopes) < 3 else None)
+        study.tell(
+            proposal,
+            FAST if len(proposal.plan.scopes) < 3 else FAILED,
+            8.0 if len(proposal.plan.scopes) < 3 else None,
+        )
     assert len(set(plans)) == 60
     assert Plan() not in plans
 
@@ -150,7 +154,7 @@ def test_infeasible_trials_count_as_bad(url: str) -> None:
 def test_another_fingerprint_is_refused_with_both_shown(url: str) -> None:
     """Figures of two machines are not mixed."""
     opened(url).check_fingerprint({"torch": "2.13", "device": "A"})
-    with pytest.raises(StudyError, match="device 'A', but now it is 'B'.*--study"):
+    with pytest.raises(StudyError, match=r"device 'A', but now it is 'B'.*--study"):
         opened(url).check_fingerprint({"torch": "2.13", "device": "B"})
 
 
@@ -167,7 +171,7 @@ def test_a_truncated_database_is_refused(tmp_path: Path, url: str) -> None:
     opened(url).queue(SPACE.starting_points)
     path = tmp_path / "study.db"
     path.write_bytes(path.read_bytes()[:9000])
-    with pytest.raises(StudyError, match="study.db"):
+    with pytest.raises(StudyError, match=r"study.db"):
         opened(url)
 
 
@@ -206,7 +210,11 @@ def test_a_locked_file_is_refused(url: str) -> None:
 
 def test_a_study_that_runs_is_not_run_twice(tmp_path: Path) -> None:
     """The second process is told who holds it."""
-    with locked(tmp_path / "s"), pytest.raises(StudyError, match=f"process {os.getpid()}"), locked(tmp_path / "s"):
+    with (
+        locked(tmp_path / "s"),
+        pytest.raises(StudyError, match=f"process {os.getpid()}"),
+        locked(tmp_path / "s"),
+    ):
         pass
 
 
@@ -238,7 +246,7 @@ def test_any_study_name_becomes_a_harmless_folder(name: str) -> None:
 def test_an_unknown_study_is_refused_with_those_that_exist(url: str) -> None:
     """Showing a study does not create it."""
     opened(url, "one")
-    with pytest.raises(StudyError, match="no study 'two'.*one"):
+    with pytest.raises(StudyError, match=r"no study 'two'.*one"):
         TuningStudy.open("two", url, create=False)
 
 

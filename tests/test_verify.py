@@ -27,7 +27,9 @@ def target_with(output: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Target,
     return Target(nn.Identity(), step, prefill, {"counter": counter}), Step(step)
 
 
-def difference(base: Callable[[torch.Tensor], torch.Tensor], other: Callable[[torch.Tensor], torch.Tensor]) -> verify.Mismatch | None:
+def difference(
+    base: Callable[[torch.Tensor], torch.Tensor], other: Callable[[torch.Tensor], torch.Tensor]
+) -> verify.Mismatch | None:
     """Compare two outputs on the same target."""
     target, step = target_with(base)
     recordings = verify.record(target, step, verify.prepare(target))
@@ -55,7 +57,13 @@ def test_one_flipped_bit_is_found_and_described() -> None:
 
     found = difference(torch.clone, flipped)
     assert found is not None
-    assert (found.seed, found.step, found.tensor, found.index, found.largest_ulp) == (0, 0, "logits", (1, 2), 1)
+    assert (found.seed, found.step, found.tensor, found.index, found.largest_ulp) == (
+        0,
+        0,
+        "logits",
+        (1, 2),
+        1,
+    )
     assert found.share == pytest.approx(1 / 6)
     assert "1 ulp" in str(found)
 

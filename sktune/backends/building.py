@@ -13,7 +13,7 @@ from unittest.mock import patch
 import torch
 from torch._inductor import codecache
 from torch._inductor import config as inductor_config
-from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ def one_header() -> Iterator[None]:
 
 
 def _header_file() -> Path:
-    path = Path(cache_dir()) / "sktune_wrapper.h"
+    path = Path(default_cache_dir()) / "sktune_wrapper.h"  # beside the headers that Inductor precompiles
     text = "".join(f"#include <{name}>\n" for name in WRAPPER_HEADERS)
     if not path.exists() or path.read_text() != text:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -231,7 +231,9 @@ def _compile_region(region: Region, options: Mapping[str, Option]) -> _CompiledR
     return _CompiledRegion(function, hashlib.sha256("".join(sorted(code)).encode()).hexdigest())
 
 
-def _frozen(region: Region) -> tuple[fx.GraphModule, tuple[Any, ...], Callable[[Callable[..., Any]], Callable[..., Any]]]:
+def _frozen(
+    region: Region,
+) -> tuple[fx.GraphModule, tuple[Any, ...], Callable[[Callable[..., Any]], Callable[..., Any]]]:
     """Turn the region's weights into attributes of its graph, where freezing finds them."""
     graph = fx.Graph()
     graph.graph_copy(region.graph_module.graph, values := {})

@@ -27,7 +27,10 @@ INDUCTOR: Mapping[str, OptionSpec] = {
         (False, True), False, _BOTH, "round to bf16 wherever kernel-by-kernel execution would"
     ),
     "matmul": OptionSpec(
-        ("autotune", "aten"), "autotune", _BOTH, "max-autotune GEMM and Inductor's decompositions, or ATen's kernels"
+        ("autotune", "aten"),
+        "autotune",
+        _BOTH,
+        "max-autotune GEMM and Inductor's decompositions, or ATen's kernels",
     ),
     "reductions": OptionSpec(
         ("fused", "aten"), "fused", _BOTH, "sums in Inductor's order inside fused kernels, or ATen's kernels"

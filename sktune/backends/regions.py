@@ -81,7 +81,7 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
             start, options = starts[mark.label]
             spans[mark.label] = Span(mark.label, start, position, tuple(sorted(options.items())))
     if unclosed := starts.keys() - spans.keys():
-        raise CompileError(f"scope {sorted(unclosed)[0]!r} is never closed; its last unit does not run in this step")
+        raise CompileError(f"scope {min(unclosed)!r} is never closed; its last unit does not run in this step")
     return MarkedGraph(fx.GraphModule(graph_module, graph), spans)
 
 
@@ -173,8 +173,7 @@ def _region(piece: fx.GraphModule, call: fx.Node, real: Mapping[str, Any]) -> Re
     graph.output(tuple(returned) if isinstance(returned, tuple | list) else (returned,))
     placeholders = [node for node in piece.graph.nodes if node.op == "placeholder"]
     inputs = tuple(
-        _example(argument, placeholder, real)
-        for argument, placeholder in zip(call.args, placeholders, strict=True)
+        _example(argument, placeholder, real) for argument, placeholder in zip(call.args, placeholders, strict=True)
     )
     parameters = tuple(isinstance(value, nn.Parameter) for value in inputs)
     graph_module = fx.GraphModule(piece, graph)
@@ -208,7 +207,13 @@ def _describe_input(value: Any, storages: list[int]) -> str:
     if storage not in storages:
         storages.append(storage)
     # Inputs that share memory are compiled differently from inputs that do not.
-    layout = (tuple(value.size()), tuple(value.stride()), value.storage_offset(), str(value.dtype), str(value.device))
+    layout = (
+        tuple(value.size()),
+        tuple(value.stride()),
+        value.storage_offset(),
+        str(value.dtype),
+        str(value.device),
+    )
     return repr((layout, storages.index(storage), isinstance(value, nn.Parameter)))
 
 

@@ -68,9 +68,7 @@ class DistinctSampler(BaseSampler):
         inner = self._factory(seed_of_trial(self._seed, trial.number))
         return inner.sample_independent(study, trial, param_name, param_distribution)
 
-    def after_trial(
-        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
-    ) -> None:
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         """Tell the inner sampler."""
         self._factory(seed_of_trial(self._seed, trial.number)).after_trial(study, trial, state, values)
 
@@ -80,9 +78,7 @@ class DistinctSampler(BaseSampler):
         """Ask for all parameters at once, and one by one for what that leaves open."""
         together = inner.sample_relative(study, trial, search_space)
         return {
-            name: together[name]
-            if name in together
-            else inner.sample_independent(study, trial, name, distribution)
+            name: together[name] if name in together else inner.sample_independent(study, trial, name, distribution)
             for name, distribution in search_space.items()
         }
 

@@ -103,7 +103,9 @@ def describe(
             raise TargetError(f"{model} has no scale {chosen!r}; it has {', '.join(preset.model.scale_names)}")
         return TargetSpec(model, "preset", scale=chosen, **values), preset
     if scale is not None:
-        raise TargetError(f"--scale belongs to the presets ({', '.join(preset_names())}), not to {model!r}; leave it out")
+        raise TargetError(
+            f"--scale belongs to the presets ({', '.join(preset_names())}), not to {model!r}; leave it out"
+        )
     path, colon, function = model.rpartition(":")
     if colon and path and function:
         if path.endswith(".py"):

@@ -25,10 +25,7 @@ def from_configuration(spec: TargetSpec, model: ModelSpec) -> Target:
     """Build a preset's model at the spec's scale, with random weights unless the spec names a checkpoint."""
     scale = spec.scale or FULL
     values = model.configuration(scale)
-    if spec.weights:
-        config = _read_config(spec.weights)
-    else:
-        config = AutoConfig.for_model(model.model_type, **values)
+    config = _read_config(spec.weights) if spec.weights else AutoConfig.for_model(model.model_type, **values)
     layers = config.num_hidden_layers
     of_all = f"{layers} of {model.published['num_hidden_layers']} layers" if scale != FULL else f"{layers} layers"
     batch = spec.batch or model.batch.get(scale, DEFAULT_BATCH)
@@ -48,7 +45,9 @@ def _read_config(folder: str) -> PreTrainedConfig:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as failure:
         reason = str(failure).strip().partition("\n")[0]
-        raise TargetError(f"{Path(folder) / 'config.json'} is not a configuration that transformers knows: {reason}") from failure
+        raise TargetError(
+            f"{Path(folder) / 'config.json'} is not a configuration that transformers knows: {reason}"
+        ) from failure
 
 
 def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, batch: int, context: int) -> Target:

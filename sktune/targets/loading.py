@@ -35,7 +35,7 @@ def _from_function(spec: TargetSpec) -> Target:
         raise TargetError(f"{path} has no function {name!r}{nearest(name, functions)}")
     try:
         target = function()
-    except Exception as failure:  # noqa: BLE001 - user code may raise anything
+    except Exception as failure:
         raise TargetError(f"{spec.source} raises {type(failure).__name__}: {failure}; mend the function") from failure
     if not isinstance(target, Target):
         raise TargetError(f"{spec.source} returns {type(target).__name__}; return a sktune.Target")
@@ -52,6 +52,6 @@ def _module(path: str) -> ModuleType:
         sys.modules[module.__name__] = module
         sys.path.insert(0, str(Path(path).parent))
         location.loader.exec_module(module)
-    except Exception as failure:  # noqa: BLE001 - user code may raise anything
+    except Exception as failure:
         raise TargetError(f"{path} cannot be imported: {type(failure).__name__}: {failure}; mend the file") from failure
     return module

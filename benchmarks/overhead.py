@@ -1,0 +1,84 @@
+"""Where a search's time goes: compile, verify, measure, and everything else.
+
+    python benchmarks/overhead.py [--model deepseek-v3] [--trials 40]
+
+Runs a search in a fresh folder, then reads the times from its record and compiles some of its plans again in
+the same worker, cold against warm. Prints a table and the machine's description.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import sktune
+from sktune.fingerprint import device_name
+from sktune.result import SearchResult
+from sktune.search import Request
+from sktune.supervisor import Supervisor
+
+STAGES = ("compile", "verify", "measure")
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="deepseek-v3")
+    parser.add_argument("--trials", type=int, default=40)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        marks: dict[str, float] = {}
+
+        def listen(event: dict[str, object]) -> None:
+            marks.setdefault(str(event["event"]), time.perf_counter())
+
+        began = time.perf_counter()
+        result = sktune.search(arguments.model, trials=arguments.trials, runs=Path(folder), listener=listen)
+        ended = time.perf_counter()
+        print(f"{result.facts['description']}; {device_name('cpu')}\n")
+        print_table(result, began, marks, ended)
+        print_recompile(result, Request(arguments.model, arguments.trials), Path(folder))
+
+
+def print_table(result: SearchResult, began: float, marks: dict[str, float], ended: float) -> None:
+    """Print where the time went; the rest is what no row above it explains."""
+    outcomes = [record.outcome for record in result.trials if record.outcome]
+    spent = {stage: sum(outcome.seconds.get(stage, 0.0) for outcome in outcomes) for stage in STAGES}
+    final = ended - marks["final_started"]
+    start = marks["trial_started"] - began
+    whole = ended - began
+    rest = whole - start - final - sum(spent.values())
+    rows = [
+        ("start: imports, model, prefill, capture, baseline", start),
+        *((f"trials: {stage}", spent[stage]) for stage in STAGES),
+        ("final comparison: compile, verify, measure", final),
+        ("everything else: proposals, storage, messages, files", rest),
+        ("search", whole),
+    ]
+    print("| | s | share |\n| --- | ---: | ---: |")
+    for name, seconds in rows:
+        print(f"| {name} | {seconds:.2f} | {seconds / whole:.2%} |")
+
+
+def print_recompile(result: SearchResult, request: Request, folder: Path) -> None:
+    """Compile complete plans again, in a new process with the same cache, and print the ratios."""
+    spec, preset = request.target()
+    assert preset is not None
+    chosen = [record for record in result.trials if record.outcome and record.outcome.is_complete][:6]
+    print(
+        "\n| plan | first compile s | in a new process s | again in the same process s |\n| --- | ---: | ---: | ---: |"
+    )
+    cache = (folder / "cache").resolve()
+    with Supervisor(spec, preset.space, folder / "again", cache, 300) as supervisor:
+        for record in chosen:
+            assert record.outcome is not None
+            first = record.outcome.seconds["compile"]
+            again = [
+                supervisor.judge(record.plan, "again.log", lambda stage: None).seconds["compile"] for _ in range(2)
+            ]
+            reused = "" if record.outcome.reused < record.outcome.regions else " (all regions known)"
+            print(f"| trial {record.number}{reused} | {first:.2f} | {again[0]:.2f} | {again[1]:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

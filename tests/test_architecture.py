@@ -1,0 +1,69 @@
+"""The structure that the design fixes: imports go one way, public names are listed, nothing prints."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import sktune
+
+PACKAGE = Path(sktune.__file__).parent
+
+# A module imports only from those above it in this list.
+ORDER = [
+    "errors", "documents", "plan", "plan_file", "layout", "space_size", "space", "outcome",
+    "presets", "targets", "targets.base", "targets.causal_lm", "targets.loading",
+    "marks", "tracing",
+    "backends", "backends.options", "backends.base", "backends.regions", "backends.numerics", "backends.building",
+    "backends.cuda_graph", "backends.inductor",
+    "verify", "latency", "verdict", "trial", "fingerprint", "worker", "supervisor",
+    "samplers", "samplers.distinct", "study", "result", "report", "search", "inspection", "", "agent", "view", "cli",
+]  # fmt: skip
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name below ``sktune``."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def test_imports_go_up_only() -> None:
+    """Every module stands in the list, and imports nothing below itself."""
+    for path in PACKAGE.rglob("*.py"):
+        name = module_name(path)
+        assert name in ORDER, f"{name} is not in the list"
+        for node in ast.walk(ast.parse(path.read_text())):
+            imported = []
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "sktune":
+                base = node.module.removeprefix("sktune").removeprefix(".")
+                for alias in node.names:
+                    inner = f"{base}.{alias.name}".removeprefix(".")
+                    imported.append(inner if inner in ORDER else base)
+            for target in imported:
+                assert ORDER.index(target) < ORDER.index(name), f"sktune.{name} imports sktune.{target}"
+
+
+def test_only_the_command_and_the_agent_print() -> None:
+    """The library logs."""
+    for path in PACKAGE.rglob("*.py"):
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        prints = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
+        assert not prints or module_name(path) in ("cli", "agent")
+
+
+def test_the_public_names_exist() -> None:
+    """What is listed can be had."""
+    for name in sktune.__all__:
+        assert getattr(sktune, name) is not None
+
+
+def test_the_command_starts_without_torch() -> None:
+    """Help, errors and finished studies answer at once."""
+    code = "import sys, sktune.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_modules_stay_small() -> None:
+    """No module over 500 lines."""
+    for path in PACKAGE.rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 500, path.name

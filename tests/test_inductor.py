@@ -1,0 +1,192 @@
+"""The inductor backend, on real models compiled for real."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor.utils import fresh_cache
+
+import sktune
+from sktune import verify
+from sktune.backends.base import CompileError, Step
+from sktune.backends.inductor import InductorBackend
+from sktune.errors import PlanError
+from sktune.layout import Layout
+from sktune.plan import Options, Plan, Scope
+from sktune.space import SpaceSpec
+from sktune.targets.base import Target
+from sktune.tracing import trace_layout
+from tests.models import faulty
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+import own_model
+
+EXACT: Options = (("emulate_precision_casts", True), ("matmul", "aten"), ("reductions", "aten"))
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Any:
+    """Decode without autograd, as a worker does, and from a clean compiler."""
+    torch._dynamo.reset()
+    with torch.no_grad():
+        yield
+
+
+class Bench:
+    """A target with its backend, and the baseline's recording."""
+
+    def __init__(self) -> None:
+        self.target: Target = own_model.target()
+        self.layout: Layout = trace_layout(self.target, SpaceSpec())
+        self.backend = InductorBackend(self.target, self.layout, self.target.prefill(0, 1)[0])
+        baseline = self.backend.compile(Plan()).step
+        self.recordings = verify.record(self.target, baseline, verify.prepare(self.target))
+
+    def differs(self, step: Step) -> verify.Mismatch | None:
+        """Compare with the baseline."""
+        return verify.compare(self.target, step, self.recordings)
+
+
+def plan(*scopes: tuple[str, str], options: Options = EXACT) -> Plan:
+    """Return a plan of scopes given by first and last unit."""
+    return Plan(tuple(Scope(first, last, options) for first, last in scopes))
+
+
+ATTENTION = plan(*((f"blocks.{index}.attention", f"blocks.{index}.attention") for index in range(3)))
+
+
+def test_the_baseline_has_the_bits_of_the_model_uncompiled() -> None:
+    """Kernel by kernel, the captured graph is the model."""
+    bench = Bench()
+    assert bench.differs(bench.backend.references()["uncompiled"]()) is None
+
+
+@pytest.mark.slow
+def test_scopes_keep_the_bits_and_equal_regions_are_compiled_once() -> None:
+    """One module, one layer, across layers, and the whole step."""
+    bench = Bench()
+    attention = bench.backend.compile(ATTENTION)
+    assert bench.differs(attention.step) is None
+    assert (attention.regions, attention.reused) == (1, 0)  # three layers, one region
+    assert bench.backend.compile(plan(("blocks.1.attention", "blocks.1.attention"))).reused == 1
+    layers = bench.backend.compile(
+        plan(
+            ("blocks.0.attention_norm", "blocks.0.feed_forward"),
+            ("blocks.1.attention_norm", "blocks.2.feed_forward"),
+        )
+    )
+    assert bench.differs(layers.step) is None
+    whole = bench.backend.compile(plan(("embedding", "head")))
+    assert bench.differs(whole.step) is None
+
+
+@pytest.mark.slow
+def test_a_step_compiled_earlier_stays_valid() -> None:
+    """Baseline and candidates are called in turn."""
+    bench = Bench()
+    first = bench.backend.compile(ATTENTION)
+    second = bench.backend.compile(plan(("blocks.0.feed_forward", "blocks.0.feed_forward")))
+    uncompiled = bench.backend.references()["uncompiled"]()
+    for step in (first.step, second.step, uncompiled, first.step):
+        assert bench.differs(step) is None
+
+
+@pytest.mark.slow
+def test_inductors_own_numerics_change_bits() -> None:
+    """Without the options that keep them, a bf16 layer does not verify."""
+    bench = Bench()
+    found = bench.differs(bench.backend.compile(plan(("embedding", "head"), options=())).step)
+    assert found is not None
+    assert found.largest_ulp is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "extra", [("cpp_wrapper", True), ("freezing", True), ("matmul", "autotune"), ("reductions", "fused")]
+)
+def test_every_option_reaches_the_compiler(extra: tuple[str, Any]) -> None:
+    """An option changes the generated code, or the search would try it in vain."""
+    bench = Bench()
+    scope = ("blocks.0.attention_norm", "blocks.0.attention")
+    options = tuple(dict([*EXACT, extra]).items())
+    code = {bench.backend.compile(plan(scope, options=each)).code_digest for each in (EXACT, options)}
+    assert len(code) == (1 if extra == ("matmul", "autotune") else 2)  # nothing to autotune without frozen weights
+
+
+@pytest.mark.slow
+def test_the_same_plan_is_the_same_code_in_another_process(compile_cache: Path) -> None:
+    """What was chosen by timing is frozen with the region."""
+    options = (*EXACT, ("freezing", True))
+    code = (
+        "import sys; sys.path.insert(0, 'examples'); import torch; torch.set_grad_enabled(False)\n"
+        "from tests.test_inductor import Bench, plan\n"
+        f"print(Bench().backend.compile(plan(('embedding', 'head'), options={options!r})).code_digest)"
+    )
+    digests = set()
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        digests.add(done.stdout.strip())
+    assert len(digests) == 1
+
+
+@pytest.mark.slow
+def test_applied_scopes_are_the_ones_that_were_tuned() -> None:
+    """``sktune.apply`` and the Dynamo backend give the bits that the search verified."""
+    bench = Bench()
+    bench.backend.references()["uncompiled"]().prepare()  # takes the tuner's own marks away
+    marks = sktune.apply(bench.target.module, ATTENTION)
+    compiled = torch.compile(bench.target.decode_step, backend="sktune", fullgraph=True, dynamic=False)
+    assert bench.differs(Step(compiled)) is None
+    marks.take_off()
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in bench.target.module.modules())
+
+
+def test_a_plan_is_applied_to_a_part_of_the_model_and_refused_elsewhere() -> None:
+    """One prefix may be added or dropped; a tree that lacks a unit gets one line."""
+    target = own_model.target()
+    wrapped = torch.nn.Module()
+    wrapped.inner = target.module
+    for tree in (target.module, wrapped):
+        sktune.apply(tree, ATTENTION).take_off()
+    sktune.apply(target.module.blocks, Plan((Scope("blocks.0.attention", "blocks.0.attention"),))).take_off()
+    with pytest.raises(PlanError, match=r"does not fit this model.*blocks.0.attention"):
+        sktune.apply(faulty.Stack(), ATTENTION)
+
+
+def test_a_unit_that_is_not_in_the_graph_is_a_compile_error() -> None:
+    """The plan's failure is told as such."""
+    bench = Bench()
+    with pytest.raises(CompileError, match="left no mark"):
+        bench.backend.compile(plan(("blocks.0", "blocks.0")))
+
+
+@pytest.mark.slow
+def test_kept_operators_do_not_share_cached_code_with_others() -> None:
+    """A region compiled one way is not answered with what was compiled another way."""
+    scope = ("norm", "norm")
+    fused = (("emulate_precision_casts", True), ("matmul", "aten"))
+    with fresh_cache():
+        first = Bench().backend.compile(plan(scope)).code_digest
+        torch._dynamo.reset()
+        assert Bench().backend.compile(plan(scope, options=fused)).code_digest != first
+
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+
+
+@needs_cuda
+@pytest.mark.cuda
+@pytest.mark.slow
+@pytest.mark.parametrize("cuda_graph", [False, True])
+def test_scopes_on_cuda_keep_the_bits(tmp_path: Path, cuda_graph: bool) -> None:
+    """The same code path, on a GPU, with and without capture of a scope as a CUDA graph."""
+    space = tmp_path / "space.yaml"
+    space.write_text(
+        "version: 1\nspace:\n  options: {inductor: {cuda: {emulate_precision_casts: [true], matmul: [aten], "
+        f"reductions: [aten], cuda_graph: [{str(cuda_graph).lower()}]}}}}}}\n"
+    )
+    result = sktune.search("llama", trials=3, scale="tiny", device="cuda", space=space, runs=tmp_path / "runs")
+    assert any(record.outcome and record.outcome.is_feasible for record in result.trials)

@@ -1,0 +1,188 @@
+"""Layouts come from a traced step: order, layers and kinds are found, not listed."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sktune.errors import PlanError, SpaceError, TargetError
+from sktune.layout import Layout
+from sktune.plan import Plan, Scope
+from sktune.space import SpaceSpec
+from sktune.targets import TargetSpec, describe
+from sktune.targets.base import Target
+from sktune.targets.loading import load
+from sktune.tracing import trace_layout
+
+
+@pytest.fixture(scope="module")
+def deepseek() -> Target:
+    """Return the tiny DeepSeek-V3."""
+    spec, _ = describe("deepseek-v3")
+    return load(spec)
+
+
+def names(layout: Layout) -> list[str]:
+    """Return the units' names without what all share."""
+    return [unit.name.removeprefix("model.") for unit in layout.units]
+
+
+def test_deepseek_has_dense_and_moe_layers_in_execution_order(deepseek: Target) -> None:
+    """One dense and three MoE layers, between embedding and head."""
+    layout = trace_layout(deepseek, SpaceSpec())
+    children = ["input_layernorm", "self_attn", "post_attention_layernorm", "mlp"]
+    inside = [f"layers.{index}.{child}" for index in range(4) for child in children]
+    assert names(layout) == ["embed_tokens", "rotary_emb", *inside, "norm", "lm_head"]
+    assert [layer.kind for layer in layout.layers] == ["dense", "moe", "moe", "moe"]
+    assert layout.kinds == {"dense": tuple(children), "moe": tuple(children)}
+    assert 0.5 < sum(unit.time_share for unit in layout.units) <= 1.05
+
+
+def test_deeper_units_keep_the_order_in_which_they_run(deepseek: Target) -> None:
+    """The router comes before the experts, the shared experts after them, whatever the list says."""
+    wanted = {
+        "dense": ["self_attn", "mlp"],
+        "moe": ["mlp.shared_experts", "mlp.experts", "mlp.gate", "self_attn"],
+    }
+    layout = trace_layout(deepseek, SpaceSpec(units=wanted))
+    assert layout.kinds["moe"] == ("self_attn", "mlp.gate", "mlp.experts", "mlp.shared_experts")
+    assert layout.kinds["dense"] == ("self_attn", "mlp")
+
+
+def test_a_plain_list_of_units_serves_all_kinds(deepseek: Target) -> None:
+    """Inner units stand where a kind has them, the outer one elsewhere."""
+    layout = trace_layout(deepseek, SpaceSpec(units=["self_attn", "mlp", "mlp.gate", "mlp.experts"]))
+    assert layout.kinds == {"dense": ("self_attn", "mlp"), "moe": ("self_attn", "mlp.gate", "mlp.experts")}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"units": ["self_atn"]},
+            r"unit 'self_atn', which does not run in a dense layer; did you mean 'self_attn'",
+        ),
+        ({"units": {"mo": ["mlp"]}}, "layer kind 'mo', which the model lacks; did you mean 'moe'"),
+        ({"step_units": ["embed"]}, "step unit 'embed', which the model lacks"),
+    ],
+)
+def test_units_that_the_model_lacks_are_refused(deepseek: Target, spec: dict[str, Any], message: str) -> None:
+    """With the nearest name that it has."""
+    with pytest.raises(SpaceError, match=message):
+        trace_layout(deepseek, SpaceSpec(**spec))
+
+
+def test_the_trace_leaves_the_state_as_it_was(deepseek: Target) -> None:
+    """Steps that were run for the trace are not part of what is tuned."""
+    deepseek.prefill(0, 1)
+    before = {name: tensor.clone() for name, tensor in deepseek.state.items()}
+    trace_layout(deepseek, SpaceSpec())
+    assert all(torch.equal(before[name], tensor) for name, tensor in deepseek.state.items())
+
+
+class Twice(nn.Module):
+    """Calls one child twice: a scope boundary there would be ambiguous."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.once, self.twice = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (.., 4) to the same shape."""
+        return self.twice(self.once(self.twice(x)))
+
+
+def simple(module: nn.Module, fails: bool = False) -> Target:
+    """Return a target over a module that maps (1, 4) to (1, 4)."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        if fails:
+            raise ValueError("no such thing\nand more")
+        out: torch.Tensor = module(x)
+        return out
+
+    return Target(module, step, lambda seed, steps: [(torch.ones(1, 4),)] * steps)
+
+
+def test_a_module_that_runs_twice_is_no_unit() -> None:
+    """It belongs to whatever spans it."""
+    assert names(trace_layout(simple(Twice()), SpaceSpec())) == ["once"]
+
+
+def test_a_step_that_fails_eagerly_gets_one_line() -> None:
+    """Before anything is compiled."""
+    with pytest.raises(TargetError, match="the eager decode step fails: ValueError: no such thing; mend") as caught:
+        trace_layout(simple(Twice(), fails=True), SpaceSpec())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_plan_must_fit_the_layout(deepseek: Target) -> None:
+    """Unknown units, wrong order and overlaps are refused, with the mend."""
+    layout = trace_layout(deepseek, SpaceSpec())
+    attention, mlp = "model.layers.1.self_attn", "model.layers.1.mlp"
+    layout.check(Plan((Scope(attention, mlp),)))
+    with pytest.raises(PlanError, match=r"no unit 'model.layers.9.mlp'"):
+        layout.check(Plan((Scope("model.layers.9.mlp", "model.layers.9.mlp"),)))
+    with pytest.raises(PlanError, match="runs backwards"):
+        layout.check(Plan((Scope(mlp, attention),)))
+    with pytest.raises(PlanError, match="overlaps"):
+        layout.check(Plan((Scope("model.layers.0.mlp", mlp), Scope(attention, attention))))
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "qwen3-moe"])
+def test_the_other_presets_load_at_their_smallest_scale(name: str) -> None:
+    """And say what is tuned in one line."""
+    spec, preset = describe(name)
+    assert preset is not None
+    target = load(spec)
+    total = preset.model.published["num_hidden_layers"]
+    assert target.description.startswith(f"{name}, tiny: 4 of {total} layers, hidden 256, bf16, random weights, seed 0")
+    kinds = trace_layout(target, preset.space).kinds
+    assert list(kinds) == (["moe"] if name == "qwen3-moe" else ["dense"])
+
+
+def test_published_configurations_are_known_to_transformers() -> None:
+    """Full scale is the architecture's own configuration; nothing in a preset is silently ignored."""
+    from transformers import AutoConfig
+
+    for name in ("deepseek-v3", "llama", "qwen3", "qwen3-moe"):
+        spec, preset = describe(name)
+        assert isinstance(spec, TargetSpec)
+        assert preset is not None
+        for scale in preset.model.scale_names:
+            values = preset.model.configuration(scale)
+            config = AutoConfig.for_model(preset.model.model_type, **values)
+            reference = AutoConfig.for_model(preset.model.model_type)
+            for key in values:
+                assert hasattr(reference, key), f"{name}: {key}"
+            assert config.num_hidden_layers == values["num_hidden_layers"]
+
+
+def test_random_weights_belong_to_their_seed() -> None:
+    """The same seed gives the same model and inputs, another seed others."""
+
+    def embedding(seed: int) -> torch.Tensor:
+        spec, _ = describe("llama", seed=seed)
+        target = load(spec)
+        first = next(iter(target.module.parameters()))
+        return torch.cat([first[0].float(), target.prefill(0, 1)[0][0].flatten().float()])
+
+    assert torch.equal(embedding(0), embedding(0))
+    assert not torch.equal(embedding(0), embedding(1))
+
+
+def test_a_checkpoint_and_a_config_folder_are_loaded(tmp_path: Any) -> None:
+    """``--weights DIR`` and ``--model DIR`` take Hugging Face folders; pickled weights are refused."""
+    target = load(describe("llama", seed=3)[0])
+    target.module.save_pretrained(tmp_path / "checkpoint")  # type: ignore[operator]
+    loaded = load(describe("llama", weights=tmp_path / "checkpoint")[0])
+    assert "weights of checkpoint" in loaded.description
+    theirs, ours = dict(target.module.named_parameters()), dict(loaded.module.named_parameters())
+    assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
+    from_config = load(describe(str(tmp_path / "checkpoint"))[0])
+    assert "4 layers, hidden 256" in from_config.description
+    torch.save({}, tmp_path / "checkpoint" / "pytorch_model.bin")
+    (tmp_path / "checkpoint" / "model.safetensors").unlink()
+    with pytest.raises(TargetError, match="cannot be loaded"):
+        load(describe("llama", weights=tmp_path / "checkpoint")[0])
