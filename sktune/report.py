@@ -122,7 +122,7 @@ def report_markdown(result: SearchResult) -> str:
         f"**{verdict_line(result)}**\n",
         f"{summary['trials']} trials: {summary['complete']} complete; pruned: {pruned}.\n",
         f"Space: {result.facts.get('space_size', '?')} plans. Time: {result.facts.get('seconds', 0.0):.0f} s, "
-        + f"of which the final comparison {result.facts.get('final_seconds', 0.0):.0f} s.\n",
+         f"of which the final comparison {result.facts.get('final_seconds', 0.0):.0f} s.\n",
     ]
     if result.final:
         parts += ["## Final comparison\n", _FINAL_NOTE, _final_table(result), _ties(result)]

@@ -116,9 +116,11 @@ def run(request: Request, listener: Listener = lambda event: None) -> SearchResu
     sampler = sampler_factory(request.sampler)
     with locked(folder):
         study = TuningStudy.open(name, request.storage or sqlite_url(folder.resolve()), create=True)
-        study.check_fingerprint(fingerprint(spec, wanted, BACKEND))
-        search = _Search(request, spec, wanted, study, folder, listener)
-        if study.finished() < request.trials or study.facts.get("final_trials") != study.finished():
+        made_with = fingerprint(spec, wanted, BACKEND)
+        study.check_fingerprint(made_with)
+        search = _Search(request, spec, wanted, study, folder, made_with, listener)
+        is_complete = study.finished() >= request.trials or study.facts.get("exhausted", False)
+        if not is_complete or study.facts.get("final_trials") != study.finished():
             with (
                 _stoppable() as stop,
                 Supervisor(
@@ -142,10 +144,11 @@ class _Search:
         space_spec: SpaceSpec,
         study: TuningStudy,
         folder: Path,
+        made_with: Mapping[str, str],
         listener: Listener,
     ) -> None:
         self._request, self._spec, self._space_spec = request, spec, space_spec
-        self._study, self._folder, self._emit = study, folder, listener
+        self._study, self._folder, self._made_with, self._emit = study, folder, made_with, listener
 
     def run(self, supervisor: Supervisor, sampler: Any, stop: _Stop) -> None:
         """Run the trials that are missing, then the final comparison."""
@@ -155,13 +158,17 @@ class _Search:
         opened = supervisor.open()
         space = bind_space(self._space_spec, opened.layout, self._spec.device)
         self._check_layout(opened.layout)
-        self._study.remember(description=opened.description, space_size=str(space.size))
+        # Only now: a space that does not fit the model must leave a study that the mended one can use.
+        self._study.remember(
+            fingerprint=dict(self._made_with), description=opened.description, space_size=str(space.size)
+        )
         self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
                     "seconds": time.perf_counter() - began})  # fmt: skip
         self._study.queue(space.starting_points)
         while self._study.finished() < self._request.trials:
             self._stop_if_asked(stop)
             if self._is_exhausted(space):
+                self._study.remember(exhausted=True)
                 break
             self._trial(supervisor, space, sampler)
             self._give_up_if_hopeless()
@@ -203,7 +210,16 @@ class _Search:
         self._emit({"event": "final_started", "finalists": [record.number for record in finalists]})
         began = time.perf_counter()
         plans = [(str(record.number), record.plan) for record in finalists]
-        rows, samples = supervisor.final(plans, lambda stage: self._emit({"event": "final_stage", "stage": stage}))
+
+        def report_stage(stage: str) -> None:
+            self._emit({"event": "final_stage", "stage": stage})
+
+        try:
+            rows, samples = supervisor.final(plans, report_stage)
+        except BackendError as failure:
+            # Compiling the whole step is the user's alternative, not ours: its failure must not cost them the answer.
+            logger.warning("%s; comparing again without torch.compile of the whole step", failure)
+            rows, samples = supervisor.final(plans, report_stage, references=False)
         self._study.remember(
             final=_final_facts(rows, samples),
             final_seconds=time.perf_counter() - began,

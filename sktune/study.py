@@ -124,15 +124,12 @@ class TuningStudy:
                 self._study.set_user_attr(_PREFIX + key, value)
 
     def check_fingerprint(self, fingerprint: Mapping[str, str]) -> None:
-        """Store the fingerprint of a new study, or compare it with the stored one.
+        """Compare a fingerprint with the stored one; a study that has none yet takes any.
 
         Raises:
             StudyError: they differ; the message has both.
         """
-        stored = self.facts.get("fingerprint")
-        if stored is None:
-            self.remember(fingerprint=dict(fingerprint))
-            return
+        stored = self.facts.get("fingerprint") or fingerprint
         for key in sorted({*stored, *fingerprint}):
             if stored.get(key) != fingerprint.get(key):
                 raise StudyError(

@@ -136,15 +136,18 @@ class Supervisor:
         raise BackendError("the worker ended its answer early; see its log")
 
     def final(
-        self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None]
+        self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None], *, references: bool = True
     ) -> tuple[list[FinalRow], list[list[float]]]:
         """Compare the finalists; returns the rows, and the samples in seconds of those that were timed.
+
+        ``references`` adds what a user has without sktune: the model uncompiled, and torch.compile.
 
         Raises:
             BackendError: the worker does not survive the comparison.
         """
         self.open()
-        request = {"do": "final", "plans": [[name, plan.to_dict()] for name, plan in plans]}
+        entries = [[name, plan.to_dict()] for name, plan in plans]
+        request = {"do": "final", "plans": entries, "references": references}
         try:
             for message in self._ask(**request, log=str(self._log("final.log"))):
                 if "stage" in message:

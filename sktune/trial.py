@@ -125,8 +125,10 @@ class Judge:
             samples = latency.measure(contenders, budget, rng, self._clock, _is_slower)
         return latency.compare(samples, 1, rng)
 
-    def final(self, plans: Sequence[tuple[str, Plan]], report: Report) -> tuple[list[Finalist], list[list[float]]]:
-        """Compile and verify the finalists and the references again, and measure all of them in turn.
+    def final(
+        self, plans: Sequence[tuple[str, Plan]], report: Report, *, references: bool
+    ) -> tuple[list[Finalist], list[list[float]]]:
+        """Compile and verify the finalists again, and the ``references`` if asked, and measure all of them in turn.
 
         Returns the rows, the baseline first and the plans in the given order, and each timed row's samples in
         seconds. Rows that do not run come last.
@@ -140,7 +142,7 @@ class Judge:
                 steps.append((name, compiled.step, compiled.code_digest))
             except CompileError as failure:
                 broken.append(Finalist(name, None, f"does not compile: {failure}", False))
-        for name, make in self._backend.references().items():
+        for name, make in self._backend.references().items() if references else ():
             report("compile")
             try:
                 steps.append((name, make(), ""))

@@ -49,6 +49,10 @@ class Session:
             except SktuneError as failure:
                 traceback.print_exc()
                 self.answer(error=type(failure).__name__, message=str(failure))
+            except Exception as failure:
+                traceback.print_exc()
+                first = str(failure).strip().partition("\n")[0][:300]
+                self.answer(error="BackendError", message=f"{type(failure).__name__}: {first}; see {request['log']}")
 
     def do_open(self, request: Mapping[str, Any]) -> None:
         """Load the model, trace its layout, capture and record the baseline."""
@@ -92,7 +96,7 @@ class Session:
         from sktune.plan import Plan
 
         plans = [(name, Plan.from_dict(plan)) for name, plan in request["plans"]]
-        rows, samples = self._judge.final(plans, self._stage)
+        rows, samples = self._judge.final(plans, self._stage, references=request["references"])
         self.answer(final=[asdict(row) for row in rows], samples=samples)
 
     def _stage(self, name: str) -> None:

@@ -153,6 +153,7 @@ def test_infeasible_trials_count_as_bad(url: str) -> None:
 
 def test_another_fingerprint_is_refused_with_both_shown(url: str) -> None:
     """Figures of two machines are not mixed."""
+    opened(url).remember(fingerprint={"torch": "2.13", "device": "A"})
     opened(url).check_fingerprint({"torch": "2.13", "device": "A"})
     with pytest.raises(StudyError, match=r"device 'A', but now it is 'B'.*--study"):
         opened(url).check_fingerprint({"torch": "2.13", "device": "B"})
