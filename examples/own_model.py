@@ -32,9 +32,10 @@ class Attention(nn.Module):
         query, key, value = self.qkv(hidden).view(BATCH, 1, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
         self.keys.index_copy_(2, position, key)
         self.values.index_copy_(2, position, value)
-        visible = torch.arange(CACHE_TOKENS, device=hidden.device) <= position
+        visible = (torch.arange(CACHE_TOKENS, device=hidden.device) <= position)[None, :]
         attended = F.scaled_dot_product_attention(query, self.keys, self.values, attn_mask=visible)
-        return self.out(attended.transpose(1, 2).reshape(BATCH, 1, HIDDEN))
+        output: torch.Tensor = self.out(attended.transpose(1, 2).reshape(BATCH, 1, HIDDEN))
+        return output
 
 
 class FeedForward(nn.Module):
@@ -48,7 +49,8 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map (batch, 1, hidden) to the same shape."""
-        return self.down(F.silu(self.gate(hidden)) * self.up(hidden))
+        output: torch.Tensor = self.down(F.silu(self.gate(hidden)) * self.up(hidden))
+        return output
 
 
 class Block(nn.Module):
@@ -64,7 +66,8 @@ class Block(nn.Module):
     def forward(self, hidden: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         """Add attention and feed-forward to the residual stream."""
         hidden = hidden + self.attention(self.attention_norm(hidden), position)
-        return hidden + self.feed_forward(self.feed_forward_norm(hidden))
+        output: torch.Tensor = hidden + self.feed_forward(self.feed_forward_norm(hidden))
+        return output
 
 
 class Decoder(nn.Module):

@@ -30,7 +30,7 @@ app = typer.Typer(
 Model = Annotated[
     str,
     typer.Option(
-        help="A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with a config.json, or path/to/file.py:function."
+        help="A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with config.json, or path/to/file.py:function."
     ),
 ]
 Runs = Annotated[Path, typer.Option(help="Folder that holds the studies.")]

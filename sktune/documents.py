@@ -1,7 +1,7 @@
 """YAML documents that people write: read safely, checked, and mistakes located by file, line and key."""
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -102,9 +102,16 @@ def _locate(node: yaml.Node | None, keys: list[Any]) -> tuple[int, list[Any]]:
 
 
 def _keys_at(schema: type[Document], path: list[Any]) -> list[str]:
-    current: Any = schema
+    current: type[Document] | None = schema
     for key in path:
-        field = getattr(current, "model_fields", {}).get(key)
-        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
-        current = next((c for c in candidates if isinstance(c, type) and issubclass(c, Document)), None)
-    return list(getattr(current, "model_fields", {}))
+        if current is not None and isinstance(key, str):
+            field = current.model_fields.get(key)
+            current = _document_in(field.annotation) if field else None
+    return list(current.model_fields) if current else []
+
+
+def _document_in(annotation: Any) -> type[Document] | None:
+    """Return the document class inside an annotation such as ``list[Scope] | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, Document):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _document_in(part))), None)

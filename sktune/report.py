@@ -121,8 +121,7 @@ def report_markdown(result: SearchResult) -> str:
         f"{_cell(result.facts.get('description', ''))}\n",
         f"**{verdict_line(result)}**\n",
         f"{summary['trials']} trials: {summary['complete']} complete; pruned: {pruned}.\n",
-        f"Space: {result.facts.get('space_size', '?')} plans. Time: {result.facts.get('seconds', 0.0):.0f} s, "
-         f"of which the final comparison {result.facts.get('final_seconds', 0.0):.0f} s.\n",
+        f"Space: {result.facts.get('space_size', '?')} plans. {_time_spent(result)}\n",
     ]
     if result.final:
         parts += ["## Final comparison\n", _FINAL_NOTE, _final_table(result), _ties(result)]
@@ -144,6 +143,11 @@ sktune.apply(model, "best_plan.yaml")
 step = torch.compile(decode_step, backend="sktune", fullgraph=True, dynamic=False)
 ```
 """
+
+
+def _time_spent(result: SearchResult) -> str:
+    whole, final = result.facts.get("seconds", 0.0), result.facts.get("final_seconds", 0.0)
+    return f"Time: {whole:.0f} s, of which the final comparison {final:.0f} s."
 
 
 def final_rows(result: SearchResult) -> list[tuple[str, str, str, str, str]]:

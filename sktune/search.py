@@ -272,8 +272,8 @@ def bind_space(spec: SpaceSpec, layout: Layout, device: str) -> SearchSpace:
 
 def _all_options(device: str) -> dict[str, tuple[Option, ...]]:
     """Return every option of the backend for a space that lists none, exact values first."""
-    exact = {"emulate_precision_casts": True, "matmul": "aten", "reductions": "aten"}
-    options = {}
+    exact: dict[str, Option] = {"emulate_precision_casts": True, "matmul": "aten", "reductions": "aten"}
+    options: dict[str, tuple[Option, ...]] = {}
     for name, option in OPTIONS[BACKEND].items():
         if device in option.devices:
             first = exact.get(name, option.default)

@@ -160,7 +160,7 @@ def bind(spec: SpaceSpec, layout: Layout, options: Mapping[str, tuple[Option, ..
     space = SearchSpace(layout, choices, used, spec.untied)
     points = [_starting_point(space, name, pattern) for name, pattern in spec.starting_points.items()]
     if not points:
-        points = [_starting_point(space, name, pattern) for name, pattern in _generic_points(layout).items()]
+        points = [_starting_point(space, name, pattern) for name, pattern in _generic_points(space).items()]
     return SearchSpace(layout, choices, used, spec.untied, _distinct(space, points))
 
 
@@ -213,26 +213,28 @@ def _matches(parameter: str, pattern: str) -> bool:
     return in_group and fnmatchcase(rest, key)
 
 
-def _generic_points(layout: Layout) -> dict[str, dict[str, Option]]:
+def _generic_points(space: SearchSpace) -> dict[str, dict[str, Option]]:
     """Return the scope guide's choices as far as the units' names tell them (seeds/000, "Scope 决策树")."""
+    layout = space.layout
+    keys = dict.fromkeys(key for keys in layout.kinds.values() for key in keys)
+    attention = [key for key in keys if "attn" in key.lower() or "attention" in key.lower()]
+    inside = layout.kinds.get("moe", ())
+    experts = [key for key in inside if any(word in key.lower() for word in ("mlp", "moe", "expert", "ffn"))]
+    limits = sorted(space.choices.get(LAYERS_PER_SCOPE, ()), key=_limit)
+    narrow: dict[str, Option] = {LAYERS_PER_SCOPE: limits[0]} if limits else {}
+    wide: dict[str, Option] = {LAYERS_PER_SCOPE: limits[-1]} if limits else {}
     points: dict[str, dict[str, Option]] = {}
-    keys = [key for keys in layout.kinds.values() for key in keys]
-    attention = [key for key in dict.fromkeys(keys) if "attn" in key.lower() or "attention" in key.lower()]
-    experts = list(layout.kinds.get("moe", ()))
-    experts = [key for key in experts if any(word in key.lower() for word in ("mlp", "moe", "expert", "ffn"))]
     if attention:
         points["attention only"] = {f"{ANY_KIND}.{key}": NEW for key in attention}
     if experts:
         points["MoE only"] = {f"moe.{key}": JOIN for key in experts}
     if attention and experts:
         points["attention + MoE"] = points["MoE only"] | points["attention only"]
-    across: dict[str, Option] = {LAYERS_PER_SCOPE: "all"} if len(layout.layers) > 1 else {}
     if layout.layers:
-        each: dict[str, Option] = {LAYERS_PER_SCOPE: 1} if len(layout.layers) > 1 else {}
-        points["each layer"] = {f"{ANY_KIND}.*": JOIN} | each
-        points["all layers"] = {f"{ANY_KIND}.*": JOIN} | across
+        points["each layer"] = {f"{ANY_KIND}.*": JOIN, **narrow}
+        points["all layers"] = {f"{ANY_KIND}.*": JOIN, **wide}
     if any(unit.layer is None for unit in layout.units):
-        points["whole step"] = {"*.*": JOIN} | across
+        points["whole step"] = {"*.*": JOIN, **wide}
     return points
 
 

@@ -72,7 +72,7 @@ def _followers(shape: _Shape) -> Iterator[_Shape]:
 def _count_borders(segments: Sequence[Segment], shapes: Mapping[str, _Shape], limits: Sequence[float]) -> int:
     """Return how many sets of crossed borders the first units' choices and the limits can make."""
     free = [name for name, shape in shapes.items() if shape.starts_in]
-    seen = set()
+    seen: set[tuple[bool, ...]] = set()
     for joins in product((False, True), repeat=len(free)):
         joining = {name for name, join in zip(free, joins, strict=True) if join}
         seen.update(_crossed(segments, shapes, joining, limit) for limit in limits)

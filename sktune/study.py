@@ -292,7 +292,7 @@ def _storage(url: str) -> RDBStorage:
         if not url.startswith("sqlite"):
             return RDBStorage(url)
         storage = RDBStorage(url, engine_kwargs={"connect_args": {"timeout": LOCK_WAIT_S}})
-    except (ValueError, ImportError) as failure:
+    except (ValueError, ImportError, sqlalchemy.exc.ArgumentError) as failure:
         reason = str(failure).strip().partition("\n")[0]
         raise StudyError(f"--storage {url}: {reason}; give a URL such as sqlite:///study.db") from failure
     # Readers do not wait for the writer, and a commit does not wait for the disk: a killed process loses nothing,

@@ -58,7 +58,7 @@ def _record_calls(target: Target, inputs: Sequence[Any]) -> list[str]:
             target.decode_step(*inputs)
     except Exception as failure:
         raise TargetError(
-            f"the eager decode step fails: {type(failure).__name__}: {_one_line(failure)}; mend decode_step or its inputs"
+            f"the eager decode step fails: {type(failure).__name__}: {_one_line(failure)}; mend the step or its inputs"
         ) from failure
     finally:
         for handle in handles:

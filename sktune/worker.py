@@ -49,7 +49,7 @@ class Session:
             except SktuneError as failure:
                 traceback.print_exc()
                 self.answer(error=type(failure).__name__, message=str(failure))
-            except Exception as failure:
+            except Exception as failure:  # noqa: BLE001 - the supervisor must hear of it, whatever it is
                 traceback.print_exc()
                 first = str(failure).strip().partition("\n")[0][:300]
                 self.answer(error="BackendError", message=f"{type(failure).__name__}: {first}; see {request['log']}")

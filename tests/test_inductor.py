@@ -151,7 +151,8 @@ def test_a_plan_is_applied_to_a_part_of_the_model_and_refused_elsewhere() -> Non
     wrapped.inner = target.module
     for tree in (target.module, wrapped):
         sktune.apply(tree, ATTENTION).take_off()
-    sktune.apply(target.module.blocks, Plan((Scope("blocks.0.attention", "blocks.0.attention"),))).take_off()
+    blocks = target.module.get_submodule("blocks")
+    sktune.apply(blocks, Plan((Scope("blocks.0.attention", "blocks.0.attention"),))).take_off()
     with pytest.raises(PlanError, match=r"does not fit this model.*blocks.0.attention"):
         sktune.apply(faulty.Stack(), ATTENTION)
 

@@ -63,7 +63,7 @@ def test_measuring_stops_when_the_interval_is_narrow_or_the_budget_spent() -> No
     _, _, few = speedup(Machine(), 0.010, 0.009, Budget(halfwidth=0.05, seconds=30))
     _, _, many = speedup(Machine(), 0.010, 0.009, Budget(halfwidth=0.0001, seconds=3))
     assert few == Budget().least_rounds
-    assert few < many < 3 / 0.019
+    assert few < many <= 3 / 0.019 + Budget().rounds_at_once
 
 
 def test_preparation_is_not_timed() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sktune.backends.options import option_defaults
 from sktune.errors import SpaceError
 from sktune.layout import Layout
 from sktune.plan import Plan
@@ -132,7 +133,7 @@ def test_every_preset_loads_and_starts_from_legal_distinct_plans(name: str) -> N
     kinds = ("dense", "moe") if name == "deepseek-v3" else ("moe",) if name.endswith("moe") else ("dense",)
     layout = decoder_layout(kinds * 2)
     options = {key: tuple(values) for key, values in spec.options["inductor"]["cpu"].items()}
-    space = bind(spec, layout, options, {key: values[1] for key, values in options.items()})
+    space = bind(spec, layout, options, option_defaults("inductor"))
     plans = [space.plan(point.values) for point in space.starting_points]
     assert len(set(plans)) == len(plans) == len(spec.starting_points)
     for plan in plans:

@@ -90,7 +90,8 @@ class Twice(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (.., 4) to the same shape."""
-        return self.twice(self.once(self.twice(x)))
+        out: torch.Tensor = self.twice(self.once(self.twice(x)))
+        return out
 
 
 def simple(module: nn.Module, fails: bool = False) -> Target:
@@ -154,7 +155,7 @@ def test_published_configurations_are_known_to_transformers() -> None:
             values = preset.model.configuration(scale)
             config = AutoConfig.for_model(preset.model.model_type, **values)
             reference = AutoConfig.for_model(preset.model.model_type)
-            for key in values:
+            for key in values.keys() - {"head_dim"}:  # read where it is set, declared nowhere
                 assert hasattr(reference, key), f"{name}: {key}"
             assert config.num_hidden_layers == values["num_hidden_layers"]
 

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -60,7 +61,7 @@ class RegionCache:
         # Other regions consist of many kernels, which Inductor builds on all cores by itself.
         single_files = [hole for hole in missing.values() if hole.options.get("cpp_wrapper")]
         if self.has_built_wrapper:
-            compile_ahead([lambda hole=hole: _compile_region(hole.region, hole.options) for hole in single_files])
+            compile_ahead([partial(_compile_region, hole.region, hole.options) for hole in single_files])
         for key, hole in missing.items():
             self.compiled[key] = _compile_region(hole.region, hole.options)
         self.has_built_wrapper |= bool(single_files)  # from here on, helpers find the headers precompiled
@@ -219,13 +220,12 @@ def _compile_region(region: Region, options: Mapping[str, Option]) -> _CompiledR
             one_header(),
             _recorded_code() as code,
         ):
-            function = compile_fx(graph_module, list(inputs), ignore_shape_env=True)
+            compiled: Any = compile_fx(graph_module, list(inputs), ignore_shape_env=True)
     except MemoryError:
         raise
     except Exception as failure:
         raise CompileError(f"{type(failure).__name__}: {first_line(failure)}") from failure
-    if call is not None:
-        function = call(function)
+    function: Callable[..., Any] = call(compiled) if call else compiled
     if chosen["cuda_graph"]:
         function = CapturedRegion(function)
     return _CompiledRegion(function, hashlib.sha256("".join(sorted(code)).encode()).hexdigest())
@@ -236,7 +236,8 @@ def _frozen(
 ) -> tuple[fx.GraphModule, tuple[Any, ...], Callable[[Callable[..., Any]], Callable[..., Any]]]:
     """Turn the region's weights into attributes of its graph, where freezing finds them."""
     graph = fx.Graph()
-    graph.graph_copy(region.graph_module.graph, values := {})
+    values: dict[fx.Node, fx.Node] = {}
+    graph.graph_copy(region.graph_module.graph, values)
     output = next(node for node in region.graph_module.graph.nodes if node.op == "output")
     graph.output(fx.node.map_arg(output.args[0], values.__getitem__))
     frozen = fx.GraphModule(region.graph_module, graph)

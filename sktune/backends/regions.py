@@ -61,7 +61,8 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
         CompileError: a scope is opened twice, or not closed.
     """
     graph = fx.Graph()
-    graph.graph_copy(graph_module.graph, values := {})
+    values: dict[fx.Node, fx.Node] = {}
+    graph.graph_copy(graph_module.graph, values)
     output = next(node for node in graph_module.graph.nodes if node.op == "output")
     graph.output(fx.node.map_arg(output.args[0], values.__getitem__))
     starts: dict[str, tuple[int, Mapping[str, Option]]] = {}
@@ -159,7 +160,8 @@ def _replace(whole: fx.GraphModule, call: fx.Node, module: nn.Module) -> None:
 
 
 def _output(graph_module: fx.GraphModule) -> fx.Node:
-    return next(node for node in graph_module.graph.nodes if node.op == "output")
+    node: fx.Node = next(node for node in graph_module.graph.nodes if node.op == "output")
+    return node
 
 
 def _returns_tuple(graph_module: Any) -> bool:
@@ -168,7 +170,8 @@ def _returns_tuple(graph_module: Any) -> bool:
 
 def _region(piece: fx.GraphModule, call: fx.Node, real: Mapping[str, Any]) -> Region:
     graph = fx.Graph()
-    graph.graph_copy(piece.graph, values := {})
+    values: dict[fx.Node, fx.Node] = {}
+    graph.graph_copy(piece.graph, values)
     returned = fx.node.map_arg(_output(piece).args[0], values.__getitem__)
     graph.output(tuple(returned) if isinstance(returned, tuple | list) else (returned,))
     placeholders = [node for node in piece.graph.nodes if node.op == "placeholder"]

@@ -42,12 +42,13 @@ def from_folder(spec: TargetSpec) -> Target:
 
 def _read_config(folder: str) -> PreTrainedConfig:
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as failure:
         reason = str(failure).strip().partition("\n")[0]
         raise TargetError(
             f"{Path(folder) / 'config.json'} is not a configuration that transformers knows: {reason}"
         ) from failure
+    return config
 
 
 def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, batch: int, context: int) -> Target:

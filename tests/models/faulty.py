@@ -72,7 +72,8 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (2, hidden) to the same shape."""
-        return self.fault(self.mix(x)) * self.scale
+        out: torch.Tensor = self.fault(self.mix(x)) * self.scale
+        return out
 
 
 class Stack(nn.Module):
@@ -158,7 +159,8 @@ def not_deterministic() -> sktune.Target:
     model = Stack().requires_grad_(False)
 
     def step(x: torch.Tensor) -> torch.Tensor:
-        return model(x) + torch.rand_like(x)
+        out: torch.Tensor = model(x) + torch.rand_like(x)
+        return out
 
     def prefill(seed: int, steps: int) -> list[tuple[torch.Tensor]]:
         return [(torch.ones(TOKENS),) for _ in range(steps)]
