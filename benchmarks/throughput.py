@@ -89,6 +89,7 @@ def run_once(model: str, plan: Plan, out: Path) -> None:
 
     from sktune import verify
     from sktune.backends.inductor import InductorBackend
+    from sktune.targets.base import decode_inputs
     from sktune.targets.loading import load
     from sktune.tracing import trace_layout
 
@@ -97,7 +98,7 @@ def run_once(model: str, plan: Plan, out: Path) -> None:
     assert preset is not None
     target = load(spec)
     layout = trace_layout(target, preset.space)
-    backend = InductorBackend(target, layout, target.prefill(0, 1)[0])
+    backend = InductorBackend(target, layout, decode_inputs(target, 0, 1)[0])
     step = backend.compile(plan).step
     replays = verify.prepare(target)
     recordings = verify.record(target, step, replays)

@@ -16,7 +16,7 @@ from torch import nn
 from sktune.errors import SpaceError, TargetError, nearest
 from sktune.layout import Layer, Layout, Unit
 from sktune.space import SpaceSpec
-from sktune.targets.base import Snapshot, Target
+from sktune.targets.base import Snapshot, Target, decode_inputs
 
 TIMED_STEPS = 9
 _EXPERT_WORDS = ("expert", "moe")
@@ -31,7 +31,7 @@ def trace_layout(target: Target, spec: SpaceSpec) -> Layout:
         TargetError: the decode step fails, or runs no module of the tree.
         SpaceError: ``spec`` names units that did not run.
     """
-    inputs = target.prefill(0, 1)[0]
+    inputs = decode_inputs(target, 0, 1)[0]
     snapshot = Snapshot(target.state)
     calls = _record_calls(target, inputs)
     snapshot.restore()

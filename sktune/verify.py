@@ -8,7 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from sktune.backends.base import Step
-from sktune.targets.base import Inputs, Snapshot, Target
+from sktune.targets.base import Inputs, Snapshot, Target, decode_inputs
 
 STEPS = 8
 """Consecutive decode steps that are compared."""
@@ -70,8 +70,8 @@ def prepare(target: Target, seeds: Sequence[int] = SEEDS, steps: int = STEPS) ->
     """Run prefill once for each seed, eagerly, and keep what decoding starts from."""
     replays = []
     for seed in seeds:
-        inputs = target.prefill(seed, steps)
-        replays.append(Replay(seed, tuple(inputs[:steps]), Snapshot(target.state)))
+        inputs = decode_inputs(target, seed, steps)
+        replays.append(Replay(seed, inputs, Snapshot(target.state)))
     return tuple(replays)
 
 

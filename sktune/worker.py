@@ -61,6 +61,7 @@ class Session:
         from sktune.backends.inductor import InductorBackend
         from sktune.space import SpaceSpec
         from sktune.targets import TargetSpec
+        from sktune.targets.base import decode_inputs
         from sktune.targets.loading import load
         from sktune.tracing import trace_layout
         from sktune.trial import Judge
@@ -73,7 +74,7 @@ class Session:
         layout = trace_layout(target, SpaceSpec.model_validate(request["space"]))
         self.answer(opened={"layout": layout.to_dict(), "description": target.description or spec.name})
         self.answer(stage="capture")
-        backend = InductorBackend(target, layout, target.prefill(0, 1)[0])
+        backend = InductorBackend(target, layout, decode_inputs(target, 0, 1)[0])
         self._judge = Judge(target, backend, spec.device, spec.seed)
         self.answer(ready=True)
 

@@ -128,6 +128,10 @@ class InductorBackend:
 
     def _capture(self) -> Callable[..., Any]:
         def receive(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+            if self._marked is not None:
+                raise CompileError(
+                    "the decode step had to be captured again; keep shapes, strides and types of inputs and state fixed"
+                )
             self._marked = strip_marks(graph_module)
             self._example_inputs = example_inputs
             self._run = self._marked.graph_module.forward

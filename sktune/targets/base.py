@@ -35,6 +35,19 @@ class Target:
     description: str = ""
 
 
+def decode_inputs(target: Target, seed: int, steps: int) -> list[Inputs]:
+    """Run prefill and return the inputs of ``steps`` steps, laid out alike whatever they were sliced from.
+
+    A compiled step holds for one memory layout of its inputs.
+    """
+    inputs = target.prefill(seed, steps)[:steps]
+    return [tuple(_laid_out(value) for value in values) for values in inputs]
+
+
+def _laid_out(value: Any) -> Any:
+    return value.clone(memory_format=torch.contiguous_format) if isinstance(value, torch.Tensor) else value
+
+
 class Snapshot:
     """The state's values at one moment, so that a decode step can be replayed from there."""
 

@@ -144,7 +144,7 @@ def runs_out_of_memory() -> sktune.Target:
     def lower(x: Any) -> Any:
         held = []
         while True:
-            held.append(torch.ones(1 << 27))
+            held.append(torch.empty(1 << 30))  # 4 GiB each
 
     return _target(lower)
 
