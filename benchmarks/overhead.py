@@ -10,6 +10,7 @@ import argparse
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import sktune
 from sktune.fingerprint import device_name
@@ -28,31 +29,33 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         marks: dict[str, float] = {}
+        start: dict[str, float] = {}
 
-        def listen(event: dict[str, object]) -> None:
+        def listen(event: dict[str, Any]) -> None:
             marks.setdefault(str(event["event"]), time.perf_counter())
+            if event["event"] == "target_ready":
+                start.update(event["seconds"])
 
         began = time.perf_counter()
         result = sktune.search(arguments.model, trials=arguments.trials, runs=Path(folder), listener=listen)
         ended = time.perf_counter()
         print(f"{result.facts['description']}; {device_name('cpu')}\n")
-        print_table(result, began, marks, ended)
+        print_table(result, start, ended - began, ended - marks["final_started"])
         print_recompile(result, Request(arguments.model, arguments.trials), Path(folder))
 
 
-def print_table(result: SearchResult, began: float, marks: dict[str, float], ended: float) -> None:
-    """Print where the time went; the rest is what no row above it explains."""
+def print_table(result: SearchResult, start: dict[str, float], whole: float, final: float) -> None:
+    """Print where the time went; the rest is what no row above it explains, the start of two processes included."""
     outcomes = [record.outcome for record in result.trials if record.outcome]
     spent = {stage: sum(outcome.seconds.get(stage, 0.0) for outcome in outcomes) for stage in STAGES}
-    final = ended - marks["final_started"]
-    start = marks["trial_started"] - began
-    whole = ended - began
-    rest = whole - start - final - sum(spent.values())
+    outside = whole - start["baseline"] - final - sum(spent.values())
     rows = [
-        ("start: imports, model, prefill, capture, baseline", start),
+        ("baseline: capture, compile, verify", start["baseline"]),
         *((f"trials: {stage}", spent[stage]) for stage in STAGES),
         ("final comparison: compile, verify, measure", final),
-        ("everything else: proposals, storage, messages, files", rest),
+        ("outside of these", outside),
+        ("- of which imports, model, prefill, trace", start["load"]),
+        ("- of which proposals, storage, messages, files", outside - start["load"]),
         ("search", whole),
     ]
     print("| | s | share |\n| --- | ---: | ---: |")

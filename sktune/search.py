@@ -30,9 +30,6 @@ from sktune.verdict import MOST_FINALISTS
 logger = logging.getLogger(__name__)
 
 BACKEND = "inductor"
-HOPELESS_TRIALS = 12
-"""If none of so many trials is feasible, something is wrong with the model and not with the plans."""
-
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
 
@@ -163,7 +160,7 @@ class _Search:
             fingerprint=dict(self._made_with), description=opened.description, space_size=str(space.size)
         )
         self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
-                    "seconds": time.perf_counter() - began})  # fmt: skip
+                    "seconds": dict(opened.seconds)})  # fmt: skip
         self._study.queue(space.starting_points)
         while self._study.finished() < self._request.trials:
             self._stop_if_asked(stop)
@@ -171,7 +168,6 @@ class _Search:
                 self._study.remember(exhausted=True)
                 break
             self._trial(supervisor, space, sampler)
-            self._give_up_if_hopeless()
         self._final(supervisor, stop)
         self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
 
@@ -241,20 +237,6 @@ class _Search:
             return False
         self._emit({"event": "space_exhausted", "plans": len(distinct)})
         return True
-
-    def _give_up_if_hopeless(self) -> None:
-        records = [record for record in self._study.records() if record.outcome]
-        if len(records) < HOPELESS_TRIALS or len(records) >= self._request.trials:
-            return
-        outcomes = [record.outcome for record in records if record.outcome]
-        if any(outcome.is_feasible for outcome in outcomes):
-            return
-        smallest = min(records, key=lambda record: len(record.plan.scopes))
-        assert smallest.outcome is not None
-        raise BackendError(
-            f"none of the first {len(records)} plans is feasible; the smallest, trial {smallest.number}, is pruned for "
-            f"{smallest.outcome.reason}: {smallest.outcome.detail}; see {self._folder / smallest.outcome.log}"
-        )
 
     def _stop_if_asked(self, stop: _Stop) -> None:
         if stop.requested:

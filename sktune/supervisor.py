@@ -32,10 +32,17 @@ LEAST_RUN_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a worker found when it loaded the target."""
+    """What a worker found when it loaded the target.
+
+    Attributes:
+        layout: of the traced decode step.
+        description: what is tuned, in one line.
+        seconds: ``load`` (imports, model, prefill, trace) and ``baseline`` (capture, compile, verify).
+    """
 
     layout: Layout
     description: str
+    seconds: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,15 +202,12 @@ class Supervisor:
         logger.info("started worker %d", self._process.pid)
 
     def _open(self) -> Opened:
-        found: Opened | None = None
         request = {"do": "open", "spec": asdict(self._spec), "space": self._space.model_dump(mode="json")}
         try:
             for message in self._ask(**request, log=str(self._log("worker.log"))):
                 if "opened" in message:
                     values = message["opened"]
-                    found = Opened(Layout.from_dict(values["layout"]), values["description"])
-                if "ready" in message and found:
-                    return found
+                    return Opened(Layout.from_dict(values["layout"]), values["description"], values["seconds"])
         except (_DeadlineError, _WorkerDiedError) as failure:
             self.stop()
             raise BackendError(

@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -56,6 +57,7 @@ class Session:
 
     def do_open(self, request: Mapping[str, Any]) -> None:
         """Load the model, trace its layout, capture and record the baseline."""
+        began = time.perf_counter()
         import torch
 
         from sktune.backends.inductor import InductorBackend
@@ -68,15 +70,18 @@ class Session:
 
         torch.set_grad_enabled(False)
         spec = TargetSpec(**request["spec"])
-        self.answer(stage="load")
         target = load(spec)
-        self.answer(stage="trace")
         layout = trace_layout(target, SpaceSpec.model_validate(request["space"]))
-        self.answer(opened={"layout": layout.to_dict(), "description": target.description or spec.name})
-        self.answer(stage="capture")
+        loaded = time.perf_counter()
         backend = InductorBackend(target, layout, decode_inputs(target, 0, 1)[0])
         self._judge = Judge(target, backend, spec.device, spec.seed)
-        self.answer(ready=True)
+        self.answer(
+            opened={
+                "layout": layout.to_dict(),
+                "description": target.description or spec.name,
+                "seconds": {"load": loaded - began, "baseline": time.perf_counter() - loaded},
+            }
+        )
 
     def do_trial(self, request: Mapping[str, Any]) -> None:
         """Judge one plan."""

@@ -88,6 +88,9 @@ class InductorBackend:
     def __init__(self, target: Target, layout: Layout, inputs: Inputs) -> None:
         self._target, self._inputs = target, inputs
         self._snapshot = Snapshot(target.state)
+        for tensor in target.state.values():
+            # A CUDA graph reads and writes the state in place; it tells state from activations by this mark.
+            torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - transformers' caches are marked so as well
         self._regions = RegionCache()
         self._marks = put_on_each(target.module, tuple(unit.name for unit in layout.units))
         self._run: Callable[..., Any] | None = None
