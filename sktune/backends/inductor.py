@@ -6,10 +6,12 @@ that ``TORCHINDUCTOR_CACHE_DIR`` names: with the same folder, the same plan is t
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -40,6 +42,9 @@ MAX_AUTOTUNE = {"max_autotune": True, "coordinate_descent_tuning": True}
 
 QUICK_BUILD = {"aot_inductor.enable_line_tables": False}
 """Debug line tables are a third of the C++ compiler's time (28.6 s against 19.8 s for one scope over 4 layers)."""
+
+_ADDRESS = re.compile(r"(?<=\)) [0-9a-f]{9,16}$| at 0x[0-9a-f]+", re.MULTILINE)
+"""Addresses in comments and messages of generated code: of frozen weights, and of Inductor's own functions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,13 +274,14 @@ def _frozen(
 
 @contextmanager
 def _recorded_code() -> Iterator[list[str]]:
-    """Collect the keys of the code modules that Inductor loads: hashes of their source."""
-    keys: list[str] = []
+    """Collect digests of the code modules that Inductor loads, whether it made them now or earlier."""
+    digests: list[str] = []
     load = PyCodeCache.load_by_key_path
 
-    def recorded(key: str, *arguments: Any, **keywords: Any) -> Any:
-        keys.append(key)
-        return load(key, *arguments, **keywords)
+    def recorded(key: str, path: str, *arguments: Any, **keywords: Any) -> Any:
+        source = _ADDRESS.sub("", Path(path).read_text(encoding="utf-8"))
+        digests.append(hashlib.sha256(source.encode()).hexdigest())
+        return load(key, path, *arguments, **keywords)
 
     with patch.object(PyCodeCache, "load_by_key_path", recorded):
-        yield keys
+        yield digests
