@@ -15,7 +15,7 @@ from typing import Any
 import sktune
 from sktune.fingerprint import device_name
 from sktune.result import SearchResult
-from sktune.search import Request
+from sktune.search_loop import Request
 from sktune.supervisor import Supervisor
 
 STAGES = ("compile", "verify", "measure")

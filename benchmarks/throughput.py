@@ -21,7 +21,7 @@ from pathlib import Path
 import sktune
 from sktune.fingerprint import device_name
 from sktune.plan import Plan
-from sktune.search import Request
+from sktune.search_loop import Request
 
 TIMED_STEPS = 100
 

@@ -4,36 +4,44 @@ result = sktune.search("deepseek-v3", trials=40)
 sktune.apply(model, result.best_plan)
 """
 
+import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sktune.errors import SktuneError
 from sktune.plan import Plan, Scope
-from sktune.plan_file import read_plan
-from sktune.result import SearchResult
-from sktune.search import Listener, Request, run
 
-if TYPE_CHECKING:  # importing torch takes seconds, and most commands do without it
+if TYPE_CHECKING:
     from torch import nn
 
     from sktune.marks import MarkedModel
+    from sktune.plan_file import read_plan
+    from sktune.result import SearchResult
     from sktune.targets.base import Target
+
+# Imported when they are asked for: torch takes seconds, and a worker needs no Optuna.
+_LATE = {"SearchResult": "sktune.result", "Target": "sktune.targets.base", "read_plan": "sktune.plan_file"}
 
 __all__ = ["Plan", "Scope", "SearchResult", "SktuneError", "Target", "apply", "read_plan", "search"]
 
 
-def search(model: str, *, trials: int = 40, listener: Listener = lambda event: None, **options: Any) -> SearchResult:
+def search(
+    model: str, *, trials: int = 40, listener: Callable[[dict[str, Any]], None] = lambda event: None, **options: Any
+) -> "SearchResult":
     """Search as ``sktune search`` does, and return the study's result.
 
     Args:
         model: a preset, a folder with a ``config.json``, or ``file.py:function``.
         trials: total of the study.
         listener: called with each event.
-        options: the other fields of ``sktune.search.Request``.
+        options: the other fields of ``sktune.search_loop.Request``.
 
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C.
     """
+    from sktune.search_loop import Request, run
+
     return run(Request(model, trials, **options), listener)
 
 
@@ -51,13 +59,12 @@ def apply(module: "nn.Module", plan: Plan | Path | str) -> "MarkedModel":
         PlanError: the file is no plan, or the plan does not fit the module.
     """
     from sktune.marks import put_on
+    from sktune.plan_file import read_plan
 
     return put_on(module, plan if isinstance(plan, Plan) else read_plan(Path(plan)))
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Target":
-        from sktune.targets.base import Target
-
-        return Target
+    if name in _LATE:
+        return getattr(importlib.import_module(_LATE[name]), name)
     raise AttributeError(f"module 'sktune' has no attribute {name!r}")

@@ -15,7 +15,7 @@ from sktune import report as reports
 from sktune.agent import print_event
 from sktune.errors import BadInputError, InterruptedSearchError, SktuneError
 from sktune.result import SearchResult, result_of
-from sktune.search import Request, run
+from sktune.search_loop import Request, run
 from sktune.study import TuningStudy, folder_name, sqlite_url
 from sktune.view import LiveView, PlainView, result_table
 

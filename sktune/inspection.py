@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from sktune.layout import Layout
-from sktune.search import Request, bind_space, space_spec
+from sktune.search_loop import Request, bind_space, space_spec
 from sktune.space import SearchSpace
 from sktune.targets.loading import load
 from sktune.tracing import trace_layout

@@ -60,19 +60,21 @@ class Session:
         began = time.perf_counter()
         import torch
 
-        from sktune.backends.inductor import InductorBackend
         from sktune.space import SpaceSpec
         from sktune.targets import TargetSpec
         from sktune.targets.base import decode_inputs
         from sktune.targets.loading import load
         from sktune.tracing import trace_layout
-        from sktune.trial import Judge
 
         torch.set_grad_enabled(False)
         spec = TargetSpec(**request["spec"])
         target = load(spec)
         layout = trace_layout(target, SpaceSpec.model_validate(request["space"]))
         loaded = time.perf_counter()
+        # Importing Inductor belongs to compiling, as it does for any first torch.compile.
+        from sktune.backends.inductor import InductorBackend
+        from sktune.trial import Judge
+
         backend = InductorBackend(target, layout, decode_inputs(target, 0, 1)[0])
         self._judge = Judge(target, backend, spec.device, spec.seed)
         self.answer(

@@ -15,9 +15,11 @@ ORDER = [
     "presets", "targets", "targets.base", "targets.causal_lm", "targets.loading",
     "marks", "tracing",
     "backends", "backends.options", "backends.base", "backends.regions", "backends.numerics", "backends.building",
+    "backends.cpp_wrapper",
     "backends.cuda_graph", "backends.inductor",
     "verify", "latency", "verdict", "trial", "fingerprint", "worker", "supervisor",
-    "samplers", "samplers.distinct", "study", "result", "report", "search", "inspection", "", "agent", "view", "cli",
+    "samplers", "samplers.distinct", "study", "result", "report", "search_loop", "inspection", "",
+    "agent", "view", "cli",
 ]  # fmt: skip
 
 

@@ -1,35 +1,19 @@
-"""Building code faster than Inductor does by itself, with the same code as the result."""
+"""Compiling several regions at once, on all cores."""
 
 import gc
 import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from unittest.mock import patch
+from collections.abc import Callable, Sequence
 
 import torch
-from torch._inductor import codecache
 from torch._inductor import config as inductor_config
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 logger = logging.getLogger(__name__)
 
 HELPER_WAIT_S = 120.0
 """A helper that takes longer than this after our own share is done is given up: we compile its share ourselves."""
-
-WRAPPER_HEADERS = (
-    "torch/csrc/inductor/cpp_wrapper/cpu.h",
-    "ATen/core/dispatch/Dispatcher.h",
-    "ATen/core/ivalue.h",
-    "ATen/core/jit_type.h",
-    "torch/csrc/inductor/aoti_torch/utils.h",
-    "torch/csrc/inductor/cpp_prefix.h",
-)
-"""What a C++ wrapper with calls of ATen operators includes. Inductor precompiles only the first of them, and the
-compiler spends more than half its time on the others (7.2 s against 3.6 s for a region of one attention)."""
 
 
 def compile_ahead(tasks: Sequence[Callable[[], object]]) -> None:
@@ -82,31 +66,3 @@ def _end(child: int) -> None:
         os.waitpid(child, 0)
     except (ProcessLookupError, ChildProcessError):
         pass  # it has ended and was waited for
-
-
-@contextmanager
-def one_header() -> Iterator[None]:
-    """Have C++ wrappers precompile all headers that they include."""
-    if not hasattr(codecache, "_get_cpp_wrapper_header"):
-        yield
-        return
-    own = codecache._get_cpp_wrapper_header  # noqa: SLF001 - no public way
-
-    def header(device: str, aot_mode: bool = False) -> str:
-        if aot_mode or device != "cpu":
-            return str(own(device, aot_mode))
-        return str(_header_file())
-
-    with patch.object(codecache, "_get_cpp_wrapper_header", header):
-        yield
-
-
-def _header_file() -> Path:
-    path = Path(default_cache_dir()) / "sktune_wrapper.h"  # beside the headers that Inductor precompiles
-    text = "".join(f"#include <{name}>\n" for name in WRAPPER_HEADERS)
-    if not path.exists() or path.read_text() != text:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(text)
-        partial.replace(path)
-    return path

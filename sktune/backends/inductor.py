@@ -8,7 +8,7 @@ that ``TORCHINDUCTOR_CACHE_DIR`` names: with the same folder, the same plan is t
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,11 @@ from torch._inductor.compile_fx import compile_fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from sktune.backends import cpp_wrapper
 from sktune.backends.base import Compiled, CompileError, Step
-from sktune.backends.building import compile_ahead, one_header
+from sktune.backends.building import compile_ahead
 from sktune.backends.cuda_graph import CapturedRegion
-from sktune.backends.numerics import KeptOperators, kept_operators
+from sktune.backends.numerics import CacheIdentity, kept_operators
 from sktune.backends.options import check_option, option_defaults
 from sktune.backends.regions import Hole, MarkedGraph, Region, Span, cut, strip_marks
 from sktune.errors import BackendError
@@ -39,9 +40,6 @@ from sktune.targets.base import Inputs, Snapshot, Target
 MAX_AUTOTUNE = {"max_autotune": True, "coordinate_descent_tuning": True}
 """What ``torch.compile(mode="max-autotune")`` sets, but for CUDA graphs, which are an option of a scope."""
 
-
-QUICK_BUILD = {"aot_inductor.enable_line_tables": False}
-"""Debug line tables are a third of the C++ compiler's time (28.6 s against 19.8 s for one scope over 4 layers)."""
 
 _ADDRESS = re.compile(r"(?<=\)) [0-9a-f]{9,16}$| at 0x[0-9a-f]+", re.MULTILINE)
 """Addresses in comments and messages of generated code: of frozen weights, and of Inductor's own functions."""
@@ -69,7 +67,7 @@ class RegionCache:
             compile_ahead([partial(_compile_region, hole.region, hole.options) for hole in single_files])
         for key, hole in missing.items():
             self.compiled[key] = _compile_region(hole.region, hole.options)
-        self.has_built_wrapper |= bool(single_files)  # from here on, helpers find the headers precompiled
+        self.has_built_wrapper |= bool(single_files)  # from here on, helpers find the headers and the shims built
         return [self.compiled[identity(hole)] for hole in holes]
 
 
@@ -216,12 +214,14 @@ def _compile_region(region: Region, options: Mapping[str, Option]) -> _CompiledR
     graph_module, inputs, call = _frozen(region) if chosen["freezing"] else (region.graph_module, region.inputs, None)
     settings = {
         **MAX_AUTOTUNE,
-        **{key: value for key, value in QUICK_BUILD.items() if key in inductor_config.get_config_copy()},
+        **cpp_wrapper.SETTINGS,
         **({"max_autotune_gemm_backends": "ATEN", "max_autotune_gemm": False} if keep_matmuls else {}),
         "emulate_precision_casts": chosen["emulate_precision_casts"],
         "cpp_wrapper": chosen["cpp_wrapper"],
         "freezing": chosen["freezing"],
-        "post_grad_custom_post_pass": KeptOperators(keep_matmuls, keep_reductions),
+        "post_grad_custom_post_pass": CacheIdentity(
+            f"matmuls={keep_matmuls}-reductions={keep_reductions}-{cpp_wrapper.identity()}"
+        ),
     }
     try:
         with (
@@ -229,7 +229,7 @@ def _compile_region(region: Region, options: Mapping[str, Option]) -> _CompiledR
             tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))),
             inductor_config.patch(settings),
             kept_operators(keep_matmuls, keep_reductions),
-            one_header(),
+            cpp_wrapper.quick_wrapper(_device_type(inputs)) if chosen["cpp_wrapper"] else nullcontext(),
             _recorded_code() as code,
         ):
             compiled: Any = compile_fx(graph_module, list(inputs), ignore_shape_env=True)

@@ -28,11 +28,11 @@ REDUCTIONS = (
 _EXTERN_BY_CHOICE = ("mm", "addmm", "baddbmm")
 
 
-class KeptOperators(CustomGraphPass):
-    """Does nothing to a graph; makes Inductor's caches tell apart what was compiled with which operators kept."""
+class CacheIdentity(CustomGraphPass):
+    """Does nothing to a graph; makes Inductor's caches tell apart what was compiled under different rules of ours."""
 
-    def __init__(self, matmuls: bool, reductions: bool) -> None:
-        self._uuid = f"sktune-kept-1-matmuls={matmuls}-reductions={reductions}"
+    def __init__(self, rules: str) -> None:
+        self._uuid = f"sktune-2-{rules}"
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Leave ``graph`` as it is."""
