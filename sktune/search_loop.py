@@ -111,19 +111,17 @@ def run(request: Request, listener: Listener = lambda event: None) -> SearchResu
     name = request.study or f"{spec.name}-{BACKEND}-{spec.device}"
     folder = request.runs / folder_name(name)
     sampler = sampler_factory(request.sampler)
-    with locked(folder):
+    cache = (request.runs / "cache").resolve()
+    with locked(folder), Supervisor(spec, wanted, folder, cache, request.compile_timeout_s) as supervisor:
+        if not supervisor.has_run:
+            supervisor.start()  # its imports take as long as making a database
         study = TuningStudy.open(name, request.storage or sqlite_url(folder.resolve()), create=True)
         made_with = fingerprint(spec, wanted, BACKEND)
         study.check_fingerprint(made_with)
         search = _Search(request, spec, wanted, study, folder, made_with, listener)
         is_complete = study.finished() >= request.trials or study.facts.get("exhausted", False)
         if not is_complete or study.facts.get("final_trials") != study.finished():
-            with (
-                _stoppable() as stop,
-                Supervisor(
-                    spec, wanted, folder, (request.runs / "cache").resolve(), request.compile_timeout_s
-                ) as supervisor,
-            ):
+            with _stoppable() as stop:
                 search.run(supervisor, sampler, stop)
         result = result_of(study, folder)
         report.write(result, folder)
@@ -162,9 +160,9 @@ class _Search:
         self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
                     "seconds": dict(opened.seconds)})  # fmt: skip
         self._study.queue(space.starting_points)
-        while self._study.finished() < self._request.trials:
+        while (finished := self._study.finished()) < self._request.trials:
             self._stop_if_asked(stop)
-            if self._is_exhausted(space):
+            if finished >= space.size - 1 and self._is_exhausted(space):
                 self._study.remember(exhausted=True)
                 break
             self._trial(supervisor, space, sampler)

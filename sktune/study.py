@@ -95,6 +95,7 @@ class TuningStudy:
     def __init__(self, name: str, storage: BaseStorage, study: optuna.Study) -> None:
         self.name = name
         self._storage, self._study = storage, study
+        self._left_behind: list[Trial] | None = None
 
     @classmethod
     def open(cls, name: str, url: str, *, create: bool) -> "TuningStudy":
@@ -166,7 +167,9 @@ class TuningStudy:
         seen = {record.plan for record in records}
         with translated(self.name):
             self._study.sampler = DistinctSampler(space, sampler, seed, lambda: seen)
-            trial = self._left_behind() or self._study.ask()
+            if self._left_behind is None:
+                self._left_behind = self._orphans()
+            trial = self._left_behind.pop() if self._left_behind else self._study.ask()
             for name, choices in space.choices.items():
                 trial.suggest_categorical(name, choices)
             values = trial.params
@@ -207,15 +210,16 @@ class TuningStudy:
                 trial.report(latency_ms, step=0)
             self._study.tell(trial, state=TrialState.PRUNED)
 
-    def _left_behind(self) -> Trial | None:
-        """Return a trial whose process has died, under its own number."""
+    def _orphans(self) -> list[Trial]:
+        """Return trials whose process has died, under their own numbers, the first one last."""
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        for trial in running:
-            owner = trial.user_attrs.get(_PREFIX + "owner", {})
-            # The study's lock keeps other live processes of this host out.
-            if owner.get("host", socket.gethostname()) == socket.gethostname():
-                return Trial(self._study, trial._trial_id)  # noqa: SLF001 - no public way back to a running trial
-        return None
+        # The study's lock keeps other live processes of this host out.
+        here = socket.gethostname()
+        dead = [trial for trial in running if trial.user_attrs.get(_PREFIX + "owner", {}).get("host", here) == here]
+        return [
+            Trial(self._study, trial._trial_id)  # noqa: SLF001 - no public way back to a running trial
+            for trial in reversed(dead)
+        ]
 
 
 def _record(trial: FrozenTrial) -> TrialRecord:

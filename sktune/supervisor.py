@@ -98,6 +98,11 @@ class Supervisor:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def has_run(self) -> bool:
+        """Whether a worker was ever started in this study's folder."""
+        return (self._folder / "logs").exists()
+
     def open(self) -> Opened:
         """Load the model and record the baseline, unless a worker is ready.
 
@@ -106,7 +111,7 @@ class Supervisor:
             BackendError: the worker dies, or takes longer than an hour.
         """
         if self._process is None:
-            self._start()
+            self.start()
         if self._opened is None:
             self._opened = self._open()
         return self._opened
@@ -177,7 +182,8 @@ class Supervisor:
         os.close(self._answers)
         self._process, self._opened, self._buffer = None, None, b""
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start a worker, which imports what it needs while we go on."""
         requests_in, self._requests = os.pipe()
         self._answers, answers_out = os.pipe()
         environment = {

@@ -96,8 +96,6 @@ class Judge:
             if "verify" in seconds:
                 return Outcome(Reason.CRASHED, f"a step fails: {_describe(failure)}", seconds=seconds)
             return Outcome(Reason.COMPILE_FAILED, f"the first step fails: {_describe(failure)}", seconds=seconds)
-        finally:
-            gc.collect()
 
     def _judge(self, plan: Plan, report: Report, budget: Budget, seconds: dict[str, float]) -> Outcome:
         report("compile")

@@ -23,6 +23,7 @@ from sktune.errors import SktuneError
 
 logger = logging.getLogger(__name__)
 
+STARTED_S = time.perf_counter()
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MEMORY_SHARE = 0.9
 """Share of the memory that is free at the start which a worker may take before its allocations fail."""
@@ -57,7 +58,6 @@ class Session:
 
     def do_open(self, request: Mapping[str, Any]) -> None:
         """Load the model, trace its layout, capture and record the baseline."""
-        began = time.perf_counter()
         import torch
 
         from sktune.space import SpaceSpec
@@ -81,7 +81,7 @@ class Session:
             opened={
                 "layout": layout.to_dict(),
                 "description": target.description or spec.name,
-                "seconds": {"load": loaded - began, "baseline": time.perf_counter() - loaded},
+                "seconds": {"load": loaded - STARTED_S, "baseline": time.perf_counter() - loaded},
             }
         )
 
@@ -151,6 +151,9 @@ def main() -> None:
     faulthandler.enable()
     logging.basicConfig(level=logging.INFO)
     requests_in, answers_out = int(sys.argv[1]), int(sys.argv[2])
+    import sktune.targets.loading
+    import sktune.tracing  # noqa: F401 - what do_open needs is imported while the supervisor opens its storage
+
     with os.fdopen(requests_in, encoding="utf-8") as requests, os.fdopen(answers_out, "w", encoding="utf-8") as answers:
         Session(answers).serve(requests)
     # Compile pools and CUDA contexts may keep threads alive that nobody waits for.
