@@ -19,6 +19,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from unittest.mock import patch
 
 import sktune
 from sktune.fingerprint import device_name
@@ -95,16 +96,18 @@ def run_once(model: str, plan: Plan, out: Path) -> None:
     from sktune.targets.loading import load
     from sktune.tracing import trace_layout
 
-    cpp_wrapper.SETTINGS = {}
-    cpp_wrapper.quick_wrapper = lambda device: nullcontext()
-    inductor.compile_ahead = lambda tasks: None
     torch.set_grad_enabled(False)
     spec, preset = Request(model).target()
     assert preset is not None
     target = load(spec)
     layout = trace_layout(target, preset.space)
     backend = inductor.InductorBackend(target, layout, decode_inputs(target, 0, 1)[0])
-    step = backend.compile(plan).step
+    with (
+        patch.object(cpp_wrapper, "SETTINGS", {}),
+        patch.object(cpp_wrapper, "quick_wrapper", lambda device: nullcontext()),
+        patch.object(inductor, "compile_ahead", lambda tasks: None),
+    ):
+        step = backend.compile(plan).step
     replays = verify.prepare(target)
     recordings = verify.record(target, step, replays)
     digest = hashlib.sha256()

@@ -145,7 +145,7 @@ class TuningStudy:
         return [
             _record(trial)
             for trial in trials
-            if trial.state is not TrialState.WAITING and _PREFIX + "plan" in trial.user_attrs
+            if trial.state is not TrialState.WAITING and _PREFIX + "proposal" in trial.user_attrs
         ]
 
     def queue(self, points: Sequence[StartingPoint]) -> None:
@@ -176,11 +176,10 @@ class TuningStudy:
             plan = space.plan(values)
             attributes = trial.user_attrs
             origin = attributes.get(_PREFIX + "origin", sampler_name)
-            attempts = attributes.get(_PREFIX + "attempts", 0) + 1
-            trial.set_user_attr(_PREFIX + "origin", origin)
-            trial.set_user_attr(_PREFIX + "owner", {"host": socket.gethostname(), "pid": os.getpid()})
-            trial.set_user_attr(_PREFIX + "attempts", attempts)
-            trial.set_user_attr(_PREFIX + "plan", plan.to_dict())
+            attempts = attributes.get(_PREFIX + "proposal", {}).get("attempts", 0) + 1
+            host = socket.gethostname()
+            proposal = {"plan": plan.to_dict(), "origin": origin, "host": host, "attempts": attempts}
+            trial.set_user_attr(_PREFIX + "proposal", proposal)  # one commit
         known = answers.get(plan)
         if stored := attributes.get(_PREFIX + "outcome"):
             known = Outcome.from_dict(stored)  # it ended between storing and telling
@@ -215,7 +214,7 @@ class TuningStudy:
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         # The study's lock keeps other live processes of this host out.
         here = socket.gethostname()
-        dead = [trial for trial in running if trial.user_attrs.get(_PREFIX + "owner", {}).get("host", here) == here]
+        dead = [trial for trial in running if trial.user_attrs.get(_PREFIX + "proposal", {}).get("host", here) == here]
         return [
             Trial(self._study, trial._trial_id)  # noqa: SLF001 - no public way back to a running trial
             for trial in reversed(dead)
@@ -224,11 +223,11 @@ class TuningStudy:
 
 def _record(trial: FrozenTrial) -> TrialRecord:
     attributes = trial.user_attrs
-    stored = attributes.get(_PREFIX + "outcome")
+    proposal, stored = attributes[_PREFIX + "proposal"], attributes.get(_PREFIX + "outcome")
     return TrialRecord(
         trial.number,
-        Plan.from_dict(attributes[_PREFIX + "plan"]),
-        attributes.get(_PREFIX + "origin", ""),
+        Plan.from_dict(proposal["plan"]),
+        proposal["origin"],
         Outcome.from_dict(stored) if stored else None,
         trial.params,
     )

@@ -37,7 +37,8 @@ class Opened:
     Attributes:
         layout: of the traced decode step.
         description: what is tuned, in one line.
-        seconds: ``load`` (imports, model, prefill, trace) and ``baseline`` (capture, compile, verify).
+        seconds: ``load`` (imports, model, prefill, trace) and ``baseline`` (import of the compiler, capture,
+            compile, verify).
     """
 
     layout: Layout
