@@ -65,6 +65,12 @@ def test_the_command_starts_without_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_a_worker_starts_without_optuna() -> None:
+    """A worker proposes nothing; each start of one would pay for the import."""
+    code = "import sys, sktune.worker; sys.exit('optuna' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_modules_stay_small() -> None:
     """No module over 500 lines."""
     for path in PACKAGE.rglob("*.py"):

@@ -116,6 +116,44 @@ def test_every_option_reaches_the_compiler(extra: tuple[str, Any]) -> None:
     assert len(code) == 2
 
 
+class Reductions(torch.nn.Module):
+    """Every reduction that C++ wrappers have a C function of ours for, in each form of its arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(48, dtype=torch.bfloat16)
+        self.plain = torch.nn.LayerNorm((6, 48), elementwise_affine=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.plain(self.norm(x)).softmax(-1)
+        x = x / x.sum() - x.mean(dtype=torch.float32).to(x.dtype)
+        x = x - x.mean(-1, keepdim=True) + x.sum((0, 1))
+        return x * x.sum(-1, keepdim=True, dtype=torch.float32).to(x.dtype) + x.sum(1).mean()
+
+
+@pytest.mark.slow
+def test_reductions_in_a_cpp_wrapper_are_atens_own_without_the_dispatcher(tmp_path: Path) -> None:
+    """The C functions that wrappers call give the bits of eager execution."""
+    module = torch.nn.Module()
+    module.inner = Reductions()
+    target = Target(
+        module,
+        lambda x: module.inner(x),
+        lambda seed, steps: [(torch.randn(3, 6, 48).bfloat16(),) for _ in torch.arange(steps)],
+    )
+    with fresh_cache(dir=str(tmp_path), delete=False):
+        backend = InductorBackend(target, trace_layout(target, SpaceSpec()), decode_inputs(target, 0, 1)[0])
+        recordings = verify.record(target, backend.compile(Plan()).step, verify.prepare(target))
+        compiled = backend.compile(plan(("inner", "inner"), options=(*EXACT, ("cpp_wrapper", True))))
+    assert verify.compare(target, compiled.step, recordings) is None
+    wrapper = max(
+        (path.read_text() for path in tmp_path.rglob("*.main.cpp")), key=lambda text: "inductor_entry" in text
+    )
+    calls = ("sum(", "sum_dim_IntList(", "mean(", "mean_dim(", "_softmax(", "native_layer_norm(")
+    assert all(f"aoti_torch_cpu_{call}" in wrapper for call in calls)
+    assert "c10::Dispatcher" not in wrapper
+
+
 @pytest.mark.slow
 def test_the_same_plan_is_the_same_code_in_another_process(compile_cache: Path) -> None:
     """What was chosen by timing is frozen with the region."""
