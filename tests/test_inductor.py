@@ -134,11 +134,11 @@ class Reductions(torch.nn.Module):
 @pytest.mark.slow
 def test_reductions_in_a_cpp_wrapper_are_atens_own_without_the_dispatcher(tmp_path: Path) -> None:
     """The C functions that wrappers call give the bits of eager execution."""
-    module = torch.nn.Module()
-    module.inner = Reductions()
+    module, inner = torch.nn.Module(), Reductions()
+    module.inner = inner
     target = Target(
         module,
-        lambda x: module.inner(x),
+        lambda x: inner(x),
         lambda seed, steps: [(torch.randn(3, 6, 48).bfloat16(),) for _ in torch.arange(steps)],
     )
     with fresh_cache(dir=str(tmp_path), delete=False):
