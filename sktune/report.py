@@ -132,8 +132,8 @@ def report_markdown(result: SearchResult) -> str:
 
 
 _FINAL_NOTE = (
-    "Measured again after the search, in turn in one process, and verified again: these figures are the ones to "
-    "quote. A trial's own figure flatters the best of many.\n"
+    "The best trials were measured again in turn, and the fastest of them once more, with the references, and verified "
+    "again: these figures are the ones to quote. A trial's own figure flatters the best of many.\n"
 )
 _APPLY = """
 Apply it in Python, before the decode step is compiled:

@@ -25,7 +25,7 @@ from sktune.space import SearchSpace, SpaceSpec, bind
 from sktune.study import TuningStudy, folder_name, incumbent_first, locked, sqlite_url
 from sktune.supervisor import FinalRow, Supervisor
 from sktune.targets import TargetSpec, describe
-from sktune.verdict import MOST_FINALISTS
+from sktune.verdict import MOST_QUALIFIERS
 
 logger = logging.getLogger(__name__)
 
@@ -200,10 +200,10 @@ class _Search:
 
     def _final(self, supervisor: Supervisor, stop: _Stop) -> None:
         self._stop_if_asked(stop)
-        finalists = incumbent_first(self._study.records())[:MOST_FINALISTS]
-        self._emit({"event": "final_started", "finalists": [record.number for record in finalists]})
+        qualifiers = incumbent_first(self._study.records())[:MOST_QUALIFIERS]
+        self._emit({"event": "final_started", "qualifiers": [record.number for record in qualifiers]})
         began = time.perf_counter()
-        plans = [(str(record.number), record.plan) for record in finalists]
+        plans = [(str(record.number), record.plan) for record in qualifiers]
 
         def report_stage(stage: str) -> None:
             self._emit({"event": "final_stage", "stage": stage})

@@ -151,7 +151,7 @@ class Supervisor:
     def final(
         self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None], *, references: bool = True
     ) -> tuple[list[FinalRow], list[list[float]]]:
-        """Compare the finalists; returns the rows, and the samples in seconds of those that were timed.
+        """Compare the fastest plans; returns the rows, and the samples in seconds of those that were timed.
 
         ``references`` adds what a user has without sktune: the model uncompiled, and torch.compile.
 

@@ -2,9 +2,10 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,9 @@ from sktune.targets.base import Target
 Report = Callable[[str], None]
 """Told the stage that begins: ``compile``, ``verify``, ``measure``."""
 
+QUALIFYING_BUDGET = Budget(halfwidth=0.015, seconds=5.0, least_rounds=40, rounds_at_once=20)
 FINAL_BUDGET = Budget(halfwidth=0.004, seconds=12.0, least_rounds=100, rounds_at_once=50, warm_up_rounds=10)
+MOST_FINALISTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,52 +124,76 @@ class Judge:
 
     def _measure(self, step: Step, budget: Budget) -> Speedup:
         rng = np.random.default_rng(self._seed)
-        with quiet_collector():
-            contenders = [self._contender(self._baseline.step), self._contender(step)]
-            samples = latency.measure(contenders, budget, rng, self._clock, _is_slower)
+        samples = self._in_turn([self._baseline.step, step], budget, rng, _is_slower)
         return latency.compare(samples, 1, rng)
 
     def final(
         self, plans: Sequence[tuple[str, Plan]], report: Report, *, references: bool
     ) -> tuple[list[Finalist], list[list[float]]]:
-        """Compile and verify the finalists again, and the ``references`` if asked, and measure all of them in turn.
+        """Compile ``plans`` again, let the fastest of them qualify, and verify and measure those and ``references``.
+
+        A trial's own figure can be a fifth off, with the state of the machine and of the worker; which plans are the
+        fastest is therefore decided in turn, too.
 
         Returns the rows, the baseline first and the plans in the given order, and each timed row's samples in
         seconds. Rows that do not run come last.
         """
-        steps: list[tuple[str, Step, str]] = [("baseline", self._baseline.step, self._baseline.code_digest)]
-        broken: list[Finalist] = []
-        for name, plan in plans:
-            report("compile")
-            try:
-                compiled: Compiled = self._backend.compile(plan)
-                steps.append((name, compiled.step, compiled.code_digest))
-            except CompileError as failure:
-                broken.append(Finalist(name, None, f"does not compile: {failure}", False))
-        for name, make in self._backend.references().items() if references else ():
-            report("compile")
-            try:
-                steps.append((name, make(), ""))
-            except CompileError as failure:
-                broken.append(Finalist(name, None, f"does not compile: {failure}", False))
+        entries, broken = self._compile_all(
+            {name: partial(self._backend.compile, plan) for name, plan in plans}, report
+        )
+        entries = {"baseline": self._baseline, **self._qualified(entries, report)}
+        if references:
+            others, also_broken = self._compile_all(self._backend.references(), report)
+            entries, broken = {**entries, **others}, broken + also_broken
         report("verify")
-        verdicts = [verify.compare(self._target, step, self._recordings) for _, step, _ in steps]
+        verdicts = [verify.compare(self._target, entry.step, self._recordings) for entry in entries.values()]
         report("measure")
         rng = np.random.default_rng(self._seed)
-        with quiet_collector():
-            contenders = [self._contender(step) for _, step, _ in steps]
-            samples = latency.measure(contenders, FINAL_BUDGET, rng, self._clock)
+        samples = self._in_turn([entry.step for entry in entries.values()], FINAL_BUDGET, rng)
         rows = [
             Finalist(
                 name,
                 latency.compare(samples, index, rng),
                 str(verdict) if verdict else "identical",
                 verdict is None,
-                digest,
+                entry.code_digest,
             )
-            for index, ((name, _, digest), verdict) in enumerate(zip(steps, verdicts, strict=True))
+            for index, ((name, entry), verdict) in enumerate(zip(entries.items(), verdicts, strict=True))
         ]
         return rows + broken, samples.T.tolist()
+
+    def _compile_all(
+        self, makers: Mapping[str, Callable[[], Compiled]], report: Report
+    ) -> tuple[dict[str, Compiled], list[Finalist]]:
+        compiled: dict[str, Compiled] = {}
+        broken: list[Finalist] = []
+        for name, make in makers.items():
+            report("compile")
+            try:
+                compiled[name] = make()
+            except CompileError as failure:
+                broken.append(Finalist(name, None, f"does not compile: {failure}", False))
+        return compiled, broken
+
+    def _qualified(self, entries: dict[str, Compiled], report: Report) -> dict[str, Compiled]:
+        """Return the fastest, in their order."""
+        if len(entries) <= MOST_FINALISTS:
+            return entries
+        report("measure")
+        rng = np.random.default_rng(self._seed)
+        samples = self._in_turn([entry.step for entry in entries.values()], QUALIFYING_BUDGET, rng)
+        fastest = np.argsort(np.median(samples, axis=0), kind="stable")[:MOST_FINALISTS]
+        return {name: entry for index, (name, entry) in enumerate(entries.items()) if index in fastest}
+
+    def _in_turn(
+        self,
+        steps: Sequence[Step],
+        budget: Budget,
+        rng: np.random.Generator,
+        enough: Callable[[Speedup], bool] = lambda speedup: False,
+    ) -> latency.Samples:
+        with quiet_collector():
+            return latency.measure([self._contender(step) for step in steps], budget, rng, self._clock, enough)
 
     def _contender(self, step: Step) -> Contender:
         replay = self._replays[0]

@@ -101,7 +101,7 @@ class Session:
         self.answer(outcome=outcome.to_dict())
 
     def do_final(self, request: Mapping[str, Any]) -> None:
-        """Compare the finalists."""
+        """Compare the fastest plans."""
         from sktune.plan import Plan
 
         plans = [(name, Plan.from_dict(plan)) for name, plan in request["plans"]]

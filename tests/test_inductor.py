@@ -61,7 +61,7 @@ ATTENTION = plan(*((f"blocks.{index}.attention", f"blocks.{index}.attention") fo
 def test_the_baseline_has_the_bits_of_the_model_uncompiled() -> None:
     """Kernel by kernel, the captured graph is the model."""
     bench = Bench()
-    assert bench.differs(bench.backend.references()["uncompiled"]()) is None
+    assert bench.differs(bench.backend.references()["uncompiled"]().step) is None
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def test_a_step_compiled_earlier_stays_valid() -> None:
     bench = Bench()
     first = bench.backend.compile(ATTENTION)
     second = bench.backend.compile(plan(("blocks.0.feed_forward", "blocks.0.feed_forward")))
-    uncompiled = bench.backend.references()["uncompiled"]()
+    uncompiled = bench.backend.references()["uncompiled"]().step
     for step in (first.step, second.step, uncompiled, first.step):
         assert bench.differs(step) is None
 
@@ -174,7 +174,7 @@ def test_the_same_plan_is_the_same_code_in_another_process(compile_cache: Path) 
 def test_applied_scopes_are_the_ones_that_were_tuned() -> None:
     """``sktune.apply`` and the Dynamo backend give the bits that the search verified."""
     bench = Bench()
-    bench.backend.references()["uncompiled"]().prepare()  # takes the tuner's own marks away
+    bench.backend.references()["uncompiled"]().step.prepare()  # takes the tuner's own marks away
     marks = sktune.apply(bench.target.module, ATTENTION)
     compiled = torch.compile(bench.target.decode_step, backend="sktune", fullgraph=True, dynamic=False)
     assert bench.differs(Step(compiled)) is None

@@ -30,19 +30,19 @@ class CompileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A compiled plan.
+    """A compiled plan, or a reference, which has no regions.
 
     Attributes:
-        step: runs one decode step as planned.
+        step: runs one decode step.
         regions: distinct regions that the plan's scopes consist of.
         reused: how many of these were compiled before, in this process.
         code_digest: identity of the generated code; equal for equal code, in every process.
     """
 
     step: Step
-    regions: int
-    reused: int
-    code_digest: str
+    regions: int = 0
+    reused: int = 0
+    code_digest: str = ""
 
 
 class Backend(Protocol):
@@ -61,6 +61,6 @@ class Backend(Protocol):
         """
         ...
 
-    def references(self) -> dict[str, Callable[[], Step]]:
-        """Return what a user has without sktune, by name: functions that make a step each."""
+    def references(self) -> dict[str, Callable[[], Compiled]]:
+        """Return what a user has without sktune, by name: functions that compile it, and may raise CompileError."""
         ...

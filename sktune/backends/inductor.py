@@ -115,20 +115,20 @@ class InductorBackend:
         codes = sorted({region.code_digest for region in regions})
         return Compiled(step, len(used), len(used & before), hashlib.sha256("".join(codes).encode()).hexdigest())
 
-    def references(self) -> dict[str, Callable[[], Step]]:
+    def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: the model uncompiled, and the whole step in max-autotune."""
         step = self._target.decode_step
 
-        def whole_step() -> Step:
+        def whole_step() -> Compiled:
             compiled = Step(torch.compile(step, mode="max-autotune", dynamic=False), self._marks.suspend)
             try:
                 self._try(compiled)
             except Exception as failure:
                 raise CompileError(f"{type(failure).__name__}: {first_line(failure)}") from failure
-            return compiled
+            return Compiled(compiled)
 
         return {
-            "uncompiled": lambda: Step(step, self._marks.suspend),
+            "uncompiled": lambda: Compiled(Step(step, self._marks.suspend)),
             "torch.compile(mode='max-autotune')": whole_step,
         }
 
