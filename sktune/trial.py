@@ -13,6 +13,7 @@ import torch
 
 from sktune import latency, verify
 from sktune.backends.base import Backend, Compiled, CompileError, Step
+from sktune.devices import device_of
 from sktune.errors import BackendError, NotDeterministicError
 from sktune.latency import Budget, Contender
 from sktune.outcome import Outcome, Reason, Speedup
@@ -58,8 +59,9 @@ class Judge:
         NotDeterministicError: the baseline differs from itself.
     """
 
-    def __init__(self, target: Target, backend: Backend, device: str, seed: int = 0) -> None:
-        self._target, self._backend, self._device, self._seed = target, backend, device, seed
+    def __init__(self, target: Target, backend: Backend, seed: int = 0) -> None:
+        self._target, self._backend, self._seed = target, backend, seed
+        self._device = device_of([*target.module.parameters(), *target.state.values()])
         try:
             self._baseline = backend.compile(Plan())
         except CompileError as failure:
@@ -105,6 +107,7 @@ class Judge:
         with _timed(seconds, "compile"):
             compiled = self._backend.compile(plan)
         report("verify")
+        self._device.reset_peak_memory()
         with _timed(seconds, "verify"):
             difference = verify.compare(self._target, compiled.step, self._recordings)
         facts: dict[str, Any] = {
@@ -112,6 +115,7 @@ class Judge:
             "regions": compiled.regions,
             "reused": compiled.reused,
             "code_digest": compiled.code_digest,
+            "peak_memory_bytes": self._device.peak_memory_bytes(),
         }
         if difference:
             return Outcome(Reason.MISMATCH, str(difference), **facts)
@@ -193,7 +197,7 @@ class Judge:
         enough: Callable[[Speedup], bool] = lambda speedup: False,
     ) -> latency.Samples:
         with quiet_collector():
-            return latency.measure([self._contender(step) for step in steps], budget, rng, self._clock, enough)
+            return latency.measure([self._contender(step) for step in steps], budget, rng, self._device, enough)
 
     def _contender(self, step: Step) -> Contender:
         replay = self._replays[0]
@@ -204,11 +208,6 @@ class Judge:
             step.prepare()
 
         return Contender(lambda: step.run(*inputs), prepare)
-
-    def _clock(self) -> float:
-        if self._device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
 
 
 def _is_slower(speedup: Speedup) -> bool:

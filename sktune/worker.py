@@ -74,7 +74,7 @@ class Session:
         layout = trace_layout(target, SpaceSpec.model_validate(request["space"]))
         loaded = time.perf_counter()
         backend = InductorBackend(target, layout, decode_inputs(target, 0, 1)[0])
-        self._judge = Judge(target, backend, spec.device, spec.seed)
+        self._judge = Judge(target, backend, spec.seed)
         self.answer(
             opened={
                 "layout": layout.to_dict(),

@@ -11,13 +11,13 @@ PACKAGE = Path(sktune.__file__).parent
 
 # A module imports only from those above it in this list.
 ORDER = [
-    "errors", "documents", "plan", "plan_file", "layout", "space_size", "space", "outcome",
+    "errors", "documents", "plan", "plan_file", "layout", "space_size", "space", "outcome", "latency", "devices",
     "presets", "targets", "targets.base", "targets.causal_lm", "targets.loading",
     "marks", "tracing",
     "backends", "backends.options", "backends.base", "backends.regions", "backends.numerics", "backends.building",
     "backends.cpp_wrapper",
     "backends.cuda_graph", "backends.inductor",
-    "verify", "latency", "verdict", "trial", "fingerprint", "worker", "supervisor",
+    "verify", "verdict", "trial", "fingerprint", "worker", "supervisor",
     "samplers", "samplers.distinct", "study", "result", "report", "search_loop", "inspection", "",
     "agent", "view", "cli",
 ]  # fmt: skip

@@ -1,0 +1,12 @@
+"""Backends: what compiles a plan and runs a step, by name."""
+
+from collections.abc import Mapping
+
+BACKENDS: Mapping[str, str] = {
+    "inductor": "sktune.backends.inductor:InductorBackend",
+    "npu": "sktune.backends.npu:NpuBackend",
+}
+"""Where each backend's class is. A worker imports the one that it needs."""
+
+DEVICES: Mapping[str, tuple[str, ...]] = {"inductor": ("cpu", "cuda"), "npu": ("npu",)}
+"""Device types of each backend, the default first."""
