@@ -41,7 +41,7 @@ def _integers(low: int, high: int) -> _Values:
     def read(text: str) -> int | None:
         return int(text) if re.fullmatch("[0-9]{1,9}", text) and low <= int(text) <= high else None
 
-    return _Values(" or ".join(map(str, (low, high))) if high - low == 1 else f"{low} to {high}", read)
+    return _Values(f"{low} to {high}", read)
 
 
 def _power_of_two(text: str) -> int | None:
@@ -53,7 +53,13 @@ def _list(description: str, item: str) -> _Values:
     return _Values(description, lambda text: text if re.fullmatch(f"{item}(,{item})*", text) else None)
 
 
-_FLAG = _integers(0, 1)
+def _choice(*numbers: int) -> _Values:
+    # The parser looks these up as words: "01" is none of them.
+    description = f"{', '.join(map(str, numbers[:-1]))} or {numbers[-1]}"
+    return _Values(description, lambda text: int(text) if text in map(str, numbers) else None)
+
+
+_FLAG = _choice(0, 1)
 _TYPES = _list("operator types, joined by commas", "[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -83,7 +89,7 @@ _TABLE = (
         "operators of two streams run at once; early-start is off", (0, 1), True, "torchair 7.1.0",
     ),
     SuperKernelOption(
-        "early-start", _integers(0, 2), 1, "searched",
+        "early-start", _choice(0, 1, 2), 1, "searched",
         "0: full barrier between operators; 1: the next operator's prologue overlaps; 2: without hooks in sub-kernels",
         (1, 0, 2),
     ),
