@@ -11,7 +11,8 @@ PACKAGE = Path(sktune.__file__).parent
 
 # A module imports only from those above it in this list.
 ORDER = [
-    "errors", "documents", "plan", "plan_file", "layout", "space_size", "space", "outcome", "latency", "devices",
+    "errors", "documents", "protobuf_text", "ge_graph", "plan", "superkernel_options",
+    "plan_file", "layout", "space_size", "space", "outcome", "latency", "devices",
     "presets", "targets", "targets.base", "targets.causal_lm", "targets.loading",
     "marks", "tracing",
     "backends", "backends.options", "backends.base", "backends.regions", "backends.numerics", "backends.building",
