@@ -44,7 +44,10 @@ Weights = Annotated[
     Path | None, typer.Option(help="A checkpoint in Hugging Face format (safetensors); random weights by default.")
 ]
 Dtype = Annotated[str | None, typer.Option(help="bfloat16 (default), float16 or float32.")]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Backend = Annotated[
+    str | None, typer.Option(help="inductor, npu or sim; by default npu on the device npu, else inductor.")
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or npu; by default the backend's first.")]
 Batch = Annotated[int | None, typer.Option(help="Sequences decoded together.")]
 Context = Annotated[int | None, typer.Option(help="Tokens in the KV cache before the first step.")]
 Seed = Annotated[int, typer.Option(help="Of weights, inputs and proposals.")]
@@ -65,7 +68,8 @@ def search(
     scale: Scale = None,
     weights: Weights = None,
     dtype: Dtype = None,
-    device: Device = "cpu",
+    backend: Backend = None,
+    device: Device = None,
     batch: Batch = None,
     context: Context = None,
     seed: Seed = 0,
@@ -73,8 +77,8 @@ def search(
 ) -> None:
     """Search for the best plan; run again to continue."""
     request = Request(
-        model, trials, study, storage, runs, sampler, space, compile_timeout, scale, weights, dtype, device, batch,
-        context, seed,
+        model, trials, study, storage, runs, sampler, space, compile_timeout, scale, weights, dtype, backend,
+        device, batch, context, seed,
     )  # fmt: skip
     people = Console(stderr=json)
     if json:
@@ -134,7 +138,8 @@ def inspect(
     scale: Scale = None,
     weights: Weights = None,
     dtype: Dtype = None,
-    device: Device = "cpu",
+    backend: Backend = None,
+    device: Device = None,
     batch: Batch = None,
     context: Context = None,
     seed: Seed = 0,
@@ -144,8 +149,8 @@ def inspect(
     from sktune.inspection import inspect_model  # imports torch
 
     request = Request(
-        model, space=space, scale=scale, weights=weights, dtype=dtype, device=device, batch=batch, context=context,
-        seed=seed,
+        model, space=space, scale=scale, weights=weights, dtype=dtype, backend=backend,
+        device=device, batch=batch, context=context, seed=seed,
     )  # fmt: skip
     found = inspect_model(request)
     console = Console(stderr=json)

@@ -51,7 +51,8 @@ class Scope:
 class Plan:
     """Disjoint scopes in execution order, and the options of the compiler that hold for the whole step.
 
-    The empty plan is the baseline. Only a layout knows the order of units: ``Layout.check`` tells whether a plan fits a model.
+    The empty plan is the baseline. Only a layout knows the order of units: ``Layout.check`` tells whether a plan
+    fits a model.
     """
 
     scopes: tuple[Scope, ...] = ()

@@ -1,6 +1,7 @@
 """Plan files: a plan as YAML that people read and programs load, with the evidence for it.
 
-Version 1: ``version``, ``plan`` (scopes with first, last, options; options of the whole step), ``evidence`` (free, not read back).
+Version 1: ``version``, ``plan`` (scopes with first, last, options; options of the whole step), ``evidence`` (free,
+not read back).
 """
 
 from collections.abc import Mapping

@@ -44,6 +44,8 @@ class SpaceSpec(Document):
     options: dict[str, dict[str, dict[str, list[Option]]]] = {}
     """Backend, then device type, then option, then the values to try; the first is where searches start."""
     starting_points: dict[str, dict[str, Option]] = {}
+    backend_starting_points: dict[str, dict[str, dict[str, Option]]] = {}
+    """By backend: those that name its options. They come after the others."""
 
 
 def _as_given(options: Values) -> Values:
@@ -175,9 +177,7 @@ class SearchSpace:
         return self.layout.layers[unit.layer].kind
 
 
-def bind(
-    spec: SpaceSpec, layout: Layout, options: Mapping[str, tuple[Option, ...]], rules: OptionRules
-) -> SearchSpace:
+def bind(spec: SpaceSpec, layout: Layout, options: Mapping[str, tuple[Option, ...]], rules: OptionRules) -> SearchSpace:
     """Bind ``spec`` to a model's ``layout`` and a backend's ``options`` (name to the values to try).
 
     Raises:

@@ -1,7 +1,7 @@
 """The backend protocol: what compiles a plan and runs a step."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sktune.plan import Plan
@@ -37,12 +37,14 @@ class Compiled:
         regions: distinct regions that the plan's scopes consist of.
         reused: how many of these were compiled before, in this process.
         code_digest: identity of the generated code; equal for equal code, in every process.
+        marked: operator types that each scope has marked, by label, where the compiler tells.
     """
 
     step: Step
     regions: int = 0
     reused: int = 0
     code_digest: str = ""
+    marked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Backend(Protocol):
