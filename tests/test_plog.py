@@ -22,7 +22,8 @@ def unfusable(number: int, kind: str = "Cast", spelling: str = "can not", scope:
     return [
         (
             f"{EVENT}find super kernel sub op {kind}_{number}({kind}) {spelling} fusion, {REASON}, "
-            f"local_memory_size 0, super_scope_name {scope}, stream_id 0, cur_pos {number}, topo id {number}, so delete attr"
+            f"local_memory_size 0, super_scope_name {scope}, stream_id 0, cur_pos {number}, topo id {number}, "
+            "so delete attr"
         ),
         (
             f"{EVENT}node {kind}_{number} {spelling} fusion, {REASON}, local_memory_size 0. "
