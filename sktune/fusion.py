@@ -193,13 +193,13 @@ class _Step:
         return [(self._rows[place], name) for place, name in self._names.items() if name.scope == label]
 
     def between(self, label: str) -> Iterator[Operator | None]:
-        """Return what runs between the SuperKernels of a scope on their stream, None where nothing does."""
+        """Return what runs between the SuperKernels of a scope on their streams, None where nothing does."""
         places = [place for place, name in self._names.items() if name.scope == label]
-        for stream in dict.fromkeys(self._rows[place].stream for place in places):
-            here = [place for place in places if self._rows[place].stream == stream]
-            for left, right in pairwise(here):
-                inside = [row.operator for row in self._rows[left + 1 : right] if row.stream == stream]
-                yield from inside or (None,)
+        for left, right in pairwise(places):
+            # One culprit cuts a scope on all its streams.
+            streams = {self._rows[left].stream, self._rows[right].stream}
+            inside = [row.operator for row in self._rows[left + 1 : right] if row.stream in streams]
+            yield from inside or (None,)
 
     def ran(self, names: Collection[str]) -> list[Operator]:
         return [row.operator for row in self._rows if row.operator.name in names and row.operator.type != SUPERKERNEL]
