@@ -286,7 +286,7 @@ def describe(fusion: RealisedFusion) -> list[str]:
     """Return one line for each scope: marked, formed, split, left out; then what the logs say about it."""
     lines = []
     for scope in fusion.scopes:
-        parts = [f"{len(scope.marked)} operators marked ({_types(scope.marked)})"] if scope.marked else []
+        parts = [f"{_counted(len(scope.marked), 'operator')} marked ({_types(scope.marked)})"] if scope.marked else []
         if not fusion.is_known:
             parts.append("what was fused is not known: that shows in GE's AfterSkGraph dump or in a profile")
         elif not scope.superkernels:
@@ -305,11 +305,16 @@ def describe(fusion: RealisedFusion) -> list[str]:
 
 def _formed(kernels: Sequence[FormedSuperKernel]) -> str:
     spans = [
-        f"{kernel.first} to {kernel.last}" + (f", {len(kernel.operators)} operators" if kernel.operators else "")
+        f"{kernel.first} to {kernel.last}"
+        + (f", {_counted(len(kernel.operators), 'operator')}" if kernel.operators else "")
         for kernel in kernels[:3]
     ]
     more = f", and {len(kernels) - 3} more" if len(kernels) > 3 else ""
-    return f"{len(kernels)} SuperKernel{'s' * (len(kernels) > 1)} ({'; '.join(spans)}{more})"
+    return f"{_counted(len(kernels), SUPERKERNEL)} ({'; '.join(spans)}{more})"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _types(operators: Iterable[Operator]) -> str:
