@@ -81,8 +81,8 @@ def test_ge_dumps_tell_what_is_in_each_superkernel() -> None:
     assert [each.name for each in whole.operators] == ["Cast_1", "Mul", "Cast_3", "MatMul_1"]
     assert describe(fusion) == [
         (
-            "mlp_start_0: 4 operators marked (1 MatMul, 1 SoftmaxV2, 1 Muls, 1 Cast); 2 SuperKernels (MatMul to MatMul, "
-            "1 operator; Muls to Cast, 2 operators); split at 1 SoftmaxV2; 1 ran outside (1 SoftmaxV2)"
+            "mlp_start_0: 4 operators marked (1 MatMul, 1 SoftmaxV2, 1 Muls, 1 Cast); "
+            "2 SuperKernels (MatMul to MatMul, 1 operator; Muls to Cast, 2 operators); split at 1 SoftmaxV2; 1 ran outside (1 SoftmaxV2)"
         ),
         "out: 5 operators marked (3 Cast, 1 Mul, 1 MatMul); 1 SuperKernel (Cast_1 to MatMul_1, 4 operators)",
     ]
