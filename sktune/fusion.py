@@ -67,7 +67,7 @@ class ScopeFusion:
         superkernels: in execution order.
         splits: the operators at which the scope was cut.
         left_out: operators of the scope that ran on their own, and those that ran between its SuperKernels.
-        reasons: what the logs say about it.
+        reasons: what the logs say about it, and marks that contradict each other.
     """
 
     label: str
@@ -233,8 +233,16 @@ def _scope(
         ),
         tuple(splits),
         tuple(dict.fromkeys(outside)),
-        tuple(each.message for each in own),
+        (*_contradictions(label, marks), *(each.message for each in own)),
     )
+
+
+def _contradictions(label: str, marks: Sequence[GeOperator]) -> Iterator[str]:
+    options = sorted({operator.options for operator in marks})
+    if len(options) > 1:
+        # GE takes the first operator's options for the whole, and each operator's own for its sub-kernel.
+        listed = " and ".join(map(repr, options))
+        yield f"operators of scope {label} carry {listed}; give one label one string of options"
 
 
 def _members(graphs: Iterable[GeGraph]) -> dict[str, tuple[Operator, ...]]:
@@ -318,5 +326,6 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _types(operators: Iterable[Operator]) -> str:
-    counts = Counter(operator.type for operator in operators)
-    return ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
+    counts = Counter(operator.type for operator in operators).most_common()
+    others = sum(count for _, count in counts[6:])
+    return ", ".join(f"{count} {kind}" for kind, count in counts[:6]) + (f", {others} others" if others else "")
