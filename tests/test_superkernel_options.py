@@ -185,6 +185,14 @@ def test_defaults_and_choices_are_legal() -> None:
             assert option.choices[0] == option.default
 
 
+def test_a_search_may_leave_an_option_out() -> None:
+    """Where no value is the default, the empty one stands for that; elsewhere it is a mistake."""
+    check_option("dcci-before-kernel-start", "")
+    for name in ("split-mode", "preload-code", "colour"):
+        with pytest.raises(SpaceError):
+            check_option(name, "")
+
+
 def test_only_searched_options_and_the_rescue_have_choices() -> None:
     """Probes and diagnosis change the timing, so no search draws them."""
     assert {option.role for option in SUPERKERNEL_OPTIONS.values() if option.choices} == {"searched", "rescue"}
