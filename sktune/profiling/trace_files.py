@@ -12,9 +12,13 @@ import pandas as pd
 
 from sktune.errors import ProfileError
 from sktune.profiling.event_stream import EventStream
+from sktune.profiling.kernel_roles import Role, role_of
 from sktune.profiling.kernel_table import NO_STEP, KernelTable, complete, type_of_npu_name
 
 Event = dict[str, Any]
+
+WRAPPER_SHARE = 0.5
+"""Share of its time that a CPU operator may spend in others and still count as doing the work itself."""
 
 _GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime")
@@ -152,7 +156,7 @@ def _kernels(trace: _Trace) -> tuple[str, pd.DataFrame]:
         frame = _npu_kernels(trace)
         frame["type"] = _types(frame["name"], type_of_npu_name)
         return "npu_trace", frame
-    frame = _leaves(trace.cpu.frame())
+    frame = _cpu_kernels(trace.cpu.frame())
     frame["type"] = frame["name"]
     return "cpu_trace", frame
 
@@ -169,14 +173,42 @@ def _npu_kernels(trace: _Trace) -> pd.DataFrame:
     return pd.concat([kernels, collectives], ignore_index=True)
 
 
-def _leaves(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the operators that call no other operator: on a CPU they are what kernels are on a device."""
-    frame = frame.assign(end=-frame["duration_us"]).sort_values(["stream", "start_ns", "end"], kind="stable")
-    stream, start = frame["stream"].to_numpy(), frame["start_ns"].to_numpy()
-    end = start + (frame["duration_us"].to_numpy() * 1e3).round().astype(np.int64)
-    is_parent = np.zeros(len(frame), dtype=bool)
-    is_parent[:-1] = (stream[1:] == stream[:-1]) & (start[1:] < end[:-1])
-    return frame[~is_parent].drop(columns="end").reset_index(drop=True)
+def _cpu_kernels(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the operators that do work: on a CPU they are what kernels are on a device.
+
+    An operator that spends most of its time, over the whole trace, in operators that it calls is a wrapper of these;
+    one that only makes views or allocates does no work. Calls inside an operator that does work belong to it.
+    """
+    frame = frame.assign(order=-frame["duration_us"]).sort_values(["stream", "start_ns", "order"], kind="stable")
+    duration = frame["duration_us"].to_numpy()
+    parents = _parents(frame)
+    has_parent = parents >= 0
+    inside = np.bincount(parents[has_parent], duration[has_parent], minlength=len(frame))
+    names, place = np.unique(frame["name"].to_numpy(str), return_inverse=True)
+    share = np.bincount(place, inside) / np.maximum(np.bincount(place, duration), 1e-9)
+    works = ((share <= WRAPPER_SHARE) & np.array([role_of(name) is not Role.VIEW for name in names], dtype=bool))[place]
+    covered = np.zeros(len(frame), dtype=bool)
+    for index in np.flatnonzero(has_parent):  # parents come first
+        covered[index] = covered[parents[index]] or works[parents[index]]
+    return frame[works & ~covered].drop(columns="order").reset_index(drop=True)
+
+
+def _parents(frame: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """Return for each operator, ordered by stream and start, the position of the one that called it, or -1."""
+    starts = frame["start_ns"].tolist()
+    ends = (frame["start_ns"] + (frame["duration_us"] * 1e3).round().astype(np.int64)).tolist()
+    parents = np.full(len(frame), -1, dtype=np.int64)
+    open_calls: list[int] = []
+    stream = None
+    for index, own in enumerate(frame["stream"]):
+        if own != stream:
+            stream, open_calls = own, []
+        while open_calls and ends[open_calls[-1]] <= starts[index]:
+            open_calls.pop()
+        if open_calls:
+            parents[index] = open_calls[-1]
+        open_calls.append(index)
+    return parents
 
 
 def _mark_steps(frame: pd.DataFrame, trace: _Trace) -> None:
