@@ -242,7 +242,9 @@ def _layer_kinds(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _top(kernels: pd.DataFrame) -> tuple[TypeFigures, ...]:
-    groups = kernels.groupby("type")["duration_us"].agg(["size", "sum"]).sort_values("sum", ascending=False, kind="stable")
+    groups = (
+        kernels.groupby("type")["duration_us"].agg(["size", "sum"]).sort_values("sum", ascending=False, kind="stable")
+    )
     total = float(groups["sum"].sum())
     return tuple(
         TypeFigures(str(kind), int(row["size"]), row["sum"] / 1e3, row["sum"] / total if total else 0.0)
@@ -261,7 +263,9 @@ def _units(kernels: pd.DataFrame, launch_us: float) -> tuple[UnitFigures, ...]:
     inside = kernels[(kernels["layer"] != NO_LAYER) & ~kernels["unit"].isin(nowhere)]
     groups = inside.groupby(["kind", "unit", "step", "layer"], sort=False)
     idle = groups["idle_us"].agg(["sum", "first", "size"])
-    each = pd.DataFrame({"gap": idle["sum"] - idle["first"], "kernels": idle["size"], "busy": groups["duration_us"].sum()})
+    each = pd.DataFrame(
+        {"gap": idle["sum"] - idle["first"], "kernels": idle["size"], "busy": groups["duration_us"].sum()}
+    )
     of_step = each.groupby(["kind", "unit", "step"], sort=False).agg(
         gap=("gap", "sum"), kernels=("kernels", "sum"), busy=("busy", "sum"), layers=("gap", "size")
     )
@@ -270,7 +274,9 @@ def _units(kernels: pd.DataFrame, launch_us: float) -> tuple[UnitFigures, ...]:
         count, layers = float(row["kernels"]), int(row["layers"])
         launch_ms = (count - layers) * launch_us / 1e3
         found.append(
-            UnitFigures(kind, unit, layers, count / layers, float(row["busy"]) / 1e3, float(row["gap"]) / 1e3, launch_ms)
+            UnitFigures(
+                kind, unit, layers, count / layers, float(row["busy"]) / 1e3, float(row["gap"]) / 1e3, launch_ms
+            )
         )
     return tuple(sorted(found, key=lambda unit: (-unit.promise_ms, -unit.kernels)))
 

@@ -87,14 +87,18 @@ def norm_start(tokens: Sequence[str], roles: Sequence[Role], norm: int) -> int:
 def layer_units(tokens: Sequence[str], roles: Sequence[Role]) -> list[UnitKey]:
     """Return the unit of each kernel of one layer, in order."""
     units = _parts(tokens, roles)
-    return [UnitKey.COMMUNICATION if role is Role.COMMUNICATION else unit for unit, role in zip(units, roles, strict=True)]
+    return [
+        UnitKey.COMMUNICATION if role is Role.COMMUNICATION else unit for unit, role in zip(units, roles, strict=True)
+    ]
 
 
 def _parts(tokens: Sequence[str], roles: Sequence[Role]) -> list[UnitKey]:
     attention = attention_places(roles)
     if not attention:
         return _by_scope(tokens)
-    rest = [place for place, role in enumerate(roles) if role in (Role.EXPERTS, Role.ACTIVATION) and place > attention[0]]
+    rest = [
+        place for place, role in enumerate(roles) if role in (Role.EXPERTS, Role.ACTIVATION) and place > attention[0]
+    ]
     core = max((place for place in attention if not rest or place < rest[0]), default=attention[-1])
     norms = [place for place, role in enumerate(roles) if role is Role.NORM]
     first = next((place for place in norms if place < attention[0]), None)

@@ -28,7 +28,9 @@ _COMMUNICATION = re.compile(
     re.IGNORECASE,
 )
 # Operators that compute as well; the profiler counts them as computing, and so does sktune.
-_FUSED_WITH_COMPUTE = re.compile(r"(mat_?mul|mm|gemm)[a-z]*_?(all|reduce)|(all|reduce)_?[a-z]+_?(mat_?mul|mm|gemm)", re.I)
+_FUSED_WITH_COMPUTE = re.compile(
+    r"(mat_?mul|mm|gemm)[a-z]*_?(all|reduce)|(all|reduce)_?[a-z]+_?(mat_?mul|mm|gemm)", re.I
+)
 _COMMUNICATION_CORES = ("HCCL", "COMMUNICATION")
 
 

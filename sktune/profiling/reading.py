@@ -40,7 +40,9 @@ def _files(path: Path) -> list[Path]:
     for pattern in _IN_FOLDERS:
         if found := sorted(path.rglob(pattern)):
             return found
-    raise ProfileError(f"{path} holds no kernel_details.csv, op_summary or trace; parse the profile first, or name a file")
+    raise ProfileError(
+        f"{path} holds no kernel_details.csv, op_summary or trace; parse the profile first, or name a file"
+    )
 
 
 def _read_file(path: Path) -> KernelTable:

@@ -118,7 +118,10 @@ def _periodic_steps(
         # Layers and nothing else: only longer pauses can tell where a step begins.
         pauses = idle_us[starts]
         inside = np.delete(idle_us[offset : offset + count * period], starts - offset)
-        if count > 2 and (longer := np.flatnonzero(pauses[1:] > STEP_GAP * max(float(np.median(pauses[1:])), 0.1))).size:
+        if (
+            count > 2
+            and (longer := np.flatnonzero(pauses[1:] > STEP_GAP * max(float(np.median(pauses[1:])), 0.1))).size
+        ):
             starts = starts[np.concatenate(([0], longer + 1))]
         elif not len(inside) or np.median(pauses[1:]) <= STEP_GAP * max(float(np.median(inside)), 0.1):
             starts = starts[:1]
@@ -164,9 +167,7 @@ def split_layers(tokens: Tokens, marks: Landmarks) -> list[tuple[int, int]]:
     run = longest_run(tokens)
     if run is None or run.coverage < LEAST_COVERAGE * len(tokens):
         return []
-    found: list[list[tuple[int, int]]] = [
-        _around(tokens, marks, run, offset) for offset in _first_kernels(marks, run)
-    ]
+    found: list[list[tuple[int, int]]] = [_around(tokens, marks, run, offset) for offset in _first_kernels(marks, run)]
     return max(found, key=lambda layers: sum(end - start for start, end in layers))
 
 

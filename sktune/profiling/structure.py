@@ -124,7 +124,9 @@ def _places(codes: npt.NDArray[np.int64], tokens: list[str], roles: list[Role]) 
 def _only_layer(roles: list[Role], norm: npt.NDArray[np.bool_]) -> tuple[int, int]:
     """Return what is between embedding and final norm, where nothing repeats."""
     begin = next((place for place, role in enumerate(roles) if role not in (Role.EMBEDDING, Role.VIEW)), 0)
-    last = max((p for p, role in enumerate(roles) if role in (Role.EXPERTS, Role.ACTIVATION, Role.ATTENTION)), default=-1)
+    last = max(
+        (p for p, role in enumerate(roles) if role in (Role.EXPERTS, Role.ACTIVATION, Role.ATTENTION)), default=-1
+    )
     ends = [int(place) for place in np.flatnonzero(norm) if place > max(last, begin)] if last >= 0 else []
     return begin, ends[0] if ends else len(roles)
 
