@@ -21,7 +21,7 @@ def profile_view(profile: Profile, comparison: Comparison | None, picture: Path)
         parts += [part for table in profile_tables(found) for part in _grid(table)]
     if comparison:
         parts += _grid(comparison_table(comparison))
-    parts.append(Text(headline(shown[-1]), style="bold"))
+    parts += [Text(headline(found), style="bold") for found in shown]
     parts.append(Text(f"timeline: {picture}"))
     return Group(*parts)
 

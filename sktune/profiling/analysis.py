@@ -25,8 +25,11 @@ SHORTEST_QUANTILE = 0.05
 """Kernels as short as this do next to nothing but start and end: what one launch costs, at most."""
 
 
+_SCALAR = "scalar"
+
+
 class Bound(StrEnum):
-    """What limits a step."""
+    """What limits a step: cube and vector cores, moving data, nothing to run, or waiting for other devices."""
 
     COMPUTE = "compute"
     MEMORY = "memory"
@@ -103,7 +106,7 @@ class Bottleneck:
 
     Attributes:
         shares: of the step's time, by bound; they add up to 1.
-        scalar_share: part of the share of scheduling: kernels whose scalar unit is their busiest pipe.
+        scalar_share: part of the share of compute: kernels whose scalar unit is their busiest pipe.
         evidence: what the split between compute and memory was told from.
     """
 
@@ -232,8 +235,8 @@ def _step(number: int, rows: pd.DataFrame) -> StepFigures:
 
 def _median(steps: tuple[StepFigures, ...]) -> StepFigures:
     times = {name: float(np.median([getattr(step, name) for step in steps])) for name in _TIMES}
-    counts = {name: int(np.median([getattr(step, name) for step in steps])) for name in ("kernels", "superkernels")}
-    return StepFigures(number=NO_STEP, **times, **counts)
+    kernels, superkernels = (int(np.median([getattr(step, n) for step in steps])) for n in ("kernels", "superkernels"))
+    return StepFigures(NO_STEP, **times, kernels=kernels, superkernels=superkernels)
 
 
 def _layer_kinds(rows: pd.DataFrame) -> tuple[str, ...]:
@@ -270,7 +273,8 @@ def _units(kernels: pd.DataFrame, launch_us: float) -> tuple[UnitFigures, ...]:
         gap=("gap", "sum"), kernels=("kernels", "sum"), busy=("busy", "sum"), layers=("gap", "size")
     )
     found = []
-    for (kind, unit), row in of_step.groupby(["kind", "unit"], sort=False).median().iterrows():  # type: ignore[misc]
+    for key, row in of_step.groupby(["kind", "unit"], sort=False).median().iterrows():
+        kind, unit = key if isinstance(key, tuple) else (key, "")
         count, layers = float(row["kernels"]), int(row["layers"])
         launch_ms = (count - layers) * launch_us / 1e3
         found.append(
@@ -296,14 +300,16 @@ def _bottleneck(kernels: pd.DataFrame, median: StepFigures) -> Bottleneck:
     computing = kernels[~kernels["is_communication"]]
     bounds, evidence = _kernel_bounds(computing)
     duration = computing["duration_us"].to_numpy()
-    total = duration.sum()
-    busy_share = median.compute_ms / median.step_ms if median.step_ms else 0.0
-    parts = {bound: float(duration[bounds == bound].sum() / total) * busy_share if total else 0.0 for bound in Bound}
-    scalar = parts[Bound.SCHEDULING]
-    if median.step_ms:
-        parts[Bound.SCHEDULING] += median.gap_ms / median.step_ms
-        parts[Bound.SYNCHRONISATION] += median.exposed_ms / median.step_ms
-    return Bottleneck(max(parts, key=lambda bound: parts[bound]), parts, scalar, evidence)
+    step_ms, total = max(median.step_ms, 1e-9), max(float(duration.sum()), 1e-9)
+    scalar, memory = (float(duration[bounds == bound].sum()) / total for bound in (_SCALAR, Bound.MEMORY))
+    busy = median.compute_ms / step_ms
+    shares = {
+        Bound.COMPUTE: busy * (1 - memory),
+        Bound.MEMORY: busy * memory,
+        Bound.SCHEDULING: median.gap_ms / step_ms,
+        Bound.SYNCHRONISATION: median.exposed_ms / step_ms,
+    }
+    return Bottleneck(max(shares, key=lambda bound: shares[bound]), shares, busy * scalar, evidence)
 
 
 def _kernel_bounds(kernels: pd.DataFrame) -> tuple[npt.NDArray[np.object_], str]:
@@ -314,7 +320,7 @@ def _kernel_bounds(kernels: pd.DataFrame) -> tuple[npt.NDArray[np.object_], str]
     if not ratios or not (known := (kernels[ratios].max(axis=1) > 0).to_numpy()).any():
         return by_type, "operator types: the profile has no pipe columns, so memory and compute are an inference"
     busiest = kernels.loc[known, ratios].idxmax(axis=1)
-    meaning = {"mac_ratio": Bound.COMPUTE, "vec_ratio": Bound.COMPUTE, "scalar_ratio": Bound.SCHEDULING}
+    meaning = {"mac_ratio": Bound.COMPUTE, "vec_ratio": Bound.COMPUTE, "scalar_ratio": _SCALAR}
     by_type[known] = busiest.map(lambda ratio: meaning.get(ratio, Bound.MEMORY)).to_numpy(object)
     share = kernels.loc[known, "duration_us"].sum() / max(kernels["duration_us"].sum(), 1e-9)
     return by_type, f"pipe ratios, which cover {share:.0%} of the computing time"

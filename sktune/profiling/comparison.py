@@ -88,14 +88,14 @@ def compare(baseline: Profile, candidate: Profile) -> Comparison:
     replaced = _replaced(_main_rows(baseline, baseline.shown_step), _main_rows(candidate, candidate.shown_step))
     spans = _spans(baseline, replaced)
     gains = tuple(
-        _gain(str(name), rows["duration_us"].to_numpy(), spans.get(str(name), []), len(replaced.get(str(name), ())))
+        _gain(str(name), rows["duration_us"].to_numpy(), spans.get(str(name), []), replaced.get(str(name), (0, 0)))
         for name, rows in own.groupby("name", sort=False)
     )
     return Comparison(baseline, candidate, gains)
 
 
 def _gain(
-    name: str, candidate_us: npt.NDArray[np.float64], baseline_us: list[float], operators: int
+    name: str, candidate_us: npt.NDArray[np.float64], baseline_us: list[float], replaced: tuple[int, int]
 ) -> SuperKernelGain:
     parsed = SuperKernelName.parse(name) or SuperKernelName(name, "", "", False)
     if not baseline_us:
@@ -105,7 +105,7 @@ def _gain(
     before, after = float(np.median(baseline_us)), float(np.median(candidate_us))
     deviation = max(_deviation(np.array(baseline_us)), _deviation(candidate_us))
     noise = max(NOISE_SHARE * before, deviation, NOISE_US)
-    occurrences = min(len(baseline_us), len(candidate_us))
+    occurrences, operators = min(len(baseline_us), len(candidate_us)), replaced[1] - replaced[0]
     return SuperKernelGain(name, parsed.scope, parsed.is_fragment, operators, before, after, noise, occurrences)
 
 

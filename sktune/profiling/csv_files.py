@@ -73,7 +73,7 @@ def read_csv(data: bytes, shown: str) -> KernelTable:
         warnings.append(f"{repeated} repeated header lines were left out")
     whole = whole.astype({"start_ns": np.int64})
     return KernelTable(
-        complete(whole, token="type"),
+        complete(whole, repeating="type"),
         "op_summary" if any(_plain(name) == "opname" for name in names) else "kernel_details",
         bool((whole["step"] != NO_STEP).any()),
         tuple(warnings),

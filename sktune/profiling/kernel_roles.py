@@ -42,22 +42,21 @@ class UnitKey(StrEnum):
 
 
 # The first that matches decides: MoeGatingTopKSoftmax is no softmax, KvRmsNormRopeCache no norm.
-_RULES = tuple(
-    (role, re.compile(pattern, re.IGNORECASE))
-    for role, pattern in (
-        (Role.VIEW, r"^aten::(empty|view|_?reshape|as_strided|transpose|t$|expand|slice|select|unsqueeze|squeeze|permute"
-                    r"|detach|alias|resize_|resolve_|lift_fresh|split|chunk|narrow|is_|item|_local_scalar|result_type|unflatten|flatten|unbind|t_?$|set_data|_unsafe_view|lift)"),
-        (Role.EXPERTS, r"moe|expert|grouped_?(mat_?mul|mm|gemm)|gmm\d?|top_?k|permute|histc|bincount"),
-        (Role.ATTENTION, r"attention|attn|flash|fmha|mla(?![a-z])|mlaprolog|mla_|rope|rotary|lightning_?indexer"
-                         r"|reshape_?and_?cache|kv_?cache|decode_?with_?kv|scatter_?(nd_?)?update"),
-        (Role.NORM, r"norm(?!al)|rsqrt"),
-        (Role.ACTIVATION, r"swi_?glu|silu|swish|ge_?glu|gelu|act_and_mul|relu"),
-        (Role.SAMPLING, r"arg_?max|sampl|multinomial"),
-        (Role.SOFTMAX, r"soft_?max"),
-        (Role.MATMUL, r"mat_?mul|gemm|gemv|(^|[^a-z])(mm|bmm|addmm|linear)($|[^a-z])|cutlass|cublas|nvjet|xmma|conv(?!ert)"),
-        (Role.EMBEDDING, r"embedding|gather_?v2|index_?select"),
-    )
-)  # fmt: skip
+_PATTERNS = {
+    Role.VIEW: "^aten::(empty|view|_?reshape|as_strided|transpose|t_?$|expand|slice|select|unsqueeze|squeeze|permute"
+    "|detach|alias|resize_|resolve_|lift|split|chunk|narrow|is_|item|_local_scalar|result_type|unflatten|flatten|unbind"
+    "|set_data|_unsafe_view)",
+    Role.EXPERTS: r"moe|expert|grouped_?(mat_?mul|mm|gemm)|gmm\d?|top_?k|permute|histc|bincount",
+    Role.ATTENTION: "attention|attn|flash|fmha|mla(?![a-z])|mlaprolog|mla_|rope|rotary|lightning_?indexer"
+    "|reshape_?and_?cache|kv_?cache|decode_?with_?kv|scatter_?(nd_?)?update",
+    Role.NORM: "norm(?!al)|rsqrt",
+    Role.ACTIVATION: "swi_?glu|silu|swish|ge_?glu|gelu|act_and_mul|relu",
+    Role.SAMPLING: "arg_?max|sampl|multinomial",
+    Role.SOFTMAX: "soft_?max",
+    Role.MATMUL: "mat_?mul|gemm|gemv|(^|[^a-z])(mm|bmm|addmm|linear)($|[^a-z])|cutlass|cublas|nvjet|xmma|conv(?!ert)",
+    Role.EMBEDDING: "embedding|gather_?v2|index_?select",
+}
+_RULES = tuple((role, re.compile(pattern, re.IGNORECASE)) for role, pattern in _PATTERNS.items())
 
 
 def role_of(name: str, is_communication: bool = False) -> Role:

@@ -29,7 +29,7 @@ _COMMUNICATION = re.compile(
 )
 # Operators that compute as well; the profiler counts them as computing, and so does sktune.
 _FUSED_WITH_COMPUTE = re.compile(
-    r"(mat_?mul|mm|gemm)[a-z]*_?(all|reduce)|(all|reduce)_?[a-z]+_?(mat_?mul|mm|gemm)", re.I
+    r"(mat_?mul|mm|gemm)[a-z]*_?(all|reduce)|(all|reduce)_?[a-z]+_?(mat_?mul|mm|gemm)", re.IGNORECASE
 )
 _COMMUNICATION_CORES = ("HCCL", "COMMUNICATION")
 
@@ -78,12 +78,12 @@ class KernelTable:
     warnings: tuple[str, ...] = ()
 
 
-def complete(frame: pd.DataFrame, *, token: str) -> pd.DataFrame:
+def complete(frame: pd.DataFrame, *, repeating: str) -> pd.DataFrame:
     """Derive the remaining columns from ``name``, ``type`` and ``core``, put rows in order, and start at zero.
 
     Args:
         frame: the columns as read; ``start_ns`` (int64) stands for ``start_us``.
-        token: the column that repeats from layer to layer.
+        repeating: the column that repeats from layer to layer.
     """
     names, place = np.unique(frame["name"].to_numpy(str), return_inverse=True)
     parsed = [SuperKernelName.parse(name) for name in names]
@@ -97,7 +97,7 @@ def complete(frame: pd.DataFrame, *, token: str) -> pd.DataFrame:
     frame["is_communication"] = (called | frame["type"].map(kinds).to_numpy(bool) | in_core) & ~is_superkernel
     # Labels and operators of a SuperKernel carry the layer's number.
     patterns = np.array([re.sub(r"\d+", "#", name) if name.startswith("sk_") else name for name in names])
-    frame["token"] = np.where(is_superkernel, patterns[place], frame[token])
+    frame["token"] = np.where(is_superkernel, patterns[place], frame[repeating])
     frame = frame.sort_values(["device", "start_ns"], kind="stable", ignore_index=True)
     frame["start_us"] = (frame["start_ns"] - frame["start_ns"].min()) / 1e3
     return frame[[*COLUMNS, *(ratio for ratio in RATIOS if ratio in frame)]]
@@ -106,8 +106,8 @@ def complete(frame: pd.DataFrame, *, token: str) -> pd.DataFrame:
 def type_of_npu_name(name: str) -> str:
     """Return the operator type that an NPU kernel's name ends in: formats without a type column.
 
-    ``aclnnMatmul_MatMulCommon_MatMulV2`` is aclnn's naming, ``model/layers/MatMulV2_12`` GE's, ``hcom_allReduce__661_0_1``
-    HCCL's.
+    ``aclnnMatmul_MatMulCommon_MatMulV2`` is aclnn's naming, ``model/layers/MatMulV2_12`` GE's, and
+    ``hcom_allReduce__661_0_1`` HCCL's.
     """
     if SuperKernelName.parse(name):
         return SUPERKERNEL

@@ -236,12 +236,12 @@ def name_kinds(layers: Sequence[Tokens], word: Callable[[int], str]) -> list[str
     names = []
     for index, layer in enumerate(layers):
         base, counts = word(index), Counter(layer.tolist())
-        for name, (known_base, known) in kinds.items():
-            if base == known_base and (counts & known).total() >= LIKENESS * max(counts.total(), known.total()):
-                break
-        else:
-            same = sum(known_base == base for known_base, _ in kinds.values())
-            name = f"{base}_{same + 1}" if same else base
-            kinds[name] = (base, counts)
-        names.append(name)
+        alike = (
+            name
+            for name, (known_base, known) in kinds.items()
+            if base == known_base and (counts & known).total() >= LIKENESS * max(counts.total(), known.total())
+        )
+        same = sum(known_base == base for known_base, _ in kinds.values())
+        names.append(next(alike, f"{base}_{same + 1}" if same else base))
+        kinds.setdefault(names[-1], (base, counts))
     return names

@@ -1,13 +1,15 @@
 """What a profile says, in words and tables: the same for terminals and for the picture."""
 
 import math
+import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sktune.profiling.analysis import Bound, Profile
-from sktune.profiling.comparison import Comparison, Verdict
+from sktune.profiling.comparison import Comparison, SuperKernelGain
 
-LISTED_GAINS = 20
+LISTED_SCOPES = 20
 UNITS_TO_TRY = 3
 
 
@@ -27,10 +29,11 @@ def headline(profile: Profile) -> str:
         f"In {profile.median.gap_ms:.3f} ms of a step of {profile.median.step_ms:.3f} ms ({profile.gap_share:.1%}) the "
         "device has nothing to run: the most that scopes can save by closing gaps."
     )
-    if not profile.units:
+    tried = [unit for unit in profile.units if unit.promise_ms > 0][:UNITS_TO_TRY]
+    if not tried:
         return first
-    tried = ", ".join(f"{unit.word} ({unit.gap_ms:.3f} ms of gaps inside)" for unit in profile.units[:UNITS_TO_TRY])
-    return f"{first} Try scopes first on {tried}."
+    listed = ", ".join(f"{unit.word} ({unit.gap_ms:.3f} ms of gaps inside)" for unit in tried)
+    return f"{first} Try scopes first on {listed}."
 
 
 def overview(profile: Profile) -> str:
@@ -72,13 +75,16 @@ def _times(profile: Profile) -> Table:
 def _bounds(profile: Profile) -> Table:
     found = profile.bottleneck
     meaning = {
-        Bound.COMPUTE: "kernels whose busiest pipe is cube or vector",
-        Bound.MEMORY: "kernels whose busiest pipe moves data",
-        Bound.SCHEDULING: f"gaps, and {found.scalar_share:.1%} in kernels whose busiest pipe is the scalar unit",
+        Bound.COMPUTE: "kernels that compute most of their time",
+        Bound.MEMORY: "kernels that move data most of their time",
+        Bound.SCHEDULING: "gaps: no kernel runs",
         Bound.SYNCHRONISATION: "communication that nothing hides",
     }
     rows = tuple((str(bound), f"{found.shares[bound]:.1%}", meaning[bound]) for bound in Bound)
-    return Table(f"Bottleneck: {found.bound}", ("", "of the step", "what"), rows, f"Told from {found.evidence}.")
+    note = f"Compute and memory are told apart by {found.evidence}."
+    if found.scalar_share:
+        note += f" {found.scalar_share:.1%} of the step are in kernels whose busiest pipe is the scalar unit."
+    return Table(f"Bottleneck: {found.bound}", ("", "of the step", "what"), rows, note)
 
 
 def _units(profile: Profile) -> Table:
@@ -104,25 +110,38 @@ def _top(profile: Profile) -> Table:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Return the SuperKernels with the largest gains and losses, and what they add up to."""
+    """Return gains and losses of the SuperKernels, those of scopes that differ only in numbers together."""
     known = [gain for gain in comparison.gains if not math.isnan(gain.baseline_us)]
-    shown = sorted(known, key=lambda gain: -abs(gain.gain_us))[:LISTED_GAINS]
+    groups: dict[tuple[str, bool], list[SuperKernelGain]] = {}
+    for gain in known:
+        groups.setdefault((re.sub(r"\d+", "#", gain.scope), gain.is_fragment), []).append(gain)
+    ordered = sorted(groups.items(), key=lambda item: -abs(sum(gain.gain_us for gain in item[1])))
     rows = tuple(
         (
-            gain.scope + (" (fragment)" if gain.is_fragment else ""), str(gain.operators), f"{gain.baseline_us:.2f}",
-            f"{gain.candidate_us:.2f}", f"{gain.gain_us:+.2f}", f"{gain.noise_us:.2f}", str(gain.verdict),
+            scope + (" (fragments)" if is_fragment else ""), str(len(gains)),
+            f"{_mean(g.operators for g in gains):.0f}",
+            f"{_mean(g.baseline_us for g in gains):.2f}", f"{_mean(g.candidate_us for g in gains):.2f}",
+            f"{sum(g.gain_us for g in gains):+.2f}", f"{_mean(g.noise_us for g in gains):.2f}", _verdicts(gains),
         )
-        for gain in shown
+        for (scope, is_fragment), gains in ordered[:LISTED_SCOPES]
     )  # fmt: skip
-    counts = Counter(gain.verdict for gain in comparison.gains)
-    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
+    before, after = comparison.baseline.median.step_ms, comparison.candidate.median.step_ms
     note = (
-        f"{len(comparison.gains)} SuperKernels: {told or 'none'}; together {sum(gain.gain_us for gain in known):+.1f} us "
-        f"a step. Median step {comparison.baseline.median.step_ms:.3f} ms before, "
-        f"{comparison.candidate.median.step_ms:.3f} ms after ({comparison.speedup:.3f}x); profiling slows both, so "
+        f"{len(comparison.gains)} SuperKernels, together {sum(gain.gain_us for gain in known):+.1f} us a step; the gain of a row is that of all its SuperKernels. Median "
+        f"step {before:.3f} ms before, {after:.3f} ms after ({comparison.speedup:.3f}x); profiling slows both, so "
         "measure the speedup with a search."
     )
     if missing := len(comparison.gains) - len(known):
         note += f" For {missing} the replaced operators were not found in the baseline."
-    columns = ("scope", "operators", "baseline P50 us", "SuperKernel P50 us", "gain us", "noise us", "")
-    return Table("SuperKernels against the operators that they replace", columns, rows, note)
+    columns = ("scope", "SKs", "ops", "before us", "SK us", "gain us", "noise us", "verdict")
+    return Table("SuperKernels against the operators that they replace (P50)", columns, rows, note)
+
+
+def _verdicts(gains: list[SuperKernelGain]) -> str:
+    counts = Counter(gain.verdict for gain in gains)
+    return str(gains[0].verdict) if len(counts) == 1 else ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed)

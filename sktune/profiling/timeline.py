@@ -26,7 +26,8 @@ def render(profile: Profile, title: str, comparison: Comparison | None = None) -
         tables.insert(0, comparison_table(comparison))
     data = {
         "title": title,
-        "headline": headline(comparison.candidate if comparison else profile),
+        "headlines": [f"{label}: {headline(found)}" if label else headline(found) for label, found in shown],
+        "warnings": [f"{label}: {line}" if label else line for label, found in shown for line in found.warnings],
         "profiles": [{"label": label, **_drawn(found)} for label, found in shown],
         "tables": [_plain(table) for table in tables],
     }

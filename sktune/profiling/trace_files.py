@@ -140,7 +140,7 @@ def read_trace(text: IO[str], shown: str) -> KernelTable:
     source, frame = _kernels(trace)
     _mark_steps(frame, trace)
     return KernelTable(
-        complete(frame, token="type" if source == "npu_trace" else "name"),
+        complete(frame, repeating="type" if source == "npu_trace" else "name"),
         source,
         bool((frame["step"] != NO_STEP).any()),
         tuple(warnings),
@@ -190,7 +190,8 @@ def _cpu_kernels(frame: pd.DataFrame) -> pd.DataFrame:
     covered = np.zeros(len(frame), dtype=bool)
     for index in np.flatnonzero(has_parent):  # parents come first
         covered[index] = covered[parents[index]] or works[parents[index]]
-    return frame[works & ~covered].drop(columns="order").reset_index(drop=True)
+    kept: pd.DataFrame = frame[works & ~covered].drop(columns="order").reset_index(drop=True)
+    return kept
 
 
 def _parents(frame: pd.DataFrame) -> npt.NDArray[np.int64]:
