@@ -171,6 +171,31 @@ def inspect(
         print_event({"event": "inspected", **found.summary()})
 
 
+@app.command()
+def profile(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A kernel_details.csv, op_summary or chrome trace (NPU, GPU, CPU), or a profiler's folder."
+        ),
+    ],
+    candidate: Annotated[Path | None, typer.Argument(help="A profile with scopes, to compare with the first.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Where to write the timeline; by default into RUNS/profiles.")
+    ] = None,
+    runs: Runs = Path("runs"),
+    json: Json = False,
+) -> None:
+    """Show where a decode step's time goes, and what scopes can save of it."""
+    from sktune.profile_view import profile_view
+    from sktune.profiling.report import report as report_profile
+
+    found = report_profile(file, candidate, html, runs)
+    Console(stderr=json).print(profile_view(found.profile, found.comparison, found.picture))
+    if json:
+        print_event({"event": "profile_finished", **found.profile.summary()})
+
+
 def _stored(name: str, runs: Path, storage: str | None) -> SearchResult:
     folder = runs / folder_name(name)
     study = TuningStudy.open(name, storage or sqlite_url(folder.resolve()), create=False)

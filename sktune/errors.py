@@ -5,7 +5,8 @@
     │   ├── PlanError            a plan that is not legal, or does not fit the model
     │   ├── SpaceError           a search space that is malformed or does not fit the model
     │   ├── TargetError          a model that cannot be found, loaded or traced
-    │   └── StudyError           a study that cannot be opened, written or continued
+    │   ├── StudyError           a study that cannot be opened, written or continued
+    │   └── ProfileError         a profile that cannot be read, or holds no kernels
     ├── NotDeterministicError    the baseline does not equal itself: no verdict is possible
     ├── BackendError             the backend cannot compile or run even the baseline
     └── InterruptedSearchError   Ctrl-C, after everything known was stored
@@ -43,6 +44,10 @@ class TargetError(BadInputError):
 
 class StudyError(BadInputError):
     """A study that cannot be opened, written or continued."""
+
+
+class ProfileError(BadInputError):
+    """A profile that cannot be read, or holds no kernels."""
 
 
 class NotDeterministicError(SktuneError):

@@ -19,9 +19,14 @@ ORDER = [
     "backends", "backends.options", "backends.base", "backends.regions", "backends.numerics", "backends.building",
     "backends.cpp_wrapper",
     "backends.cuda_graph", "backends.inductor",
+    "backends.npu",
     "verify", "verdict", "trial", "fingerprint", "worker", "supervisor",
-    "samplers", "samplers.distinct", "study", "result", "report", "search_loop", "inspection", "",
-    "agent", "view", "cli",
+    "samplers", "samplers.distinct", "study", "result",
+    "profiling", "profiling.kernel_roles", "profiling.event_stream", "profiling.kernel_table", "profiling.csv_files",
+    "profiling.trace_files", "profiling.reading", "profiling.repetition", "profiling.structure", "profiling.analysis",
+    "profiling.comparison", "profiling.tables", "profiling.timeline", "profiling.report",
+    "report", "search_loop", "inspection", "",
+    "agent", "view", "profile_view", "cli",
 ]  # fmt: skip
 
 
