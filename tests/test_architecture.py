@@ -14,6 +14,8 @@ ORDER = [
     "errors", "documents", "plan", "plan_file", "layout", "space_size", "space", "outcome",
     "presets", "targets", "targets.base", "targets.causal_lm", "targets.loading",
     "marks", "tracing",
+    "sim", "sim.constants", "sim.operators", "sim.trace", "sim.deployment", "sim.superkernel", "sim.model",
+    "sim.calibration",
     "backends", "backends.options", "backends.base", "backends.regions", "backends.numerics", "backends.building",
     "backends.cpp_wrapper",
     "backends.cuda_graph", "backends.inductor",

@@ -24,7 +24,7 @@ class TargetSpec:
         weights: folder of a checkpoint in Hugging Face format, or None for random weights.
         seed: of random weights and inputs.
         dtype: ``bfloat16``, ``float16`` or ``float32``.
-        device: ``cpu`` or ``cuda``.
+        device: ``cpu``, ``cuda``, or ``meta``: shapes only, for planning without a device.
         batch, context: sequences decoded together, and tokens in the KV cache before the first step; None: the
             preset's.
     """
