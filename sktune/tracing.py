@@ -209,7 +209,7 @@ def _name_kinds(modules: Mapping[str, nn.Module], layers: Sequence[str], units: 
 
 
 def _time_shares(target: Target, inputs: Sequence[Any], snapshot: Snapshot, names: Sequence[str]) -> dict[str, float]:
-    """Return each unit's median share of the eager step's time over ``TIMED_STEPS`` steps; 0 where nothing is computed."""
+    """Return each unit's median share of the eager step's time over ``TIMED_STEPS`` steps; 0 on the meta device."""
     if any(parameter.is_meta for parameter in target.module.parameters()):
         return dict.fromkeys(names, 0.0)
     modules = dict(target.module.named_modules())

@@ -105,27 +105,29 @@ def from_kernel_table(table: pd.DataFrame, constants: Constants, layout: Layout 
         raise SimulationError("the profile has SuperKernels in it; give one of the baseline, taken without scopes")
     operators: list[Operator] = []
     ends: list[tuple[int, float]] = []
-    for position, row in enumerate(step.itertuples(index=False)):
-        core = _core(str(row.core), str(row.type), constants)
-        after = _waited_for(int(row.stream), float(row.start_us), float(row.wait_us), ends)
+    for position, row in enumerate(step.to_dict("records")):
+        kind, stream, wait_us = str(row["type"]), int(row["stream"]), float(row["wait_us"])
+        start_us, duration_us = float(row["start_us"]), float(row["duration_us"])
+        core = _core(str(row["core"]), kind, constants)
+        after = _waited_for(stream, start_us, wait_us, ends)
         operators.append(
             Operator(
-                name=f"{row.name}",
-                type=str(row.type),
+                name=str(row["name"]),
+                type=kind,
                 core=core,
-                unit=_unit(str(row.name), layout),
+                unit=_unit(str(row["name"]), layout),
                 position=position,
-                stream=int(row.stream),
-                blocks=max(1, int(row.blocks)),
-                can_fuse=fusable(str(row.type), core, constants),
-                calls_sync_all=str(row.type) in constants.sync_all_types.value,
-                duration_us=float(row.duration_us),
+                stream=stream,
+                blocks=max(1, int(row["blocks"])),
+                can_fuse=fusable(kind, core, constants),
+                calls_sync_all=kind in constants.sync_all_types.value,
+                duration_us=duration_us,
                 # A wait for another stream is not a gap: the model finds it from `after`.
-                wait_us=None if after else float(row.wait_us),
+                wait_us=None if after else wait_us,
                 after=after,
             )
         )
-        ends.append((int(row.stream), float(row.start_us) + float(row.duration_us)))
+        ends.append((stream, start_us + duration_us))
     return tuple(operators)
 
 
@@ -144,7 +146,8 @@ def typical_step(table: pd.DataFrame) -> pd.DataFrame:
     one = table[table["device"] == table["device"].iloc[0]]
     ends = (one["start_us"] + one["duration_us"]).groupby(one["step"]).max()
     lengths = (ends - one.groupby("step")["start_us"].min()).sort_values()
-    return one[one["step"] == lengths.index[(len(lengths) - 1) // 2]].sort_values("start_us", kind="stable")
+    step: pd.DataFrame = one[one["step"] == lengths.index[(len(lengths) - 1) // 2]]
+    return step.sort_values("start_us", kind="stable")
 
 
 def _core(word: str, kind: str, constants: Constants) -> Core:

@@ -119,7 +119,7 @@ class _Recorder(TorchDispatchMode):
     """Collects an operator for every aten call that a device would run as a task."""
 
     def __init__(self, constants: Constants) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operators: list[Operator] = []
         self.modules: list[str] = []
         self.unit: str | None = None
