@@ -11,7 +11,8 @@ PACKAGE = Path(sktune.__file__).parent
 
 # A module imports only from those above it in this list.
 ORDER = [
-    "errors", "documents", "plan", "plan_file", "layout", "space_size", "space", "outcome",
+    "errors", "documents", "protobuf_text", "ge_graph", "plan", "superkernel_options",
+    "plan_file", "layout", "space_size", "space", "outcome",
     "presets", "targets", "targets.base", "targets.causal_lm", "targets.loading",
     "marks", "tracing",
     "sim", "sim.constants", "sim.operators", "sim.trace", "sim.deployment", "sim.superkernel", "sim.model",
