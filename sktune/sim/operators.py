@@ -5,6 +5,7 @@ They come from a traced step (``sktune.sim.trace``), from a GE graph, or from a 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil, prod
 from typing import Literal
 
 import pandas as pd
@@ -27,6 +28,19 @@ _CORES: dict[str, Core] = {
     "HCCL": "communication",
     "COMMUNICATION": "communication",
 }
+# How operator types of GE begin that run on cube units, or on cube and vector units together.
+_CUBE_TYPES = (
+    "MatMul",
+    "BatchMatMul",
+    "GroupedMatmul",
+    "QuantBatchMatmul",
+    "QuantMatmul",
+    "TransposeBatchMatMul",
+    "Conv",
+)
+_MIX_TYPES = ("FusedInferAttention", "FlashAttention", "PromptFlashAttention", "IncreFlashAttention", "MlaProlog")
+DYNAMIC_TYPES = frozenset({"NonZero", "Unique"})
+"""Types whose output's shape depends on data."""
 TABLE_COLUMNS = ("step", "device", "stream", "name", "type", "core", "start_us", "duration_us", "wait_us", "blocks")
 
 
@@ -80,6 +94,31 @@ def numbered(operators: Sequence[Operator]) -> tuple[Operator, ...]:
     return tuple(replace(operator, position=index) for index, operator in enumerate(operators))
 
 
+def core_of(kind: str, constants: Constants) -> Core:
+    """Return which units an operator of GE's type ``kind`` runs on."""
+    if kind.startswith(("Hcom", "hcom_", "MoeDistribute", *constants.fusable_collectives.value)):
+        return "communication"
+    if kind in constants.aicpu_types.value:
+        return "aicpu"
+    return "cube" if kind.startswith(_CUBE_TYPES) else "mix" if kind.startswith(_MIX_TYPES) else "vector"
+
+
+def cores_filled(core: Core, shape: Sequence[int], largest_bytes: float, constants: Constants) -> int:
+    """Return how many cores an operator fills: by output tiles on cube units, by bytes on vector units.
+
+    Args:
+        core: which units it runs on.
+        shape: of its first output.
+        largest_bytes: size of its largest tensor.
+        constants: tile sizes and core counts.
+    """
+    if core in ("cube", "mix"):
+        *batch, rows, columns = (1, 1, *shape)
+        tiles = ceil(rows / constants["cube_tile_rows"]) * ceil(columns / constants["cube_tile_columns"])
+        return max(1, min(int(constants["aic_cores"]), prod(batch) * tiles))
+    return max(1, min(int(constants["aiv_cores"]), ceil(largest_bytes / 1024 / constants["vector_tile_kib"])))
+
+
 def fusable(kind: str, core: Core, constants: Constants) -> bool:
     """Return whether GE could fuse an operator of type ``kind``, by the constants' lists of types."""
     if core == "aicpu":
@@ -103,6 +142,11 @@ def from_kernel_table(table: pd.DataFrame, constants: Constants, layout: Layout 
     step = typical_step(table)
     if (step["type"] == SUPERKERNEL).any():
         raise SimulationError("the profile has SuperKernels in it; give one of the baseline, taken without scopes")
+    return tasks_of(step, constants, layout)
+
+
+def tasks_of(step: pd.DataFrame, constants: Constants, layout: Layout | None = None) -> tuple[Operator, ...]:
+    """Return the rows of one measured step as operators, SuperKernels too."""
     operators: list[Operator] = []
     ends: list[tuple[int, float]] = []
     for position, row in enumerate(step.to_dict("records")):
@@ -151,11 +195,8 @@ def typical_step(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _core(word: str, kind: str, constants: Constants) -> Core:
-    if kind.startswith(("hcom_", "Hcom")):
-        return "communication"
-    if kind in constants.aicpu_types.value:
-        return "aicpu"
-    return _CORES.get(word.upper(), "vector")
+    known = core_of(kind, constants)
+    return known if known in ("communication", "aicpu") else _CORES.get(word.upper(), "vector")
 
 
 def _waited_for(stream: int, start_us: float, wait_us: float, ends: Sequence[tuple[int, float]]) -> tuple[int, ...]:

@@ -9,10 +9,10 @@ from itertools import pairwise
 from math import ceil, log2
 from typing import Literal
 
-from sktune.errors import PlanError
 from sktune.plan import Option
 from sktune.sim.constants import Constants
 from sktune.sim.operators import Operator
+from sktune.superkernel_options import check_options, normalise
 
 TERMS = ("busy", "head", "gap", "barrier", "early_start", "icache", "sync_all", "stream_event", "stream_overlap")
 """What a step's time consists of; savings are negative."""
@@ -35,30 +35,11 @@ class FusionOptions:
         """Read them from a scope's options, as GE words them.
 
         Raises:
-            PlanError: a value that GE would refuse.
+            SpaceError: an option that the compiler would refuse.
         """
-        return cls(
-            _number(options, "stream-fusion", 0, range(2)),
-            _number(options, "early-start", 1, range(3)),
-            _word(options, "preload-code", "per-func", ("per-func", "max", "none")),
-            _number(options, "split-mode", 4, range(1, 65)),
-            _number(options, "feed-sync-all", 0, range(2)),
-            _word(options, "strict-scope-check", "", ("", "bypass", "abort")),
-        )
-
-
-def _number(options: Mapping[str, Option], name: str, default: int, allowed: range) -> int:
-    text = str(options.get(name, default))
-    if not text.isdecimal() or int(text) not in allowed:
-        raise PlanError(f"option {name} is a number from {allowed[0]} to {allowed[-1]}, got {text!r}")
-    return int(text)
-
-
-def _word(options: Mapping[str, Option], name: str, default: str, allowed: Sequence[str]) -> str:
-    text = str(options.get(name, default))
-    if text not in allowed:
-        raise PlanError(f"option {name} is one of {', '.join(filter(None, allowed))}, got {text!r}")
-    return text
+        check_options(options)
+        given = {name.replace("-", "_"): value for name, value in normalise(options).items()}
+        return cls(**{name: value for name, value in given.items() if name in cls.__slots__})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +64,27 @@ class SuperKernel:
         return sum(self.terms.values())
 
 
-def busy_us(operator: Operator, constants: Constants) -> float:
-    """Return the time that an operator computes or moves data: a roofline, or what was measured less the head.
+def roofline_us(operator: Operator, constants: Constants) -> tuple[float, float]:
+    """Return the time that an operator's arithmetic takes, and the time that moving its data takes.
 
     Fewer cores than the die has cost less than their share: ``(all / cores) ** core_exponent``.
     """
-    if operator.duration_us is not None:
-        return operator.duration_us - head_us(operator, constants)
     if operator.core in ("cube", "mix"):
         rate, cores = constants[f"cube_{operator.dtype}_tflops"] * constants["cube_efficiency"], constants["aic_cores"]
     else:
         rate, cores = constants["vector_tflops"], constants["aiv_cores"]
-    # TFLOP/s and TB/s are 1e6 operations or bytes a microsecond.
-    computing = operator.flops / rate / 1e6
-    moving = operator.bytes_moved / (constants["hbm_tbps"] * constants["hbm_efficiency"]) / 1e6
     blocks = cores if operator.is_dynamic else min(operator.blocks, cores)
     slowdown = float((cores / blocks) ** constants["core_exponent"])
-    return max(constants["busy_floor_us"], max(computing, moving) * slowdown)
+    # TFLOP/s and TB/s are 1e6 operations or bytes a microsecond.
+    bandwidth = constants["hbm_tbps"] * constants["hbm_efficiency"]
+    return operator.flops / rate / 1e6 * slowdown, operator.bytes_moved / bandwidth / 1e6 * slowdown
+
+
+def busy_us(operator: Operator, constants: Constants) -> float:
+    """Return the time that an operator computes or moves data: measured less the head, or the roofline's."""
+    if operator.duration_us is not None:
+        return operator.duration_us - head_us(operator, constants)
+    return max(constants["busy_floor_us"], *roofline_us(operator, constants))
 
 
 def head_us(operator: Operator, constants: Constants) -> float:
@@ -116,9 +101,8 @@ def fuse(operators: Sequence[Operator], options: FusionOptions, constants: Const
     terms["busy"] = sum(busy)
     terms["head"] = head_us(operators[0], constants)
     if len(operators) > 1:
-        barriers = {kind: _barrier_us(kind, aic, aiv, constants) for kind in ("vector", "cube", "mix")}
-        borders = _borders(operators, options)
-        terms["barrier"] = sum(barriers[border] for border in borders)
+        weights = barrier_weights(operators, options, constants)
+        terms["barrier"] = sum(weight * constants[f"barrier_{border}_us"] for border, weight in weights.items())
         terms["early_start"] = -_early_start_us(operators, busy, options, constants)
         terms["icache"] = _icache_us(operators, busy, options, constants)
         terms["stream_event"], terms["stream_overlap"] = _streams_us(operators, busy, options, constants)
@@ -138,10 +122,27 @@ def fuse(operators: Sequence[Operator], options: FusionOptions, constants: Const
     return SuperKernel(kind, blocks, terms, hang)
 
 
-def border(left: Operator, right: Operator) -> Border:
-    """Return which cores wait for each other between two sub-kernels (fact sheet, 2.3)."""
-    units = {_unit(left), _unit(right)}
-    return "mix" if len(units) > 1 or "mix" in units else "cube" if "cube" in units else "vector"
+def barrier_weights(operators: Sequence[Operator], options: FusionOptions, constants: Constants) -> dict[Border, float]:
+    """Return how many barriers of each kind a SuperKernel has; one that few cores meet at counts for less.
+
+    Vector units meet after vector work, cube units after cube work, all of them where the type changes (fact sheet,
+    2.3). That a barrier grows with the logarithm of the cores that meet is an assumption.
+    """
+    _, _, aic, aiv = _merge(operators, constants)
+    all_aic, all_aiv = constants["aic_cores"], constants["aiv_cores"]
+    size: dict[Border, float] = {
+        "vector": log2(1 + aiv) / log2(1 + all_aiv),
+        "cube": log2(1 + aic) / log2(1 + all_aic),
+        "mix": log2(1 + aic + aiv) / log2(1 + all_aic + all_aiv),
+    }
+    # Without early start every border is a full barrier of the merged kernel (fact sheet, 2.2).
+    is_full = not options.early_start and len(set(map(_unit, operators))) > 1
+    weights: dict[Border, float] = dict.fromkeys(size, 0.0)
+    for left, right in pairwise(operators):
+        units = {_unit(left), _unit(right)}
+        kind: Border = "mix" if is_full or len(units) > 1 else units.pop()
+        weights[kind] += size[kind]
+    return weights
 
 
 def _unit(operator: Operator) -> Border:
@@ -168,21 +169,6 @@ def _merge(operators: Sequence[Operator], constants: Constants) -> tuple[str, in
         return "MIX_AIC_1_1", aic, aic, aic
     blocks = max(aic, ceil(aiv / 2))
     return "MIX_AIC_1_2", blocks, blocks, 2 * blocks
-
-
-def _borders(operators: Sequence[Operator], options: FusionOptions) -> list[Border]:
-    borders = [border(left, right) for left, right in pairwise(operators)]
-    # Without early start every border is a full barrier of the merged kernel (fact sheet, 2.2).
-    if not options.early_start and len(set(map(_unit, operators))) > 1:
-        return ["mix"] * len(borders)
-    return borders
-
-
-def _barrier_us(kind: str, aic: int, aiv: int, constants: Constants) -> float:
-    """Return one barrier's time: it grows with the logarithm of the cores that meet."""
-    all_aic, all_aiv = constants["aic_cores"], constants["aiv_cores"]
-    cores, most = {"vector": (aiv, all_aiv), "cube": (aic, all_aic), "mix": (aic + aiv, all_aic + all_aiv)}[kind]
-    return constants[f"barrier_{kind}_us"] * log2(1 + cores) / log2(1 + most)
 
 
 def _early_start_us(

@@ -6,7 +6,7 @@ what depends on no tensor is folded, as GE folds constants.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from math import ceil, prod
+from math import prod
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sktune.errors import TargetError
 from sktune.layout import Layout
 from sktune.sim.constants import Constants
-from sktune.sim.operators import Core, DType, Operator, fusable
+from sktune.sim.operators import DYNAMIC_TYPES, DType, Operator, core_of, cores_filled, fusable
 from sktune.targets.base import Snapshot, Target, decode_inputs
 
 ATTENTION = "FusedInferAttentionScore"
@@ -64,7 +64,6 @@ _TYPES: Mapping[str, str] = {
 _CUBE = frozenset({"MatMulV2", "BatchMatMulV2", GROUPED_MATMUL})
 _GATHERS = frozenset({"GatherV2", "GatherElements", "Index", "IndexSelect"})
 _WRITES = frozenset({"TensorMove", "ScatterUpdate", "ScatterElements", "IndexPutV2"})
-_DYNAMIC = frozenset({"NonZero", "Unique"})
 _NO_TASK = frozenset({"_unsafe_view", "detach", "lift_fresh", "alias", "empty", "empty_like", "new_empty"})
 
 
@@ -163,9 +162,9 @@ class _Recorder(TorchDispatchMode):
     ) -> None:
         """Append one task, located where the step is now."""
         constants = self._constants
-        core: Core = "cube" if kind in _CUBE else "mix" if kind == ATTENTION else "vector"
-        if kind in constants.aicpu_types.value:
-            core = "aicpu"
+        core = core_of(kind, constants)
+        result = (list(outputs) or list(inputs))[0]
+        largest = max(tensor.numel() * tensor.element_size() for tensor in (*inputs, result))
         module = self.modules[-1] if self.modules else ""
         position = len(self.operators)
         self.operators.append(
@@ -178,10 +177,10 @@ class _Recorder(TorchDispatchMode):
                 dtype=_dtype(inputs),
                 unit=self.unit,
                 position=position,
-                blocks=_blocks(core, inputs, outputs, constants),
+                blocks=cores_filled(core, result.shape, largest, constants),
                 can_fuse=fusable(kind, core, constants),
                 calls_sync_all=kind in constants.sync_all_types.value,
-                is_dynamic=kind in _DYNAMIC,
+                is_dynamic=kind in DYNAMIC_TYPES,
                 module=module,
                 shapes=tuple(tuple(tensor.shape) for tensor in inputs),
             )
@@ -247,13 +246,3 @@ def _dtype(inputs: Sequence[torch.Tensor]) -> DType:
         return "int8"
     widest = max((tensor.element_size() for tensor in inputs if tensor.is_floating_point()), default=4)
     return "fp32" if widest >= 4 else "bf16"
-
-
-def _blocks(core: Core, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], constants: Constants) -> int:
-    output = outputs[0] if outputs else inputs[0]
-    if core in ("cube", "mix"):
-        *batch, rows, columns = output.shape if output.dim() > 1 else (1, *output.shape)
-        tiles = ceil(rows / constants["cube_tile_rows"]) * ceil(columns / constants["cube_tile_columns"])
-        return max(1, min(int(constants["aic_cores"]), prod(batch) * tiles))
-    most = max(tensor.numel() * tensor.element_size() for tensor in (*inputs, output))
-    return max(1, min(int(constants["aiv_cores"]), ceil(most / 1024 / constants["vector_tile_kib"])))

@@ -55,7 +55,7 @@ def _read_config(folder: str) -> PreTrainedConfig:
 
 def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, batch: int, context: int) -> Target:
     dtype = getattr(torch, spec.dtype)
-    if spec.device == META:
+    if spec.device == META and hasattr(config, "num_experts_per_tok"):
         # Shapes alone name no experts to gather: one grouped matmul over all of them stands for what is routed.
         experts = "grouped_mm"
     config._attn_implementation = "sdpa"  # noqa: SLF001 - transformers' documented switch
