@@ -1,5 +1,7 @@
 """The cost model of Atlas A3: its laws, its trace, its calibration. No figure here was measured on a device."""
 
+import importlib.util
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +13,15 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 
 from sktune.errors import SimulationError, SpaceError, TargetError
-from sktune.layout import Layer, Layout, Unit
+from sktune.ge_graph import GeGraph, GeOperator, TensorSpec
+from sktune.layout import Layout, Unit
 from sktune.outcome import Reason
 from sktune.plan import Options, Plan, Scope
 from sktune.presets import load_preset
 from sktune.sim.calibration import calibrate
 from sktune.sim.constants import ATLAS_A3, load_constants
 from sktune.sim.deployment import COMBINE, DISPATCH, deploy, deployment_notes
+from sktune.sim.ge import from_ge_graph
 from sktune.sim.model import SimulatedFailure, SimulatedStep, StepModel, step_latency
 from sktune.sim.operators import Core, Operator, from_kernel_table, numbered
 from sktune.sim.trace import trace_operators
@@ -178,6 +182,13 @@ def test_mixed_borders_cost_more_than_borders_of_one_type() -> None:
     sorted_by_type = simulate(scope, [cube(), cube(), cube(), vector(), vector(), vector()])
     alternating = simulate(scope, [cube(), vector(), cube(), vector(), cube(), vector()])
     assert alternating.terms["barrier"] > sorted_by_type.terms["barrier"]
+
+
+def test_time_shares_are_those_of_the_simulated_baseline() -> None:
+    """Where nothing was computed, a layout's shares come from the model."""
+    operators, layout = step_of([vector(96)], [cube(296)])
+    shares = StepModel(operators, layout, CONSTANTS).time_shares()
+    assert shares == pytest.approx({"u0": 98 / 396, "u1": 298 / 396})
 
 
 def test_one_operator_on_all_cores_makes_every_barrier_dearer() -> None:
@@ -479,9 +490,44 @@ def test_shapes_alone_have_no_weights_to_load(tmp_path: Path) -> None:
         load(TargetSpec("llama", "preset", scale="tiny", device="meta", weights=str(tmp_path)))
 
 
-def test_layers_stay_layers() -> None:
+def test_units_that_run_nothing_cost_nothing() -> None:
     """A plan over units that run nothing on the device changes nothing."""
     operators, _ = step_of([vector()])
-    layout = Layout((Unit("u0", "u0"), Unit("quiet", "quiet")), (Layer("l", "dense"),))
+    layout = Layout((Unit("u0", "u0"), Unit("quiet", "quiet")), ())
     step = step_latency(operators, Plan((Scope("quiet", "quiet"),)), layout, CONSTANTS)
     assert isinstance(step, SimulatedStep) and step.total_us == pytest.approx(simulate(Plan(), [vector()]).total_us)
+
+
+def test_a_ge_graph_gives_the_tasks_of_its_units() -> None:
+    """Sizes come from the graph's shapes, transposed or not; constants and views are no tasks."""
+    rows, inner, columns = (TensorSpec(shape, "bfloat16") for shape in ((96, 512), (1024, 512), (96, 1024)))
+    graph = GeGraph(
+        "graph",
+        (
+            GeOperator("x", "Data", output_specs=(rows,)),
+            GeOperator("w", "Data", output_specs=(inner,)),
+            GeOperator("mm", "MatMulV2", ("x:0", "w:0"), (rows, inner), (columns,), scope="u0"),
+            GeOperator("view", "Reshape", ("mm:0",), (columns,), (columns,), scope="u0"),
+            GeOperator("cast", "Cast", ("view:0",), (columns,), (replace(columns, dtype="float32"),), stream="side"),
+        ),
+    )
+    layout = Layout((Unit("u0", "u0"),), ())
+    matmul, cast = from_ge_graph(graph, layout, CONSTANTS)
+    assert (matmul.core, matmul.unit, matmul.flops) == ("cube", "u0", 2 * 96 * 512 * 1024)
+    assert matmul.bytes_moved == 2 * (96 * 512 + 1024 * 512 + 96 * 1024)
+    assert (cast.core, cast.unit, cast.can_fuse) == ("vector", None, False)
+    assert cast.stream != matmul.stream
+    with pytest.raises(SimulationError, match="units_plan"):
+        from_ge_graph(graph, Layout((Unit("u1", "u1"),), ()), CONSTANTS)
+
+
+@pytest.mark.slow
+def test_the_published_cases_stand_in_the_docs_as_the_model_gives_them() -> None:
+    """No figure there is written by hand."""
+    root = Path(__file__).parent.parent
+    location = importlib.util.spec_from_file_location("sim_cases", root / "benchmarks" / "sim_cases.py")
+    assert location is not None and location.loader is not None
+    cases = importlib.util.module_from_spec(location)
+    sys.modules["sim_cases"] = cases
+    location.loader.exec_module(cases)
+    assert cases.table(CONSTANTS) in (root / "docs" / "sim.md").read_text()

@@ -125,6 +125,16 @@ class StepModel:
         spans = tuple(self._span(scope, piece) for scope, piece in pieces)
         return SimulatedStep(total, terms, spans, len(tasks), self._compile_s(pieces))
 
+    def time_shares(self) -> dict[str, float]:
+        """Return each unit's share of the simulated baseline, gaps included, 0 to 1."""
+        spent = dict.fromkeys((unit.name for unit in self._layout.units), 0.0)
+        whole = 0.0
+        for operator, task in zip(self._operators, self._alone, strict=True):
+            whole += task.gap_us + task.duration_us
+            if operator.unit in spent:
+                spent[operator.unit] += task.gap_us + task.duration_us
+        return {name: time_us / whole for name, time_us in spent.items()} if whole else spent
+
     def timeline(self, plan: Plan) -> pd.DataFrame:
         """Return the simulated tasks as a kernel table with the columns of a measured one; empty if the plan fails.
 
