@@ -5,6 +5,7 @@
     │   ├── PlanError            a plan that is not legal, or does not fit the model
     │   ├── SpaceError           a search space that is malformed or does not fit the model
     │   ├── TargetError          a model that cannot be found, loaded or traced
+    │   ├── SimulationError      constants or a profile that the cost model cannot use
     │   ├── StudyError           a study that cannot be opened, written or continued
     │   └── ProfileError         a profile that cannot be read, or holds no kernels
     ├── NotDeterministicError    the baseline does not equal itself: no verdict is possible
@@ -40,6 +41,10 @@ class SpaceError(BadInputError):
 
 class TargetError(BadInputError):
     """A model that cannot be found, loaded or traced."""
+
+
+class SimulationError(BadInputError):
+    """Constants or a profile that the cost model cannot use."""
 
 
 class StudyError(BadInputError):

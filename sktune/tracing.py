@@ -209,7 +209,9 @@ def _name_kinds(modules: Mapping[str, nn.Module], layers: Sequence[str], units: 
 
 
 def _time_shares(target: Target, inputs: Sequence[Any], snapshot: Snapshot, names: Sequence[str]) -> dict[str, float]:
-    """Return each unit's median share of the eager step's time over ``TIMED_STEPS`` steps."""
+    """Return each unit's median share of the eager step's time over ``TIMED_STEPS`` steps; 0 on the meta device."""
+    if any(parameter.is_meta for parameter in target.module.parameters()):
+        return dict.fromkeys(names, 0.0)
     modules = dict(target.module.named_modules())
     began: dict[str, float] = {}
     spent: dict[str, list[float]] = {name: [] for name in names}

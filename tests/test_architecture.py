@@ -16,6 +16,8 @@ ORDER = [
     "plan_file", "layout", "space_size", "space", "outcome", "latency", "devices",
     "presets", "targets", "targets.base", "targets.causal_lm", "targets.loading",
     "marks", "tracing",
+    "sim", "sim.constants", "sim.operators", "sim.ge", "sim.trace", "sim.deployment", "sim.superkernel", "sim.model",
+    "sim.calibration",
     "backends", "backends.options", "backends.base", "backends.regions", "backends.numerics", "backends.building",
     "backends.cpp_wrapper",
     "backends.cuda_graph", "backends.inductor",

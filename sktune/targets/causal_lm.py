@@ -18,6 +18,8 @@ CACHE_GRANULE = 64
 """KV cache lengths are multiples of this many tokens, so that attention kernels see round shapes."""
 DEFAULT_BATCH = 1
 DEFAULT_CONTEXT = 32
+META = "meta"
+"""The device without memory: a model of any size is built in seconds, and a step gives shapes."""
 LONGEST_REPLAY = 16
 """Decode steps that fit into the cache after the context."""
 
@@ -78,6 +80,9 @@ def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, 
     dtype = getattr(torch, spec.dtype)
     # TorchAir converts neither scaled_dot_product_attention of every device nor index_copy.
     converts = spec.backend == "npu"
+    if spec.device == META and hasattr(config, "num_experts_per_tok"):
+        # Shapes alone name no experts to gather: one grouped matmul over all of them stands for what is routed.
+        experts = "grouped_mm"
     config._attn_implementation = "eager" if converts else "sdpa"  # noqa: SLF001 - transformers' documented switch
     config._experts_implementation = experts  # noqa: SLF001
     torch.manual_seed(spec.seed)
@@ -102,20 +107,22 @@ def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, 
         for tensor in _tensors(cache).values():
             tensor.zero_()
         with torch.no_grad():
-            decode_step(tokens(generator, context))
+            # Shapes do not depend on the context: one token is enough to allocate the cache.
+            decode_step(tokens(generator, 1 if spec.device == META else context))
         return [(tokens(generator, 1),) for _ in range(steps)]
 
     prefill(0, 1)  # allocates the cache
     weights = f"weights of {Path(spec.weights).name}" if spec.weights else "random weights"
+    origin = "shapes only, no weights" if spec.device == META else f"{weights}, seed {spec.seed}"
     short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[spec.dtype]
-    description = (
-        f"{name}, hidden {config.hidden_size}, {short}, {weights}, seed {spec.seed}, batch {batch}, context {context}"
-    )
+    description = f"{name}, hidden {config.hidden_size}, {short}, {origin}, batch {batch}, context {context}"
     return Target(model, decode_step, prefill, _tensors(cache), description)
 
 
 def _model(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> nn.Module:
     model: nn.Module
+    if spec.weights and spec.device == META:
+        raise TargetError(f"--weights {spec.weights}: a model of shapes only has no weights; leave --weights out")
     if spec.weights:
         try:
             # Safetensors only: a pickled checkpoint runs code when it is read.

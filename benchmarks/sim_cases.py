@@ -1,0 +1,185 @@
+"""The cost model against the published cases: what was published, what it says, and how far off it is.
+
+    python benchmarks/sim_cases.py [--write]
+
+Prints the table of docs/sim.md; ``--write`` puts it there. One set of constants, that of ``atlas_a3.yaml``, for all.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sktune.layout import Layout, Unit
+from sktune.plan import Plan, Scope
+from sktune.presets import load_preset
+from sktune.sim.constants import Constants, load_constants
+from sktune.sim.deployment import deploy
+from sktune.sim.model import SimulatedStep, StepModel, step_latency
+from sktune.sim.operators import Operator, numbered
+from sktune.sim.superkernel import busy_us, head_us
+from sktune.sim.trace import ATTENTION, trace_operators
+from sktune.targets import TargetSpec
+from sktune.targets.loading import load
+from sktune.tracing import trace_layout
+
+PAGE = Path(__file__).parent.parent / "docs" / "sim.md"
+BEGIN, END = "<!-- cases: benchmarks/sim_cases.py -->", "<!-- end of cases -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One published figure and the simulated one, in the same unit."""
+
+    name: str
+    source: str
+    published: float
+    simulated: float
+    unit: str
+    remark: str
+
+
+# LongCat-Flash operators on 24 AIC + 48 AIV and on half of them, microseconds (facts 6.2).
+LONGCAT = {
+    "MLAProlog": (45.2, 68.1),
+    "FA": (91.8, 118.0),
+    "MM": (14.2, 18.0),
+    "TBMM": (12.5, 19.6),
+    "QBMM1": (14.6, 18.7),
+    "QBMM2": (16.3, 20.1),
+}
+
+# What the facts' section 6 has and the model cannot answer.
+CANNOT = (
+    ("hy3 295B, 31.5 to 30.8 ms (6.1)", "its operators and their times are not published"),
+    ("LongCat-Flash-Lite, no gain (6.1)", "its operators and their streams are not published"),
+    ("LongCat-Flash, TPOT 9.5 to 10.64 ms (6.1)", "two streams on parts of the cores, and multi-token prediction"),
+    ("Qwen3-235B, 30 ms (6.1)", "tensor parallelism over 4 dies"),
+    ("DeepSeek-R1 on 128 dies, TPOT 44.9 ms (6.1)", "multi-token prediction: a step answers for more than one token"),
+    ("CloudMatrix384, TPOT 49.4, 24.6 and 14.9 ms (6.2)", "multi-token prediction; their ratios are in the table"),
+    ("CloudMatrix384, micro-batch gain 5.8 to 9.4% (6.2)", "two streams on disjoint cores, by hand"),
+    ("CloudMatrix384, dispatch, combine and utilisation (6.2)", "constants of the model, hence no test of it"),
+    ("DispatchFFNCombineW4A8, 250.5 us (6.2)", "bound by scalar units, which the model does not have"),
+    ("recommender net at 10% utilisation (6.2)", "bound by the host: 26 us between kernels of 3 us"),
+    ("multi_stream toy schedule, 110 and 100 us (6.2)", "the schedule is not wholly stated"),
+    ("RmsNorm, 10 us (6.2)", "its shape is not published"),
+    ("skill text, 10 to 40% (6.1)", "no measurement behind it"),
+)  # fmt: skip
+
+
+def main() -> None:
+    """Run all cases."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/sim.md")
+    arguments = parser.parse_args()
+    text = table(load_constants())
+    print(text)
+    if arguments.write:
+        page = PAGE.read_text()
+        before, _, rest = page.partition(BEGIN)
+        after = rest.partition(END)[2]
+        PAGE.write_text(f"{before}{BEGIN}\n{text}{END}{after}")
+
+
+def table(constants: Constants) -> str:
+    """Return both tables as Markdown."""
+    lines = ["| case | facts | published | simulated | error | remark |", "| --- | --- | ---: | ---: | ---: | --- |"]
+    for case in [*fused_parts(constants), *core_counts(constants), *deepseek(constants)]:
+        if case.unit == "%":
+            error = f"{case.simulated - case.published:+.1f} points"
+        else:
+            error = f"{100 * (case.simulated / case.published - 1):+.0f}%"
+        lines.append(
+            f"| {case.name} | {case.source} | {_figure(case.published, case.unit)} "
+            f"| {_figure(case.simulated, case.unit)} | {error} | {case.remark} |"
+        )
+    lines += ["", "| case | why the model cannot answer it |", "| --- | --- |"]
+    lines += [f"| {name} | {why} |" for name, why in CANNOT]
+    return "\n".join(lines) + "\n"
+
+
+def _figure(value: float, unit: str) -> str:
+    return f"{value:.3g}" if not unit else f"{value:.4g} {unit}" if unit != "%" else f"{value:.1f}%"
+
+
+def fused_parts(constants: Constants) -> list[Case]:
+    """graph-autofusion's profiling demo: three GroupedMatmul and a MoeGatingTopK fused, DequantSwigluQuant apart."""
+    cases = []
+    for count, words in ((6, "read as six scopes that are alike"), (1, "read as one scope")):
+        matmul = Operator("m", "GroupedMatmul", "cube", blocks=24, duration_us=126.26 / 3 / count)
+        gate = Operator("g", "MoeGatingTopK", "vector", blocks=48, duration_us=68.32 / count)
+        quant = Operator("q", "DequantSwigluQuant", "vector", blocks=48, duration_us=24.18 / count)
+        units = [[matmul, gate, matmul, matmul], [quant]] * count
+        operators = numbered([replace(each, unit=f"u{index}") for index, unit in enumerate(units) for each in unit])
+        layout = Layout(tuple(Unit(f"u{i}", f"u{i}") for i in range(len(units))), ())
+        model = StepModel(operators, layout, constants)
+        plan = Plan(tuple(Scope(unit.name, unit.name) for unit in layout.units))
+        # The demo adds up durations: gaps between tasks are not in its figures.
+        before, after = (model.timeline(each)["duration_us"].sum() for each in (Plan(), plan))
+        cases.append(
+            Case("saved in the profiling demo, of 218.76 us", "6.1", 27.88, float(before - after), "us", words)
+        )
+    return cases
+
+
+def core_counts(constants: Constants) -> list[Case]:
+    """LongCat's operators on half of the cores, from their time on all."""
+    cases = []
+    moved_a_us = 1e6 * constants["hbm_tbps"] * constants["hbm_efficiency"]
+    for name, (whole_us, half_us) in LONGCAT.items():
+        on_all = Operator(name, name, "cube", blocks=24, bytes_moved=(whole_us - constants["head_us"]) * moved_a_us)
+        on_half = replace(on_all, blocks=12)
+        simulated = head_us(on_half, constants) + busy_us(on_half, constants)
+        remark = "in sample: core_exponent is the mean of these six"
+        cases.append(Case(f"{name} on 12 AIC + 24 AIV", "6.2", half_us, simulated, "us", remark))
+    return cases
+
+
+def deepseek(constants: Constants) -> list[Case]:
+    """One die of DeepSeek-V3 over 256 dies, INT8 weights and activations, 4096 tokens in the cache."""
+    steps = {batch: _die(batch, constants) for batch in (96, 24, 8)}
+    operators, layout = steps[96]
+    baseline = _simulated(operators, Plan(), layout, constants)
+    layers = [[unit.name for unit in layout.units if unit.layer == index] for index in range(len(layout.layers))]
+    whole = Plan((Scope(layers[0][0], layers[-1][-1]),))
+    gain = 100 * (1 - _simulated(operators, whole, layout, constants) / baseline)
+    bare = [op if op.core == "aicpu" else replace(op, can_fuse=True) for op in operators]
+    most = 100 * (1 - _simulated(bare, whole, layout, constants) / baseline)
+    there = "there two micro-batches side by side, here one stream; 96 is taken to be the batch of a die"
+    cases = [
+        Case("DeepSeek-R1 on CloudMatrix384, one layer, batch 96", "6.2", 874, baseline / len(layers), "us", there),
+        Case("DeepSeek-V3, gain by SuperKernel, lower end", "6.1", 10, gain, "%", "one scope over all layers"),
+        Case("the same", "6.1", 10, most, "%", "if all but AI CPU operators could be fused"),
+    ]
+    for batch, tpot_ms in ((24, 24.6), (8, 14.9)):
+        ratio = _simulated(*_swap(steps[batch]), constants) / baseline
+        name = f"CloudMatrix384, batch {batch} over batch 96"
+        cases.append(Case(name, "6.2", tpot_ms / 49.4, ratio, "", "ratio of TPOT there, of step times here"))
+    return cases
+
+
+def _swap(step: tuple[Sequence[Operator], Layout]) -> tuple[Sequence[Operator], Plan, Layout]:
+    return step[0], Plan(), step[1]
+
+
+def _die(batch: int, constants: Constants) -> tuple[Sequence[Operator], Layout]:
+    target = load(TargetSpec("deepseek-v3", "preset", scale="full", device="meta", batch=batch, context=4096))
+    layout = trace_layout(target, load_preset("deepseek-v3").space)
+    return [_quantised(op) for op in deploy(trace_operators(target, layout, constants), constants)], layout
+
+
+def _quantised(operator: Operator) -> Operator:
+    """Return a bf16 matmul as INT8; attention stays in bf16, as CloudMatrix384 has it."""
+    if operator.core != "cube" or operator.dtype != "bf16" or operator.type == ATTENTION:
+        return operator
+    return replace(operator, dtype="int8", bytes_moved=operator.bytes_moved / 2)
+
+
+def _simulated(operators: Sequence[Operator], plan: Plan, layout: Layout, constants: Constants) -> float:
+    step = step_latency(operators, plan, layout, constants)
+    assert isinstance(step, SimulatedStep), step
+    return step.total_us
+
+
+if __name__ == "__main__":
+    main()
