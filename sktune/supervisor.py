@@ -54,7 +54,7 @@ class FinalRow:
     name: str
     speedup: Speedup | None
     verdict: str
-    bit_identical: bool
+    bit_identical: bool | None
     code_digest: str
 
     @classmethod

@@ -21,7 +21,7 @@ ORDER = [
     "backends", "backends.options", "backends.base", "backends.regions", "backends.numerics", "backends.building",
     "backends.cpp_wrapper",
     "backends.cuda_graph", "backends.inductor",
-    "backends.npu",
+    "backends.npu", "backends.sim",
     "verify", "verdict", "trial", "fingerprint", "worker", "supervisor",
     "samplers", "samplers.distinct", "study", "result",
     "profiling", "profiling.kernel_roles", "profiling.event_stream", "profiling.kernel_table", "profiling.csv_files",
