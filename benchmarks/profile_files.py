@@ -92,7 +92,7 @@ def write_trace(path: Path, size: int) -> None:
     with path.open("w") as file:
         file.write('{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "none"}], "traceEvents": [\n')
         last, begun = -1, 0.0
-        for number, (step, name, kind, _, start_us) in enumerate(kernels()):
+        for number, (step, _, kind, _, start_us) in enumerate(kernels()):
             if step != last:
                 if last >= 0:
                     mark = {"name": f"ProfilerStep#{last}", "ts": begun, "dur": start_us - 1.0 - begun}

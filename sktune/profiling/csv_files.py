@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from sktune.errors import ProfileError
@@ -40,6 +41,7 @@ _ALIASES = {
 _NEEDED = {"name": "Name", "start": "Start Time(us)", "duration_us": "Duration(us)"}
 _PIPES = {"mac": "mac", "vec": "vec", "scalar": "scalar", "mte2": "mte2", "mte3": "mte3", "fixpipe": "mte3"}
 _PIPE = re.compile(r"(?:aic_|aiv_)?(mac|vec|scalar|mte2|mte3|fixpipe)_ratio")
+_ROWS_AT_ONCE = 100_000
 _NAMES = [alias for alias, role in _ALIASES.items() if role == "name"]
 _TEXT = ("device", "stream", "name", "type", "core", "start")
 
@@ -142,13 +144,17 @@ def _number(column: "pd.Series[Any]") -> "pd.Series[float]":
     return pd.to_numeric(column.astype(str).str.strip(), errors="coerce").astype(float)
 
 
-def _nanoseconds(column: "pd.Series[str]") -> "pd.Series[float]":
-    """Return microseconds, given as text, in whole nanoseconds.
+def _nanoseconds(column: "pd.Series[str]") -> npt.NDArray[np.float64]:
+    """Return microseconds, given as text, in whole nanoseconds from the first row on; NaN where there is no number.
 
     A float of microseconds since 1970 is exact to a quarter of a microsecond only; its whole part is exact.
     """
-    parts = column.str.strip().str.partition(".")
-    whole = pd.to_numeric(parts[0], errors="coerce")
-    fraction = pd.to_numeric((parts[2].fillna("") + "000").str[:3], errors="coerce")
-    first = whole.min()
-    return (whole - (0 if np.isnan(first) else first)) * 1e3 + fraction
+    found, origin_us = [np.zeros(0)], np.nan
+    for begin in range(0, len(column), _ROWS_AT_ONCE):  # text in pieces takes a multiple of the file's size
+        parts = column.iloc[begin : begin + _ROWS_AT_ONCE].str.strip().str.partition(".")
+        whole = pd.to_numeric(parts[0], errors="coerce").to_numpy(float)
+        fraction = pd.to_numeric((parts[2].fillna("") + "000").str[:3], errors="coerce").to_numpy(float)
+        if np.isnan(origin_us) and not np.isnan(whole).all():
+            origin_us = float(np.nanmin(whole))
+        found.append((whole - origin_us) * 1e3 + fraction)
+    return np.concatenate(found)

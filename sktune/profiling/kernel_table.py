@@ -85,7 +85,7 @@ def complete(frame: pd.DataFrame, *, repeating: str) -> pd.DataFrame:
         frame: the columns as read; ``start_ns`` (int64) stands for ``start_us``.
         repeating: the column that repeats from layer to layer.
     """
-    names, place = np.unique(frame["name"].to_numpy(str), return_inverse=True)
+    place, names = pd.factorize(frame["name"])
     parsed = [SuperKernelName.parse(name) for name in names]
     fused = np.array([name is not None for name in parsed], dtype=bool)[place]
     is_superkernel = fused | (frame["type"] == SUPERKERNEL).to_numpy()
@@ -96,7 +96,7 @@ def complete(frame: pd.DataFrame, *, repeating: str) -> pd.DataFrame:
     in_core = frame["core"].str.upper().isin(_COMMUNICATION_CORES)
     frame["is_communication"] = (called | frame["type"].map(kinds).to_numpy(bool) | in_core) & ~is_superkernel
     # Labels and operators of a SuperKernel carry the layer's number.
-    patterns = np.array([re.sub(r"\d+", "#", name) if name.startswith("sk_") else name for name in names])
+    patterns = np.array([re.sub(r"\d+", "#", name) for name in names], dtype=object)
     frame["token"] = np.where(is_superkernel, patterns[place], frame[repeating])
     frame = frame.sort_values(["device", "start_ns"], kind="stable", ignore_index=True)
     frame["start_us"] = (frame["start_ns"] - frame["start_ns"].min()) / 1e3

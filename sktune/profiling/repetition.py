@@ -14,7 +14,8 @@ import numpy.typing as npt
 Tokens = npt.NDArray[np.int64]
 
 LONGEST_LAYER = 4096
-"""Kernels; keeps the search for layers linear in the length of the sequence."""
+MOST_COMPARISONS = 200_000_000
+"""Bound of the search for layers: sequences of more than 50,000 kernels are searched for shorter layers only."""
 LEAST_COVERAGE = 0.3
 """Share of a step that repeating layers must cover to count as such."""
 LIKENESS = 0.7
@@ -41,7 +42,8 @@ class Run:
 def longest_run(tokens: Tokens, least_period: int = 1) -> Run | None:
     """Return the run that covers most tokens, with the shortest period; None where nothing repeats."""
     best: Run | None = None
-    for period in range(least_period, min(len(tokens) // 2, LONGEST_LAYER) + 1):
+    longest = min(len(tokens) // 2, LONGEST_LAYER, MOST_COMPARISONS // max(len(tokens), 1))
+    for period in range(least_period, longest + 1):
         if best and best.coverage >= len(tokens) - best.period:
             break
         start, length = _longest_stretch(tokens[:-period] == tokens[period:])

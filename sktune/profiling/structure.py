@@ -39,7 +39,7 @@ def add_structure(frame: pd.DataFrame) -> pd.DataFrame:
             continue
         key = codes[on_main].tobytes()
         if key not in known:
-            tokens = frame["token"].to_numpy()[on_main].astype(str).tolist()
+            tokens = frame["token"].to_numpy()[on_main].tolist()
             known[key] = _places(codes[on_main], tokens, list(roles[on_main]))
         # Other streams: where the main stream is when their kernel starts.
         at = np.searchsorted(frame["start_us"].to_numpy()[on_main], start, side="right") - 1
@@ -60,13 +60,13 @@ def main_stream(frame: pd.DataFrame) -> str:
 
 def _roles(frame: pd.DataFrame) -> npt.NDArray[np.object_]:
     """Return each kernel's role by its type, or by its whole name where the type says nothing."""
-    pairs = frame[["type", "token", "is_communication"]].drop_duplicates()
-    roles = {}
-    for kind, token, is_communication in pairs.itertuples(index=False):
+    columns = ["type", "token", "is_communication"]
+    distinct = frame.groupby(columns, sort=False).ngroup().to_numpy()
+    roles = []
+    for kind, token, is_communication in frame[columns].drop_duplicates().itertuples(index=False):
         role = role_of(kind, is_communication)
-        roles[kind, token, is_communication] = role if role is not Role.OTHER else role_of(token)
-    columns = (frame["type"], frame["token"], frame["is_communication"])
-    return np.array([roles[key] for key in zip(*columns, strict=True)], dtype=object)
+        roles.append(role if role is not Role.OTHER else role_of(token))
+    return np.array(roles, dtype=object)[distinct]
 
 
 def _codes(frame: pd.DataFrame, roles: npt.NDArray[np.object_]) -> npt.NDArray[np.int64]:

@@ -127,9 +127,9 @@ def comparison_table(comparison: Comparison) -> Table:
     )  # fmt: skip
     before, after = comparison.baseline.median.step_ms, comparison.candidate.median.step_ms
     note = (
-        f"{len(comparison.gains)} SuperKernels, together {sum(gain.gain_us for gain in known):+.1f} us a step; the gain of a row is that of all its SuperKernels. Median "
-        f"step {before:.3f} ms before, {after:.3f} ms after ({comparison.speedup:.3f}x); profiling slows both, so "
-        "measure the speedup with a search."
+        f"{len(comparison.gains)} SuperKernels, together {sum(gain.gain_us for gain in known):+.1f} us a step; a row's "
+        f"gain is that of all its SuperKernels. Median step {before:.3f} ms before, {after:.3f} ms after "
+        f"({comparison.speedup:.3f}x); profiling slows both, so measure the speedup with a search."
     )
     if missing := len(comparison.gains) - len(known):
         note += f" For {missing} the replaced operators were not found in the baseline."

@@ -14,6 +14,9 @@ from sktune.profiling.comparison import Comparison
 from sktune.profiling.structure import NO_LAYER, main_stream
 from sktune.profiling.tables import Table, comparison_table, headline, overview, profile_tables
 
+MOST_KERNELS = 50_000
+"""Of a step that long only the beginning is drawn: a browser has to hold the page."""
+
 _PAGE = Path(__file__).parent / "timeline.html"
 
 
@@ -56,7 +59,7 @@ def _plain(table: Table) -> dict[str, Any]:
 
 def _drawn(profile: Profile) -> dict[str, Any]:
     """Return the shown step, times in microseconds from its start."""
-    rows = profile.kernels[profile.kernels["step"] == profile.shown_step]
+    rows = profile.kernels[profile.kernels["step"] == profile.shown_step].head(MOST_KERNELS)
     start = (rows["start_us"] - rows["start_us"].iloc[0]).round(3)
     end = (start + rows["duration_us"]).round(3)
     streams = sorted(rows["stream"].unique(), key=lambda stream: (stream != main_stream(rows), stream))
@@ -65,7 +68,7 @@ def _drawn(profile: Profile) -> dict[str, Any]:
     on_main = (rows["stream"] == streams[0]).to_numpy()
     spans = rows.assign(start=start, end=end)[on_main]
     return {
-        "overview": overview(profile),
+        "overview": overview(profile) + (f"; drawn are the first {MOST_KERNELS}" if len(rows) == MOST_KERNELS else ""),
         "step": profile.shown_step,
         "total_us": float(end.max()),
         "streams": streams,

@@ -184,7 +184,7 @@ def _cpu_kernels(frame: pd.DataFrame) -> pd.DataFrame:
     parents = _parents(frame)
     has_parent = parents >= 0
     inside = np.bincount(parents[has_parent], duration[has_parent], minlength=len(frame))
-    names, place = np.unique(frame["name"].to_numpy(str), return_inverse=True)
+    place, names = pd.factorize(frame["name"])
     share = np.bincount(place, inside) / np.maximum(np.bincount(place, duration), 1e-9)
     works = ((share <= WRAPPER_SHARE) & np.array([role_of(name) is not Role.VIEW for name in names], dtype=bool))[place]
     covered = np.zeros(len(frame), dtype=bool)
