@@ -7,6 +7,8 @@ of torchair's ``superkernel_cases.md``, with other names.
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sktune.errors import BadInputError
 from sktune.plog import FAILURES, Kind, cause, explain, explain_files
@@ -175,6 +177,14 @@ def test_lines_about_other_things_say_nothing() -> None:
     assert (
         explain(["HCCL_EXEC_TIMEOUT=1200", "op_timeout set to 507013", "SuperKernelPass start graph is [g]", ""]) == ()
     )
+
+
+@given(st.lists(st.tuples(st.sampled_from([*FAULT, *(line for line, _, _ in SIMPLE)]), st.integers(0, 400))))
+def test_lines_that_were_cut_are_read_as_far_as_they_go(lines: list[tuple[str, int]]) -> None:
+    """A process that dies leaves half a line."""
+    for each in explain(line[:length] for line, length in lines):
+        assert each.message
+        assert "\n" not in each.message
 
 
 def test_files_are_read_one_after_another(tmp_path: Path) -> None:
