@@ -149,6 +149,17 @@ def test_a_fault_names_the_guilty_sub_kernel() -> None:
     assert second.operator_type == "add"
 
 
+def test_a_log_that_is_read_twice_counts_cores_once() -> None:
+    """The screen shows again what plog holds."""
+    assert explain(FAULT * 2, labels=["sp_start_1"]) == explain(FAULT, labels=["sp_start_1"])
+
+
+def test_a_timeout_that_a_collective_reports_is_still_a_timeout() -> None:
+    """HCCL passes the runtime's error on."""
+    (only,) = explain(["[ERROR] HCCL(1,python3): stream sync failed, retCode is 507014, aicore timeout"])
+    assert only.kind == "timeout"
+
+
 def test_a_rank_that_only_waited_is_not_blamed() -> None:
     """Where one process names the kernel, a timeout of another says nothing more."""
     other = "[ERROR] RUNTIME(99,python3): Kernel task happen error, retCode=0x25, [aicore timeout]."
