@@ -156,7 +156,7 @@ _RULES = (
     ),
     _rule(
         "communication",
-        r"\bEI000[26]\b|(?:hccl|HCCL|Hccl).*\btime[sd]? ?out\b",
+        r"^(?!.*(?:507014|aicore timeout)).*(?:\bEI000[26]\b|(?:hccl|HCCL|Hccl).*\btime[sd]? ?out\b)",
         "a rank waited in vain for another (HCCL timeout); see the other ranks' logs first, and give all the same plan",
     ),
 )  # fmt: skip
@@ -164,7 +164,7 @@ _RULES = (
 _TIMEOUT = re.compile(r"\b507014\b|retCode=0x25\b|\baicore timeout\b")
 _FAULT_KERNEL = re.compile(r"fault kernel_name=(?P<kernel>[^\s,]+)")
 _ORIGIN = re.compile(r"origin_op_name \[(?P<name>[^\]]+)\]")
-_SYMBOL = re.compile(r"symbol name=(?P<symbol>[^\s,]+)")
+_SYMBOL = re.compile(r"(?:(?P<core>coreId=\d+, coreType=\d+).*?)?symbol name=(?P<symbol>[^\s,]+)")
 _RUNTIME = re.compile(r".*EZ9999\)?: *(?!Inner Error)(?P<text>.+?)\.?(?:\[FUNC:|$)")
 _PROCESS = re.compile(r"\] ?\w+\((\d+),|\[PID: ?(\d+)\]")
 _SUB_KERNEL = re.compile(r"(?:te_)?(?P<type>\w+?)_[0-9a-f]{32,64}(?:_|$)")
@@ -193,7 +193,7 @@ class _Fault:
     timed_out: bool = False
     kernels: set[str] = field(default_factory=set)
     origin: str = ""
-    symbols: Counter[str] = field(default_factory=Counter)
+    symbols: set[tuple[str, str]] = field(default_factory=set)  # what ran, and on which core
     text: str = ""
 
     @property
@@ -245,7 +245,7 @@ class _Log:
         if match := _ORIGIN.search(line):
             fault.origin = fault.origin or match["name"]
         if match := _SYMBOL.search(line):
-            fault.symbols[match["symbol"]] += 1
+            fault.symbols.add((match["symbol"], match["core"] or ""))
         if match := _RUNTIME.match(line):
             fault.text = fault.text or match["text"]
 
@@ -295,7 +295,7 @@ class _Log:
         scope = name.scope if name else ""
         if not fault.symbols:
             yield Explanation(kind, f"{place} {what}; {mend}", scope, fault.origin)
-        for symbol, cores in fault.symbols.most_common():
+        for symbol, cores in Counter(symbol for symbol, _ in sorted(fault.symbols)).most_common():
             match = _SUB_KERNEL.match(symbol)
             guilty = match["type"] if match else symbol
             message = f"{place} {what} in {guilty} on {cores} core{'s' * (cores > 1)}; {mend}"

@@ -27,6 +27,7 @@ from sktune.ge_graph import GeGraph, TensorSpec, read_ge_graph
 
 DATA = Path(__file__).parent / "data"
 TORCHAIR = ("torchair_dump.txt", "torchair_dump.pbtxt")
+DUMPS = (*TORCHAIR, "ge_proto_AfterSkGraph.txt", "ge_onnx.pbtxt")
 
 
 @pytest.mark.parametrize("name", TORCHAIR)
@@ -121,9 +122,7 @@ def test_ge_onnx_dumps_are_read() -> None:
     assert reduce.output_specs == (TensorSpec((), "bfloat16"),)
 
 
-@pytest.mark.parametrize(
-    "name", ["torchair_dump.txt", "torchair_dump.pbtxt", "ge_proto_AfterSkGraph.txt", "ge_onnx.pbtxt"]
-)
+@pytest.mark.parametrize("name", DUMPS)
 @settings(max_examples=40)
 @given(st.floats(0.01, 0.999))
 def test_a_dump_that_was_cut_off_is_one_clear_line(name: str, share: float) -> None:
@@ -133,6 +132,20 @@ def test_a_dump_that_was_cut_off_is_one_clear_line(name: str, share: float) -> N
         read_ge_graph(text[: int(len(text) * share)])
     assert "\n" not in str(error.value)
     assert "cut off" in str(error.value) or "no operators" in str(error.value)
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(DUMPS), st.floats(0, 0.999), st.sampled_from(["}", "{", '"', "\\", "x", "dim {", "input { }", "-"])
+)
+def test_a_damaged_dump_is_a_graph_or_one_clear_line(name: str, share: float, damage: str) -> None:
+    """No file makes the reader stumble."""
+    text = (DATA / name).read_text(encoding="utf-8")
+    place = int(len(text) * share)
+    try:
+        assert read_ge_graph(text[:place] + damage + text[place + 1 :]).operators
+    except BadInputError as error:
+        assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ of torchair's ``superkernel_cases.md``, with other names.
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sktune.errors import BadInputError
 from sktune.plog import FAILURES, Kind, cause, explain, explain_files
@@ -147,6 +149,17 @@ def test_a_fault_names_the_guilty_sub_kernel() -> None:
     assert second.operator_type == "add"
 
 
+def test_a_log_that_is_read_twice_counts_cores_once() -> None:
+    """The screen shows again what plog holds."""
+    assert explain(FAULT * 2, labels=["sp_start_1"]) == explain(FAULT, labels=["sp_start_1"])
+
+
+def test_a_timeout_that_a_collective_reports_is_still_a_timeout() -> None:
+    """HCCL passes the runtime's error on."""
+    (only,) = explain(["[ERROR] HCCL(1,python3): stream sync failed, retCode is 507014, aicore timeout"])
+    assert only.kind == "timeout"
+
+
 def test_a_rank_that_only_waited_is_not_blamed() -> None:
     """Where one process names the kernel, a timeout of another says nothing more."""
     other = "[ERROR] RUNTIME(99,python3): Kernel task happen error, retCode=0x25, [aicore timeout]."
@@ -175,6 +188,14 @@ def test_lines_about_other_things_say_nothing() -> None:
     assert (
         explain(["HCCL_EXEC_TIMEOUT=1200", "op_timeout set to 507013", "SuperKernelPass start graph is [g]", ""]) == ()
     )
+
+
+@given(st.lists(st.tuples(st.sampled_from([*FAULT, *(line for line, _, _ in SIMPLE)]), st.integers(0, 400))))
+def test_lines_that_were_cut_are_read_as_far_as_they_go(lines: list[tuple[str, int]]) -> None:
+    """A process that dies leaves half a line."""
+    for each in explain(line[:length] for line, length in lines):
+        assert each.message
+        assert "\n" not in each.message
 
 
 def test_files_are_read_one_after_another(tmp_path: Path) -> None:
