@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from sktune.plan import Option
+
 
 class Reason(StrEnum):
     """Why a trial was pruned."""
@@ -50,6 +52,11 @@ class Outcome:
         seconds: time spent, by stage: ``compile``, ``verify``, ``measure``.
         regions, reused: distinct regions of the plan, and how many of them were compiled before.
         code_digest: identity of the generated code.
+        fusion: what became of each scope, in lines for people, where the compiler tells.
+        fusion_digest: equal for plans that became the same kernels.
+        blamed: label of the scope that the logs blame.
+        same_as: number of the trial that became the same kernels, whose figures these are.
+        added: options that sktune set in every scope to rescue the plan.
         peak_memory_bytes: most device memory while the steps ran; None on the CPU.
         log: path of the trial's log, relative to the study's folder.
     """
@@ -61,6 +68,11 @@ class Outcome:
     regions: int = 0
     reused: int = 0
     code_digest: str = ""
+    fusion: tuple[str, ...] = ()
+    fusion_digest: str = ""
+    blamed: str = ""
+    same_as: int | None = None
+    added: Mapping[str, Option] = field(default_factory=dict)
     peak_memory_bytes: int | None = None
     log: str = ""
 
@@ -83,5 +95,6 @@ class Outcome:
         """Inverse of ``to_dict``."""
         values = dict(data)
         values["reason"] = Reason(data["reason"]) if data["reason"] else None
+        values["fusion"] = tuple(data.get("fusion", ()))
         values["speedup"] = Speedup.from_dict(data["speedup"]) if data["speedup"] else None
         return cls(**values)

@@ -7,7 +7,7 @@ lookup. This module knows neither torch nor a device.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sktune.errors import PlanError
@@ -74,6 +74,11 @@ class Plan:
     def complexity(self) -> tuple[int, int]:
         """Order of simplicity among plans of equal speed: fewest scopes, then fewest options."""
         return len(self.scopes), sum(len(scope.options) for scope in self.scopes) + len(self.options)
+
+    def with_option(self, name: str, value: Option) -> "Plan":
+        """Return the plan with one more option in every scope."""
+        scopes = (replace(scope, options=(*scope.options, (name, value))) for scope in self.scopes)
+        return replace(self, scopes=tuple(scopes))
 
     @property
     def digest(self) -> str:

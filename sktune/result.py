@@ -100,7 +100,7 @@ def result_of(study: TuningStudy, folder: Path) -> SearchResult:
 def _verdict(
     rows: Sequence[FinalRow], samples_us: Mapping[str, Sequence[float]], trials: Sequence[TrialRecord]
 ) -> Verdict:
-    plans = {str(record.number): record.plan for record in trials}
+    plans = {str(record.number): record.judged_plan for record in trials}
     finalists = [
         FinalPlan(int(row.name), plans[row.name], row.speedup)
         for row in rows

@@ -6,14 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from sktune import report
 from sktune.backends import BACKENDS, DEVICES
-from sktune.backends.options import all_choices, check_searched, option_rules
+from sktune.backends.options import SUPERKERNEL_BACKENDS, all_choices, check_searched, option_rules
 from sktune.errors import BackendError, BadInputError, InterruptedSearchError, SpaceError, nearest
 from sktune.fingerprint import fingerprint
 from sktune.layout import Layout
@@ -187,16 +187,51 @@ class _Search:
         outcome = proposal.known
         if outcome is None and proposal.plan.is_baseline:
             outcome = Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
+        outcome = outcome or self._blocked(proposal.plan)
         if outcome is None:
-            outcome = supervisor.judge(
-                proposal.plan,
-                f"trial-{number:04d}.log",
-                lambda stage: self._emit({"event": "trial_stage", "trial": number, "stage": stage}),
-            )
+            outcome = self._judged(supervisor, proposal.plan, number)
         self._study.tell(proposal, outcome, self._value(outcome))
         self._emit({"event": "trial_finished", "trial": number, "origin": proposal.origin,
                     "scopes": len(proposal.plan.scopes), "known": proposal.known is not None,
                     **_told(outcome)})  # fmt: skip
+
+    def _judged(self, supervisor: Supervisor, plan: Plan, number: int) -> Outcome:
+        records = [record for record in self._study.records() if record.outcome and record.outcome.fusion_digest]
+        twins = {record.outcome.fusion_digest: record for record in reversed(records) if record.outcome}
+        known = {digest: record.number for digest, record in twins.items()}
+
+        def report_stage(stage: str) -> None:
+            self._emit({"event": "trial_stage", "trial": number, "stage": stage})
+
+        log = f"trial-{number:04d}.log"
+        outcome = supervisor.judge(plan, log, report_stage, known)
+        if self._hangs(outcome) and not any("feed-sync-all" in dict(scope.options) for scope in plan.scopes):
+            rescued = supervisor.judge(plan.with_option("feed-sync-all", 1), log, report_stage)
+            if self._hangs(rescued):
+                detail = f"{outcome.detail}; it hangs with feed-sync-all=1, too"
+                return replace(outcome, detail=detail, added={"feed-sync-all": 1})
+            return replace(rescued, added={"feed-sync-all": 1})
+        twin = twins.get(outcome.fusion_digest) if outcome.same_as is not None else None
+        if twin and twin.outcome:
+            detail = f"the same SuperKernels as trial {twin.number}"
+            return replace(twin.outcome, detail=detail, same_as=twin.number, seconds=outcome.seconds)
+        return outcome
+
+    def _blocked(self, plan: Plan) -> Outcome | None:
+        """Return the outcome of a plan with a scope that hung in every way, without running it."""
+        labels = {scope.label for scope in plan.scopes}
+        for record in self._study.records():
+            found = record.outcome
+            if found and found.reason is Reason.TIMEOUT and found.added and found.blamed in labels:
+                return Outcome(
+                    Reason.TIMEOUT, f"scope {found.blamed} hung in trial {record.number}", blamed=found.blamed
+                )
+        return None
+
+    def _hangs(self, outcome: Outcome) -> bool:
+        """Whether a SyncAll may be waiting for cores that do not run: ``feed-sync-all`` is the rescue."""
+        is_npu = self._spec.backend in SUPERKERNEL_BACKENDS
+        return is_npu and outcome.reason is Reason.TIMEOUT and "compile did not end" not in outcome.detail
 
     def _value(self, outcome: Outcome) -> float | None:
         """Return the decode step latency in ms, freed of the machine's drift by way of the paired baseline."""
@@ -213,7 +248,7 @@ class _Search:
         qualifiers = incumbent_first(self._study.records())[:MOST_QUALIFIERS]
         self._emit({"event": "final_started", "qualifiers": [record.number for record in qualifiers]})
         began = time.perf_counter()
-        plans = [(str(record.number), record.plan) for record in qualifiers]
+        plans = [(str(record.number), record.judged_plan) for record in qualifiers]
 
         def report_stage(stage: str) -> None:
             self._emit({"event": "final_stage", "stage": stage})

@@ -58,6 +58,14 @@ class TrialRecord:
     outcome: Outcome | None
     values: Mapping[str, Option]
 
+    @property
+    def judged_plan(self) -> Plan:
+        """The plan with what was added to rescue it."""
+        plan = self.plan
+        for name, value in (self.outcome.added if self.outcome else {}).items():
+            plan = plan.with_option(name, value)
+        return plan
+
 
 @dataclass(frozen=True)
 class Proposal:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ from sktune.errors import BackendError, SktuneError
 from sktune.layout import Layout
 from sktune.outcome import Outcome, Reason, Speedup
 from sktune.plan import Plan
+from sktune.plog import cause, explain_files
 from sktune.space import SpaceSpec
 from sktune.targets import TargetSpec
 
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 OPEN_TIMEOUT_S = 3600.0
 """Loading a large checkpoint takes long; a worker that is not ready after an hour never will be."""
+LOGGED = (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED)
+"""Failures that a compiler's and a runtime's logs may explain."""
 LEAST_RUN_TIMEOUT_S = 60.0
 """Verifying and measuring take seconds; a step that hangs is ended after this, or the compile timeout."""
 
@@ -120,11 +123,14 @@ class Supervisor:
             self._opened = self._open()
         return self._opened
 
-    def judge(self, plan: Plan, log: str, report: Callable[[str], None]) -> Outcome:
+    def judge(
+        self, plan: Plan, log: str, report: Callable[[str], None], known: Mapping[str, int] | None = None
+    ) -> Outcome:
         """Run one trial. Whatever happens to the worker becomes the outcome.
 
         Args:
             plan: what to judge.
+            known: numbers of finished trials by the digest of what they became.
             log: file name of the trial's log.
             report: told the stage that begins.
 
@@ -135,9 +141,12 @@ class Supervisor:
             self.stop()
         self.open()
         self._has_judged = True
+        return self._explained(self._judge(plan, log, report, known or {}), plan)
+
+    def _judge(self, plan: Plan, log: str, report: Callable[[str], None], known: Mapping[str, int]) -> Outcome:
         stage = "compile"
         try:
-            for message in self._ask(do="trial", plan=plan.to_dict(), log=str(self._log(log))):
+            for message in self._ask(do="trial", plan=plan.to_dict(), known=dict(known), log=str(self._log(log))):
                 if "stage" in message:
                     stage = message["stage"]
                     report(stage)
@@ -153,6 +162,15 @@ class Supervisor:
             self.stop()
             return Outcome(Reason.CRASHED, f"the worker {failure} during {stage}", log=f"logs/{log}")
         raise BackendError("the worker ended its answer early; see its log")
+
+    def _explained(self, outcome: Outcome, plan: Plan) -> Outcome:
+        """Add to a failure what CANN's logs of this worker, and the trial's own, say about it."""
+        if outcome.reason not in LOGGED or self._work is None:
+            return outcome
+        logs = [*sorted(self._work.rglob("*.log")), self._folder / outcome.log]
+        found = explain_files([path for path in logs if path.is_file()], [scope.label for scope in plan.scopes])
+        told = cause(found)
+        return replace(outcome, detail=f"{outcome.detail}; {told.message}", blamed=told.scope) if told else outcome
 
     def final(
         self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None], *, references: bool = True

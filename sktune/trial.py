@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -84,15 +85,19 @@ class Judge:
         """The baseline's step."""
         return self._baseline.step
 
-    def judge(self, plan: Plan, report: Report, budget: Budget | None = None) -> Outcome:
+    def judge(
+        self, plan: Plan, report: Report, budget: Budget | None = None, known: Mapping[str, int] = MappingProxyType({})
+    ) -> Outcome:
         """Run one trial of ``plan``. Failures of the plan are outcomes.
+
+        A plan that becomes the same kernels as a ``known`` trial (number by fusion digest) is not measured again.
 
         Raises:
             OutOfMemoryDuringTrialError: the process should not be used any more.
         """
         seconds: dict[str, float] = {}
         try:
-            return self._judge(plan, report, budget or Budget(), seconds)
+            return self._judge(plan, report, budget or Budget(), seconds, known)
         except CompileError as failure:
             if _ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(str(failure)) from failure
@@ -104,10 +109,14 @@ class Judge:
                 return Outcome(Reason.CRASHED, f"a step fails: {_describe(failure)}", seconds=seconds)
             return Outcome(Reason.COMPILE_FAILED, f"the first step fails: {_describe(failure)}", seconds=seconds)
 
-    def _judge(self, plan: Plan, report: Report, budget: Budget, seconds: dict[str, float]) -> Outcome:
+    def _judge(
+        self, plan: Plan, report: Report, budget: Budget, seconds: dict[str, float], known: Mapping[str, int]
+    ) -> Outcome:
         report("compile")
         with _timed(seconds, "compile"):
             compiled = self._backend.compile(plan)
+        if (twin := known.get(compiled.fusion_digest)) is not None:
+            return Outcome(same_as=twin, seconds=seconds, fusion_digest=compiled.fusion_digest)
         report("verify")
         self._device.reset_peak_memory()
         with _timed(seconds, "verify"):
@@ -117,6 +126,8 @@ class Judge:
             "regions": compiled.regions,
             "reused": compiled.reused,
             "code_digest": compiled.code_digest,
+            "fusion": compiled.fusion,
+            "fusion_digest": compiled.fusion_digest,
             "peak_memory_bytes": self._device.peak_memory_bytes(),
         }
         if difference:

@@ -93,7 +93,7 @@ class Session:
         from sktune.trial import OutOfMemoryDuringTrialError
 
         try:
-            outcome = self._judge.judge(Plan.from_dict(request["plan"]), self._stage)
+            outcome = self._judge.judge(Plan.from_dict(request["plan"]), self._stage, known=request["known"])
         except OutOfMemoryDuringTrialError as failure:
             traceback.print_exc()
             self.answer(outcome=Outcome(Reason.CRASHED, f"out of memory: {failure}").to_dict())

@@ -36,7 +36,7 @@ def sktune_command(*words: str, folder: Path | None = None, timeout_s: float = 6
         ),
         (["search", "--model", "nothing.py:target"], "there is no file 'nothing.py'"),
         (["search", "--model", "deepseek-v3", "--sampler", "tpee"], "did you mean 'tpe'"),
-        (["search", "--model", "deepseek-v3", "--device", "npu9"], "--device is cpu or cuda"),
+        (["search", "--model", "deepseek-v3", "--device", "npu9"], "--device is cpu, cuda or npu"),
         (["search", "--model", "deepseek-v3", "--weights", "."], "no config.json there"),
         (["search", "--model", "deepseek-v3", "--space", "none.yaml"], "none.yaml cannot be read"),
         (["search", "--model", "deepseek-v3", "--storage", "nonsense"], "give a URL such as sqlite"),

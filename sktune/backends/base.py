@@ -1,7 +1,7 @@
 """The backend protocol: what compiles a plan and runs a step."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sktune.outcome import Reason
@@ -42,7 +42,8 @@ class Compiled:
         regions: distinct regions that the plan's scopes consist of.
         reused: how many of these were compiled before, in this process.
         code_digest: identity of the generated code; equal for equal code, in every process.
-        marked: operator types that each scope has marked, by label, where the compiler tells.
+        fusion: what became of each scope, in lines for people, where the compiler tells.
+        fusion_digest: equal for plans that became the same kernels; empty where the compiler does not tell.
         simulated_ms: the step's latency where it is computed and cannot be measured.
     """
 
@@ -50,7 +51,8 @@ class Compiled:
     regions: int = 0
     reused: int = 0
     code_digest: str = ""
-    marked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fusion: tuple[str, ...] = ()
+    fusion_digest: str = ""
     simulated_ms: float | None = None
 
 

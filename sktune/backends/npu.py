@@ -5,9 +5,10 @@ compile cache and logs. TorchAir's dump of the GE graph tells which operators ea
 """
 
 import hashlib
+import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -18,10 +19,12 @@ import torch
 from sktune.backends.base import Compiled, CompileError, Step
 from sktune.backends.options import option_rules
 from sktune.errors import BackendError, SktuneError
+from sktune.fusion import RealisedFusion, describe, realised_fusion
 from sktune.ge_graph import GeGraph, read_ge_graph
 from sktune.layout import Layout
 from sktune.marks import MarkedModel, put_on, torchair_scope
 from sktune.plan import Plan
+from sktune.plog import explain_files
 from sktune.targets.base import Inputs, Snapshot, Target
 
 DUMPS = Path("ge_graphs")
@@ -69,7 +72,10 @@ class NpuBackend:
             self._active = None
             raise CompileError(reason(failure)) from failure
         graphs = [read_ge_graph(path) for path in sorted(set(DUMPS.glob("*.txt")) - before)]
-        return Compiled(step, len(plan.scopes), 0, _digest(graphs), marked=_marked(graphs))
+        fusion = _fusion(graphs, plan)
+        return Compiled(
+            step, len(plan.scopes), 0, _digest(graphs), fusion=tuple(describe(fusion)), fusion_digest=fusion.digest
+        )
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: the model uncompiled. The baseline is TorchAir's whole step in max-autotune."""
@@ -140,16 +146,21 @@ def _import_torchair() -> Any:
     return torchair
 
 
-def _marked(graphs: list[GeGraph]) -> dict[str, tuple[str, ...]]:
-    """Return the types of the device tasks that each label marks, in order."""
-    found: dict[str, tuple[str, ...]] = {}
-    for graph in graphs:
-        for label, operators in graph.by_scope().items():
-            found[label] = found.get(label, ()) + tuple(operator.type for operator in operators)
-    return found
+def _fusion(graphs: Sequence[GeGraph], plan: Plan) -> RealisedFusion:
+    """Return what the scopes became: what TorchAir marked, and what GE tells where its dumps and logs are kept."""
+    marked = GeGraph("step", tuple(operator for graph in graphs for operator in graph.operators))
+    fused = [read_ge_graph(path) for path in _files("DUMP_GRAPH_PATH", ("*AfterSkGraph*", "*super_kernel_sub_graph*"))]
+    labels = [scope.label for scope in plan.scopes]
+    logs = _files("ASCEND_PROCESS_LOG_PATH", ("*.log",))
+    return realised_fusion(marked=marked, fused=fused, explanations=explain_files(logs, labels), labels=labels)
 
 
-def _digest(graphs: list[GeGraph]) -> str:
+def _files(variable: str, patterns: Sequence[str]) -> list[Path]:
+    folder = os.environ.get(variable)
+    return sorted(path for pattern in patterns for path in Path(folder).rglob(pattern)) if folder else []
+
+
+def _digest(graphs: Sequence[GeGraph]) -> str:
     """Identity of what TorchAir hands to GE; labels do not enter it, only which operators share one."""
     text = []
     for graph in graphs:
