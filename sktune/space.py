@@ -217,7 +217,7 @@ def _starting_point(space: SearchSpace, name: str, pattern: Values) -> StartingP
     for parameter, choices in space.choices.items():
         values[parameter] = OUT if choices == (OUT, NEW, JOIN) else choices[0]
     for key, value in pattern.items():
-        matches = [parameter for parameter in space.choices if _matches(parameter, key)]
+        matches = [parameter for parameter in space.choices if _matches(parameter, key, space.layout)]
         if not matches:
             raise SpaceError(
                 f"starting point {name!r} names {key!r}, which the model lacks{nearest(key, space.choices)}"
@@ -231,15 +231,16 @@ def _starting_point(space: SearchSpace, name: str, pattern: Values) -> StartingP
     return StartingPoint(name, values)
 
 
-def _matches(parameter: str, pattern: str) -> bool:
+def _matches(parameter: str, pattern: str, layout: Layout) -> bool:
     if "." not in pattern:
         return parameter == pattern
     group, _, key = pattern.partition(".")
     found, _, rest = parameter.partition(".")
-    if found == "layers":  # untied: layers.7.self_attn
-        rest = rest.partition(".")[2]
     if not rest:
         return False
+    if found == "layers":  # untied: layers.7.self_attn is of the kind that layer 7 is of
+        layer, _, rest = rest.partition(".")
+        found = layout.layers[int(layer)].kind
     in_group = found != OUTSIDE if group == ANY_KIND else fnmatchcase(found, group)
     return in_group and fnmatchcase(rest, key)
 

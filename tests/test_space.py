@@ -45,6 +45,14 @@ def test_join_after_out_is_new() -> None:
     assert ranges(joined) == [("layers.0.self_attn", "layers.0.self_attn")]
 
 
+def test_starting_points_name_layer_kinds_in_untied_spaces_too() -> None:
+    """The guide's points exist for layers that have parameters of their own."""
+    space = space_over(decoder_layout(("dense", "moe", "moe")), untied=True)
+    points = {point.name: space.plan(point.values) for point in space.starting_points}
+    assert ranges(points["MoE only"]) == [("layers.1.mlp", "layers.1.mlp"), ("layers.2.mlp", "layers.2.mlp")]
+    assert len(points["attention only"].scopes) == 3
+
+
 def test_layers_per_scope_cuts_a_scope_that_crosses_layers() -> None:
     """A scope over whole layers reaches into as many as it may."""
     space = space_over(decoder_layout(("dense",) * 4))
