@@ -44,7 +44,10 @@ Weights = Annotated[
     Path | None, typer.Option(help="A checkpoint in Hugging Face format (safetensors); random weights by default.")
 ]
 Dtype = Annotated[str | None, typer.Option(help="bfloat16 (default), float16 or float32.")]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Backend = Annotated[
+    str | None, typer.Option(help="inductor, npu or sim; by default npu on the device npu, else inductor.")
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or npu; by default the backend's first.")]
 Batch = Annotated[int | None, typer.Option(help="Sequences decoded together.")]
 Context = Annotated[int | None, typer.Option(help="Tokens in the KV cache before the first step.")]
 Seed = Annotated[int, typer.Option(help="Of weights, inputs and proposals.")]
@@ -65,7 +68,8 @@ def search(
     scale: Scale = None,
     weights: Weights = None,
     dtype: Dtype = None,
-    device: Device = "cpu",
+    backend: Backend = None,
+    device: Device = None,
     batch: Batch = None,
     context: Context = None,
     seed: Seed = 0,
@@ -73,8 +77,8 @@ def search(
 ) -> None:
     """Search for the best plan; run again to continue."""
     request = Request(
-        model, trials, study, storage, runs, sampler, space, compile_timeout, scale, weights, dtype, device, batch,
-        context, seed,
+        model, trials, study, storage, runs, sampler, space, compile_timeout, scale, weights, dtype, backend,
+        device, batch, context, seed,
     )  # fmt: skip
     people = Console(stderr=json)
     if json:
@@ -134,7 +138,8 @@ def inspect(
     scale: Scale = None,
     weights: Weights = None,
     dtype: Dtype = None,
-    device: Device = "cpu",
+    backend: Backend = None,
+    device: Device = None,
     batch: Batch = None,
     context: Context = None,
     seed: Seed = 0,
@@ -144,8 +149,8 @@ def inspect(
     from sktune.inspection import inspect_model  # imports torch
 
     request = Request(
-        model, space=space, scale=scale, weights=weights, dtype=dtype, device=device, batch=batch, context=context,
-        seed=seed,
+        model, space=space, scale=scale, weights=weights, dtype=dtype, backend=backend,
+        device=device, batch=batch, context=context, seed=seed,
     )  # fmt: skip
     found = inspect_model(request)
     console = Console(stderr=json)
@@ -164,6 +169,31 @@ def inspect(
         console.print(f"starting point: {escape(point.name)} ({scopes} scopes)", highlight=False)
     if json:
         print_event({"event": "inspected", **found.summary()})
+
+
+@app.command()
+def profile(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A kernel_details.csv, op_summary or chrome trace (NPU, GPU, CPU), or a profiler's folder."
+        ),
+    ],
+    candidate: Annotated[Path | None, typer.Argument(help="A profile with scopes, to compare with the first.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Where to write the timeline; by default into RUNS/profiles.")
+    ] = None,
+    runs: Runs = Path("runs"),
+    json: Json = False,
+) -> None:
+    """Show where a decode step's time goes, and what scopes can save of it."""
+    from sktune.profile_view import profile_view
+    from sktune.profiling.report import report as report_profile
+
+    found = report_profile(file, candidate, html, runs)
+    Console(stderr=json).print(profile_view(found.profile, found.comparison, found.picture))
+    if json:
+        print_event({"event": "profile_finished", **found.profile.summary()})
 
 
 def _stored(name: str, runs: Path, storage: str | None) -> SearchResult:

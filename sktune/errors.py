@@ -6,7 +6,8 @@
     │   ├── SpaceError           a search space that is malformed or does not fit the model
     │   ├── TargetError          a model that cannot be found, loaded or traced
     │   ├── SimulationError      constants or a profile that the cost model cannot use
-    │   └── StudyError           a study that cannot be opened, written or continued
+    │   ├── StudyError           a study that cannot be opened, written or continued
+    │   └── ProfileError         a profile that cannot be read, or holds no kernels
     ├── NotDeterministicError    the baseline does not equal itself: no verdict is possible
     ├── BackendError             the backend cannot compile or run even the baseline
     └── InterruptedSearchError   Ctrl-C, after everything known was stored
@@ -48,6 +49,10 @@ class SimulationError(BadInputError):
 
 class StudyError(BadInputError):
     """A study that cannot be opened, written or continued."""
+
+
+class ProfileError(BadInputError):
+    """A profile that cannot be read, or holds no kernels."""
 
 
 class NotDeterministicError(SktuneError):

@@ -12,25 +12,30 @@ from sktune.space import SpaceSpec
 from sktune.targets import TargetSpec
 
 
-def fingerprint(spec: TargetSpec, space: SpaceSpec, backend: str) -> dict[str, str]:
+def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
     """Return what must be equal for a study to be continued: versions, device, model and space."""
     space_digest = hashlib.sha256(space.model_dump_json().encode()).hexdigest()[:16]
-    return {
+    found = {
         "sktune": _version("sktune"),
         "torch": _version("torch"),
         "transformers": _version("transformers"),
         "python": platform.python_version(),
-        "backend": backend,
+        "backend": spec.backend,
         "device": device_name(spec.device),
         "model": f"{spec.name} {spec.fingerprint()[:16]}",
         "space": space_digest,
     }
+    if spec.backend == "npu":
+        found |= {"torch_npu": _version("torch_npu"), "cann": cann_version()}
+    return found
 
 
 def device_name(device: str) -> str:
     """Return the processor's name and how much of it there is."""
     if device == "cuda":
         return _gpu_name()
+    if device == "npu":
+        return _npu_name()
     return f"{_cpu_name()}, {len(os.sched_getaffinity(0))} cores"
 
 
@@ -55,3 +60,23 @@ def _gpu_name() -> str:
     query = [command, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     answer = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30)  # noqa: S603
     return answer.stdout.strip().partition("\n")[0] or "no NVIDIA GPU"
+
+
+def _npu_name() -> str:
+    command = shutil.which("npu-smi")
+    if command is None:
+        return "no NPU"
+    answer = subprocess.run([command, "info", "-m"], capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
+    rows = [line.split() for line in answer.stdout.splitlines()[1:] if line.split()]
+    chips = sorted({" ".join(row[3:]) for row in rows if len(row) > 3 and row[3] != "Mcu"})
+    return f"{len(rows)} x {', '.join(chips)}" if chips else "no NPU"
+
+
+def cann_version() -> str:
+    """Return CANN's version from its installation, or ``not installed``."""
+    home = os.environ.get("ASCEND_HOME_PATH")
+    for path in sorted(Path(home).glob("*/ascend_toolkit_install.info")) if home else []:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith("version="):
+                return line.partition("=")[2].strip()
+    return "not installed"

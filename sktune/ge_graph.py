@@ -185,7 +185,7 @@ def _onnx_operator(node: Message) -> GeOperator:
         # The printer leaves out the shape of a scalar, as it does any empty list.
         return [
             TensorSpec(shapes.get(f"{side}_desc_shape:{i}", ()), _dtype(attributes.get(f"{side}_desc_dtype:{i}", "")))
-            for i in range(int(attributes.get(f"{side}_desc_nums") or 0))
+            for i in range(_number(attributes.get(f"{side}_desc_nums") or 0))
         ]
 
     return _operator(node, scalar(node, "op_type").removeprefix("ge:"), specs("input"), specs("output"), attributes)
@@ -198,7 +198,7 @@ def _operator(
     output_specs: list[TensorSpec],
     attributes: Mapping[str, str],
 ) -> GeOperator:
-    names = [string(value) for value in message.get("input", ())]
+    names = [string(value) for value in message.get("input", ()) if isinstance(value, str)]
     # "^a" and "a:-1" are control edges, which come after the data edges; "" is an optional input that is not fed.
     names = [name for name in names if not name.startswith("^") and not name.endswith(":-1")]
     edges = [(name, spec) for name, spec in zip_longest(names, input_specs, fillvalue=None) if name]
@@ -233,9 +233,18 @@ def _dtype(name: str) -> str:
     return _DTYPES.get(name, name.lower())
 
 
-def _dims(values: Iterable[str]) -> tuple[int, ...] | None:
-    dims = tuple(int(value) for value in values)
+def _dims(values: Iterable[object]) -> tuple[int, ...] | None:
+    dims = tuple(map(_number, values))
     return dims if all(dim >= 0 for dim in dims) else None  # GE writes a dimension that it does not know as -1 or -2
+
+
+def _number(value: object) -> int:
+    try:
+        return int(str(value))
+    except ValueError as error:
+        raise BadInputError(
+            f"the graph dump has {value!r} where a number belongs: it was damaged; dump it again"
+        ) from error
 
 
 def _with_specs(operators: Iterable[GeOperator]) -> Iterator[GeOperator]:

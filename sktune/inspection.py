@@ -44,4 +44,4 @@ def inspect_model(request: Request) -> Inspection:
     with torch.no_grad():
         target = load(spec)
         layout = trace_layout(target, wanted)
-    return Inspection(target.description or spec.name, layout, bind_space(wanted, layout, spec.device))
+    return Inspection(target.description or spec.name, layout, bind_space(wanted, layout, spec))

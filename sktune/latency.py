@@ -4,9 +4,9 @@ Contenders alternate within one process, so that what slows the machine slows al
 ratio of medians with a bootstrap interval; absolute milliseconds are for people only.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,26 @@ Samples = npt.NDArray[np.float64]
 """Seconds, shape (rounds, contenders)."""
 
 BOOTSTRAP_RESAMPLES = 1000
+
+
+class Device(Protocol):
+    """What a measurement needs of a device type."""
+
+    def now_s(self) -> float:
+        """Return the time, in seconds from some moment, once the device has nothing pending."""
+        ...
+
+    def time_s(self, run: Callable[[], object]) -> float:
+        """Run once and return the seconds that the device was at it, nothing else pending before and after."""
+        ...
+
+    def reset_peak_memory(self) -> None:
+        """Start to look for a new peak."""
+        ...
+
+    def peak_memory_bytes(self) -> int | None:
+        """Return the most memory that was allocated since, or None where nobody counts."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +70,7 @@ def measure(
     contenders: Sequence[Contender],
     budget: Budget,
     rng: np.random.Generator,
-    clock: Callable[[], float] = time.perf_counter,
+    device: Device,
     enough: Callable[[Speedup], bool] = lambda speedup: False,
 ) -> Samples:
     """Run all contenders in turn, in an order that is reversed from round to round, and return the samples.
@@ -58,19 +78,19 @@ def measure(
     The first contender is what the others are compared with. Ends when every interval is narrow, or ``enough`` for
     a reason of the caller's, or when the budget is spent, but not before ``least_rounds``.
     """
-    began = clock()
+    began = device.now_s()
     for _ in range(budget.warm_up_rounds):
-        _round(contenders, range(len(contenders)), clock)
+        _round(contenders, range(len(contenders)), device)
     rows: list[list[float]] = []
     while True:
         order = rng.permutation(len(contenders))
         for number in range(budget.rounds_at_once):
             # ABBA: each contender follows each other equally often, and a drift cancels.
-            rows.append(_round(contenders, order if number % 2 == 0 else order[::-1], clock))
+            rows.append(_round(contenders, order if number % 2 == 0 else order[::-1], device))
         samples = np.array(rows)
         if len(rows) < budget.least_rounds:
             continue
-        if clock() - began > budget.seconds:
+        if device.now_s() - began > budget.seconds:
             return samples
         others = [compare(samples, index, rng) for index in range(1, len(contenders))]
         if all(_halfwidth(other) <= budget.halfwidth or enough(other) for other in others):
@@ -102,13 +122,11 @@ def _halfwidth(speedup: Speedup) -> float:
 
 
 def _round(
-    contenders: Sequence[Contender], order: Sequence[int] | npt.NDArray[np.int64], clock: Callable[[], float]
+    contenders: Sequence[Contender], order: Sequence[int] | npt.NDArray[np.int64], device: Device
 ) -> list[float]:
     spent = [0.0] * len(contenders)
     for index in order:
         contender = contenders[index]
         contender.prepare()
-        start = clock()
-        contender.run()
-        spent[index] = clock() - start
+        spent[index] = device.time_s(contender.run)
     return spent

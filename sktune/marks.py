@@ -1,18 +1,19 @@
 """Marks: scope boundaries on a module tree, put on and taken off again.
 
-A mark is a side-effecting custom operator, called before a unit's ``forward`` and after it. Dynamo records
-it in program order, so a scope may begin in one module and end in a sibling without an edit to the source,
-and what lies between the two belongs to it.
+A mark is a side-effecting operator, called before a unit's ``forward`` and after it. Dynamo records it in program
+order, so a scope may begin in one module and end in a sibling without an edit to the source, and what lies between
+the two belongs to it. For TorchAir the mark is its own ``super_kernel`` scope, for Inductor an operator of ours.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from sktune import superkernel_options
 from sktune.errors import PlanError
 from sktune.plan import Option, Plan
 
@@ -57,6 +58,42 @@ def read_mark(node: torch.fx.Node) -> Boundary | None:
     return None
 
 
+class Scope(Protocol):
+    """What a context manager is, entered in one hook and left in another."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *error: object) -> Any: ...
+
+
+class OwnScope:
+    """A scope between two operators of ours."""
+
+    def __init__(self, label: str, options: Mapping[str, Option]) -> None:
+        self._label, self._options = label, json.dumps(dict(options), sort_keys=True)
+
+    def __enter__(self) -> None:
+        scope_enter(self._label, self._options)
+
+    def __exit__(self, *error: object) -> None:
+        scope_exit(self._label)
+
+
+def torchair_scope(label: str, options: Mapping[str, Option]) -> Scope:
+    """Return TorchAir's own scope; the options are always a string.
+
+    Raises:
+        SpaceError: TorchAir's compiler would refuse the options.
+    """
+    import torchair  # part of torch_npu
+
+    scope: Scope = torchair.scope.super_kernel(label, superkernel_options.render(options))
+    return scope
+
+
+MakeScope = Callable[[str, Mapping[str, Option]], Scope]
+
+
 class MarkedModel:
     """The hooks that one ``put_on`` has placed; ``take_off`` removes them."""
 
@@ -65,15 +102,14 @@ class MarkedModel:
         self._tables: list[dict[int, Any]] = []
         self._suspended: list[tuple[dict[int, Any], dict[int, Any]]] = []
 
-    def mark(self, first: nn.Module, last: nn.Module, label: str, options: Mapping[str, Option]) -> None:
-        """Open ``label`` before ``first`` runs, and close it after ``last`` has run."""
-        text = json.dumps(dict(options), sort_keys=True)
+    def mark(self, first: nn.Module, last: nn.Module, scope: Scope) -> None:
+        """Enter ``scope`` before ``first`` runs, and leave it after ``last`` has run."""
 
         def enter(module: nn.Module, arguments: Any) -> None:  # noqa: ARG001
-            scope_enter(label, text)
+            scope.__enter__()
 
         def leave(module: nn.Module, arguments: Any, output: Any) -> None:  # noqa: ARG001
-            scope_exit(label)
+            scope.__exit__(None, None, None)
 
         self._handles.append(first.register_forward_pre_hook(enter))
         self._handles.append(last.register_forward_hook(leave))
@@ -99,7 +135,7 @@ class MarkedModel:
         self._suspended = []
 
 
-def put_on(module: nn.Module, plan: Plan) -> MarkedModel:
+def put_on(module: nn.Module, plan: Plan, make_scope: MakeScope = OwnScope) -> MarkedModel:
     """Mark the scopes of ``plan`` on ``module``, until ``take_off`` is called on what is returned.
 
     The plan may have been made for a larger or smaller tree around the same layers: one prefix for all
@@ -112,7 +148,8 @@ def put_on(module: nn.Module, plan: Plan) -> MarkedModel:
     rename = _fit_names(plan, modules)
     marked = MarkedModel()
     for scope in plan.scopes:
-        marked.mark(modules[rename(scope.first)], modules[rename(scope.last)], scope.label, dict(scope.options))
+        made = make_scope(scope.label, dict(scope.options))
+        marked.mark(modules[rename(scope.first)], modules[rename(scope.last)], made)
     return marked
 
 
@@ -121,7 +158,7 @@ def put_on_each(module: nn.Module, names: tuple[str, ...]) -> MarkedModel:
     modules = dict(module.named_modules())
     marked = MarkedModel()
     for name in names:
-        marked.mark(modules[name], modules[name], name, {})
+        marked.mark(modules[name], modules[name], OwnScope(name, {}))
     return marked
 
 

@@ -50,6 +50,7 @@ class Outcome:
         seconds: time spent, by stage: ``compile``, ``verify``, ``measure``.
         regions, reused: distinct regions of the plan, and how many of them were compiled before.
         code_digest: identity of the generated code.
+        peak_memory_bytes: most device memory while the steps ran; None on the CPU.
         log: path of the trial's log, relative to the study's folder.
     """
 
@@ -60,6 +61,7 @@ class Outcome:
     regions: int = 0
     reused: int = 0
     code_digest: str = ""
+    peak_memory_bytes: int | None = None
     log: str = ""
 
     @property

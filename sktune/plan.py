@@ -49,14 +49,17 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Disjoint scopes in execution order. The empty plan is the baseline.
+    """Disjoint scopes in execution order, and the options of the compiler that hold for the whole step.
 
-    Only a layout knows the order of units: ``Layout.check`` tells whether a plan fits a model.
+    The empty plan is the baseline. Only a layout knows the order of units: ``Layout.check`` tells whether a plan
+    fits a model.
     """
 
     scopes: tuple[Scope, ...] = ()
+    options: Options = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "options", tuple(sorted(self.options)))
         edges = [edge for scope in self.scopes for edge in {scope.first, scope.last}]
         if len(edges) != len(set(edges)):
             twice = next(edge for edge in edges if edges.count(edge) > 1)
@@ -64,13 +67,13 @@ class Plan:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether the plan marks nothing."""
-        return not self.scopes
+        """Whether the plan changes nothing."""
+        return not self.scopes and not self.options
 
     @property
     def complexity(self) -> tuple[int, int]:
         """Order of simplicity among plans of equal speed: fewest scopes, then fewest options."""
-        return len(self.scopes), sum(len(scope.options) for scope in self.scopes)
+        return len(self.scopes), sum(len(scope.options) for scope in self.scopes) + len(self.options)
 
     @property
     def digest(self) -> str:
@@ -83,7 +86,8 @@ class Plan:
         return {
             "scopes": [
                 {"first": scope.first, "last": scope.last, "options": dict(scope.options)} for scope in self.scopes
-            ]
+            ],
+            **({"options": dict(self.options)} if self.options else {}),
         }
 
     @classmethod
@@ -93,7 +97,8 @@ class Plan:
         Raises:
             PlanError: a key is missing, unknown, or of the wrong type.
         """
-        return cls(tuple(_scope(item) for item in _list(data, "scopes")))
+        scopes = tuple(_scope(item) for item in _list(data, "scopes"))
+        return cls(scopes, _options(data.get("options") or {}, "a plan"))
 
 
 def _list(data: Any, key: str) -> list[Any]:
@@ -107,12 +112,16 @@ def _scope(item: Any) -> Scope:
         raise PlanError(f"a scope is a mapping of first, last and options, got {item!r}; see docs/plan.md")
     if unknown := set(item) - {"first", "last", "options"}:
         raise PlanError(f"a scope has no key {min(unknown)!r}; it has first, last and options")
-    first, last, options = item.get("first"), item.get("last"), item.get("options") or {}
+    first, last = item.get("first"), item.get("last")
     if not isinstance(first, str) or not isinstance(last, str):
         raise PlanError(f"first and last of a scope name units, got {first!r} and {last!r}; give module paths")
+    return Scope(first, last, _options(item.get("options") or {}, "a scope"))
+
+
+def _options(options: Any, owner: str) -> Options:
     if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
-        raise PlanError(f"options of a scope are a mapping of names to values, got {options!r}")
+        raise PlanError(f"options of {owner} are a mapping of names to values, got {options!r}")
     for key, value in options.items():
         if not isinstance(value, bool | int | str):
             raise PlanError(f"option {key!r} is true, false, a number or a word, got {value!r}")
-    return Scope(first, last, tuple(options.items()))
+    return tuple(options.items())

@@ -1,6 +1,7 @@
 """Plan files: a plan as YAML that people read and programs load, with the evidence for it.
 
-Version 1: ``version``, ``plan`` (scopes with first, last, options), ``evidence`` (free, not read back).
+Version 1: ``version``, ``plan`` (scopes with first, last, options; options of the whole step), ``evidence`` (free,
+not read back).
 """
 
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ class _ScopeEntry(Document):
 
 class _PlanEntry(Document):
     scopes: list[_ScopeEntry]
+    options: dict[str, Option] = {}
 
 
 class PlanFile(Document):
@@ -43,7 +45,7 @@ def read_plan(path: Path) -> Plan:
     """
     entry = read_document(path, PlanFile, PlanError).plan
     scopes = [{"first": s.first, "last": s.last, "options": s.options} for s in entry.scopes]
-    return Plan.from_dict({"scopes": scopes})
+    return Plan.from_dict({"scopes": scopes, "options": entry.options})
 
 
 def write_plan(plan: Plan, evidence: Mapping[str, Any]) -> str:
@@ -57,6 +59,7 @@ def write_plan(plan: Plan, evidence: Mapping[str, Any]) -> str:
         }
         for s in plan.scopes
     ]
-    document = {"version": 1, "plan": {"scopes": scopes}, "evidence": dict(evidence)}
+    options = {"options": dict(plan.options)} if plan.options else {}
+    document = {"version": 1, "plan": {"scopes": scopes, **options}, "evidence": dict(evidence)}
     head = "# A plan for SuperKernel scopes, found by sktune. Apply it: sktune.apply(model, 'best_plan.yaml')\n"
     return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)

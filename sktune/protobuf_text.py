@@ -51,11 +51,13 @@ def parse_message(text: str, source: str) -> Message:
 
 
 def _where(text: str, offset: int, source: str) -> str:
-    rest = text[offset : offset + 200].splitlines()[0][:40]
-    if offset + len(rest) >= len(text.rstrip()):
-        return f"{source} ends at {rest!r}: it was cut off; copy the whole file, or dump it again"
+    rest = text[offset:].rstrip()
+    # Printers write no line breaks inside a field, so an end of the text here is the end of a line.
+    if offset and "\n" not in rest:
+        return f"{source} ends at {rest[:40]!r}: it was cut off; copy the whole file, or dump it again"
     line = text.count("\n", 0, offset) + 1
-    return f"{source} is protobuf text only up to line {line}, {rest!r}; give a graph as TorchAir or GE dumped it"
+    found = rest.splitlines()[0][:40]
+    return f"{source} is protobuf text only up to line {line}, {found!r}; give a graph as TorchAir or GE dumped it"
 
 
 def string(value: str) -> str:

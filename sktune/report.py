@@ -20,6 +20,9 @@ REFERENCES = {
 }
 
 
+VERIFIED = "logits of 8 decode steps and the state after them, 2 input seeds"
+
+
 def write(result: SearchResult, folder: Path) -> list[Path]:
     """Write the files into ``folder`` and return their paths.
 
@@ -57,8 +60,9 @@ def evidence(result: SearchResult) -> dict[str, Any]:
         "speedup": round(winner.speedup.ratio, 4),
         "ci95": [round(bound, 4) for bound in winner.speedup.ci95],
         "rounds": winner.speedup.rounds,
-        "bit_identical": True,
-        "verified": "logits of 8 decode steps and the state after them, 2 input seeds",
+        **({"simulated": True} if result.is_simulated else {}),
+        "bit_identical": True if result.is_verified else None,
+        "verified": VERIFIED if result.is_verified else "not done: the model has shapes only",
         "code_digest": next(row.code_digest for row in result.final if row.name == str(winner.number)),
         "tied_trials": [tie.number for tie in result.verdict.ties] if result.verdict else [],
         "fingerprint": dict(result.facts.get("fingerprint", {})),
@@ -105,6 +109,11 @@ def verdict_line(result: SearchResult) -> str:
         return "The search has not come to its final comparison; run the same command again."
     if winner is None:
         return "No scope: no plan beats the baseline with confidence. Keep the model as it is."
+    if result.is_simulated:
+        verified = "every bit is the same, computed on the CPU" if result.is_verified else "verification was not done"
+        return (
+            f"Trial {winner.number} is {winner.speedup.ratio:.3f} times as fast as the baseline, simulated; {verified}."
+        )
     low, high = winner.speedup.ci95
     return (
         f"Trial {winner.number} is {winner.speedup.ratio:.3f} times as fast as the baseline "
@@ -124,13 +133,21 @@ def report_markdown(result: SearchResult) -> str:
         f"Space: {result.facts.get('space_size', '?')} plans. {_time_spent(result)}\n",
     ]
     if result.final:
-        parts += ["## Final comparison\n", _FINAL_NOTE, _final_table(result), _ties(result)]
+        parts += [
+            "## Final comparison\n",
+            SIMULATED if result.is_simulated else _FINAL_NOTE,
+            _final_table(result),
+            _ties(result),
+        ]
     if result.winner:
         parts += ["## The plan\n", _plan_table(result.winner.plan), _APPLY]
     parts += ["## Trials\n", _trials_table(result), "## Made with\n", _fingerprint(result)]
     return "\n".join(part for part in parts if part)
 
 
+SIMULATED = (
+    "All figures are simulated: a model of Atlas A3 computed them (docs/sim.md). Measure before you rely on them.\n"
+)
 _FINAL_NOTE = (
     "The best trials were measured again in turn, and the fastest of them once more, with the references, and verified "
     "again: these figures are the ones to quote. A trial's own figure flatters the best of many.\n"
@@ -159,10 +176,12 @@ def _final_row(result: SearchResult, row: FinalRow) -> tuple[str, str, str, str,
     name = REFERENCES.get(row.name, f"trial {row.name}")
     if result.winner and row.name == str(result.winner.number):
         name += " (winner)"
-    bits = "identical" if row.bit_identical else ("differ" if row.speedup else row.verdict)
+    bits = "differ" if row.speedup and row.bit_identical is False else row.verdict
     if row.speedup is None:
         return name, "-", "-", "-", bits
     low, high = row.speedup.ci95
+    if result.is_simulated:
+        return name, f"{row.speedup.latency_ms:.3f}", f"{row.speedup.ratio:.3f}", "simulated", bits
     interval = "-" if row.name == "baseline" else f"{low:.3f} to {high:.3f}"
     return name, f"{row.speedup.latency_ms:.3f}", f"{row.speedup.ratio:.3f}", interval, bits
 
@@ -170,7 +189,7 @@ def _final_row(result: SearchResult, row: FinalRow) -> tuple[str, str, str, str,
 def _final_table(result: SearchResult) -> str:
     lines = ["| | ms per step | speedup | 95% interval | bits |", "| --- | ---: | ---: | --- | --- |"]
     lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in final_rows(result)]
-    differing = [row for row in result.final if not row.bit_identical and row.speedup]
+    differing = [row for row in result.final if row.bit_identical is False and row.speedup]
     notes = [f"\n{_cell(REFERENCES.get(row.name, 'trial ' + row.name))}: {_cell(row.verdict)}." for row in differing]
     return "\n".join(lines) + "\n" + "".join(note + "\n" for note in notes)
 

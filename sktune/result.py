@@ -53,6 +53,16 @@ class SearchResult:
         """The recommended plan, the empty one where the answer is "no scope"."""
         return self.winner.plan if self.winner else Plan()
 
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the figures were computed from a model of the device."""
+        return bool(self.facts.get("fingerprint", {}).get("backend") == "sim")
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether bits were compared."""
+        return not self.final or self.final[0].bit_identical is not None
+
     def pruned(self) -> dict[str, int]:
         """Return how many trials were pruned, by reason."""
         counts = Counter(record.outcome.reason for record in self.trials if record.outcome and record.outcome.reason)
@@ -70,7 +80,9 @@ class SearchResult:
             "best_ms": winner.speedup.latency_ms if winner else None,
             "speedup": winner.speedup.ratio if winner else 1.0,
             "ci95": list(winner.speedup.ci95) if winner else None,
-            "bit_identical": True,  # a plan that is not never gets here, and the baseline is itself
+            # A plan that is known not to be never gets here, and the baseline is itself.
+            "bit_identical": True if self.is_verified else None,
+            **({"simulated": True} if self.is_simulated else {}),
             "plan": str(self.folder / BEST_PLAN) if winner else None,
         }
 
@@ -92,7 +104,7 @@ def _verdict(
     finalists = [
         FinalPlan(int(row.name), plans[row.name], row.speedup)
         for row in rows
-        if row.name in plans and row.speedup and row.bit_identical
+        if row.name in plans and row.speedup and row.bit_identical is not False
     ]
     samples = {int(name): values for name, values in samples_us.items() if name in plans}
     return decide(finalists, samples, seed=0)

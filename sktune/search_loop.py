@@ -12,8 +12,9 @@ from types import FrameType
 from typing import Any
 
 from sktune import report
-from sktune.backends.options import OPTIONS, check_option, option_defaults
-from sktune.errors import BackendError, BadInputError, InterruptedSearchError, SpaceError
+from sktune.backends import BACKENDS, DEVICES
+from sktune.backends.options import all_choices, check_searched, option_rules
+from sktune.errors import BackendError, BadInputError, InterruptedSearchError, SpaceError, nearest
 from sktune.fingerprint import fingerprint
 from sktune.layout import Layout
 from sktune.outcome import Outcome, Reason
@@ -29,7 +30,6 @@ from sktune.verdict import MOST_QUALIFIERS
 
 logger = logging.getLogger(__name__)
 
-BACKEND = "inductor"
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
 
@@ -47,6 +47,7 @@ class Request:
         sampler: ``tpe``, ``random`` or ``module:function``.
         space: a YAML file with a search space; None for the preset's.
         compile_timeout_s: most time for one compile.
+        backend: ``inductor``, ``npu`` or ``sim``; None: ``npu`` on the device npu, else ``inductor``.
         scale, weights, dtype, device, batch, context: see ``sktune.targets.TargetSpec``.
         seed: of weights, inputs and proposals.
     """
@@ -62,7 +63,8 @@ class Request:
     scale: str | None = None
     weights: Path | None = None
     dtype: str | None = None
-    device: str = "cpu"
+    backend: str | None = None
+    device: str | None = None
     batch: int | None = None
     context: int | None = None
     seed: int = 0
@@ -72,8 +74,10 @@ class Request:
             raise BadInputError(f"--trials is the total number of trials, at least 1; got {self.trials}")
         if self.compile_timeout_s <= 0:
             raise BadInputError(f"--compile-timeout is a number of seconds above 0; got {self.compile_timeout_s:g}")
-        if self.device not in ("cpu", "cuda"):
-            raise BadInputError(f"--device is cpu or cuda; got {self.device!r}")
+        if self.device not in (None, "cpu", "cuda", "npu"):
+            raise BadInputError(f"--device is cpu, cuda or npu; got {self.device!r}")
+        if self.backend not in (None, *BACKENDS):
+            raise BadInputError(f"--backend is {', '.join(BACKENDS)}; got {self.backend!r}")
         if self.dtype not in (None, "bfloat16", "float16", "float32"):
             raise BadInputError(f"--dtype is bfloat16, float16 or float32; got {self.dtype!r}")
         for name, value in (("batch", self.batch), ("context", self.context)):
@@ -82,9 +86,15 @@ class Request:
 
     def target(self) -> tuple[TargetSpec, Preset | None]:
         """Return what ``model`` names."""
+        backend = self.backend or ("npu" if self.device == "npu" else "inductor")
+        device = self.device or DEVICES[backend][0]
+        if backend == "sim" and self.scale not in (None, "tiny"):
+            device = "meta"  # shapes only
+        if device not in DEVICES[backend]:
+            raise BadInputError(f"--backend {backend} runs on {' or '.join(DEVICES[backend])}, not on {device}")
         return describe(
-            self.model, scale=self.scale, weights=self.weights, seed=self.seed, dtype=self.dtype,
-            device=self.device, batch=self.batch, context=self.context,
+            self.model, scale=self.scale, weights=self.weights, seed=self.seed, dtype=self.dtype, backend=backend,
+            device=device, batch=self.batch, context=self.context,
         )  # fmt: skip
 
 
@@ -107,8 +117,8 @@ def run(request: Request, listener: Listener = lambda event: None) -> SearchResu
     """
     spec, preset = request.target()
     wanted = space_spec(request, preset)
-    _check_options(wanted, spec.device)
-    name = request.study or f"{spec.name}-{BACKEND}-{spec.device}"
+    check_space_options(wanted)
+    name = request.study or f"{spec.name}-{spec.backend}-{spec.device}"
     folder = request.runs / folder_name(name)
     sampler = sampler_factory(request.sampler)
     cache = (request.runs / "cache").resolve()
@@ -116,7 +126,7 @@ def run(request: Request, listener: Listener = lambda event: None) -> SearchResu
         if not supervisor.has_run:
             supervisor.start()  # its imports take as long as making a database
         study = TuningStudy.open(name, request.storage or sqlite_url(folder.resolve()), create=True)
-        made_with = fingerprint(spec, wanted, BACKEND)
+        made_with = fingerprint(spec, wanted)
         study.check_fingerprint(made_with)
         search = _Search(request, spec, wanted, study, folder, made_with, listener)
         is_complete = study.finished() >= request.trials or study.facts.get("exhausted", False)
@@ -151,7 +161,7 @@ class _Search:
                     "done": self._study.finished(), "folder": str(self._folder)})  # fmt: skip
         began = time.perf_counter()
         opened = supervisor.open()
-        space = bind_space(self._space_spec, opened.layout, self._spec.device)
+        space = bind_space(self._space_spec, opened.layout, self._spec)
         self._check_layout(opened.layout)
         # Only now: a space that does not fit the model must leave a study that the mended one can use.
         self._study.remember(
@@ -243,22 +253,14 @@ class _Search:
             )
 
 
-def bind_space(spec: SpaceSpec, layout: Layout, device: str) -> SearchSpace:
-    """Bind ``spec`` to a layout, with the options that it lists for the backend on ``device``."""
-    chosen: Mapping[str, Sequence[Option]] = spec.options.get(BACKEND, {}).get(device, {})
-    options = {name: tuple(values) for name, values in chosen.items()} or _all_options(device)
-    return bind(spec, layout, options, option_defaults(BACKEND))
-
-
-def _all_options(device: str) -> dict[str, tuple[Option, ...]]:
-    """Return every option of the backend for a space that lists none, exact values first."""
-    exact: dict[str, Option] = {"emulate_precision_casts": True, "matmul": "aten", "reductions": "aten"}
-    options: dict[str, tuple[Option, ...]] = {}
-    for name, option in OPTIONS[BACKEND].items():
-        if device in option.devices:
-            first = exact.get(name, option.default)
-            options[name] = (first, *(value for value in option.values if value != first))
-    return options
+def bind_space(wanted: SpaceSpec, layout: Layout, spec: TargetSpec) -> SearchSpace:
+    """Bind ``wanted`` to a layout, with the options that it lists for the backend and device of ``spec``."""
+    # The simulation plans for an NPU.
+    backend, device = ("npu", "npu") if spec.backend == "sim" else (spec.backend, spec.device)
+    chosen: Mapping[str, Sequence[Option]] = wanted.options.get(backend, {}).get(device, {})
+    options = {name: tuple(values) for name, values in chosen.items()} or all_choices(spec.backend, spec.device)
+    points = {**wanted.starting_points, **wanted.backend_starting_points.get(backend, {})}
+    return bind(wanted.model_copy(update={"starting_points": points}), layout, options, option_rules(spec.backend))
 
 
 def space_spec(request: Request, preset: Preset | None) -> SpaceSpec:
@@ -268,15 +270,22 @@ def space_spec(request: Request, preset: Preset | None) -> SpaceSpec:
     return preset.space if preset else SpaceSpec()
 
 
-def _check_options(spec: SpaceSpec, device: str) -> None:
+def check_space_options(spec: SpaceSpec) -> None:
+    """Raise ``SpaceError`` unless every option that the space lists, for whatever backend, can be searched."""
+    for backend in (*spec.options, *spec.backend_starting_points):
+        if backend not in BACKENDS:
+            raise SpaceError(f"the space names the backend {backend!r}{nearest(backend, BACKENDS)}")
     for backend, devices in spec.options.items():
-        if backend != BACKEND:
-            raise SpaceError(f"the space has options of the backend {backend!r}; known: {BACKEND}")
-        for name, values in devices.get(device, {}).items():
-            if not values:
-                raise SpaceError(f"option {name} of the space has no value; list at least one, or leave it out")
-            for value in values:
-                check_option(backend, device, name, value)
+        for device, options in devices.items():
+            if device not in DEVICES[backend]:
+                raise SpaceError(
+                    f"the space has options of {backend} on {device!r}; it runs on {', '.join(DEVICES[backend])}"
+                )
+            for name, values in options.items():
+                if not values:
+                    raise SpaceError(f"option {name} of the space has no value; list at least one, or leave it out")
+                for value in values:
+                    check_searched(backend, device, name, value)
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:

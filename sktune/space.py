@@ -8,10 +8,11 @@ for the same plan: ``join`` after ``out`` is ``new``.
 
 import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import product
 from typing import Literal
 
 from pydantic import Field
@@ -19,7 +20,7 @@ from pydantic import Field
 from sktune.documents import Document
 from sktune.errors import SpaceError, nearest
 from sktune.layout import OUTSIDE, Layout, Unit
-from sktune.plan import Option, Plan, Scope
+from sktune.plan import Option, Options, Plan, Scope
 from sktune.space_size import Segment, count_groupings
 
 OUT, NEW, JOIN = "out", "new", "join"
@@ -43,6 +44,28 @@ class SpaceSpec(Document):
     options: dict[str, dict[str, dict[str, list[Option]]]] = {}
     """Backend, then device type, then option, then the values to try; the first is where searches start."""
     starting_points: dict[str, dict[str, Option]] = {}
+    backend_starting_points: dict[str, dict[str, dict[str, Option]]] = {}
+    """By backend: those that name its options. They come after the others."""
+
+
+def _as_given(options: Values) -> Values:
+    return options
+
+
+@dataclass(frozen=True, slots=True)
+class OptionRules:
+    """What a backend makes of options.
+
+    Attributes:
+        defaults: what it does where an option is not given; a plan lists only what differs.
+        of_step: the options that hold for the whole step and not for a scope.
+        normalise: takes a scope's options and returns those that act, so that plans that compile to the same thing
+            are equal.
+    """
+
+    defaults: Values
+    of_step: frozenset[str] = frozenset()
+    normalise: Callable[[Values], Values] = _as_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +83,26 @@ class SearchSpace:
     Attributes:
         layout: the units that plans are made of.
         choices: parameter name to its values, in a fixed order.
-        defaults: what the backend does where an option is not given; a scope lists only what differs.
+        options: what the choices mean that are options of the backend.
         untied: whether every layer has parameters of its own.
         starting_points: plans of the scope guide, distinct, in the order to try them.
     """
 
     layout: Layout
     choices: Mapping[str, tuple[Option, ...]]
-    defaults: Mapping[str, Option]
+    options: OptionRules
     untied: bool
     starting_points: tuple[StartingPoint, ...] = ()
 
     @property
     def option_names(self) -> tuple[str, ...]:
-        """The parameters that are options of scopes."""
-        return tuple(name for name in self.choices if name in self.defaults)
+        """The parameters that are options, of scopes or of the whole step."""
+        return tuple(name for name in self.choices if name in self.options.defaults)
 
     @cached_property
     def digest(self) -> str:
         """Identity of parameters, values and layout."""
-        text = repr((self.layout.digest, sorted(self.choices.items()), sorted(self.defaults.items())))
+        text = repr((self.layout.digest, sorted(self.choices.items()), sorted(self.options.defaults.items())))
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
@@ -87,8 +110,9 @@ class SearchSpace:
         """Exact number of distinct plans, the empty one included."""
         limits = [_limit(value) for value in self.choices.get(LAYERS_PER_SCOPE, ("all",))]
         groupings = count_groupings(self._segments(), limits)
-        combinations = math.prod(len(self.choices[name]) for name in self.option_names)
-        return 1 + (groupings - 1) * combinations
+        combinations = product(*(self.choices[name] for name in self.option_names))
+        chosen = [self._chosen(dict(zip(self.option_names, values, strict=True))) for values in combinations]
+        return (groupings - 1) * len(set(chosen)) + len({of_step for _, of_step in chosen})
 
     def parameter(self, unit: Unit) -> str:
         """Name of the parameter that decides about ``unit``."""
@@ -116,8 +140,16 @@ class SearchSpace:
             else:
                 runs.append([unit])
             open_run = True
-        options = tuple((name, values[name]) for name in self.option_names if values[name] != self.defaults[name])
-        return Plan(tuple(Scope(run[0].name, run[-1].name, options) for run in runs))
+        of_scope, of_step = self._chosen(values)
+        return Plan(tuple(Scope(run[0].name, run[-1].name, of_scope) for run in runs), of_step)
+
+    def _chosen(self, values: Values) -> tuple[Options, Options]:
+        """Return the options of every scope, and those of the whole step, without what changes nothing."""
+        defaults = self.options.defaults
+        differing = {name: values[name] for name in self.option_names if values[name] != defaults[name]}
+        of_step = {name: value for name, value in differing.items() if name in self.options.of_step}
+        of_scope = {name: value for name, value in differing.items() if name not in of_step}
+        return tuple(sorted(self.options.normalise(of_scope).items())), tuple(sorted(of_step.items()))
 
     def _check(self, values: Values) -> None:
         for name, choices in self.choices.items():
@@ -145,23 +177,22 @@ class SearchSpace:
         return self.layout.layers[unit.layer].kind
 
 
-def bind(spec: SpaceSpec, layout: Layout, options: Mapping[str, tuple[Option, ...]], defaults: Values) -> SearchSpace:
+def bind(spec: SpaceSpec, layout: Layout, options: Mapping[str, tuple[Option, ...]], rules: OptionRules) -> SearchSpace:
     """Bind ``spec`` to a model's ``layout`` and a backend's ``options`` (name to the values to try).
 
     Raises:
         SpaceError: the space names a unit, kind or parameter that the model lacks.
     """
-    bare = SearchSpace(layout, {}, {}, spec.untied)
+    bare = SearchSpace(layout, {}, rules, spec.untied)
     choices: dict[str, tuple[Option, ...]] = {bare.parameter(unit): (OUT, NEW, JOIN) for unit in layout.units}
     if len(layout.layers) > 1:
         choices[LAYERS_PER_SCOPE] = _layer_limits(spec, len(layout.layers))
     choices |= options
-    used = {name: defaults[name] for name in options}
-    space = SearchSpace(layout, choices, used, spec.untied)
+    space = SearchSpace(layout, choices, rules, spec.untied)
     points = [_starting_point(space, name, pattern) for name, pattern in spec.starting_points.items()]
     if not points:
         points = [_starting_point(space, name, pattern) for name, pattern in _generic_points(space).items()]
-    return SearchSpace(layout, choices, used, spec.untied, _distinct(space, points))
+    return replace(space, starting_points=_distinct(space, points))
 
 
 def _limit(value: Option) -> float:

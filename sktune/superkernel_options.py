@@ -155,7 +155,15 @@ def option_defaults() -> dict[str, Option]:
 
 
 def check_option(name: str, value: Option) -> None:
-    """Raise ``SpaceError`` unless ``name=value`` is an option that the compiler takes."""
+    """Raise ``SpaceError`` unless a search may try ``name=value``.
+
+    That is what the compiler takes, and ``""`` for not given where the option then does not act.
+    """
+    if value != "" or option_defaults().get(name) != "":
+        _check(name, value)
+
+
+def _check(name: str, value: Option) -> None:
     if not name:
         raise SpaceError(f"an option has no name before '={value}'; write name=value")
     if name in _NOT_PARSED:
@@ -176,7 +184,7 @@ def check_option(name: str, value: Option) -> None:
 def check_options(options: Mapping[str, Option]) -> None:
     """Raise ``SpaceError`` for what the compiler would refuse as EB0500, and for options that contradict each other."""
     for name, value in options.items():
-        check_option(name, value)
+        _check(name, value)
     disabled = _types(options, "dcci-disable-on-kernel")
     for name in ("dcci-before-kernel-start", "dcci-after-kernel-end"):
         if both := disabled & _types(options, name):
@@ -207,7 +215,7 @@ def parse(text: str) -> dict[str, Option]:
         known = SUPERKERNEL_OPTIONS.get(name)
         read = known.values.read(value) if known else None
         options[name] = value if read is None else read
-        check_option(name, options[name])
+        _check(name, options[name])
     check_options(options)
     return options
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sktune import errors
+from sktune.backends import FRESH_PROCESS
 from sktune.errors import BackendError, SktuneError
 from sktune.layout import Layout
 from sktune.outcome import Outcome, Reason, Speedup
@@ -53,7 +54,7 @@ class FinalRow:
     name: str
     speedup: Speedup | None
     verdict: str
-    bit_identical: bool
+    bit_identical: bool | None
     code_digest: str
 
     @classmethod
@@ -91,6 +92,8 @@ class Supervisor:
         self._answers = -1
         self._buffer = b""
         self._opened: Opened | None = None
+        self._has_judged = False
+        self._work: Path | None = None
         self.starts = 0
 
     def __enter__(self) -> Self:
@@ -128,7 +131,10 @@ class Supervisor:
         Raises:
             SktuneError: no worker can be started any more.
         """
+        if self._has_judged and self._spec.backend in FRESH_PROCESS:
+            self.stop()
         self.open()
+        self._has_judged = True
         stage = "compile"
         try:
             for message in self._ask(do="trial", plan=plan.to_dict(), log=str(self._log(log))):
@@ -181,7 +187,7 @@ class Supervisor:
         self._process.wait()
         os.close(self._requests)
         os.close(self._answers)
-        self._process, self._opened, self._buffer = None, None, b""
+        self._process, self._opened, self._buffer, self._has_judged = None, None, b"", False
 
     def start(self) -> None:
         """Start a worker, which imports what it needs while we go on."""
@@ -193,9 +199,17 @@ class Supervisor:
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }
+        work = self._work_folder()
+        if self._spec.backend in FRESH_PROCESS:
+            # Kernels that GE has compiled for one plan must not meet another's (superkernel_facts.md, 4).
+            names = {"ASCEND_CACHE_PATH": "cache", "ASCEND_WORK_PATH": "work", "ASCEND_PROCESS_LOG_PATH": "log"}
+            environment |= {name: str(work / part) for name, part in names.items()}
+            for part in names.values():
+                (work / part).mkdir(parents=True)
         with self._log("worker.log").open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-m", "sktune.worker", str(requests_in), str(answers_out)],
+                [sys.executable, "-m", "sktune.worker", str(requests_in), str(answers_out), self._spec.backend],
+                cwd=work,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -207,6 +221,14 @@ class Supervisor:
         os.close(answers_out)
         self.starts += 1
         logger.info("started worker %d", self._process.pid)
+
+    def _work_folder(self) -> Path:
+        """Return where the worker that is started now runs."""
+        if self._spec.backend not in FRESH_PROCESS:
+            return Path.cwd()
+        self._work = self._folder.resolve() / "work" / f"{os.getpid()}-{self.starts}"
+        self._work.mkdir(parents=True)
+        return self._work
 
     def _open(self) -> Opened:
         request = {"do": "open", "spec": asdict(self._spec), "space": self._space.model_dump(mode="json")}

@@ -4,15 +4,15 @@ Decoder layers are found by structure: the siblings that run once each, one afte
 the parameters. Layers whose trees are equal in names, classes and shapes are of one kind.
 """
 
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
 import torch
 from torch import nn
 
+from sktune.devices import device_of
 from sktune.errors import SpaceError, TargetError, nearest
 from sktune.layout import Layer, Layout, Unit
 from sktune.space import SpaceSpec
@@ -215,7 +215,7 @@ def _time_shares(target: Target, inputs: Sequence[Any], snapshot: Snapshot, name
     modules = dict(target.module.named_modules())
     began: dict[str, float] = {}
     spent: dict[str, list[float]] = {name: [] for name in names}
-    clock = _clock(target)
+    clock = device_of([*target.module.parameters(), *target.state.values()]).now_s
     handles = []
     for name in names:
 
@@ -239,15 +239,3 @@ def _time_shares(target: Target, inputs: Sequence[Any], snapshot: Snapshot, name
             handle.remove()
         snapshot.restore()
     return {name: median(part / total for part, total in zip(spent[name], totals, strict=True)) for name in names}
-
-
-def _clock(target: Target) -> Callable[[], float]:
-    tensors = [*target.module.parameters(), *target.state.values()]
-    if any(tensor.is_cuda for tensor in tensors):
-
-        def synchronized() -> float:
-            torch.cuda.synchronize()
-            return time.perf_counter()
-
-        return synchronized
-    return time.perf_counter

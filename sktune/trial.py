@@ -13,6 +13,7 @@ import torch
 
 from sktune import latency, verify
 from sktune.backends.base import Backend, Compiled, CompileError, Step
+from sktune.devices import device_of
 from sktune.errors import BackendError, NotDeterministicError
 from sktune.latency import Budget, Contender
 from sktune.outcome import Outcome, Reason, Speedup
@@ -35,14 +36,14 @@ class Finalist:
         name: ``baseline``, ``uncompiled``, ``plan 12``, ...
         speedup: against the baseline, None where it does not run.
         verdict: ``identical``, or where the bits differ, or why it does not run.
-        bit_identical: whether every bit is the baseline's.
+        bit_identical: whether every bit is the baseline's; None where that cannot be known.
         code_digest: identity of the generated code of a plan.
     """
 
     name: str
     speedup: Speedup | None
     verdict: str
-    bit_identical: bool
+    bit_identical: bool | None
     code_digest: str = ""
 
 
@@ -58,15 +59,18 @@ class Judge:
         NotDeterministicError: the baseline differs from itself.
     """
 
-    def __init__(self, target: Target, backend: Backend, device: str, seed: int = 0) -> None:
-        self._target, self._backend, self._device, self._seed = target, backend, device, seed
+    def __init__(self, target: Target, backend: Backend, seed: int = 0) -> None:
+        self._target, self._backend, self._seed = target, backend, seed
+        tensors = [*target.module.parameters(), *target.state.values()]
+        self._device = device_of(tensors)
+        self._has_values = not any(tensor.is_meta for tensor in tensors)
         try:
             self._baseline = backend.compile(Plan())
         except CompileError as failure:
             raise BackendError(f"the baseline does not compile: {failure}") from failure
         self._replays = verify.prepare(target)
-        self._recordings = verify.record(target, self._baseline.step, self._replays)
-        if difference := verify.compare(target, self._baseline.step, self._recordings):
+        self._recordings = verify.record(target, self._baseline.step, self._replays) if self._has_values else ()
+        if difference := self._difference(self._baseline):
             raise NotDeterministicError(
                 f"the baseline does not equal itself ({difference}); make the model deterministic "
                 "(no dropout, no atomics), or bit-identity cannot be decided"
@@ -92,7 +96,7 @@ class Judge:
         except CompileError as failure:
             if _ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(str(failure)) from failure
-            return Outcome(Reason.COMPILE_FAILED, str(failure), seconds=seconds)
+            return Outcome(failure.reason, str(failure), seconds=seconds)
         except Exception as failure:
             if _ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(_describe(failure)) from failure
@@ -105,26 +109,32 @@ class Judge:
         with _timed(seconds, "compile"):
             compiled = self._backend.compile(plan)
         report("verify")
+        self._device.reset_peak_memory()
         with _timed(seconds, "verify"):
-            difference = verify.compare(self._target, compiled.step, self._recordings)
+            difference = self._difference(compiled)
         facts: dict[str, Any] = {
             "seconds": seconds,
             "regions": compiled.regions,
             "reused": compiled.reused,
             "code_digest": compiled.code_digest,
+            "peak_memory_bytes": self._device.peak_memory_bytes(),
         }
         if difference:
             return Outcome(Reason.MISMATCH, str(difference), **facts)
         report("measure")
         with _timed(seconds, "measure"):
-            speedup = self._measure(compiled.step, budget)
+            speedup = self._measure(compiled, budget)
         if _is_slower(speedup):
             return Outcome(Reason.SLOWER, f"{speedup.ratio:.3f}x the baseline's speed", speedup, **facts)
         return Outcome(speedup=speedup, **facts)
 
-    def _measure(self, step: Step, budget: Budget) -> Speedup:
+    def _difference(self, compiled: Compiled) -> verify.Mismatch | None:
+        """Return where a step's bits differ from the baseline's; shapes without values never do."""
+        return verify.compare(self._target, compiled.step, self._recordings) if self._has_values else None
+
+    def _measure(self, compiled: Compiled, budget: Budget) -> Speedup:
         rng = np.random.default_rng(self._seed)
-        samples = self._in_turn([self._baseline.step, step], budget, rng, _is_slower)
+        samples = self._in_turn([self._baseline, compiled], budget, rng, _is_slower)
         return latency.compare(samples, 1, rng)
 
     def final(
@@ -146,16 +156,17 @@ class Judge:
             others, also_broken = self._compile_all(self._backend.references(), report)
             entries, broken = {**entries, **others}, broken + also_broken
         report("verify")
-        verdicts = [verify.compare(self._target, entry.step, self._recordings) for entry in entries.values()]
+        verdicts = [self._difference(entry) for entry in entries.values()]
+        equal = "identical" if self._has_values else "not verified: shapes only"
         report("measure")
         rng = np.random.default_rng(self._seed)
-        samples = self._in_turn([entry.step for entry in entries.values()], FINAL_BUDGET, rng)
+        samples = self._in_turn(list(entries.values()), FINAL_BUDGET, rng)
         rows = [
             Finalist(
                 name,
                 latency.compare(samples, index, rng),
-                str(verdict) if verdict else "identical",
-                verdict is None,
+                str(verdict) if verdict else equal,
+                verdict is None if self._has_values else None,
                 entry.code_digest,
             )
             for index, ((name, entry), verdict) in enumerate(zip(entries.items(), verdicts, strict=True))
@@ -181,19 +192,23 @@ class Judge:
             return entries
         report("measure")
         rng = np.random.default_rng(self._seed)
-        samples = self._in_turn([entry.step for entry in entries.values()], QUALIFYING_BUDGET, rng)
+        samples = self._in_turn(list(entries.values()), QUALIFYING_BUDGET, rng)
         fastest = np.argsort(np.median(samples, axis=0), kind="stable")[:MOST_FINALISTS]
         return {name: entry for index, (name, entry) in enumerate(entries.items()) if index in fastest}
 
     def _in_turn(
         self,
-        steps: Sequence[Step],
+        entries: Sequence[Compiled],
         budget: Budget,
         rng: np.random.Generator,
         enough: Callable[[Speedup], bool] = lambda speedup: False,
     ) -> latency.Samples:
+        simulated_ms = [entry.simulated_ms for entry in entries if entry.simulated_ms is not None]
+        if len(simulated_ms) == len(entries):
+            return np.array([simulated_ms]) / 1e3
         with quiet_collector():
-            return latency.measure([self._contender(step) for step in steps], budget, rng, self._clock, enough)
+            contenders = [self._contender(entry.step) for entry in entries]
+            return latency.measure(contenders, budget, rng, self._device, enough)
 
     def _contender(self, step: Step) -> Contender:
         replay = self._replays[0]
@@ -204,11 +219,6 @@ class Judge:
             step.prepare()
 
         return Contender(lambda: step.run(*inputs), prepare)
-
-    def _clock(self) -> float:
-        if self._device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
 
 
 def _is_slower(speedup: Speedup) -> bool:

@@ -1,6 +1,6 @@
 """The worker: an isolated process that loads the model once and runs trials, until one of them ends it.
 
-Started by ``sktune.supervisor`` as ``python -m sktune.worker IN OUT``; requests and answers are JSON lines on
+Started by ``sktune.supervisor`` as ``python -m sktune.worker IN OUT BACKEND``; requests and answers are JSON lines on
 these two file descriptors, so that whatever a compiler prints goes to the trial's log and not into the protocol.
 """
 
@@ -60,7 +60,7 @@ class Session:
         """Load the model, trace its layout, capture and record the baseline."""
         import torch
 
-        from sktune.backends.inductor import InductorBackend
+        from sktune.backends import load_backend
         from sktune.space import SpaceSpec
         from sktune.targets import TargetSpec
         from sktune.targets.base import decode_inputs
@@ -73,8 +73,8 @@ class Session:
         target = load(spec)
         layout = trace_layout(target, SpaceSpec.model_validate(request["space"]))
         loaded = time.perf_counter()
-        backend = InductorBackend(target, layout, decode_inputs(target, 0, 1)[0])
-        self._judge = Judge(target, backend, spec.device, spec.seed)
+        backend = load_backend(spec.backend)(target, layout, decode_inputs(target, 0, 1)[0])
+        self._judge = Judge(target, backend, spec.seed)
         self.answer(
             opened={
                 "layout": layout.to_dict(),
@@ -145,16 +145,17 @@ def _available_bytes() -> int | None:
     return None
 
 
-def import_early() -> float:
-    """Import what the first request needs, while the supervisor opens its storage.
+def import_early(backend: str) -> float:
+    """Import what the first request needs of ``backend``, while the supervisor opens its storage.
 
     Returns the seconds that the compiler took: they belong to compiling, as with any first torch.compile.
     """
     import torch  # noqa: F401
 
     began = time.perf_counter()
-    import sktune.backends.inductor
+    from sktune.backends import load_backend
 
+    load_backend(backend)
     importing_s = time.perf_counter() - began
     import sktune.targets.loading
     import sktune.tracing  # noqa: F401
@@ -169,7 +170,7 @@ def main() -> None:
     faulthandler.enable()
     logging.basicConfig(level=logging.INFO)
     requests_in, answers_out = int(sys.argv[1]), int(sys.argv[2])
-    importing_s = import_early()
+    importing_s = import_early(sys.argv[3])
 
     with os.fdopen(requests_in, encoding="utf-8") as requests, os.fdopen(answers_out, "w", encoding="utf-8") as answers:
         Session(answers, importing_s).serve(requests)

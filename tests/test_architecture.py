@@ -12,7 +12,8 @@ PACKAGE = Path(sktune.__file__).parent
 # A module imports only from those above it in this list.
 ORDER = [
     "errors", "documents", "protobuf_text", "ge_graph", "plan", "superkernel_options",
-    "plan_file", "layout", "space_size", "space", "outcome",
+    "superkernel_name", "plog", "fusion",
+    "plan_file", "layout", "space_size", "space", "outcome", "latency", "devices",
     "presets", "targets", "targets.base", "targets.causal_lm", "targets.loading",
     "marks", "tracing",
     "sim", "sim.constants", "sim.operators", "sim.ge", "sim.trace", "sim.deployment", "sim.superkernel", "sim.model",
@@ -20,9 +21,14 @@ ORDER = [
     "backends", "backends.options", "backends.base", "backends.regions", "backends.numerics", "backends.building",
     "backends.cpp_wrapper",
     "backends.cuda_graph", "backends.inductor",
-    "verify", "latency", "verdict", "trial", "fingerprint", "worker", "supervisor",
-    "samplers", "samplers.distinct", "study", "result", "report", "search_loop", "inspection", "",
-    "agent", "view", "cli",
+    "backends.npu", "backends.sim",
+    "verify", "verdict", "trial", "fingerprint", "worker", "supervisor",
+    "samplers", "samplers.distinct", "study", "result",
+    "profiling", "profiling.kernel_roles", "profiling.event_stream", "profiling.kernel_table", "profiling.csv_files",
+    "profiling.trace_files", "profiling.reading", "profiling.repetition", "profiling.structure", "profiling.analysis",
+    "profiling.comparison", "profiling.tables", "profiling.timeline", "profiling.report",
+    "report", "search_loop", "inspection", "",
+    "agent", "view", "profile_view", "cli",
 ]  # fmt: skip
 
 

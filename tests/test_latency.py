@@ -16,9 +16,22 @@ class Machine:
         self._drift = drift
         self._rng = np.random.default_rng(0)
 
-    def clock(self) -> float:
-        """Return seconds."""
+    def now_s(self) -> float:
+        """Return the time of this machine."""
         return self.now
+
+    def time_s(self, run: Callable[[], object]) -> float:
+        """Run and return how far the clock went."""
+        start = self.now
+        run()
+        return self.now - start
+
+    def reset_peak_memory(self) -> None:
+        """There is no memory."""
+
+    def peak_memory_bytes(self) -> int | None:
+        """There is no memory."""
+        return None
 
     def step(self, seconds: float, noise: float = 0.02) -> Callable[[], None]:
         """Return a step that takes about ``seconds``."""
@@ -40,7 +53,7 @@ def speedup(
     """Measure two steps and return ratio, interval and rounds."""
     rng = np.random.default_rng(1)
     budget = budget or Budget(halfwidth=0.002, seconds=30)
-    samples = measure([contender(machine.step(base_s)), contender(machine.step(own_s))], budget, rng, machine.clock)
+    samples = measure([contender(machine.step(base_s)), contender(machine.step(own_s))], budget, rng, machine)
     found = compare(samples, 1, rng)
     return found.ratio, found.ci95, found.rounds
 
@@ -74,5 +87,5 @@ def test_preparation_is_not_timed() -> None:
         machine.now += 1.0
 
     step = Contender(machine.step(0.010, noise=0.0), prepare)
-    samples = measure([step, step], Budget(seconds=1), np.random.default_rng(0), machine.clock)
+    samples = measure([step, step], Budget(seconds=1), np.random.default_rng(0), machine)
     assert samples.max() == pytest.approx(0.010)

@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sktune.backends.options import option_defaults
+from sktune.backends.options import option_rules
 from sktune.errors import SpaceError
 from sktune.layout import Layout
 from sktune.plan import Plan
 from sktune.presets import load_preset, preset_names
-from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, SpaceSpec, bind
+from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, OptionRules, SearchSpace, SpaceSpec, bind
 from tests.conftest import CHILDREN, decoder_layout
 
 OPTIONS = {"fast": (False, True)}
-DEFAULTS = {"fast": False}
+RULES = OptionRules({"fast": False})
 
 
 def space_over(layout: Layout, **spec: Any) -> SearchSpace:
     """Bind a spec to a layout with one option."""
-    return bind(SpaceSpec(**spec), layout, {key: tuple(values) for key, values in OPTIONS.items()}, DEFAULTS)
+    return bind(SpaceSpec(**spec), layout, {key: tuple(values) for key, values in OPTIONS.items()}, RULES)
 
 
 def values_of(space: SearchSpace, **chosen: Any) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def test_every_preset_loads_and_starts_from_legal_distinct_plans(name: str) -> N
     kinds = ("dense", "moe") if name == "deepseek-v3" else ("moe",) if name.endswith("moe") else ("dense",)
     layout = decoder_layout(kinds * 2)
     options = {key: tuple(values) for key, values in spec.options["inductor"]["cpu"].items()}
-    space = bind(spec, layout, options, option_defaults("inductor"))
+    space = bind(spec, layout, options, option_rules("inductor"))
     plans = [space.plan(point.values) for point in space.starting_points]
     assert len(set(plans)) == len(plans) == len(spec.starting_points)
     for plan in plans:

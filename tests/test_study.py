@@ -14,11 +14,11 @@ from sktune.errors import StudyError
 from sktune.outcome import Outcome, Reason, Speedup
 from sktune.plan import Plan
 from sktune.samplers import sampler_factory
-from sktune.space import SearchSpace, SpaceSpec, bind
+from sktune.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.study import Proposal, TuningStudy, folder_name, incumbent_first, locked, sqlite_url
 from tests.conftest import decoder_layout
 
-SPACE = bind(SpaceSpec(), decoder_layout(("dense", "moe")), {"fast": (False, True)}, {"fast": False})
+SPACE = bind(SpaceSpec(), decoder_layout(("dense", "moe")), {"fast": (False, True)}, OptionRules({"fast": False}))
 FAST = Outcome(speedup=Speedup(10.0, 8.0, 1.25, (1.2, 1.3), 40))
 FAILED = Outcome(Reason.COMPILE_FAILED, "no")
 
@@ -72,7 +72,7 @@ def test_no_plan_is_proposed_twice(url: str, sampler: str) -> None:
 
 def test_a_small_space_is_used_up_to_its_last_plan(url: str) -> None:
     """The last unknown plan is found even where chance would rarely meet it."""
-    space = bind(SpaceSpec(), decoder_layout(("dense",), ("a", "b"), outside=False), {}, {})
+    space = bind(SpaceSpec(), decoder_layout(("dense",), ("a", "b"), outside=False), {}, OptionRules({}))
     study = opened(url)
     plans = set()
     for _ in range(space.size - 1):

@@ -149,6 +149,22 @@ def test_a_mistake_is_refused_before_compiling(text: str, mend: str) -> None:
     assert "\n" not in str(error.value)
 
 
+fragments = st.sampled_from([*SUPERKERNEL_OPTIONS, "=", ":", ",", "0", "1", "MatMul", "-g", " ", '"', "\n"]) | st.text(
+    max_size=3
+)
+
+
+@given(st.lists(fragments, max_size=8).map("".join))
+def test_any_text_is_options_or_one_line(text: str) -> None:
+    """What is accepted can be written again and means the same; all else says why."""
+    try:
+        options = parse(text)
+    except SpaceError as error:
+        assert "\n" not in str(error)
+    else:
+        assert parse(render(options)) == options
+
+
 @pytest.mark.parametrize("options", [None, 0, {"stream-fusion": 1}])
 def test_options_that_are_no_text_are_refused(options: Any) -> None:
     """A None that reaches TorchAir fails deep inside the trace."""
@@ -183,6 +199,14 @@ def test_defaults_and_choices_are_legal() -> None:
             check_option(option.name, value)
         if option.choices:
             assert option.choices[0] == option.default
+
+
+def test_a_search_may_leave_an_option_out() -> None:
+    """Where no value is the default, the empty one stands for that; elsewhere it is a mistake."""
+    check_option("dcci-before-kernel-start", "")
+    for name in ("split-mode", "preload-code", "colour"):
+        with pytest.raises(SpaceError):
+            check_option(name, "")
 
 
 def test_only_searched_options_and_the_rescue_have_choices() -> None:

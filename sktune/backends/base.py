@@ -1,9 +1,10 @@
 """The backend protocol: what compiles a plan and runs a step."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from sktune.outcome import Reason
 from sktune.plan import Plan
 
 
@@ -27,6 +28,10 @@ class Step:
 class CompileError(Exception):
     """A plan that the compiler refuses. The message is one line; the cause holds the compiler's own error."""
 
+    def __init__(self, message: str, reason: Reason = Reason.COMPILE_FAILED) -> None:
+        super().__init__(message)
+        self.reason = reason
+
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
@@ -37,12 +42,16 @@ class Compiled:
         regions: distinct regions that the plan's scopes consist of.
         reused: how many of these were compiled before, in this process.
         code_digest: identity of the generated code; equal for equal code, in every process.
+        marked: operator types that each scope has marked, by label, where the compiler tells.
+        simulated_ms: the step's latency where it is computed and cannot be measured.
     """
 
     step: Step
     regions: int = 0
     reused: int = 0
     code_digest: str = ""
+    marked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    simulated_ms: float | None = None
 
 
 class Backend(Protocol):

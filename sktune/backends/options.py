@@ -1,13 +1,17 @@
-"""The options that a scope may carry on each backend: values, default, and where they exist.
+"""The options that plans may carry on each backend: values, default, and where they exist.
 
-A default is what the compiler does when the option is not given, so a scope lists only what differs.
+A default is what the compiler does when the option is not given, so a plan lists only what differs. The options of
+SuperKernel scopes have a module of their own, ``sktune.superkernel_options``.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sktune import superkernel_options
 from sktune.errors import SpaceError, nearest
 from sktune.plan import Option
+from sktune.space import OptionRules
+from sktune.superkernel_options import SUPERKERNEL_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +44,29 @@ INDUCTOR: Mapping[str, OptionSpec] = {
     "cuda_graph": OptionSpec((False, True), False, ("cuda",), "capture the scope's kernels as one CUDA graph"),
 }
 
-OPTIONS: Mapping[str, Mapping[str, OptionSpec]] = {"inductor": INDUCTOR}
+TORCHAIR: Mapping[str, OptionSpec] = {
+    "frozen_parameter": OptionSpec((True, False), True, ("npu",), "weights keep their address: less work on the host"),
+    "tiling_schedule_optimize": OptionSpec(
+        (True, False), True, ("npu",), "tiling on the device, without which operators that need it cannot be fused"
+    ),
+    "topology_sorting_strategy": OptionSpec(
+        ("StableRDFS", "DFS", "RDFS", "BFS"), "StableRDFS", ("npu",), "order of operators, hence what lies in a scope"
+    ),
+}
+"""TorchAir's own options, for the whole step (superkernel_facts.md, 4). The baseline has the defaults, too."""
+
+SUPERKERNEL_BACKENDS = ("npu", "sim")
+EXACT: Mapping[str, Option] = {"emulate_precision_casts": True, "matmul": "aten", "reductions": "aten"}
+"""Values to begin with, where a space lists no options: they keep the bits."""
 
 
 def check_option(backend: str, device: str, name: str, value: Option) -> None:
-    """Raise ``SpaceError`` unless ``name=value`` is an option of ``backend`` on ``device`` (``cpu``, ``cuda``)."""
-    known = {key: spec for key, spec in OPTIONS[backend].items() if device in spec.devices}
+    """Raise ``SpaceError`` unless ``name=value`` is an option of ``backend`` on ``device``."""
+    if backend in SUPERKERNEL_BACKENDS and name not in TORCHAIR:
+        superkernel_options.check_option(name, value)
+        return
+    table = INDUCTOR if backend == "inductor" else TORCHAIR
+    known = {key: spec for key, spec in table.items() if backend != "inductor" or device in spec.devices}
     if name not in known:
         raise SpaceError(f"{backend} on {device} has no option {name!r}{nearest(name, known)}")
     # True == 1 in Python, but an option that takes words or truth values takes no number.
@@ -53,6 +74,45 @@ def check_option(backend: str, device: str, name: str, value: Option) -> None:
         raise SpaceError(f"option {name} is one of {list(known[name].values)}, got {value!r}")
 
 
+def check_searched(backend: str, device: str, name: str, value: Option) -> None:
+    """Raise ``SpaceError`` unless ``name=value`` is something for a search to try.
+
+    Options that rescue a hang, probe or diagnose are sktune's own to set, or the user's in a plan.
+    """
+    check_option(backend, device, name, value)
+    if backend in SUPERKERNEL_BACKENDS and name not in TORCHAIR and SUPERKERNEL_OPTIONS[name].role != "searched":
+        raise SpaceError(f"option {name} is for {SUPERKERNEL_OPTIONS[name].role}, not for a search; leave it out")
+
+
+def option_rules(backend: str) -> OptionRules:
+    """Return the defaults of ``backend``, which options hold for the whole step, and which of them act."""
+    if backend == "inductor":
+        return OptionRules(_defaults(INDUCTOR))
+    defaults = {**superkernel_options.option_defaults(), **_defaults(TORCHAIR)}
+    return OptionRules(defaults, frozenset(TORCHAIR), superkernel_options.normalise)
+
+
 def option_defaults(backend: str) -> dict[str, Option]:
     """Return the compiler's default of every option of ``backend``."""
-    return {name: spec.default for name, spec in OPTIONS[backend].items()}
+    return dict(option_rules(backend).defaults)
+
+
+def all_choices(backend: str, device: str) -> dict[str, tuple[Option, ...]]:
+    """Return what to try of every option, for a space that lists none: exact values first."""
+    if backend in SUPERKERNEL_BACKENDS:
+        return {name: option.choices for name, option in SUPERKERNEL_OPTIONS.items() if _is_worth_a_search(name)}
+    choices: dict[str, tuple[Option, ...]] = {}
+    for name, spec in INDUCTOR.items():
+        if device in spec.devices:
+            first = EXACT.get(name, spec.default)
+            choices[name] = (first, *(value for value in spec.values if value != first))
+    return choices
+
+
+def _is_worth_a_search(name: str) -> bool:
+    option = SUPERKERNEL_OPTIONS[name]
+    return option.role == "searched" and len(option.choices) > 1 and name != "func-align"
+
+
+def _defaults(table: Mapping[str, OptionSpec]) -> dict[str, Option]:
+    return {name: spec.default for name, spec in table.items()}

@@ -24,7 +24,8 @@ class TargetSpec:
         weights: folder of a checkpoint in Hugging Face format, or None for random weights.
         seed: of random weights and inputs.
         dtype: ``bfloat16``, ``float16`` or ``float32``.
-        device: ``cpu``, ``cuda``, or ``meta``: shapes only, for planning without a device.
+        backend: what will compile it; TorchAir takes other attention and another KV cache than Inductor.
+        device: ``cpu``, ``cuda``, ``npu``, or ``meta`` for shapes without values.
         batch, context: sequences decoded together, and tokens in the KV cache before the first step; None: the
             preset's.
     """
@@ -35,6 +36,7 @@ class TargetSpec:
     weights: str | None = None
     seed: int = 0
     dtype: str = "bfloat16"
+    backend: str = "inductor"
     device: str = "cpu"
     batch: int | None = None
     context: int | None = None
@@ -77,6 +79,7 @@ def describe(
     weights: Path | None = None,
     seed: int = 0,
     dtype: str | None = None,
+    backend: str = "inductor",
     device: str = "cpu",
     batch: int | None = None,
     context: int | None = None,
@@ -92,6 +95,7 @@ def describe(
         "weights": str(weights.resolve()) if weights else None,
         "seed": seed,
         "dtype": dtype or "bfloat16",
+        "backend": backend,
         "device": device,
         "batch": batch,
         "context": context,

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, StaticCache
+from transformers.cache_utils import StaticLayer
 
 from sktune.errors import TargetError, nearest
 from sktune.presets import FULL, ModelSpec
@@ -21,6 +22,28 @@ META = "meta"
 """The device without memory: a model of any size is built in seconds, and a step gives shapes."""
 LONGEST_REPLAY = 16
 """Decode steps that fit into the cache after the context."""
+
+
+class ScatterLayer(StaticLayer):
+    """A static KV cache layer that writes with ``scatter_``, which TorchAir converts, and not with ``index_copy_``."""
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        *args: Any,  # noqa: ARG002 - transformers' signature
+        **kwargs: Any,  # noqa: ARG002
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write keys and values, shape (batch, heads, new tokens, size), and return all of them."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        count = key_states.shape[-2]
+        positions = (torch.arange(count, device=self.device) + self.cumulative_length).view(1, 1, count, 1)
+        self.cumulative_length.add_(count)
+        self.keys.scatter_(2, positions.expand_as(key_states), key_states)
+        self.values.scatter_(2, positions.expand_as(value_states), value_states)
+        return self.keys, self.values
 
 
 def from_configuration(spec: TargetSpec, model: ModelSpec) -> Target:
@@ -55,15 +78,19 @@ def _read_config(folder: str) -> PreTrainedConfig:
 
 def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, batch: int, context: int) -> Target:
     dtype = getattr(torch, spec.dtype)
+    # TorchAir converts neither scaled_dot_product_attention of every device nor index_copy.
+    converts = spec.backend == "npu"
     if spec.device == META and hasattr(config, "num_experts_per_tok"):
         # Shapes alone name no experts to gather: one grouped matmul over all of them stands for what is routed.
         experts = "grouped_mm"
-    config._attn_implementation = "sdpa"  # noqa: SLF001 - transformers' documented switch
+    config._attn_implementation = "eager" if converts else "sdpa"  # noqa: SLF001 - transformers' documented switch
     config._experts_implementation = experts  # noqa: SLF001
     torch.manual_seed(spec.seed)
     model = _model(spec, config, dtype).to(spec.device).eval().requires_grad_(False)
     length = -(-(context + LONGEST_REPLAY) // CACHE_GRANULE) * CACHE_GRANULE
     cache = StaticCache(config=config, max_cache_len=length)
+    if converts:
+        cache.layers = [ScatterLayer(length) for _ in cache.layers]
     vocabulary = config.vocab_size
 
     def tokens(generator: torch.Generator, count: int) -> torch.Tensor:

@@ -1,0 +1,160 @@
+"""The npu backend (Atlas A3 and A2): TorchAir compiles the decode step in max-autotune, scopes become SuperKernels.
+
+Each trial has a process of its own (``FRESH_PROCESS``), whose working folder holds what GE writes: ``kernel_meta``,
+compile cache and logs. TorchAir's dump of the GE graph tells which operators each scope has marked.
+"""
+
+import hashlib
+import re
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from sktune.backends.base import Compiled, CompileError, Step
+from sktune.backends.options import option_rules
+from sktune.errors import BackendError, SktuneError
+from sktune.ge_graph import GeGraph, read_ge_graph
+from sktune.layout import Layout
+from sktune.marks import MarkedModel, put_on, torchair_scope
+from sktune.plan import Plan
+from sktune.targets.base import Inputs, Snapshot, Target
+
+DUMPS = Path("ge_graphs")
+"""Where TorchAir dumps its graphs, below the worker's folder."""
+
+_NOISE = re.compile(r"^(Traceback|File |Set TORCH|You can|Use tlparse|from user code|\[ERROR\]|\s*$)")
+
+
+class NpuBackend:
+    """Compiles plans of one target; see ``sktune.backends.base.Backend``.
+
+    Raises:
+        BackendError: torch_npu, CANN or an NPU is missing.
+    """
+
+    def __init__(self, target: Target, layout: Layout, inputs: Inputs) -> None:  # noqa: ARG002 - a backend's signature
+        self._torchair = _import_torchair()
+        self._target, self._inputs = target, inputs
+        self._snapshot = Snapshot(target.state)
+        for tensor in target.state.values():
+            # Frozen parameters and the KV cache keep their addresses (superkernel_facts.md, 4).
+            torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - TorchAir's documentation asks for it
+        self._active: MarkedModel | None = None
+
+    def compile(self, plan: Plan) -> Compiled:
+        """See ``Backend.compile``."""
+        self._activate(None)
+        try:
+            marks = put_on(self._target.module, plan, torchair_scope)
+        except SktuneError as failure:
+            raise CompileError(str(failure)) from failure
+        marks.suspend()
+        before = set(DUMPS.glob("*.txt"))
+        compiled = torch.compile(
+            _with_code_of_its_own(self._target.decode_step),
+            backend=self._torchair.get_npu_backend(compiler_config=self.configuration(plan)),
+            dynamic=False,
+            fullgraph=True,
+        )
+        step = Step(compiled, partial(self._activate, marks))
+        try:
+            self._try(step)
+        except Exception as failure:
+            marks.take_off()
+            self._active = None
+            raise CompileError(reason(failure)) from failure
+        graphs = [read_ge_graph(path) for path in sorted(set(DUMPS.glob("*.txt")) - before)]
+        return Compiled(step, len(plan.scopes), 0, _digest(graphs), marked=_marked(graphs))
+
+    def references(self) -> dict[str, Callable[[], Compiled]]:
+        """See ``Backend.references``: the model uncompiled. The baseline is TorchAir's whole step in max-autotune."""
+        return {"uncompiled": lambda: Compiled(Step(self._target.decode_step, partial(self._activate, None)))}
+
+    def configuration(self, plan: Plan) -> Any:
+        """Return TorchAir's ``CompilerConfig`` for a plan."""
+        options = {**option_rules("npu").defaults, **dict(plan.options)}
+        config = self._torchair.CompilerConfig()
+        config.mode = "max-autotune"
+        experimental = config.experimental_config
+        experimental.frozen_parameter = options["frozen_parameter"]
+        experimental.tiling_schedule_optimize = options["tiling_schedule_optimize"]
+        experimental.topology_sorting_strategy = options["topology_sorting_strategy"]
+        DUMPS.mkdir(exist_ok=True)
+        config.debug.graph_dump.type = "txt"
+        config.debug.graph_dump.path = str(DUMPS)
+        return config
+
+    def _activate(self, marks: MarkedModel | None) -> None:
+        """Put the marks of one compiled plan in place of another's: Dynamo has guards on them."""
+        if self._active is marks:
+            return
+        if self._active is not None:
+            self._active.suspend()
+        if marks is not None:
+            marks.resume()
+        self._active = marks
+
+    def _try(self, step: Step) -> None:
+        step.prepare()
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="When enable frozen_parameter")
+                step.run(*self._inputs)
+        finally:
+            self._snapshot.restore()
+
+
+def _with_code_of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls ``function``: Dynamo counts and keeps compilations by code object."""
+
+    def decode_step(*inputs: Any) -> Any:
+        return function(*inputs)
+
+    return FunctionType(
+        decode_step.__code__.replace(), decode_step.__globals__, decode_step.__name__, None, decode_step.__closure__
+    )
+
+
+def reason(failure: BaseException) -> str:
+    """Return TorchAir's own reason in one line: the innermost cause's message, at most 400 characters."""
+    while failure.__cause__ is not None:
+        failure = failure.__cause__
+    lines = [line.strip() for line in str(failure).splitlines() if not _NOISE.match(line.strip())]
+    return f"{type(failure).__name__}: {lines[0][:400]}" if lines else type(failure).__name__
+
+
+def _import_torchair() -> Any:
+    try:
+        import torch_npu  # noqa: F401 - registers the device
+        import torchair
+    except ImportError as failure:
+        raise BackendError(
+            f"torch_npu cannot be imported ({str(failure).partition(chr(10))[0]}); install sktune[npu] and CANN, "
+            "source CANN's set_env.sh, and see `sktune doctor`"
+        ) from failure
+    return torchair
+
+
+def _marked(graphs: list[GeGraph]) -> dict[str, tuple[str, ...]]:
+    """Return the types of the device tasks that each label marks, in order."""
+    found: dict[str, tuple[str, ...]] = {}
+    for graph in graphs:
+        for label, operators in graph.by_scope().items():
+            found[label] = found.get(label, ()) + tuple(operator.type for operator in operators)
+    return found
+
+
+def _digest(graphs: list[GeGraph]) -> str:
+    """Identity of what TorchAir hands to GE; labels do not enter it, only which operators share one."""
+    text = []
+    for graph in graphs:
+        labels: dict[str, int] = {"": 0}
+        for operator in graph.operators:
+            scope = labels.setdefault(operator.scope, len(labels))
+            text.append(f"{operator.type} {operator.inputs} {operator.output_specs} {scope} {operator.options}")
+    return hashlib.sha256("\n".join(text).encode()).hexdigest()

@@ -1,0 +1,94 @@
+"""Devices: how a step is timed on each, and how much memory it took."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from sktune.latency import Device
+
+
+class Cpu:
+    """The host's processor."""
+
+    def now_s(self) -> float:
+        """See ``Device.now_s``."""
+        return time.perf_counter()
+
+    def time_s(self, run: Callable[[], object]) -> float:
+        """See ``Device.time_s``."""
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+
+    def reset_peak_memory(self) -> None:
+        """Nothing is counted."""
+
+    def peak_memory_bytes(self) -> int | None:
+        """Nothing is counted."""
+        return None
+
+
+class Cuda:
+    """An NVIDIA GPU: wall time around a synchronised step, so that launching kernels counts too."""
+
+    def now_s(self) -> float:
+        """See ``Device.now_s``."""
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def time_s(self, run: Callable[[], object]) -> float:
+        """See ``Device.time_s``."""
+        start = self.now_s()
+        run()
+        return self.now_s() - start
+
+    def reset_peak_memory(self) -> None:
+        """See ``Device.reset_peak_memory``."""
+        torch.cuda.reset_peak_memory_stats()
+
+    def peak_memory_bytes(self) -> int | None:
+        """See ``Device.peak_memory_bytes``."""
+        return torch.cuda.max_memory_allocated()
+
+
+class Npu:
+    """An Ascend NPU, by its own events: a sunk graph needs no host between its first and its last task."""
+
+    def __init__(self) -> None:
+        # torch.npu exists once torch_npu is imported.
+        self._npu: Any = torch.npu  # type: ignore[attr-defined]
+
+    def now_s(self) -> float:
+        """See ``Device.now_s``."""
+        self._npu.synchronize()
+        return time.perf_counter()
+
+    def time_s(self, run: Callable[[], object]) -> float:
+        """See ``Device.time_s``."""
+        start, end = self._npu.Event(enable_timing=True), self._npu.Event(enable_timing=True)
+        self._npu.synchronize()
+        start.record()
+        run()
+        end.record()
+        self._npu.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+    def reset_peak_memory(self) -> None:
+        """See ``Device.reset_peak_memory``."""
+        self._npu.reset_peak_memory_stats()
+
+    def peak_memory_bytes(self) -> int | None:
+        """See ``Device.peak_memory_bytes``."""
+        return int(self._npu.max_memory_allocated())
+
+
+def device_of(tensors: Iterable[torch.Tensor]) -> Device:
+    """Return the device that ``tensors`` lie on, where one of them is on an accelerator that one."""
+    types = {tensor.device.type for tensor in tensors}
+    if "cuda" in types:
+        return Cuda()
+    if "npu" in types:
+        return Npu()
+    return Cpu()

@@ -1,0 +1,164 @@
+"""Baseline against candidate: what each SuperKernel of the candidate gains over the operators that it replaces.
+
+Per SuperKernel the baseline's figure is the span of those operators, from the first one's start to the last one's end
+within a step, and medians over the steps are compared: the method of graph-autofusion's profile analysis.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from sktune.profiling.analysis import Profile
+from sktune.profiling.kernel_table import SuperKernelName
+from sktune.profiling.structure import main_stream
+
+LEAST_OCCURRENCES = 3
+NOISE_SHARE = 0.03
+NOISE_US = 1.0
+
+
+class Verdict(StrEnum):
+    """What a SuperKernel brings."""
+
+    BENEFICIAL = "beneficial"
+    NEUTRAL = "neutral"
+    REGRESSED = "regressed"
+    INSUFFICIENT = "insufficient evidence"
+
+
+@dataclass(frozen=True, slots=True)
+class SuperKernelGain:
+    """One SuperKernel of the candidate, by name.
+
+    Attributes:
+        scope: the label of its scope.
+        is_fragment: whether it is a part of a scope that was split.
+        operators: how many operators of the baseline it replaces.
+        baseline_us, candidate_us: medians over the steps; the baseline's is NaN where its operators were not found.
+        noise_us: differences up to this are noise: the largest of 3%, both median absolute deviations and 1 us.
+        occurrences: steps that were compared.
+    """
+
+    name: str
+    scope: str
+    is_fragment: bool
+    operators: int
+    baseline_us: float
+    candidate_us: float
+    noise_us: float
+    occurrences: int
+
+    @property
+    def gain_us(self) -> float:
+        """What is saved per step; negative for a loss."""
+        return self.baseline_us - self.candidate_us
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether that is more than noise."""
+        if self.occurrences < LEAST_OCCURRENCES:
+            return Verdict.INSUFFICIENT
+        if abs(self.gain_us) <= self.noise_us:
+            return Verdict.NEUTRAL
+        return Verdict.BENEFICIAL if self.gain_us > 0 else Verdict.REGRESSED
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """A candidate beside its baseline; ``gains`` in the order in which they run."""
+
+    baseline: Profile
+    candidate: Profile
+    gains: tuple[SuperKernelGain, ...]
+
+    @property
+    def speedup(self) -> float:
+        """Median step of the baseline over that of the candidate: of profiled steps, so no measurement of either."""
+        return self.baseline.median.step_ms / self.candidate.median.step_ms
+
+
+def compare(baseline: Profile, candidate: Profile) -> Comparison:
+    """Set every SuperKernel of ``candidate`` beside the operators of ``baseline`` that it replaces."""
+    own = candidate.kernels[candidate.kernels["is_superkernel"]]
+    replaced = _replaced(_main_rows(baseline, baseline.shown_step), _main_rows(candidate, candidate.shown_step))
+    spans = _spans(baseline, replaced)
+    gains = tuple(
+        _gain(str(name), rows["duration_us"].to_numpy(), spans.get(str(name), []), replaced.get(str(name), (0, 0)))
+        for name, rows in own.groupby("name", sort=False)
+    )
+    return Comparison(baseline, candidate, gains)
+
+
+def _gain(
+    name: str, candidate_us: npt.NDArray[np.float64], baseline_us: list[float], replaced: tuple[int, int]
+) -> SuperKernelGain:
+    parsed = SuperKernelName.parse(name) or SuperKernelName(name, "", "", False)
+    if not baseline_us:
+        return SuperKernelGain(
+            name, parsed.scope, parsed.is_fragment, 0, np.nan, float(np.median(candidate_us)), NOISE_US, 0
+        )
+    before, after = float(np.median(baseline_us)), float(np.median(candidate_us))
+    deviation = max(_deviation(np.array(baseline_us)), _deviation(candidate_us))
+    noise = max(NOISE_SHARE * before, deviation, NOISE_US)
+    occurrences, operators = min(len(baseline_us), len(candidate_us)), replaced[1] - replaced[0]
+    return SuperKernelGain(name, parsed.scope, parsed.is_fragment, operators, before, after, noise, occurrences)
+
+
+def _deviation(values: npt.NDArray[np.float64]) -> float:
+    return float(np.median(np.abs(values - np.median(values))))
+
+
+def _main_rows(profile: Profile, step: int) -> pd.DataFrame:
+    rows = profile.kernels[profile.kernels["step"] == step]
+    return rows[(rows["stream"] == main_stream(rows)) | rows["is_superkernel"]]
+
+
+def _replaced(baseline: pd.DataFrame, candidate: pd.DataFrame) -> dict[str, tuple[int, int]]:
+    """Return for each SuperKernel the baseline's kernels that it stands for, as positions on the main stream.
+
+    By the names of its first and last operator, where the baseline has them; else by what is between its neighbours
+    in both profiles.
+    """
+    # A name that recurs in a step, as aclnn's do, tells no place.
+    once = ~baseline["name"].duplicated(keep=False).to_numpy()
+    names = {name: place for place, name in enumerate(baseline["name"]) if once[place]}
+    found = {}
+    missing = False
+    for name in candidate.loc[candidate["is_superkernel"], "name"].unique():
+        parsed = SuperKernelName.parse(name)
+        if parsed and parsed.first in names and names[parsed.first] <= names.get(parsed.last, -1):
+            found[name] = (names[parsed.first], names[parsed.last] + 1)
+        else:
+            missing = True
+    return {**_between_neighbours(baseline, candidate), **found} if missing else found
+
+
+def _between_neighbours(baseline: pd.DataFrame, candidate: pd.DataFrame) -> dict[str, tuple[int, int]]:
+    before, after = baseline["token"].tolist(), candidate["token"].tolist()
+    names, fused = candidate["name"].tolist(), candidate["is_superkernel"].tolist()
+    found = {}
+    for kind, low, high, first, last in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        inside = [names[place] for place in range(first, last) if fused[place]]
+        if kind == "replace" and len(inside) == 1:
+            found[inside[0]] = (low, high)
+    return found
+
+
+def _spans(baseline: Profile, replaced: dict[str, tuple[int, int]]) -> dict[str, list[float]]:
+    """Return the spans of the replaced kernels in every step that has as many kernels as the shown one."""
+    spans: dict[str, list[float]] = defaultdict(list)
+    usual = len(_main_rows(baseline, baseline.shown_step))
+    for step in baseline.steps:
+        rows = _main_rows(baseline, step.number)
+        if len(rows) != usual:
+            continue
+        start = rows["start_us"].to_numpy()
+        end = start + rows["duration_us"].to_numpy()
+        for name, (low, high) in replaced.items():
+            spans[name].append(float(end[low:high].max() - start[low:high].min()))
+    return spans

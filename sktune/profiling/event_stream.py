@@ -1,0 +1,92 @@
+"""Chrome traces, event by event: files larger than memory, cut short or damaged."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+CHUNK_CHARACTERS = 1 << 22
+LARGEST_EVENT = 1 << 24
+"""Characters after which an event that does not end is taken as damaged."""
+
+_START = re.compile(r'"traceEvents"\s*:\s*\[')
+_BETWEEN = re.compile(r"[\s,]*")
+_NEXT_EVENT = re.compile(r"[,\[]\s*(?=\{)")
+# Numbers stay text: a float cannot hold epoch microseconds with three decimals.
+_decode = json.JSONDecoder(parse_float=str).raw_decode
+
+
+@dataclass(slots=True)
+class EventStream:
+    """The events of one trace, a list at the top level or under ``traceEvents``, read once.
+
+    Attributes:
+        is_trace: whether a list of events was found; known after iteration.
+        is_complete: whether the list ended as it should; known after iteration.
+        damaged: places where no event could be read; reading went on behind them.
+    """
+
+    text: IO[str]
+    is_trace: bool = False
+    is_complete: bool = False
+    damaged: int = 0
+    _buffer: str = ""
+    _at_end: bool = False
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield every complete event; numbers with a decimal point come as text."""
+        position = self._find_list()
+        while self.is_trace:
+            position = self._skip_blanks(position)
+            if position == len(self._buffer):
+                return
+            if self._buffer[position] == "]":
+                self.is_complete = True
+                return
+            try:
+                event, position = _decode(self._buffer, position)
+            except json.JSONDecodeError:
+                if len(self._buffer) - position < LARGEST_EVENT and self._extend(position):
+                    position = 0
+                    continue
+                following = _NEXT_EVENT.search(self._buffer, position + 1)
+                if following is None:
+                    return
+                self.damaged += 1
+                position = following.end()
+            else:
+                if isinstance(event, dict):
+                    yield event
+                if position > len(self._buffer) - CHUNK_CHARACTERS // 64 and self._extend(position):
+                    position = 0
+
+    def _find_list(self) -> int:
+        self._extend(0)
+        self._buffer = self._buffer.lstrip("\ufeff \t\r\n")
+        if self._buffer.startswith("["):
+            self.is_trace = True
+            return 1
+        while not (found := _START.search(self._buffer)):
+            if not self._extend(max(0, len(self._buffer) - 64)):  # the key may lie across two chunks
+                return 0
+        self.is_trace = True
+        return found.end()
+
+    def _skip_blanks(self, position: int) -> int:
+        while True:
+            found = _BETWEEN.match(self._buffer, position)
+            position = found.end() if found else position
+            if position < len(self._buffer) or not self._extend(position):
+                return position
+            position = 0
+
+    def _extend(self, position: int) -> bool:
+        """Drop what lies before ``position``, and read on; False at the end of the file."""
+        if self._at_end:
+            return False
+        chunk = self.text.read(CHUNK_CHARACTERS)
+        self._at_end = not chunk
+        if chunk:
+            self._buffer = self._buffer[position:] + chunk
+        return bool(chunk)

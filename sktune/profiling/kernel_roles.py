@@ -1,0 +1,143 @@
+"""Roles of kernels by their names, and the units of a decoder layer that they belong to.
+
+A profile does not say which module launched a kernel. What is known is the order, and what each kernel does: attention
+lies between a layer's first norm and the norm after it, the MLP or the experts behind that.
+"""
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """What a kernel does, as far as it shows where in a layer it stands."""
+
+    COMMUNICATION = "communication"
+    EXPERTS = "experts"
+    ATTENTION = "attention"
+    SOFTMAX = "softmax"
+    NORM = "norm"
+    ACTIVATION = "activation"
+    MATMUL = "matmul"
+    EMBEDDING = "embedding"
+    SAMPLING = "sampling"
+    VIEW = "view"
+    OTHER = "other"
+
+
+class UnitKey(StrEnum):
+    """Units inside a layer, as search spaces call them, and what is none."""
+
+    INPUT_NORM = "input_layernorm"
+    ATTENTION = "self_attn"
+    POST_NORM = "post_attention_layernorm"
+    MLP = "mlp"
+    LAYER = "layer"
+    """Kernels of a layer whose parts cannot be told apart."""
+    COMMUNICATION = "communication"
+    EMBEDDING = "embed_tokens"
+    NORM = "norm"
+    HEAD = "lm_head"
+    OUTSIDE = "step"
+
+
+# The first that matches decides: MoeGatingTopKSoftmax is no softmax, KvRmsNormRopeCache no norm.
+_PATTERNS = {
+    Role.VIEW: "^aten::(empty|view|_?reshape|as_strided|transpose|t_?$|expand|slice|select|unsqueeze|squeeze|permute"
+    "|detach|alias|resize_|resolve_|lift|split|chunk|narrow|is_|item|_local_scalar|result_type|unflatten|flatten|unbind"
+    "|set_data|_unsafe_view)",
+    Role.EXPERTS: r"moe|expert|grouped_?(mat_?mul|mm|gemm)|gmm\d?|top_?k|permute|histc|bincount",
+    Role.ATTENTION: "attention|attn|flash|fmha|mla(?![a-z])|mlaprolog|mla_|rope|rotary|lightning_?indexer"
+    "|reshape_?and_?cache|kv_?cache|decode_?with_?kv|scatter_?(nd_?)?update",
+    Role.NORM: "norm(?!al)|rsqrt",
+    Role.ACTIVATION: "swi_?glu|silu|swish|ge_?glu|gelu|act_and_mul|relu",
+    Role.SAMPLING: "arg_?max|sampl|multinomial",
+    Role.SOFTMAX: "soft_?max",
+    Role.MATMUL: "mat_?mul|gemm|gemv|(^|[^a-z])(mm|bmm|addmm|linear)($|[^a-z])|cutlass|cublas|nvjet|xmma|conv(?!ert)",
+    Role.EMBEDDING: "embedding|gather_?v2|index_?select",
+}
+_RULES = tuple((role, re.compile(pattern, re.IGNORECASE)) for role, pattern in _PATTERNS.items())
+
+
+def role_of(name: str, is_communication: bool = False) -> Role:
+    """Return the role of a kernel by its type or name."""
+    if is_communication:
+        return Role.COMMUNICATION
+    return next((role for role, pattern in _RULES if pattern.search(name)), Role.OTHER)
+
+
+# What an unfused RMSNorm is made of, before and after its reciprocal root.
+NORM_PIECE = re.compile(r"(^|[:_])(pow|square|mean|sum|div|add|mul|to|copy|_to_copy|cast|rsqrt)_?$", re.IGNORECASE)
+NORM_START = re.compile(r"(^|[:_])(pow|square)_?$", re.IGNORECASE)
+
+
+def norm_start(tokens: Sequence[str], roles: Sequence[Role], norm: int) -> int:
+    """Return where the norm at ``norm`` begins: unfused, it begins at its square."""
+    if "rsqrt" not in tokens[norm].lower():
+        return norm
+    place = norm
+    while place > 0 and (NORM_PIECE.search(tokens[place - 1]) or roles[place - 1] is Role.VIEW):
+        place -= 1
+        if NORM_START.search(tokens[place]):
+            return place
+    return norm
+
+
+def layer_units(tokens: Sequence[str], roles: Sequence[Role]) -> list[UnitKey]:
+    """Return the unit of each kernel of one layer, in order."""
+    units = _parts(tokens, roles)
+    return [
+        UnitKey.COMMUNICATION if role is Role.COMMUNICATION else unit for unit, role in zip(units, roles, strict=True)
+    ]
+
+
+def _parts(tokens: Sequence[str], roles: Sequence[Role]) -> list[UnitKey]:
+    attention = attention_places(roles)
+    if not attention:
+        return _by_scope(tokens)
+    rest = [
+        place for place, role in enumerate(roles) if role in (Role.EXPERTS, Role.ACTIVATION) and place > attention[0]
+    ]
+    core = max((place for place in attention if not rest or place < rest[0]), default=attention[-1])
+    norms = [place for place, role in enumerate(roles) if role is Role.NORM]
+    first = next((place for place in norms if place < attention[0]), None)
+    units = [UnitKey.ATTENTION] * len(roles)
+    if first is not None and not any(roles[place] is Role.MATMUL for place in range(first)):
+        end = _norm_end(tokens, roles, first)
+        units[:end] = [UnitKey.INPUT_NORM] * end
+    post = next((place for place in norms if place > core and (not rest or place < rest[0])), None)
+    if post is not None:
+        begin, end = norm_start(tokens, roles, post), _norm_end(tokens, roles, post)
+        units[begin:end] = [UnitKey.POST_NORM] * (end - begin)
+    else:  # without a norm between them, attention ends with its output projection
+        end = next((place + 1 for place in range(core + 1, len(roles)) if roles[place] is Role.MATMUL), len(roles))
+    units[end:] = [UnitKey.MLP] * (len(roles) - end)
+    return units
+
+
+def attention_places(roles: Sequence[Role]) -> list[int]:
+    """Return where attention is computed; a bare softmax counts only where nothing else shows it."""
+    for wanted in (Role.ATTENTION, Role.SOFTMAX):
+        if found := [place for place, role in enumerate(roles) if role is wanted]:
+            return found
+    return []
+
+
+def _norm_end(tokens: Sequence[str], roles: Sequence[Role], norm: int) -> int:
+    """Return where the norm's kernels end; unfused, it ends with products and casts."""
+    end = norm + 1
+    if "rsqrt" in tokens[norm].lower():
+        while end < len(tokens) and (NORM_PIECE.search(tokens[end]) or roles[end] is Role.VIEW):
+            end += 1
+    return end
+
+
+_SCOPES = (
+    (UnitKey.ATTENTION, re.compile(r"attn|attention", re.IGNORECASE)),
+    (UnitKey.MLP, re.compile(r"mlp|moe|ffn|expert", re.IGNORECASE)),
+)
+
+
+def _by_scope(tokens: Sequence[str]) -> list[UnitKey]:
+    """Return units by what the labels of SuperKernels say, where no kernel of attention is to be seen."""
+    return [next((unit for unit, word in _SCOPES if word.search(token)), UnitKey.LAYER) for token in tokens]

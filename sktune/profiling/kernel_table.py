@@ -1,0 +1,140 @@
+"""The kernel table: what ran on a device, one row a kernel, whatever profiler wrote it down."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+NO_STEP = -1
+SUPERKERNEL = "SuperKernel"
+"""The operator type that GE gives to what it fused."""
+
+RATIOS = ("mac_ratio", "vec_ratio", "scalar_ratio", "mte2_ratio", "mte3_ratio")
+"""Shares of a kernel's time in which a pipe was busy; on mixed kernels the larger of cube and vector cores.
+``mte3_ratio`` is everything that writes out: MTE3 of vector cores, fixpipe of cube cores."""
+
+COLUMNS = (
+    "step", "device", "stream", "name", "type", "core", "start_us", "duration_us", "wait_us", "blocks",
+    "is_communication", "is_superkernel", "token",
+)  # fmt: skip
+
+_SUPERKERNEL = re.compile(r"sk_(?:(?P<id>\d+)_)?(?P<scope>.+?)_start_(?P<first>.+?)_end_(?P<last>.+)")
+_SPLIT = re.compile(r"_split_\d+_\d+$")
+_COMMUNICATION = re.compile(
+    r"hcom_|hccl|nccl|rccl|gloo:|c10d::|mscclpp|cross_device_reduce|all_?reduce|all_?gather|reduce_?scatter"
+    r"|all_?to_?all",
+    re.IGNORECASE,
+)
+# Operators that compute as well; the profiler counts them as computing, and so does sktune.
+_FUSED_WITH_COMPUTE = re.compile(
+    r"(mat_?mul|mm|gemm)[a-z]*_?(all|reduce)|(all|reduce)_?[a-z]+_?(mat_?mul|mm|gemm)", re.IGNORECASE
+)
+_COMMUNICATION_CORES = ("HCCL", "COMMUNICATION")
+
+
+@dataclass(frozen=True, slots=True)
+class SuperKernelName:
+    """What a SuperKernel's name says: ``sk_<scope>_start_<first>_end_<last>``, after ``sk_`` the id in npugraph_ex.
+
+    Attributes:
+        scope: the label that the scope was marked with.
+        first, last: names of the first and the last operator inside.
+        is_fragment: whether GE split the scope, and this is a part of it.
+    """
+
+    scope: str
+    first: str
+    last: str
+    is_fragment: bool
+
+    @classmethod
+    def parse(cls, name: str) -> "SuperKernelName | None":
+        """Return None where ``name`` is not a SuperKernel's."""
+        found = _SUPERKERNEL.fullmatch(name)
+        if not found:
+            return None
+        scope = _SPLIT.sub("", found["scope"])
+        return cls(scope, found["first"], found["last"], scope != found["scope"])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelTable:
+    """A profile's kernels, ordered by device and start.
+
+    Attributes:
+        frame: columns ``COLUMNS``, and of ``RATIOS`` those that the profile has. ``step`` is ``NO_STEP`` outside of
+            steps, ``start_us`` counts from the first kernel of the file, ``wait_us`` and ``blocks`` are NaN where
+            unknown. ``token`` is what repeats from layer to layer: the operator type on NPUs, the name elsewhere.
+        source: ``kernel_details``, ``op_summary``, ``npu_trace``, ``gpu_trace`` or ``cpu_trace``.
+        has_steps: whether the profiler marked the steps.
+        warnings: what was left out while reading, a line each.
+    """
+
+    frame: pd.DataFrame
+    source: str
+    has_steps: bool
+    warnings: tuple[str, ...] = ()
+
+
+def complete(frame: pd.DataFrame, *, repeating: str) -> pd.DataFrame:
+    """Derive the remaining columns from ``name``, ``type`` and ``core``, put rows in order, and start at zero.
+
+    Args:
+        frame: the columns as read; ``start_ns`` (int64) stands for ``start_us``.
+        repeating: the column that repeats from layer to layer.
+    """
+    place, names = pd.factorize(frame["name"])
+    parsed = [SuperKernelName.parse(name) for name in names]
+    fused = np.array([name is not None for name in parsed], dtype=bool)[place]
+    is_superkernel = fused | (frame["type"] == SUPERKERNEL).to_numpy()
+    frame["type"] = frame["type"].where(~is_superkernel, SUPERKERNEL)
+    frame["is_superkernel"] = is_superkernel
+    called = pd.Series([is_communication(name) for name in names]).to_numpy(bool)[place]
+    kinds = {kind: is_communication(kind) for kind in frame["type"].unique()}
+    in_core = frame["core"].str.upper().isin(_COMMUNICATION_CORES)
+    frame["is_communication"] = (called | frame["type"].map(kinds).to_numpy(bool) | in_core) & ~is_superkernel
+    # Labels and operators of a SuperKernel carry the layer's number.
+    patterns = np.array([re.sub(r"\d+", "#", name) for name in names], dtype=object)
+    frame["token"] = np.where(is_superkernel, patterns[place], frame[repeating])
+    frame = frame.sort_values(["device", "start_ns"], kind="stable", ignore_index=True)
+    frame["start_us"] = (frame["start_ns"] - frame["start_ns"].min()) / 1e3
+    return frame[[*COLUMNS, *(ratio for ratio in RATIOS if ratio in frame)]]
+
+
+def type_of_npu_name(name: str) -> str:
+    """Return the operator type that an NPU kernel's name ends in: formats without a type column.
+
+    ``aclnnMatmul_MatMulCommon_MatMulV2`` is aclnn's naming, ``model/layers/MatMulV2_12`` GE's, and
+    ``hcom_allReduce__661_0_1`` HCCL's.
+    """
+    if SuperKernelName.parse(name):
+        return SUPERKERNEL
+    if name.startswith("aclnn"):
+        return name.rpartition("_")[2]
+    short = re.sub(r"(_+\d+)+_*$", "", name.rpartition("/")[2])
+    return short or name
+
+
+def is_communication(name: str) -> bool:
+    """Whether a kernel of this name or type moves data between devices and does nothing else."""
+    return bool(_COMMUNICATION.search(name)) and not _FUSED_WITH_COMPUTE.search(name)
+
+
+def busy_us(start_us: npt.NDArray[np.float64], end_us: npt.NDArray[np.float64]) -> float:
+    """Return how much time at least one of the intervals covers."""
+    return float(start_gain(start_us, end_us)[1].sum())
+
+
+def start_gain(
+    start_us: npt.NDArray[np.float64], end_us: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return for each interval, ordered by start, the idle time before it and the busy time that it adds.
+
+    Idle is what no earlier interval covers; zero before the first.
+    """
+    if not len(start_us):
+        return np.zeros(0), np.zeros(0)
+    covered = np.maximum.accumulate(np.concatenate(([start_us[0]], end_us[:-1])))
+    return np.maximum(start_us - covered, 0.0), np.maximum(end_us - np.maximum(start_us, covered), 0.0)

@@ -1,0 +1,47 @@
+"""``sktune profile`` as a function: read, analyse, compare, draw."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sktune.profiling import timeline
+from sktune.profiling.analysis import Profile, analyse
+from sktune.profiling.comparison import Comparison, compare
+from sktune.profiling.reading import read_profile
+
+FOLDER = "profiles"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProfileReport:
+    """An analysed profile, its comparison with a candidate where there is one, and the picture of both."""
+
+    profile: Profile
+    comparison: Comparison | None
+    picture: Path
+
+
+def report(path: Path, candidate: Path | None, picture: Path | None, runs: Path) -> ProfileReport:
+    """Analyse the profile at ``path``, compare it with ``candidate``, and draw both.
+
+    Args:
+        picture: where to write the page; by default into the folder ``profiles`` of ``runs``, under the file's name.
+
+    Raises:
+        ProfileError: a file cannot be read or written, or is no profile.
+    """
+    profile = analyse(read_profile(path))
+    comparison = compare(profile, analyse(read_profile(candidate))) if candidate else None
+    name = _name(path) + (f"-{_name(candidate)}" if candidate else "")
+    title = f"{path.name} against {candidate.name}" if candidate else path.name
+    where = picture or runs / FOLDER / f"{name}.html"
+    return ProfileReport(profile, comparison, timeline.write(timeline.render(profile, title, comparison), where))
+
+
+def _name(path: Path) -> str:
+    """Return a name for what may be one of many files called kernel_details.csv: its folder's, where that says more."""
+    path = path.resolve()
+    stem = path.name.partition(".")[0]
+    for parent in path.parents:
+        if parent.name.endswith("_ascend_pt"):
+            return f"{parent.name}-{stem}"
+    return stem or "profile"

@@ -1,0 +1,136 @@
+"""Where each kernel of a profile stands: its step, layer, layer kind and unit."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from sktune.profiling.kernel_roles import Role, UnitKey, attention_places, layer_units, norm_start, role_of
+from sktune.profiling.kernel_table import NO_STEP, start_gain
+from sktune.profiling.repetition import Landmarks, name_kinds, split_layers, split_steps
+
+NO_LAYER = -1
+_STEP_MARKERS = (Role.EMBEDDING, Role.SAMPLING)
+
+
+def add_structure(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return one device's kernels that lie in steps, with the columns ``layer``, ``kind``, ``unit`` and ``idle_us``.
+
+    ``layer`` counts from 0 in each step, ``NO_LAYER`` outside of layers, where ``kind`` is empty. ``idle_us`` is for
+    how long no stream of the device did anything just before the kernel, zero for the first of a step.
+    """
+    frame = frame.reset_index(drop=True)
+    roles = _roles(frame)
+    main = main_stream(frame)
+    if (frame["step"] == NO_STEP).all():
+        frame["step"] = _found_steps(frame, roles, main)
+    inside = (frame["step"] != NO_STEP).to_numpy()
+    frame, roles = frame[inside].reset_index(drop=True), roles[inside]
+    codes = _codes(frame, roles)
+    layer, idle = np.full(len(frame), NO_LAYER), np.zeros(len(frame))
+    kind, unit = np.full(len(frame), "", dtype=object), np.full(len(frame), str(UnitKey.OUTSIDE), dtype=object)
+    known: dict[bytes, _Places] = {}
+    for rows in frame.groupby("step", sort=False).indices.values():
+        start = frame["start_us"].to_numpy()[rows]
+        idle[rows] = start_gain(start, start + frame["duration_us"].to_numpy()[rows])[0]
+        on_main = rows[frame["stream"].to_numpy()[rows] == main]
+        if not len(on_main):
+            continue
+        key = codes[on_main].tobytes()
+        if key not in known:
+            tokens = frame["token"].to_numpy()[on_main].tolist()
+            known[key] = _places(codes[on_main], tokens, list(roles[on_main]))
+        # Other streams: where the main stream is when their kernel starts.
+        at = np.searchsorted(frame["start_us"].to_numpy()[on_main], start, side="right") - 1
+        places = known[key]
+        layer[rows], kind[rows], unit[rows] = (
+            column[np.maximum(at, 0)] for column in (places.layer, places.kind, places.unit)
+        )
+    unit[roles == Role.COMMUNICATION] = str(UnitKey.COMMUNICATION)
+    return frame.assign(layer=layer, kind=kind, unit=unit, idle_us=idle)
+
+
+def main_stream(frame: pd.DataFrame) -> str:
+    """Return the stream that computes longest: layers are looked for on it alone, as others run beside it."""
+    computing = frame[~frame["is_communication"]]
+    busy = (computing if len(computing) else frame).groupby("stream")["duration_us"].sum()
+    return str(busy.idxmax())
+
+
+def _roles(frame: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """Return each kernel's role by its type, or by its whole name where the type says nothing."""
+    columns = ["type", "token", "is_communication"]
+    distinct = frame.groupby(columns, sort=False).ngroup().to_numpy()
+    roles = []
+    for kind, token, is_communication in frame[columns].drop_duplicates().itertuples(index=False):
+        role = role_of(kind, is_communication)
+        roles.append(role if role is not Role.OTHER else role_of(token))
+    return np.array(roles, dtype=object)[distinct]
+
+
+def _codes(frame: pd.DataFrame, roles: npt.NDArray[np.object_]) -> npt.NDArray[np.int64]:
+    """Return one number for each kernel that repeats; fused and plain norms are one, as first layers differ in them."""
+    fused_norm = (roles == Role.NORM) & ~frame["token"].str.contains("rsqrt").to_numpy()
+    return pd.factorize(np.where(fused_norm, "norm", frame["token"]))[0].astype(np.int64)
+
+
+def _found_steps(frame: pd.DataFrame, roles: npt.NDArray[np.object_], main: str) -> npt.NDArray[np.int64]:
+    start = frame["start_us"].to_numpy()
+    idle = start_gain(start, start + frame["duration_us"].to_numpy())[0]
+    on_main = np.flatnonzero((frame["stream"] == main).to_numpy())
+    markers = np.isin(roles[on_main], np.array(_STEP_MARKERS, dtype=object))
+    ranges = split_steps(_codes(frame, roles)[on_main], idle[on_main], markers)
+    if len(ranges) == 1 and ranges[0] == (0, len(on_main)):
+        return np.zeros(len(frame), dtype=np.int64)
+    begins = start[on_main[[begin for begin, _ in ranges]]]
+    step = np.searchsorted(begins, start, side="right") - 1
+    end = ranges[-1][1]
+    if end < len(on_main):
+        step[start >= start[on_main[end]]] = NO_STEP
+    return np.where(step < 0, NO_STEP, step)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Layer, kind and unit of each kernel on the main stream of a step."""
+
+    layer: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.object_]
+    unit: npt.NDArray[np.object_]
+
+
+def _places(codes: npt.NDArray[np.int64], tokens: list[str], roles: list[Role]) -> _Places:
+    count = len(codes)
+    attention, rest, norm = (np.zeros(count, dtype=bool) for _ in range(3))
+    attention[attention_places(roles)] = True
+    rest[[place for place, role in enumerate(roles) if role in (Role.EXPERTS, Role.ACTIVATION)]] = True
+    norm[[norm_start(tokens, roles, place) for place, role in enumerate(roles) if role is Role.NORM]] = True
+    layers = split_layers(codes, Landmarks(attention, rest, norm)) or [_only_layer(roles, norm)]
+
+    def word(index: int) -> str:
+        begin, end = layers[index]
+        return "moe" if Role.EXPERTS in roles[begin:end] or any("moe" in t for t in tokens[begin:end]) else "dense"
+
+    kinds = name_kinds([codes[begin:end] for begin, end in layers], word)
+    layer, kind = np.full(count, NO_LAYER), np.full(count, "", dtype=object)
+    unit = np.array([str(_outside(role)) for role in roles], dtype=object)
+    for index, (begin, end) in enumerate(layers):
+        layer[begin:end], kind[begin:end] = index, kinds[index]
+        unit[begin:end] = [str(found) for found in layer_units(tokens[begin:end], roles[begin:end])]
+    return _Places(layer, kind, unit)
+
+
+def _only_layer(roles: list[Role], norm: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    """Return what is between embedding and final norm, where nothing repeats."""
+    begin = next((place for place, role in enumerate(roles) if role not in (Role.EMBEDDING, Role.VIEW)), 0)
+    last = max(
+        (p for p, role in enumerate(roles) if role in (Role.EXPERTS, Role.ACTIVATION, Role.ATTENTION)), default=-1
+    )
+    ends = [int(place) for place in np.flatnonzero(norm) if place > max(last, begin)] if last >= 0 else []
+    return begin, ends[0] if ends else len(roles)
+
+
+def _outside(role: Role) -> UnitKey:
+    known = {Role.EMBEDDING: UnitKey.EMBEDDING, Role.NORM: UnitKey.NORM, Role.MATMUL: UnitKey.HEAD}
+    return known.get(role, UnitKey.OUTSIDE)

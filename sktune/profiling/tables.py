@@ -1,0 +1,147 @@
+"""What a profile says, in words and tables: the same for terminals and for the picture."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sktune.profiling.analysis import Bound, Profile
+from sktune.profiling.comparison import Comparison, SuperKernelGain
+
+LISTED_SCOPES = 20
+UNITS_TO_TRY = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells as text; the first column is a name, the others are figures."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+def headline(profile: Profile) -> str:
+    """Return what matters for scopes, in two sentences."""
+    first = (
+        f"In {profile.median.gap_ms:.3f} ms of a step of {profile.median.step_ms:.3f} ms ({profile.gap_share:.1%}) the "
+        "device has nothing to run: the most that scopes can save by closing gaps."
+    )
+    tried = [unit for unit in profile.units if unit.promise_ms > 0][:UNITS_TO_TRY]
+    if not tried:
+        return first
+    listed = ", ".join(f"{unit.word} ({unit.gap_ms:.3f} ms of gaps inside)" for unit in tried)
+    return f"{first} Try scopes first on {listed}."
+
+
+def overview(profile: Profile) -> str:
+    """Return source, steps and layers in one line."""
+    kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(profile.layer_kinds).items())
+    device = f", device {profile.device}" + (f" of {profile.devices} (the slowest)" if profile.devices > 1 else "")
+    return (
+        f"{profile.source.replace('_', ' ')}{device}: {len(profile.steps)} steps of {profile.median.kernels} kernels, "
+        f"{len(profile.layer_kinds)} layers ({kinds}), {profile.median.superkernels} SuperKernels a step"
+    )
+
+
+def profile_tables(profile: Profile) -> list[Table]:
+    """Return all tables of one profile."""
+    return [_times(profile), _bounds(profile), _units(profile), _top(profile)]
+
+
+def _times(profile: Profile) -> Table:
+    median = profile.median
+
+    def row(name: str, value: float) -> tuple[str, str, str]:
+        return name, f"{value:.3f}", f"{value / median.step_ms:.1%}" if median.step_ms else ""
+
+    rows = [
+        row("step", median.step_ms),
+        row("compute", median.compute_ms),
+        row("communication", median.communication_ms),
+        row("  hidden behind compute", median.hidden_ms),
+        row("  exposed", median.exposed_ms),
+        row("gap: nothing runs", median.gap_ms),
+    ]
+    waits = ", ".join(f"stream {stream} {wait:.3f} ms" for stream, wait in profile.wait_ms.items())
+    note = f"From one step to the next the device is idle for {profile.between_steps_ms:.3f} ms, which is the host's."
+    if waits:
+        note += f" The profiler's wait column, a step: {waits}."
+    return Table("Time of a step, medians", ("", "ms", "of the step"), tuple(rows), note)
+
+
+def _bounds(profile: Profile) -> Table:
+    found = profile.bottleneck
+    meaning = {
+        Bound.COMPUTE: "kernels that compute most of their time",
+        Bound.MEMORY: "kernels that move data most of their time",
+        Bound.SCHEDULING: "gaps: no kernel runs",
+        Bound.SYNCHRONISATION: "communication that nothing hides",
+    }
+    rows = tuple((str(bound), f"{found.shares[bound]:.1%}", meaning[bound]) for bound in Bound)
+    note = f"Compute and memory are told apart by {found.evidence}."
+    if found.scalar_share:
+        note += f" {found.scalar_share:.1%} of the step are in kernels whose busiest pipe is the scalar unit."
+    return Table(f"Bottleneck: {found.bound}", ("", "of the step", "what"), rows, note)
+
+
+def _units(profile: Profile) -> Table:
+    rows = tuple(
+        (
+            unit.word, str(unit.layers), f"{unit.kernels:.0f}", f"{unit.busy_ms:.3f}", f"{unit.gap_ms:.3f}",
+            f"{unit.launch_ms:.3f}",
+        )
+        for unit in profile.units
+    )  # fmt: skip
+    note = (
+        f"Launches are counted with {profile.launch_us:.2f} us, the duration of the shortest kernels: an upper bound."
+        if rows
+        else "No units could be told apart."
+    )
+    columns = ("unit", "layers", "kernels each", "busy ms", "gaps inside ms", "launches ms")
+    return Table("Units, in the order in which to try scopes on them", columns, rows, note)
+
+
+def _top(profile: Profile) -> Table:
+    rows = tuple((row.type, str(row.count), f"{row.total_ms:.3f}", f"{row.share:.1%}") for row in profile.top)
+    return Table("Slowest operator types, all steps", ("type", "count", "ms", "of all kernels"), rows)
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Return gains and losses of the SuperKernels, those of scopes that differ only in numbers together."""
+    known = [gain for gain in comparison.gains if not math.isnan(gain.baseline_us)]
+    groups: dict[tuple[str, bool], list[SuperKernelGain]] = {}
+    for gain in known:
+        groups.setdefault((re.sub(r"\d+", "#", gain.scope), gain.is_fragment), []).append(gain)
+    ordered = sorted(groups.items(), key=lambda item: -abs(sum(gain.gain_us for gain in item[1])))
+    rows = tuple(
+        (
+            scope + (" (fragments)" if is_fragment else ""), str(len(gains)),
+            f"{_mean(g.operators for g in gains):.0f}",
+            f"{_mean(g.baseline_us for g in gains):.2f}", f"{_mean(g.candidate_us for g in gains):.2f}",
+            f"{sum(g.gain_us for g in gains):+.2f}", f"{_mean(g.noise_us for g in gains):.2f}", _verdicts(gains),
+        )
+        for (scope, is_fragment), gains in ordered[:LISTED_SCOPES]
+    )  # fmt: skip
+    before, after = comparison.baseline.median.step_ms, comparison.candidate.median.step_ms
+    note = (
+        f"{len(comparison.gains)} SuperKernels, together {sum(gain.gain_us for gain in known):+.1f} us a step; a row's "
+        f"gain is that of all its SuperKernels. Median step {before:.3f} ms before, {after:.3f} ms after "
+        f"({comparison.speedup:.3f}x); profiling slows both, so measure the speedup with a search."
+    )
+    if missing := len(comparison.gains) - len(known):
+        note += f" For {missing} the replaced operators were not found in the baseline."
+    columns = ("scope", "SKs", "ops", "before us", "SK us", "gain us", "noise us", "verdict")
+    return Table("SuperKernels against the operators that they replace (P50)", columns, rows, note)
+
+
+def _verdicts(gains: list[SuperKernelGain]) -> str:
+    counts = Counter(gain.verdict for gain in gains)
+    return str(gains[0].verdict) if len(counts) == 1 else ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed)

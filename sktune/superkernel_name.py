@@ -1,0 +1,78 @@
+"""What the name of a SuperKernel says.
+
+GE calls it ``sk_<scope>_start_<first operator>_end_<last operator>``, and a fragment of a scope that it split
+``<scope>_split_<begin>_<end>``, after the topological ids that cut it (``super_kernel_pass.cc`` in hicann/ge).
+npugraph_ex puts a number after ``sk_``. Labels are the user's and may hold any of these words, so the labels of the
+plan settle what belongs to the label.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+_PREFIX = re.compile(r"sk_(?:\d+_)?")
+_FRAGMENT = re.compile(r"_split_(\d+)_(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class SuperKernelName:
+    """The parts of a SuperKernel's name.
+
+    Attributes:
+        scope: the label that was marked.
+        first, last: names of the first and the last operator inside.
+        fragment: the topological ids between which the operators lie, where GE split the scope.
+    """
+
+    scope: str
+    first: str
+    last: str
+    fragment: tuple[int, int] | None = None
+
+    @property
+    def is_fragment(self) -> bool:
+        """Whether the scope became several SuperKernels."""
+        return self.fragment is not None
+
+
+def split_scope(scope: str, labels: Collection[str] = ()) -> tuple[str, tuple[int, int] | None]:
+    """Return the label that GE made ``scope`` from, and the fragment, where it is one."""
+    match = _FRAGMENT.search(scope)
+    if match is None or scope in labels:
+        return scope, None
+    return scope[: match.start()], (int(match[1]), int(match[2]))
+
+
+def parse_superkernel_name(
+    name: str, labels: Collection[str] = (), operators: Collection[str] = ()
+) -> SuperKernelName | None:
+    """Return what ``name`` says, or None where no SuperKernel is called so.
+
+    ``labels`` are those of the plan and ``operators`` the names of the marked operators, where they are known: of
+    several readings the one that fits them wins.
+    """
+    readings = list(_readings(name, labels))
+    if not readings:
+        return None
+    return max(readings, key=lambda read: (read.scope in labels, read.first in operators, read.last in operators))
+
+
+def _readings(name: str, labels: Collection[str]) -> Iterator[SuperKernelName]:
+    prefix = _PREFIX.match(name)
+    starts = {len("sk_"), prefix.end()} if prefix else set()
+    # Without a label to tell, digits after sk_ are npugraph_ex's number.
+    for start in sorted(starts, reverse=True):
+        for scope_end in _places(name, "_start_", start + 1):
+            scope, fragment = split_scope(name[start:scope_end], labels)
+            first_start = scope_end + len("_start_")
+            for first_end in _places(name, "_end_", first_start + 1):
+                last = name[first_end + len("_end_") :]
+                if last:
+                    yield SuperKernelName(scope, name[first_start:first_end], last, fragment)
+
+
+def _places(text: str, word: str, start: int) -> Iterator[int]:
+    place = text.find(word, start)
+    while place >= 0:
+        yield place
+        place = text.find(word, place + 1)

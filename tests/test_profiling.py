@@ -1,0 +1,539 @@
+"""Profiles: what is read from which format, where the time goes, and what is said about it."""
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from sktune.errors import ProfileError
+from sktune.profiling.analysis import Bound, Profile, analyse
+from sktune.profiling.comparison import Verdict, compare
+from sktune.profiling.kernel_table import SuperKernelName
+from sktune.profiling.reading import read_profile
+from sktune.profiling.repetition import Landmarks, longest_run, split_layers, split_steps
+from sktune.profiling.report import report
+from tests.profiles import (
+    ATTENTION,
+    MOE,
+    WRITERS,
+    Kernel,
+    Truth,
+    decode_step,
+    deepseek,
+    gpu_trace,
+    kernel_details,
+    npu_trace,
+    op_summary,
+    truth,
+    write,
+)
+
+
+def profile_of(path: Path, text: str) -> Profile:
+    """Analyse ``text`` as a file."""
+    return analyse(read_profile(write(path, text)))
+
+
+def of_median(found: Profile) -> Truth:
+    """Return the median step in whole microseconds."""
+    median = found.median
+    times = (median.step_ms, median.compute_ms, median.communication_ms, median.gap_ms)
+    return Truth(*(round(value * 1e3) for value in times))
+
+
+# Formats
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_gives_the_same_answer(tmp_path: Path, name: str) -> None:
+    """61 layers, 3 of them dense, in 3 steps; op_summary does not mark steps, which are found."""
+    kernels = deepseek()
+    found = profile_of(tmp_path / name, WRITERS[name](kernels))
+    assert len(found.steps) == 3
+    assert Counter(found.layer_kinds) == {"dense": 3, "moe": 58}
+    assert found.layer_kinds[:4] == ("dense", "dense", "dense", "moe")
+    assert of_median(found) == truth([kernel for kernel in kernels if kernel.step == 3])
+    assert found.between_steps_ms == pytest.approx(0.402)
+    assert found.median.kernels == len(decode_step(3, 58))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_name_says_nothing_and_gzip_is_seen(tmp_path: Path, name: str) -> None:
+    """Formats are told by their content."""
+    path = tmp_path / "some.file"
+    path.write_bytes(gzip.compress(WRITERS[name](deepseek(2, 1, 3)).encode()))
+    assert len(analyse(read_profile(path)).layer_kinds) == 4
+
+
+def test_a_profiler_folder_is_searched_for_its_kernel_table(tmp_path: Path) -> None:
+    """As torch_npu leaves it, with traces beside the table."""
+    folder = tmp_path / "host_1_20261121_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+    write(folder / "kernel_details.csv", kernel_details(deepseek(2, 1, 3)))
+    write(folder / "trace_view.json", "[")
+    for given_path in (folder, folder.parent):
+        assert read_profile(given_path).source == "kernel_details"
+
+
+def test_the_slowest_of_several_ranks_is_shown(tmp_path: Path) -> None:
+    """One folder for each rank; what is shown is said."""
+    for rank, duration in enumerate((8, 11, 9)):
+        folder = tmp_path / f"host_{rank}_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+        write(folder / "kernel_details.csv", kernel_details(deepseek(2, 1, 3, duration)))
+    found = analyse(read_profile(tmp_path))
+    assert (found.devices, found.device) == (3, "rank 1 device 0")
+    assert any("3 devices" in line for line in found.warnings)
+
+
+def test_devices_of_one_file_are_analysed_apart(tmp_path: Path) -> None:
+    """Kernels of two devices overlap in time, and must not hide each other's gaps."""
+    slow = [replace(kernel, device=1) for kernel in deepseek(2, 1, 3, gap=5)]
+    found = profile_of(tmp_path / "k.csv", kernel_details([*deepseek(2, 1, 3), *slow]))
+    assert (found.devices, found.device) == (2, "1")
+    assert of_median(found) == truth([kernel for kernel in slow if kernel.step == 3])
+
+
+def test_few_columns_of_level0_are_enough(tmp_path: Path) -> None:
+    """No stream, no step, no pipes."""
+    rows = [f"0,{k.shown},{k.type},{k.core},{k.start}.000\t,{k.duration},2.0,24" for k in deepseek(3, 1, 3)]
+    header = "Device_id,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),Block Num"
+    found = profile_of(tmp_path / "k.csv", "\n".join([header, *rows]))
+    assert (len(found.steps), len(found.layer_kinds)) == (3, 4)
+
+
+def test_microseconds_since_1970_keep_their_decimals(tmp_path: Path) -> None:
+    """A float would round them to a quarter: gaps of 0.1 us would come and go."""
+    header = "Name,Type,Accelerator Core,Start Time(us),Duration(us)"
+    rows = [f"op{n},Add,AI_CORE,17235457845355{21 + n // 10}.{n % 10}00\t,0.050" for n in range(100)]
+    table = read_profile(write(tmp_path / "k.csv", "\n".join([header, *rows]))).frame
+    assert np.allclose(np.diff(table["start_us"]), 0.1, atol=1e-9)
+
+
+def test_gpu_kernels_belong_to_the_step_that_launched_them(tmp_path: Path) -> None:
+    """They run later: with a lag of half a step, start times alone would tear the steps apart."""
+    kernels = deepseek(3, 1, 3, pause=100)
+    found = profile_of(tmp_path / "trace.json", gpu_trace(kernels, lag=350))
+    assert [step.kernels for step in found.steps] == [len(decode_step(1, 3))] * 3
+    assert of_median(found) == truth([kernel for kernel in kernels if kernel.step == 4])
+    assert {row.type for row in found.top} >= {"GroupedMatmul_kernel", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"}
+
+
+class Block(nn.Module):
+    """A decoder layer in small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.mix = nn.LayerNorm(64), nn.MultiheadAttention(64, 4, batch_first=True)
+        self.post, self.up, self.down = nn.LayerNorm(64), nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attention and MLP, with residuals."""
+        normed = self.norm(x)
+        x = x + self.mix(normed, normed, normed, need_weights=False)[0]
+        hidden: torch.Tensor = self.down(nn.functional.silu(self.up(self.post(x))))
+        return x + hidden
+
+
+def test_a_trace_of_torch_profiler_on_the_cpu(tmp_path: Path) -> None:
+    """Made here, of a model with 5 layers and 4 steps: operators that do work stand for kernels."""
+    model = nn.Sequential(nn.Embedding(100, 64), *[Block() for _ in range(5)], nn.LayerNorm(64), nn.Linear(64, 100))
+    path = tmp_path / "trace.json"
+    steps = schedule(wait=1, warmup=1, active=4)
+    saved = [0]
+
+    def save(done: profile) -> None:
+        done.export_chrome_trace(str(path))
+        saved[0] = sum(event.count for event in done.key_averages() if event.key == "aten::addmm")
+
+    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], schedule=steps, on_trace_ready=save) as profiler:
+        for _ in range(6):
+            model(torch.zeros(2, 1, dtype=torch.long))
+            profiler.step()
+    found = analyse(read_profile(path))
+    assert found.source == "cpu_trace"
+    assert (len(found.steps), len(found.layer_kinds)) == (4, 5)
+    assert next(row.count for row in found.top if row.type == "aten::addmm") == saved[0]
+    median = found.median
+    assert median.compute_ms + median.gap_ms == pytest.approx(median.step_ms, rel=0.2)  # medians of their own
+    assert "dense.self_attn" in found.unit_order
+
+
+# Damage
+
+
+def test_rows_cut_short_or_repeated_are_counted(tmp_path: Path) -> None:
+    """A cut inside a quoted shape, a header in the middle, a row without a duration, rows out of order."""
+    text = kernel_details(deepseek(3, 1, 3))
+    header, *rows = text.splitlines()
+    random.Random(0).shuffle(rows)
+    rows[5] = rows[5].replace(",8.0,", ",N/A,", 1)
+    rows.insert(20, header)
+    whole = "\n".join([header, *rows])
+    cut = whole[: whole.rindex('"""2,') + 6]
+    table = read_profile(write(tmp_path / "k.csv", cut))
+    assert len(table.frame) == len(rows) - 3
+    assert table.frame["start_us"].is_monotonic_increasing
+    assert len(table.warnings) == 2
+    assert "2 of" in table.warnings[0]
+    assert "1 repeated header" in table.warnings[1]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.77, 0.97])
+@pytest.mark.parametrize("writer", [npu_trace, gpu_trace])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_trace_cut_short_gives_its_complete_events(
+    tmp_path: Path, share: float, writer: object, packed: bool
+) -> None:
+    """Profilers truncate files on some file systems; one line says so, with the count."""
+    assert callable(writer)
+    text = writer(deepseek(3, 1, 3))
+    data = gzip.compress(text.encode()) if packed else text.encode()
+    path = tmp_path / "trace_view.json"
+    path.write_bytes(data[: int(len(data) * share)])
+    table = read_profile(path)
+    assert 0 < len(table.frame) <= len(deepseek(3, 1, 3))
+    assert len(table.warnings) == 1
+    assert "cut short" in table.warnings[0]
+    assert analyse(table).median.step_ms > 0
+
+
+def test_reading_goes_on_behind_a_damaged_event(tmp_path: Path) -> None:
+    """One event is lost, not the rest of the trace."""
+    text = gpu_trace(deepseek(2, 1, 3))
+    place = text.index('"cat": "kernel"', len(text) // 2)
+    table = read_profile(write(tmp_path / "t.json", text[:place] + "\x07 }{ " + text[place:]))
+    assert len(deepseek(2, 1, 3)) - 2 <= len(table.frame) < len(deepseek(2, 1, 3))
+    assert "damaged places" in table.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is empty"),
+        (b" \n\n", "is empty"),
+        (b"version: 1\nspace: {}\n", "has the column 'Name' and 'Start Time(us)' and 'Duration(us)'"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is no profile but a binary file"),
+        (b'{"nodes": [1, 2]}', "has no list 'traceEvents'"),
+        (b'{"traceEvents": []}', "holds no kernels"),
+        (b'{"traceEvents": [{"ph": "M", "name": "process_name"}', "holds no kernels"),
+        (b"[1, 2, 3]", "holds no kernels"),
+        (b"a,b,c\n1,2,3\n", "is no profile"),
+        ((kernel_details([]).encode()), "holds no kernels"),
+        (gzip.compress(b""), "is empty"),
+        (gzip.compress(b"x" * 1000)[:12], "is empty"),
+    ],
+)
+def test_what_is_no_profile_gets_one_line(tmp_path: Path, data: bytes, message: str) -> None:
+    """The line says what was got and what to give."""
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    with pytest.raises(ProfileError, match=r".+") as caught:
+        read_profile(path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files_and_folders_get_one_line(tmp_path: Path) -> None:
+    """Neither is a traceback."""
+    with pytest.raises(ProfileError, match="there is no file"):
+        read_profile(tmp_path / "nothing.csv")
+    with pytest.raises(ProfileError, match="parse the profile first"):
+        read_profile(tmp_path)
+
+
+# Steps and layers
+
+
+@pytest.mark.parametrize("cut", [0, 7, 31])
+def test_steps_are_found_without_marks(tmp_path: Path, cut: int) -> None:
+    """Also where the file begins in the middle of a step, of which nothing is shown then."""
+    kernels = deepseek(5, 1, 3)[cut:]
+    found = profile_of(tmp_path / "s.csv", op_summary(kernels))
+    assert len(found.steps) == (5 if cut == 0 else 4)
+    assert {step.kernels for step in found.steps} == {len(decode_step(1, 3))}
+    assert any("does not mark steps" in line for line in found.warnings)
+
+
+def test_steps_of_unequal_length_are_found_and_told(tmp_path: Path) -> None:
+    """One step runs a kernel more, another twice as long: figures are medians, with a warning each."""
+    kernels = deepseek(5, 1, 3)
+    extra = next(index for index, kernel in enumerate(kernels) if kernel.step == 5) + 4
+    kernels.insert(extra, replace(kernels[extra], type="Cast", start=kernels[extra].start - 1, duration=1))
+    kernels = [replace(k, start=2 * k.start, duration=2 * k.duration) if k.step == 7 else k for k in kernels]
+    for text in (kernel_details(kernels), op_summary(kernels)):
+        found = profile_of(tmp_path / "k.csv", text)
+        assert len(found.steps) == 5
+        assert of_median(found) == truth([kernel for kernel in kernels if kernel.step == 3])
+        assert any("differ in their number of kernels" in line for line in found.warnings)
+        assert any("took" in line and "where the median is" in line for line in found.warnings)
+
+
+@pytest.mark.parametrize(("dense", "moe"), [(0, 1), (1, 0), (1, 1), (1, 2), (0, 32), (28, 0), (4, 2)])
+def test_one_step_with_few_or_many_layers(tmp_path: Path, dense: int, moe: int) -> None:
+    """Without repetition what lies between embedding and final norm is one layer, and that is said."""
+    found = profile_of(tmp_path / "k.csv", kernel_details(deepseek(1, dense, moe)))
+    assert len(found.steps) == 1
+    if (dense, moe) == (1, 1):  # two layers that differ are no repetition
+        assert any("no repeating layers" in line for line in found.warnings) or len(found.layer_kinds) == 2
+        return
+    assert Counter(found.layer_kinds) == {kind: n for kind, n in (("dense", dense), ("moe", moe)) if n}
+
+
+def test_layers_alone_are_one_step_unless_pauses_tell_otherwise(tmp_path: Path) -> None:
+    """Nothing but equal layers: only longer pauses can mark steps."""
+    layer = ATTENTION + MOE
+    for pause, steps in ((2, 1), (300, 3)):
+        kernels, now = [], 0
+        for _ in range(3):
+            for kind, core in layer * 6:
+                kernels.append(Kernel(kind, now, 8, core, step=None))
+                now += 10
+            now += pause - 2
+        found = profile_of(tmp_path / "k.csv", kernel_details(kernels))
+        assert (len(found.steps), len(found.layer_kinds)) == (steps, 18 // steps)
+
+
+def test_kernels_are_attributed_to_the_units_of_their_layer(tmp_path: Path) -> None:
+    """MLA has norms of its own inside attention; collectives are a unit of their own."""
+    found = profile_of(tmp_path / "k.csv", kernel_details(deepseek(2, 3, 4)))
+    rows = found.kernels[(found.kernels["step"] == 3) & (found.kernels["layer"] == 5)]
+    attention = ["input_layernorm", *["self_attn"] * 9, "communication", "post_attention_layernorm"]
+    assert rows["unit"].tolist() == [*attention, *["mlp"] * 7, "communication"]
+    outside = found.kernels[(found.kernels["step"] == 3) & (found.kernels["layer"] < 0)]
+    assert outside["unit"].tolist() == ["embed_tokens", "norm", "lm_head", "step"]
+
+
+def test_units_are_ranked_by_what_a_scope_over_them_can_save(tmp_path: Path) -> None:
+    """Gaps inside the experts are made wide: they come first; what is before a unit's first kernel does not count."""
+    kernels, now = [], 0
+    for kind, core in decode_step(0, 4):
+        now += 20 if kind in ("GroupedMatmul", "DequantSwigluQuant") else 50 if kind == "AddRmsNorm" else 1
+        kernels.append(Kernel(kind, now, 8, core))
+        now += 8
+    found = profile_of(tmp_path / "k.csv", kernel_details(kernels))
+    assert found.unit_order[:2] == ("moe.mlp", "moe.self_attn")
+    first = found.units[0]
+    assert first.gap_ms == pytest.approx(4 * (3 * 20 + 3 * 1) / 1e3)
+    assert (first.layers, first.kernels) == (4, 7)
+
+
+@given(st.data())
+def test_layers_are_found_in_any_repetition(data: st.DataObject) -> None:
+    """Kernels without a meaning: every layer of a pattern is found, whatever stands before and behind."""
+    size = data.draw(st.integers(3, 12))
+    pattern = list(range(size))
+    count = data.draw(st.integers(3, 20))
+    before, behind = (list(range(start, start + data.draw(st.integers(0, 4)))) for start in (100, 200))
+    tokens = np.array(before + pattern * count + behind)
+    nothing = np.zeros(len(tokens), dtype=bool)
+    layers = split_layers(tokens, Landmarks(nothing, nothing, nothing))
+    assert layers == [(len(before) + size * n, len(before) + size * (n + 1)) for n in range(count)]
+
+
+def test_noise_has_neither_steps_nor_layers() -> None:
+    """Nothing is made up where nothing repeats."""
+    tokens = np.random.default_rng(0).permutation(1000)
+    nothing = np.zeros(1000, dtype=bool)
+    assert longest_run(tokens) is None
+    assert split_layers(tokens, Landmarks(nothing, nothing, nothing)) == []
+    assert split_steps(tokens, np.zeros(1000), nothing) == [(0, 1000)]
+
+
+# Figures
+
+
+def test_streams_overlap_once_and_hide_communication(tmp_path: Path) -> None:
+    """Against a count microsecond by microsecond, over random streams."""
+    rng = random.Random(1)
+    kernels = []
+    for stream, core in ((2, "AI_CORE"), (5, "AI_VECTOR_CORE"), (9, "HCCL")):
+        now = rng.randrange(20)
+        for _ in range(60):
+            duration = rng.randrange(1, 30)
+            kind = "hcom_allReduce_" if core == "HCCL" else "MatMulV2"
+            kernels.append(Kernel(kind, now, duration, core, stream))
+            now += duration + rng.randrange(0, 40)
+    rng.shuffle(kernels)
+    found = profile_of(tmp_path / "k.csv", kernel_details(kernels))
+    expected = truth(kernels)
+    assert of_median(found) == expected
+    busy = expected.span - expected.gap
+    assert round(found.median.hidden_ms * 1e3) == expected.compute + expected.communication - busy
+    assert round(found.median.exposed_ms * 1e3) == busy - expected.compute
+    assert sum(found.bottleneck.shares.values()) == pytest.approx(1)
+
+
+def bound_case(gap: int, communication: int, ratios: tuple[tuple[str, float], ...] = ()) -> str:
+    """Return a profile of one layer kind, with so long gaps and collectives."""
+    kernels, now = [], 0
+    for kind, core in decode_step(0, 6):
+        duration = communication if core == "HCCL" else 20
+        kernels.append(Kernel(kind, now, duration, core, ratios=() if core == "HCCL" else ratios))
+        now += duration + gap
+    return kernel_details(kernels)
+
+
+@pytest.mark.parametrize(
+    ("text", "bound", "evidence"),
+    [
+        (bound_case(60, 5), Bound.SCHEDULING, "operator types"),
+        (bound_case(1, 500), Bound.SYNCHRONISATION, "operator types"),
+        (bound_case(1, 5, (("aic_mac_ratio", 0.8), ("aic_mte2_ratio", 0.4))), Bound.COMPUTE, "pipe ratios"),
+        (bound_case(1, 5, (("aiv_vec_ratio", 0.6), ("aiv_scalar_ratio", 0.1))), Bound.COMPUTE, "pipe ratios"),
+        (bound_case(1, 5, (("aic_mac_ratio", 0.2), ("aic_mte2_ratio", 0.9))), Bound.MEMORY, "pipe ratios"),
+        (bound_case(1, 5, (("aiv_vec_ratio", 0.2), ("aiv_mte3_ratio", 0.9))), Bound.MEMORY, "pipe ratios"),
+    ],
+)
+def test_the_bottleneck_is_what_takes_most_of_the_step(tmp_path: Path, text: str, bound: Bound, evidence: str) -> None:
+    """With pipes by the busiest pipe, without by type, and it is said which."""
+    found = profile_of(tmp_path / "k.csv", text).bottleneck
+    assert found.bound is bound
+    assert evidence in found.evidence
+
+
+def test_slowest_types_add_up(tmp_path: Path) -> None:
+    """Counts and totals are of all steps."""
+    kernels = deepseek(3, 1, 3)
+    top = profile_of(tmp_path / "k.csv", kernel_details(kernels)).top
+    counts = Counter(kernel.type for kernel in kernels)
+    assert all(row.count == counts[row.type] for row in top)
+    assert all(row.total_ms == pytest.approx(8 * row.count / 1e3) for row in top)
+    assert [row.share for row in top] == sorted((row.share for row in top), reverse=True)
+    assert sum(row.share for row in top) <= 1
+
+
+# SuperKernels
+
+
+@pytest.mark.parametrize(
+    ("name", "scope", "is_fragment"),
+    [
+        ("sk_decode_layer_start_MatMul_1_end_Add_9", "decode_layer", False),
+        ("sk_model.layers.0.mlp_start_a/GroupedMatmul_3_end_a/Swiglu_9", "model.layers.0.mlp", False),
+        ("sk_12_decoder.layer.0.mlp_start_static_kernel_A_end_static_kernel_B", "decoder.layer.0.mlp", False),
+        ("sk_scope_3_moe_split_120_145_start_A_end_B", "scope_3_moe", True),
+    ],
+)
+def test_names_of_superkernels_tell_their_scope(name: str, scope: str, is_fragment: bool) -> None:
+    """GE's names and npugraph_ex's, whole scopes and fragments."""
+    parsed = SuperKernelName.parse(name)
+    assert parsed is not None
+    assert (parsed.scope, parsed.is_fragment) == (scope, is_fragment)
+
+
+def fused(kernels: list[Kernel], duration: int, known_names: bool = True) -> list[Kernel]:
+    """Return the profile with attention's kernels, from the first matmul to the output projection, as one each."""
+    out: list[Kernel] = []
+    shift, index, layer = 0, 0, 0
+    while index < len(kernels):
+        kernel = kernels[index]
+        if kernel.type == "QuantBatchMatmulV3" and kernels[index + 1].type == "RmsNorm":
+            last = kernels[index + 8]
+            first_name, last_name = (kernel.shown, last.shown) if known_names else ("first", "last")
+            name = f"sk_model.layers.{layer % 4}.self_attn_start_{first_name}_end_{last_name}"
+            start = kernel.start - shift
+            out.append(replace(kernel, type="SuperKernel", core="MIX_AIC", start=start, duration=duration, name=name))
+            shift += last.start + last.duration - kernel.start - duration
+            index, layer = index + 9, layer + 1
+        else:
+            out.append(replace(kernel, start=kernel.start - shift, name=kernel.shown))
+            index += 1
+    return out
+
+
+def repeated(kernels: list[Kernel], steps: int) -> list[Kernel]:
+    """Return one step several times, with the same names, as a compiled graph runs it."""
+    length = kernels[-1].start + 500
+    return [
+        replace(kernel, start=kernel.start + step * length, step=step, name=kernel.shown)
+        for step in range(steps)
+        for kernel in kernels
+    ]
+
+
+@pytest.mark.parametrize("known_names", [True, False])
+@pytest.mark.parametrize(
+    ("duration", "steps", "verdict"),
+    [(70, 4, Verdict.BENEFICIAL), (87, 4, Verdict.NEUTRAL), (110, 4, Verdict.REGRESSED), (70, 2, Verdict.INSUFFICIENT)],
+)
+def test_superkernels_are_compared_with_what_they_replace(
+    tmp_path: Path, known_names: bool, duration: int, steps: int, verdict: Verdict
+) -> None:
+    """Nine kernels of 8 us with gaps of 2 span 88 us; within 3% nothing is said; two steps prove nothing."""
+    step = deepseek(1, 1, 3)
+    baseline = profile_of(tmp_path / "b.csv", kernel_details(repeated(step, steps)))
+    candidate = profile_of(tmp_path / "c.csv", kernel_details(repeated(fused(step, duration, known_names), steps)))
+    assert candidate.median.superkernels == 4
+    assert Counter(candidate.layer_kinds) == {"dense": 1, "moe": 3}
+    found = compare(baseline, candidate)
+    assert [gain.scope for gain in found.gains] == [f"model.layers.{layer}.self_attn" for layer in range(4)]
+    for gain in found.gains:
+        assert gain.operators == 9
+        assert gain.gain_us == pytest.approx(88 - duration)
+        assert gain.verdict is verdict
+    assert found.speedup == pytest.approx(baseline.median.step_ms / candidate.median.step_ms)
+
+
+# The command
+
+
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run ``sktune profile`` as a user would."""
+    words = (sys.executable, "-m", "sktune.cli", "profile", *words)
+    return subprocess.run(words, capture_output=True, text=True, check=False, cwd=folder)
+
+
+def test_the_last_line_is_the_event_and_the_rest_is_for_people(tmp_path: Path) -> None:
+    """Exactly the keys that programs are promised."""
+    write(tmp_path / "k.csv", kernel_details(repeated(fused(deepseek(1, 1, 3), 70), 3)))
+    done = command(tmp_path, "k.csv", "--json")
+    assert done.returncode == 0, done.stderr
+    event = json.loads(done.stdout)
+    assert list(event) == [
+        "event", "steps", "layers", "step_ms", "compute_ms", "communication_ms", "gap_ms", "gap_share", "bottleneck",
+        "superkernels", "top",
+    ]  # fmt: skip
+    assert (event["event"], event["steps"], event["layers"], event["superkernels"]) == ("profile_finished", 3, 4, 4)
+    assert set(event["top"][0]) == {"type", "count", "total_ms", "share"}
+    assert "has nothing to run" in " ".join(done.stderr.split())
+    assert "runs/profiles/k.html" in done.stderr
+    assert (tmp_path / "runs" / "profiles" / "k.html").exists()
+
+
+def test_bad_files_end_the_command_with_one_line(tmp_path: Path) -> None:
+    """Exit code 2, and no page is left behind."""
+    write(tmp_path / "notes.yaml", "version: 1\n")
+    done = command(tmp_path, "notes.yaml")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: notes.yaml is no profile")
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not list(tmp_path.rglob("*.html"))
+
+
+def test_the_page_needs_no_network_and_runs_nothing_from_files(tmp_path: Path) -> None:
+    """Names are the file's; both profiles are in one page."""
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
+    kernels = [replace(kernel, name=f"{evil}{index}") for index, kernel in enumerate(deepseek(3, 1, 3))]
+    baseline = write(tmp_path / "b.csv", kernel_details(kernels))
+    candidate = write(tmp_path / "c.csv", kernel_details(deepseek(3, 1, 3)))
+    found = report(baseline, candidate, None, tmp_path / "runs")
+    page = found.picture.read_text()
+    assert found.picture == tmp_path / "runs" / "profiles" / "b-c.html"
+    assert page.count("<script") == page.count("</script") == 1
+    assert "onerror=alert" not in page.replace("\\u003cimg src=x onerror=alert", "")
+    assert "http" not in page
+    data = json.loads(page[page.index("const data = ") + 13 : page.index(";\nconst UNIT_COLOURS")])
+    assert [drawn["label"] for drawn in data["profiles"]] == ["baseline", "candidate"]
+    assert len(data["profiles"][0]["kernels"]) == len(decode_step(1, 3))
+    assert len(data["profiles"][0]["layers"]) == 4
