@@ -420,8 +420,14 @@ def test_profiles_that_tell_nothing_are_refused_in_one_line() -> None:
 # The constants
 
 
+def test_other_constants_have_another_digest() -> None:
+    """So that a study does not go on with figures of another model."""
+    assert load_constants().digest == CONSTANTS.digest
+    assert CONSTANTS.with_values(head_us=2.0).digest != CONSTANTS.digest
+
+
 def test_every_constant_says_where_it_comes_from() -> None:
-    """A source, or an assumption with its reason; every constant changes some figure."""
+    """A source, or an assumption with its reason."""
     for name, constant in CONSTANTS.constants.items():
         assert constant.source or (constant.assumed and constant.reason), name
 
