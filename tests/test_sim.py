@@ -325,6 +325,26 @@ def test_a_measured_baseline_is_reproduced() -> None:
     assert step_latency(measured, EACH, layout, CONSTANTS) != again
 
 
+def test_layers_and_units_that_a_profile_was_found_to_have_place_its_tasks() -> None:
+    """As `sktune profile` finds them; streams may be words, and what the profiler left out is NaN."""
+    nothing = float("nan")
+    columns = ["step", "device", "stream", "name", "type", "core", "start_us", "duration_us", "wait_us", "blocks",
+               "layer", "unit"]  # fmt: skip
+    rows = [
+        (-1, 0, "s", "early", "Mul", "AI_VECTOR_CORE", 0.0, 5.0, nothing, 48, -1, "step"),
+        (0, 0, "s", "a", "MatMulV2", "AI_CORE", 10.0, 10.0, nothing, nothing, 0, "self_attn"),
+        (0, 0, "s", "b", "Mul", "AI_VECTOR_CORE", 22.0, 4.0, 2.0, 48, 1, "self_attn"),
+        (0, 0, "s", "c", "Mul", "AI_VECTOR_CORE", 28.0, 4.0, 2.0, 48, -1, "lm_head"),
+    ]
+    units = (Unit("l0.self_attn", "self_attn", 0), Unit("l1.self_attn", "self_attn", 1), Unit("lm_head", "lm_head"))
+    table = pd.DataFrame(rows, columns=columns)
+    operators = from_kernel_table(table, CONSTANTS, Layout(units, ()))
+    assert [each.unit for each in operators] == ["l0.self_attn", "l1.self_attn", "lm_head"]
+    assert operators[0].blocks == 24 and operators[0].wait_us is None
+    with pytest.raises(SimulationError, match="no task"):
+        from_kernel_table(table, CONSTANTS, Layout((Unit("other", "other"),), ()))
+
+
 def test_streams_of_a_measured_baseline_overlap_as_they_did() -> None:
     """A task that waited for another stream waits for it again."""
     rows = [
@@ -400,8 +420,14 @@ def test_profiles_that_tell_nothing_are_refused_in_one_line() -> None:
 # The constants
 
 
+def test_other_constants_have_another_digest() -> None:
+    """So that a study does not go on with figures of another model."""
+    assert load_constants().digest == CONSTANTS.digest
+    assert CONSTANTS.with_values(head_us=2.0).digest != CONSTANTS.digest
+
+
 def test_every_constant_says_where_it_comes_from() -> None:
-    """A source, or an assumption with its reason; every constant changes some figure."""
+    """A source, or an assumption with its reason."""
     for name, constant in CONSTANTS.constants.items():
         assert constant.source or (constant.assumed and constant.reason), name
 

@@ -18,7 +18,7 @@ import pandas as pd
 
 from sktune.errors import SimulationError
 from sktune.sim.constants import Constant, Constants
-from sktune.sim.operators import SUPERKERNEL, Operator, from_kernel_table, tasks_of, typical_step
+from sktune.sim.operators import SUPERKERNEL, Operator, from_kernel_table, in_steps, tasks_of, typical_step
 from sktune.sim.superkernel import FusionOptions, barrier_weights, busy_us, fuse, roofline_us
 
 LEAST_ROWS = 8
@@ -79,8 +79,7 @@ def calibrate(frames: Sequence[pd.DataFrame], constants: Constants, operators: S
     """
     if not frames:
         raise SimulationError("there is no profile to fit to; give at least one of the baseline")
-    for frame in frames:
-        typical_step(frame)  # raises where a profile is malformed
+    frames = [in_steps(frame) for frame in frames]
     baselines = [frame for frame in frames if not (frame["type"] == SUPERKERNEL).any()]
     candidates = [frame for frame in frames if (frame["type"] == SUPERKERNEL).any()]
     rows = [_fit_gap(frames, constants)]

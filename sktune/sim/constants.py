@@ -1,5 +1,6 @@
 """The constants of the cost model: each with its unit and where it comes from."""
 
+import hashlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -70,6 +71,11 @@ class Constants(Document):
     def assumed(self) -> tuple[str, ...]:
         """Names of the constants that nobody published or measured."""
         return tuple(name for name, constant in self.constants.items() if constant.assumed)
+
+    @property
+    def digest(self) -> str:
+        """Identity of every value: figures of two sets of constants are not to be mixed in one study."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
     def with_constants(self, changed: Mapping[str, Constant]) -> "Constants":
         """Return a copy in which some constants are others."""

@@ -34,7 +34,7 @@ def deployment_notes(operators: Sequence[Operator], constants: Constants) -> str
     notes = []
     experts = {operator.shapes[1][0] for operator in operators if operator.type == GROUPED_MATMUL}
     if experts:
-        dies = int(constants.deployment.expert_dies.value)
+        dies = _dies(max(experts), constants)
         notes.append(f"{max(experts)} routed experts over {dies} dies, all else on each die")
     if any(_is_expansion(operator) for operator in operators):
         notes.append("latent attention absorbed")
@@ -106,14 +106,19 @@ def _spread_experts(operators: Sequence[Operator], constants: Constants) -> Iter
         if experts is None:
             yield from inside
             continue
-        dies = constants.deployment.expert_dies.value
+        dies = _dies(next(op for op in inside if op.type == GROUPED_MATMUL).shapes[1][0], constants)
         yield _collective(DISPATCH, inside[0], dies, constants)
         for operator in inside:
             yield _local(operator, dies) if operator.type == GROUPED_MATMUL else operator
         yield _collective(COMBINE, inside[-1], dies, constants)
 
 
-def _local(operator: Operator, dies: float) -> Operator:
+def _dies(experts: int, constants: Constants) -> int:
+    """Return over how many dies the experts lie: no expert lies on two."""
+    return min(experts, int(constants.deployment.expert_dies.value))
+
+
+def _local(operator: Operator, dies: int) -> Operator:
     """Return the grouped matmul over a die's own experts: as many rows as before, fewer weights."""
     rows, experts = operator.shapes[0][0], operator.shapes[1][0]
     weights = prod(operator.shapes[1]) * WIDTH_BYTES[operator.dtype]
@@ -122,7 +127,7 @@ def _local(operator: Operator, dies: float) -> Operator:
     return replace(operator, bytes_moved=operator.bytes_moved + weights * (read - hit_share(rows, experts)))
 
 
-def _collective(kind: str, beside: Operator, dies: float, constants: Constants) -> Operator:
+def _collective(kind: str, beside: Operator, dies: int, constants: Constants) -> Operator:
     """Return a collective of the published latency, read on a logarithmic scale between 8 and 256 dies."""
     word = "dispatch" if kind == DISPATCH else "combine"
     few, many = constants[f"{word}_ep8_us"], constants[f"{word}_ep256_us"]

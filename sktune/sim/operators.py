@@ -3,10 +3,10 @@
 They come from a traced step (``sktune.sim.trace``), from a GE graph, or from a measured profile; only values here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -39,6 +39,8 @@ _CUBE_TYPES = (
     "Conv",
 )
 _MIX_TYPES = ("FusedInferAttention", "FlashAttention", "PromptFlashAttention", "IncreFlashAttention", "MlaProlog")
+_LOOK_BACK = 256
+"""Tasks back from one to those that it may have waited for; keeps long profiles linear."""
 DYNAMIC_TYPES = frozenset({"NonZero", "Unique"})
 """Types whose output's shape depends on data."""
 TABLE_COLUMNS = ("step", "device", "stream", "name", "type", "core", "start_us", "duration_us", "wait_us", "blocks")
@@ -129,45 +131,54 @@ def fusable(kind: str, core: Core, constants: Constants) -> bool:
 
 
 def from_kernel_table(table: pd.DataFrame, constants: Constants, layout: Layout | None = None) -> tuple[Operator, ...]:
-    """Return the operators of a measured profile's typical step, with measured durations and waits.
+    """Return the operators of a measured baseline's typical step, with measured durations and waits.
 
     Args:
-        table: columns ``TABLE_COLUMNS``; several steps may be in it, the one of median length is taken.
+        table: columns ``TABLE_COLUMNS``; of several steps the one of median length is taken. The columns ``layer`` and
+            ``unit`` (a unit's key; ``layer`` is negative outside of layers) place tasks in the layout; without them
+            units' names are looked for in operator names.
         constants: say which types fuse.
-        layout: names of units are looked for in operator names, as TorchAir writes module paths into them.
+        layout: None where no plan will be asked for.
 
     Raises:
-        SimulationError: columns are missing, there are no rows, or the profile has SuperKernels in it.
+        SimulationError: columns are missing, there are no rows, the profile has SuperKernels in it, or no task can be
+            placed in the layout.
     """
     step = typical_step(table)
     if (step["type"] == SUPERKERNEL).any():
         raise SimulationError("the profile has SuperKernels in it; give one of the baseline, taken without scopes")
-    return tasks_of(step, constants, layout)
+    operators = tasks_of(step, constants, layout)
+    if layout is not None and not any(operator.unit for operator in operators):
+        raise SimulationError("no task of the profile belongs to a unit of the model; give a profile of this model")
+    return operators
 
 
 def tasks_of(step: pd.DataFrame, constants: Constants, layout: Layout | None = None) -> tuple[Operator, ...]:
     """Return the rows of one measured step as operators, SuperKernels too."""
     operators: list[Operator] = []
     ends: list[tuple[int, float]] = []
+    units = _Units(layout)
+    streams = pd.factorize(step["stream"])[0]
     for position, row in enumerate(step.to_dict("records")):
-        kind, stream, wait_us = str(row["type"]), int(row["stream"]), float(row["wait_us"])
+        kind, stream, wait_us = str(row["type"]), int(streams[position]), float(row["wait_us"])
         start_us, duration_us = float(row["start_us"]), float(row["duration_us"])
         core = _core(str(row["core"]), kind, constants)
         after = _waited_for(stream, start_us, wait_us, ends)
+        most = constants["aic_cores"] if core in ("cube", "mix") else constants["aiv_cores"]
         operators.append(
             Operator(
                 name=str(row["name"]),
                 type=kind,
                 core=core,
-                unit=_unit(str(row["name"]), layout),
+                unit=units.of(row),
                 position=position,
                 stream=stream,
-                blocks=max(1, int(row["blocks"])),
+                blocks=max(1, int(most if pd.isna(row["blocks"]) else row["blocks"])),
                 can_fuse=fusable(kind, core, constants),
                 calls_sync_all=kind in constants.sync_all_types.value,
                 duration_us=duration_us,
                 # A wait for another stream is not a gap: the model finds it from `after`.
-                wait_us=None if after else wait_us,
+                wait_us=None if after or pd.isna(wait_us) else wait_us,
                 after=after,
             )
         )
@@ -181,17 +192,41 @@ def typical_step(table: pd.DataFrame) -> pd.DataFrame:
     Raises:
         SimulationError: columns are missing, or there are no rows.
     """
-    if missing := [column for column in TABLE_COLUMNS if column not in table.columns]:
-        raise SimulationError(
-            f"a kernel table has the column {missing[0]!r}, this one has not; read it with sktune profile"
-        )
-    if table.empty:
-        raise SimulationError("the profile has no kernels in it; profile at least one decode step")
-    one = table[table["device"] == table["device"].iloc[0]]
+    one = in_steps(table)
+    one = one[one["device"] == one["device"].iloc[0]]
     ends = (one["start_us"] + one["duration_us"]).groupby(one["step"]).max()
     lengths = (ends - one.groupby("step")["start_us"].min()).sort_values()
     step: pd.DataFrame = one[one["step"] == lengths.index[(len(lengths) - 1) // 2]]
     return step.sort_values("start_us", kind="stable")
+
+
+def in_steps(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that lie in a step; a negative step number means that they do not.
+
+    Raises:
+        SimulationError: columns are missing, or there are no rows.
+    """
+    if missing := [column for column in TABLE_COLUMNS if column not in table.columns]:
+        raise SimulationError(f"a kernel table has the column {missing[0]!r}, this one has not; use sktune's reader")
+    rows: pd.DataFrame = table[table["step"] >= 0]
+    if rows.empty:
+        raise SimulationError("the profile has no kernels in steps; profile at least one decode step")
+    return rows
+
+
+class _Units:
+    """Finds the layout's unit that a measured row belongs to."""
+
+    def __init__(self, layout: Layout | None) -> None:
+        units = layout.units if layout else ()
+        self._names = {f".{unit.name}.": unit.name for unit in units}
+        self._places = {(-1 if unit.layer is None else unit.layer, unit.key): unit.name for unit in units}
+
+    def of(self, row: Mapping[Hashable, Any]) -> str | None:
+        if "unit" in row and "layer" in row:
+            return self._places.get((max(-1, int(row["layer"])), str(row["unit"])))
+        path = f".{row['name']}.".replace("/", ".")
+        return max((name for dotted, name in self._names.items() if dotted in path), key=len, default=None)
 
 
 def _core(word: str, kind: str, constants: Constants) -> Core:
@@ -202,15 +237,8 @@ def _core(word: str, kind: str, constants: Constants) -> Core:
 def _waited_for(stream: int, start_us: float, wait_us: float, ends: Sequence[tuple[int, float]]) -> tuple[int, ...]:
     """Return the last task of each other stream that ended while this one waited."""
     latest: dict[int, tuple[float, int]] = {}
-    for position, (other, end) in enumerate(ends):
+    for position in range(len(ends) - 1, max(-1, len(ends) - _LOOK_BACK - 1), -1):
+        other, end = ends[position]
         if other != stream and start_us - wait_us < end <= start_us:
             latest[other] = max(latest.get(other, (end, position)), (end, position))
     return tuple(sorted(position for _, position in latest.values()))
-
-
-def _unit(name: str, layout: Layout | None) -> str | None:
-    if layout is None:
-        return None
-    plain = name.replace("/", ".")
-    found = [unit.name for unit in layout.units if f".{unit.name}." in f".{plain}."]
-    return max(found, key=len, default=None)
