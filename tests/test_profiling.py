@@ -287,6 +287,16 @@ def test_one_step_with_few_or_many_layers(tmp_path: Path, dense: int, moe: int) 
     assert Counter(found.layer_kinds) == {kind: n for kind, n in (("dense", dense), ("moe", moe)) if n}
 
 
+def test_kinds_that_alternate_are_layers_of_their_own(tmp_path: Path) -> None:
+    """Sliding and full attention in turn repeat in pairs only."""
+    kernels, now = [], 0
+    for kind in ("sliding", "sliding", "full") * 6:
+        for name in ("rms_norm", "qkv_gemm", f"{kind}_attention", "o_gemm", "rms_norm", "gemm", "silu", "gemm"):
+            kernels.append(Kernel(name, now, 8, step=0))
+            now += 10
+    assert len(profile_of(tmp_path / "t.json", gpu_trace(kernels)).layer_kinds) == 18
+
+
 def test_layers_alone_are_one_step_unless_pauses_tell_otherwise(tmp_path: Path) -> None:
     """Nothing but equal layers: only longer pauses can mark steps."""
     layer = ATTENTION + MOE

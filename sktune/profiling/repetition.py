@@ -204,8 +204,9 @@ def _around(tokens: Tokens, marks: Landmarks, run: Run, offset: int) -> list[tup
     layers = [(begin, begin + run.period) for begin in range(start, end, run.period)]
     heads = np.flatnonzero(marks.attention[start : start + run.period])
     head = pattern[: int(heads[0]) + 1 if len(heads) else max(1, run.period // 2)]
-    if len(heads) and (inside := _occurrences(pattern[1:], head)):
-        cuts = [0, *(place + 1 for place in inside), run.period]
+    inside = _by_landmarks(marks.part(start, start + run.period))
+    if len(inside) > 1:  # kinds that alternate repeat together only
+        cuts = [0, *(low for low, _ in inside[1:]), run.period]
         layers = [(begin + low, begin + high) for begin, _ in layers for low, high in pairwise(cuts)]
     behind = _beside(tokens[end:], marks.part(end, len(tokens)), None)
     return (
