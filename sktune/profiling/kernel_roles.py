@@ -48,7 +48,8 @@ _PATTERNS = {
     "|set_data|_unsafe_view)",
     Role.EXPERTS: r"moe|expert|grouped_?(mat_?mul|mm|gemm)|gmm\d?|top_?k|permute|histc|bincount",
     Role.ATTENTION: "attention|attn|flash|fmha|mla(?![a-z])|mlaprolog|mla_|rope|rotary|lightning_?indexer"
-    "|reshape_?and_?cache|kv_?cache|decode_?with_?kv|scatter_?(nd_?)?update",
+    "|reshape_?and_?cache|kv_?cache|decode_?with_?kv|scatter_?(nd_?)?update|mamba"
+    "|delta_?rule|selective_scan",
     Role.NORM: "norm(?!al)|rsqrt",
     Role.ACTIVATION: "swi_?glu|silu|swish|ge_?glu|gelu|act_and_mul|relu",
     Role.SAMPLING: "arg_?max|sampl|multinomial",

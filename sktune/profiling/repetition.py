@@ -163,12 +163,16 @@ class Landmarks:
     rest: npt.NDArray[np.bool_]
     norm: npt.NDArray[np.bool_]
 
+    def part(self, begin: int, end: int) -> "Landmarks":
+        """Return those of some of the kernels."""
+        return Landmarks(self.attention[begin:end], self.rest[begin:end], self.norm[begin:end])
+
 
 def split_layers(tokens: Tokens, marks: Landmarks) -> list[tuple[int, int]]:
-    """Return the layers of a step as half-open ranges, in order; none where nothing repeats."""
+    """Return the layers of a step as half-open ranges, in order: what repeats, else what the landmarks show."""
     run = longest_run(tokens)
     if run is None or run.coverage < LEAST_COVERAGE * len(tokens):
-        return []
+        return _by_landmarks(marks)
     found: list[list[tuple[int, int]]] = [_around(tokens, marks, run, offset) for offset in _first_kernels(marks, run)]
     return max(found, key=lambda layers: sum(end - start for start, end in layers))
 
@@ -200,22 +204,43 @@ def _around(tokens: Tokens, marks: Landmarks, run: Run, offset: int) -> list[tup
     layers = [(begin, begin + run.period) for begin in range(start, end, run.period)]
     heads = np.flatnonzero(marks.attention[start : start + run.period])
     head = pattern[: int(heads[0]) + 1 if len(heads) else max(1, run.period // 2)]
-    if len(heads) and (inside := _occurrences(pattern[1:], head)):
-        cuts = [0, *(place + 1 for place in inside), run.period]
+    inside = _by_landmarks(marks.part(start, start + run.period))
+    if len(inside) > 1:  # kinds that alternate repeat together only
+        cuts = [0, *(low for low, _ in inside[1:]), run.period]
         layers = [(begin + low, begin + high) for begin, _ in layers for low, high in pairwise(cuts)]
-    return _beside(tokens[:start], head, 0, True) + layers + _beside(tokens[end:], head, end, False)
+    behind = _beside(tokens[end:], marks.part(end, len(tokens)), None)
+    return (
+        _beside(tokens[:start], marks.part(0, start), head) + layers + [(low + end, high + end) for low, high in behind]
+    )
 
 
-def _beside(tokens: Tokens, head: Tokens, shift: int, before: bool) -> list[tuple[int, int]]:
-    """Return layers of other kinds: they begin like their neighbours, or repeat among themselves."""
-    begins = _occurrences(tokens, head) if len(head) > 1 else []
-    if begins and before:
-        return [(low + shift, high + shift) for low, high in pairwise([*begins, len(tokens)])]
+def _beside(tokens: Tokens, marks: Landmarks, head: Tokens | None) -> list[tuple[int, int]]:
+    """Return layers of other kinds: by their landmarks, or where ``head`` begins them, or by repetition."""
+    if layers := _by_landmarks(marks):
+        return layers
+    if head is not None and len(head) > 1 and (begins := _occurrences(tokens, head)):
+        return list(pairwise([*begins, len(tokens)]))
     run = longest_run(tokens, least_period=4)
     if run is None or run.coverage < 2 * LEAST_COVERAGE * len(tokens):
         return []
-    starts = range(run.start, run.start + run.coverage, run.period)
-    return [(start + shift, start + run.period + shift) for start in starts]
+    return [(start, start + run.period) for start in range(run.start, run.start + run.coverage, run.period)]
+
+
+def _by_landmarks(marks: Landmarks) -> list[tuple[int, int]]:
+    """Return a layer for each attention that an MLP follows, from the norm before it to the norm behind that."""
+    begins, norm, in_attention = [], None, False
+    for place in np.flatnonzero(marks.attention | marks.rest | marks.norm).tolist():
+        if marks.rest[place]:
+            in_attention, norm = False, None
+        elif marks.attention[place] and not in_attention:
+            begins.append(place if norm is None else norm)
+            in_attention = True
+        elif marks.norm[place] and norm is None:
+            norm = place
+    if not begins or not marks.rest[begins[0] :].any():
+        return []
+    end = norm if norm is not None and not in_attention else len(marks.norm)
+    return list(pairwise([*begins, end]))
 
 
 def _occurrences(tokens: Tokens, wanted: Tokens) -> list[int]:
