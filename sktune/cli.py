@@ -50,6 +50,11 @@ Backend = Annotated[
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or npu; by default the backend's first.")]
 Batch = Annotated[int | None, typer.Option(help="Sequences decoded together.")]
 Context = Annotated[int | None, typer.Option(help="Tokens in the KV cache before the first step.")]
+Constants = Annotated[Path | None, typer.Option(help="Constants of the simulated device, from `sktune calibrate`.")]
+Profile = Annotated[
+    Path | None,
+    typer.Option(help="A profile of the baseline: it orders the starting points; sim takes its kernels' times."),
+]
 Seed = Annotated[int, typer.Option(help="Of weights, inputs and proposals.")]
 
 
@@ -72,13 +77,15 @@ def search(
     device: Device = None,
     batch: Batch = None,
     context: Context = None,
+    constants: Constants = None,
+    profile: Profile = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Search for the best plan; run again to continue."""
     request = Request(
         model, trials, study, storage, runs, sampler, space, compile_timeout, scale, weights, dtype, backend,
-        device, batch, context, seed,
+        device, batch, context, seed, constants, profile,
     )  # fmt: skip
     people = Console(stderr=json)
     if json:

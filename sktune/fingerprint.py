@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from sktune.sim.constants import ATLAS_A3, load_constants
 from sktune.space import SpaceSpec
 from sktune.targets import TargetSpec
 
@@ -27,6 +28,8 @@ def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
     }
     if spec.backend == "npu":
         found |= {"torch_npu": _version("torch_npu"), "cann": cann_version()}
+    if spec.backend == "sim":
+        found["constants"] = load_constants(Path(spec.constants) if spec.constants else ATLAS_A3).digest
     return found
 
 

@@ -22,7 +22,7 @@ from sktune.plan import Option, Plan
 from sktune.presets import Preset, load_space
 from sktune.result import SearchResult, result_of
 from sktune.samplers import sampler_factory
-from sktune.space import SearchSpace, SpaceSpec, bind
+from sktune.space import JOIN, NEW, SearchSpace, SpaceSpec, StartingPoint, bind
 from sktune.study import TuningStudy, folder_name, incumbent_first, locked, sqlite_url
 from sktune.supervisor import FinalRow, Supervisor
 from sktune.targets import TargetSpec, describe
@@ -50,6 +50,8 @@ class Request:
         backend: ``inductor``, ``npu`` or ``sim``; None: ``npu`` on the device npu, else ``inductor``.
         scale, weights, dtype, device, batch, context: see ``sktune.targets.TargetSpec``.
         seed: of weights, inputs and proposals.
+        constants: of the simulated device; ``sim`` only.
+        profile: of the baseline; it orders the starting points, and ``sim`` takes its kernels' times.
     """
 
     model: str
@@ -68,6 +70,8 @@ class Request:
     batch: int | None = None
     context: int | None = None
     seed: int = 0
+    constants: Path | None = None
+    profile: Path | None = None
 
     def __post_init__(self) -> None:
         if self.trials < 1:
@@ -80,6 +84,11 @@ class Request:
             raise BadInputError(f"--backend is {', '.join(BACKENDS)}; got {self.backend!r}")
         if self.dtype not in (None, "bfloat16", "float16", "float32"):
             raise BadInputError(f"--dtype is bfloat16, float16 or float32; got {self.dtype!r}")
+        if self.constants and self.backend != "sim":
+            raise BadInputError("--constants are those of the simulated device; add --backend sim")
+        for path in (self.constants, self.profile):
+            if path and not path.exists():
+                raise BadInputError(f"there is no file {path}")
         for name, value in (("batch", self.batch), ("context", self.context)):
             if value is not None and value < 1:
                 raise BadInputError(f"--{name} is at least 1; got {value}")
@@ -94,7 +103,8 @@ class Request:
             raise BadInputError(f"--backend {backend} runs on {' or '.join(DEVICES[backend])}, not on {device}")
         return describe(
             self.model, scale=self.scale, weights=self.weights, seed=self.seed, dtype=self.dtype, backend=backend,
-            device=device, batch=self.batch, context=self.context,
+            device=device, batch=self.batch, context=self.context, constants=self.constants,
+            profile=self.profile if backend == "sim" else None,
         )  # fmt: skip
 
 
@@ -169,7 +179,7 @@ class _Search:
         )
         self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
                     "seconds": dict(opened.seconds)})  # fmt: skip
-        self._study.queue(space.starting_points)
+        self._study.queue(self._ordered(space))
         while (finished := self._study.finished()) < self._request.trials:
             self._stop_if_asked(stop)
             if finished >= space.size - 1 and self._is_exhausted(space):
@@ -178,6 +188,20 @@ class _Search:
             self._trial(supervisor, space, sampler)
         self._final(supervisor, stop)
         self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
+
+    def _ordered(self, space: SearchSpace) -> Sequence[StartingPoint]:
+        """Return the starting points, those that cover the most that scopes can save first, as far as is known."""
+        if self._request.profile is None:
+            return space.starting_points
+        from sktune.profiling.analysis import analyse  # pandas is slow to import
+        from sktune.profiling.reading import read_profile
+
+        promise = {unit.word: unit.promise_ms for unit in analyse(read_profile(self._request.profile)).units}
+
+        def covered_ms(point: StartingPoint) -> float:
+            return sum(promise.get(name, 0.0) for name, value in point.values.items() if value in (NEW, JOIN))
+
+        return sorted(space.starting_points, key=covered_ms, reverse=True)
 
     def _trial(self, supervisor: Supervisor, space: SearchSpace, sampler: Any) -> None:
         proposal = self._study.ask(space, sampler, self._request.sampler, self._request.seed)
@@ -193,7 +217,7 @@ class _Search:
         self._study.tell(proposal, outcome, self._value(outcome))
         self._emit({"event": "trial_finished", "trial": number, "origin": proposal.origin,
                     "scopes": len(proposal.plan.scopes), "known": proposal.known is not None,
-                    **_told(outcome)})  # fmt: skip
+                    "simulated": self._spec.backend == "sim", **_told(outcome)})  # fmt: skip
 
     def _judged(self, supervisor: Supervisor, plan: Plan, number: int) -> Outcome:
         records = [record for record in self._study.records() if record.outcome and record.outcome.fusion_digest]

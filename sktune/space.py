@@ -249,9 +249,9 @@ def _generic_points(space: SearchSpace) -> dict[str, dict[str, Option]]:
     """Return the scope guide's choices as far as the units' names tell them (seeds/000, "Scope 决策树")."""
     layout = space.layout
     keys = dict.fromkeys(key for keys in layout.kinds.values() for key in keys)
-    attention = [key for key in keys if "attn" in key.lower() or "attention" in key.lower()]
+    attention = [key for key in keys if _is_named(key, ("attn", "attention"))]
     inside = layout.kinds.get("moe", ())
-    experts = [key for key in inside if any(word in key.lower() for word in ("mlp", "moe", "expert", "ffn"))]
+    experts = [key for key in inside if _is_named(key, ("mlp", "moe", "expert", "ffn"))]
     limits = sorted(space.choices.get(LAYERS_PER_SCOPE, ()), key=_limit)
     narrow: dict[str, Option] = {LAYERS_PER_SCOPE: limits[0]} if limits else {}
     wide: dict[str, Option] = {LAYERS_PER_SCOPE: limits[-1]} if limits else {}
@@ -268,6 +268,11 @@ def _generic_points(space: SearchSpace) -> dict[str, dict[str, Option]]:
     if any(unit.layer is None for unit in layout.units):
         points["whole step"] = {"*.*": JOIN, **wide}
     return points
+
+
+def _is_named(key: str, words: tuple[str, ...]) -> bool:
+    # A post_attention_layernorm is no attention.
+    return any(word in key.lower() for word in words) and "norm" not in key.lower()
 
 
 def _distinct(space: SearchSpace, points: list[StartingPoint]) -> tuple[StartingPoint, ...]:

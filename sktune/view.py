@@ -24,7 +24,8 @@ def describe_trial(event: Event) -> str:
     head = f"trial {event['trial']:>3}  {event['scopes']:>3} scopes  {took:5.1f} s  "
     if event["state"] == "complete":
         low, high = event["ci95"]
-        return f"{head}{event['latency_ms']:.3f} ms, {event['speedup']:.3f}x [{low:.3f}, {high:.3f}]  {event['origin']}"
+        doubt = "simulated" if event["simulated"] else f"[{low:.3f}, {high:.3f}]"
+        return f"{head}{event['latency_ms']:.3f} ms, {event['speedup']:.3f}x {doubt}  {event['origin']}"
     seen = " (known)" if event["known"] else ""
     return f"{head}pruned: {event['reason']}{seen}, {event['detail'][:150]}  {event['origin']}"
 
@@ -53,7 +54,7 @@ class PlainView:
         elif kind == "space_exhausted":
             self._write(f"all {event['plans']} plans of the space were tried")
         elif kind == "final_started":
-            self._write("final comparison: the best plans, the baseline and torch.compile, in turn")
+            self._write("final comparison: the best plans, the baseline and what there is without sktune, in turn")
 
 
 class LiveView:
@@ -90,7 +91,7 @@ class LiveView:
             if event["state"] == "complete" and event["speedup"] > self._best_ratio:
                 self._best_ratio, self._best = event["speedup"], describe_trial(event)
         elif kind == "final_started":
-            self._status = "final comparison: the best plans, the baseline and torch.compile, in turn"
+            self._status = "final comparison: the best plans, the baseline and what there is without sktune, in turn"
 
     def _render(self) -> RenderableType:
         spent = time.monotonic() - self._began

@@ -73,12 +73,12 @@ class Session:
         target = load(spec)
         layout = trace_layout(target, SpaceSpec.model_validate(request["space"]))
         loaded = time.perf_counter()
-        backend = load_backend(spec.backend)(target, layout, decode_inputs(target, 0, 1)[0])
+        backend = load_backend(spec.backend)(target, layout, decode_inputs(target, 0, 1)[0], **spec.backend_settings)
         self._judge = Judge(target, backend, spec.seed)
         self.answer(
             opened={
                 "layout": layout.to_dict(),
-                "description": target.description or spec.name,
+                "description": "; ".join(filter(None, (target.description or spec.name, backend.notes))),
                 "seconds": {
                     "load": loaded - STARTED_S - self._importing_s,
                     "baseline": time.perf_counter() - loaded + self._importing_s,

@@ -62,7 +62,12 @@ class Backend(Protocol):
     A worker makes one backend, asks for the baseline (the empty plan), then for one plan after another.
     Steps that were compiled stay valid until the process ends, and may be called in turn: they share the
     target's weights and its state.
+
+    Attributes:
+        notes: what a reader of the figures must know, in a few words; empty where they are measured as usual.
     """
+
+    notes: str
 
     def compile(self, plan: Plan) -> Compiled:
         """Compile ``plan`` and run it once, so that nothing is left to do at the first timed step.

@@ -88,6 +88,8 @@ class InductorBackend:
         BackendError: the decode step cannot be captured as one graph.
     """
 
+    notes = ""
+
     def __init__(self, target: Target, layout: Layout, inputs: Inputs) -> None:
         self._target, self._inputs = target, inputs
         self._snapshot = Snapshot(target.state)

@@ -40,6 +40,8 @@ class NpuBackend:
         BackendError: torch_npu, CANN or an NPU is missing.
     """
 
+    notes = ""
+
     def __init__(self, target: Target, layout: Layout, inputs: Inputs) -> None:  # noqa: ARG002 - a backend's signature
         self._torchair = _import_torchair()
         self._target, self._inputs = target, inputs

@@ -5,26 +5,51 @@ there are shapes only, and nothing is verified.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 from sktune.backends.base import Compiled, CompileError, Step
 from sktune.layout import Layout
 from sktune.plan import Plan
-from sktune.sim.constants import load_constants
+from sktune.profiling.analysis import analyse
+from sktune.profiling.reading import read_profile
+from sktune.sim.constants import ATLAS_A3, load_constants
 from sktune.sim.deployment import deploy, deployment_notes
 from sktune.sim.model import SimulatedFailure, StepModel
+from sktune.sim.operators import from_kernel_table
 from sktune.sim.trace import trace_operators
 from sktune.targets.base import Inputs, Target
 
 
 class SimBackend:
-    """Answers for plans of one target; see ``sktune.backends.base.Backend``."""
+    """Answers for plans of one target; see ``sktune.backends.base.Backend``.
 
-    def __init__(self, target: Target, layout: Layout, inputs: Inputs) -> None:  # noqa: ARG002 - a backend's signature
-        constants = load_constants()
-        traced = trace_operators(target, layout, constants)
+    Args:
+        target, layout, inputs: as for any backend.
+        constants: file with the device's constants; None for those that are shipped.
+        profile: of the baseline, whose kernels' times then stand for the model's own.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        layout: Layout,
+        inputs: Inputs,  # noqa: ARG002 - a backend's signature
+        constants: str | None = None,
+        profile: str | None = None,
+    ) -> None:
+        values = load_constants(Path(constants) if constants else ATLAS_A3)
         self._step = Step(target.decode_step)
-        self._model = StepModel(deploy(traced, constants), layout, constants)
-        self.notes = deployment_notes(traced, constants) or "simulated"
+        self.notes = "simulated"
+        if profile:
+            kernels = analyse(read_profile(Path(profile))).kernels
+            operators = from_kernel_table(kernels, values, layout)
+            self.notes = "simulated on a profile's measured kernels"
+        else:
+            operators = trace_operators(target, layout, values)
+            if any(parameter.is_meta for parameter in target.module.parameters()):
+                self.notes = deployment_notes(operators, values) or self.notes
+                operators = deploy(operators, values)
+        self._model = StepModel(operators, layout, values)
 
     def compile(self, plan: Plan) -> Compiled:
         """See ``Backend.compile``."""

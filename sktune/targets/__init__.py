@@ -26,6 +26,8 @@ class TargetSpec:
         dtype: ``bfloat16``, ``float16`` or ``float32``.
         backend: what will compile it; TorchAir takes other attention and another KV cache than Inductor.
         device: ``cpu``, ``cuda``, ``npu``, or ``meta`` for shapes without values.
+        constants: file with the simulated device's constants, or None for those that are shipped.
+        profile: a measured baseline that the simulation starts from, or None.
         batch, context: sequences decoded together, and tokens in the KV cache before the first step; None: the
             preset's.
     """
@@ -40,6 +42,8 @@ class TargetSpec:
     device: str = "cpu"
     batch: int | None = None
     context: int | None = None
+    constants: str | None = None
+    profile: str | None = None
 
     @property
     def name(self) -> str:
@@ -50,6 +54,11 @@ class TargetSpec:
             return Path(self.source).resolve().name
         module, _, function = self.source.rpartition(":")
         return f"{Path(module).stem if module.endswith('.py') else module.rpartition('.')[2]}-{function}"
+
+    @property
+    def backend_settings(self) -> dict[str, Any]:
+        """What the backend is given beside target, layout and inputs."""
+        return {"constants": self.constants, "profile": self.profile} if self.backend == "sim" else {}
 
     def fingerprint(self) -> str:
         """Identity of what is built: the spec, and the content of the files that it names."""
@@ -65,6 +74,7 @@ class TargetSpec:
         files = []
         if self.kind == "function" and self.source.rpartition(":")[0].endswith(".py"):
             files.append(Path(self.source.rpartition(":")[0]))
+        files += [Path(path) for path in (self.constants, self.profile) if path and Path(path).is_file()]
         for folder in [self.source] if self.kind == "config" else []:
             files.append(Path(folder) / "config.json")
         if self.weights:
@@ -83,6 +93,8 @@ def describe(
     device: str = "cpu",
     batch: int | None = None,
     context: int | None = None,
+    constants: Path | None = None,
+    profile: Path | None = None,
 ) -> tuple[TargetSpec, Preset | None]:
     """Return what ``--model`` names, and its preset where it is one.
 
@@ -99,6 +111,8 @@ def describe(
         "device": device,
         "batch": batch,
         "context": context,
+        "constants": str(constants.resolve()) if constants else None,
+        "profile": str(profile.resolve()) if profile else None,
     }
     if model in preset_names():
         preset = load_preset(model)
