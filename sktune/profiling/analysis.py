@@ -300,7 +300,9 @@ def _bottleneck(kernels: pd.DataFrame, median: StepFigures) -> Bottleneck:
     computing = kernels[~kernels["is_communication"]]
     bounds, evidence = _kernel_bounds(computing)
     duration = computing["duration_us"].to_numpy()
-    step_ms, total = max(median.step_ms, 1e-9), max(float(duration.sum()), 1e-9)
+    # Medians of parts need not add up to the median of the whole.
+    step_ms = max(median.compute_ms + median.exposed_ms + median.gap_ms, 1e-9)
+    total = max(float(duration.sum()), 1e-9)
     scalar, memory = (float(duration[bounds == bound].sum()) / total for bound in (_SCALAR, Bound.MEMORY))
     busy = median.compute_ms / step_ms
     shares = {
