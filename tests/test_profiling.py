@@ -217,6 +217,34 @@ def test_reading_goes_on_behind_a_damaged_event(tmp_path: Path) -> None:
     assert "damaged places" in table.warnings[0]
 
 
+def test_events_without_a_proper_time_are_counted(tmp_path: Path) -> None:
+    """Missing, null, text, infinite: a line, and the rest is read."""
+    events = json.loads(gpu_trace(deepseek(2, 1, 3)))["traceEvents"]
+    bad = [{**events[0], "ts": value} for value in (None, "soon", float("inf"), float("nan"))]
+    bad += [{"ph": "X", "cat": "kernel", "name": "x", "args": None}, {"ph": "X", "name": "ProfilerStep#9"}]
+    table = read_profile(write(tmp_path / "t.json", json.dumps([*bad, *events])))
+    assert len(table.frame) == len(deepseek(2, 1, 3))
+    assert "6 of" in table.warnings[0]
+
+
+def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    """Escape sequences and lone surrogates are replaced while reading."""
+    kernels = [replace(kernel, name=f"evil\x1b[2J{index}") for index, kernel in enumerate(deepseek(1, 1, 3))]
+    text = kernel_details(kernels).replace(",MatMulV2,", ",Mat\x1b[31mMul,")
+    assert all(map(str.isprintable, read_profile(write(tmp_path / "k.csv", text)).frame["type"]))
+    trace = gpu_trace(deepseek(1, 1, 3)).replace("GatherV2", "\\ud800")
+    assert all(map(str.isprintable, read_profile(write(tmp_path / "t.json", trace)).frame["name"]))
+
+
+def test_kernels_outside_of_steps_are_left_out_and_counted(tmp_path: Path) -> None:
+    """Warm-up before the first mark is no step."""
+    kernels = deepseek(3, 1, 3)
+    warm_up = [replace(k, step=None) if k.step == 3 else k for k in kernels]
+    found = profile_of(tmp_path / "t.json", npu_trace(warm_up))
+    assert len(found.steps) == 2
+    assert any("lie outside of steps" in line for line in found.warnings)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -205,7 +205,7 @@ def analyse(table: KernelTable) -> Profile:
         launch_us=launch_us,
         between_steps_ms=_between_steps_ms(kernels),
         wait_ms=_wait_ms(kernels, len(steps)),
-        warnings=(*table.warnings, *_doubts(table, steps, len(devices), len(layer_kinds))),
+        warnings=(*table.warnings, *_doubts(table, kernels, steps, len(devices), len(layer_kinds))),
         kernels=kernels,
     )
 
@@ -300,7 +300,9 @@ def _bottleneck(kernels: pd.DataFrame, median: StepFigures) -> Bottleneck:
     computing = kernels[~kernels["is_communication"]]
     bounds, evidence = _kernel_bounds(computing)
     duration = computing["duration_us"].to_numpy()
-    step_ms, total = max(median.step_ms, 1e-9), max(float(duration.sum()), 1e-9)
+    # Medians of parts need not add up to the median of the whole.
+    step_ms = max(median.compute_ms + median.exposed_ms + median.gap_ms, 1e-9)
+    total = max(float(duration.sum()), 1e-9)
     scalar, memory = (float(duration[bounds == bound].sum()) / total for bound in (_SCALAR, Bound.MEMORY))
     busy = median.compute_ms / step_ms
     shares = {
@@ -326,9 +328,14 @@ def _kernel_bounds(kernels: pd.DataFrame) -> tuple[npt.NDArray[np.object_], str]
     return by_type, f"pipe ratios, which cover {share:.0%} of the computing time"
 
 
-def _doubts(table: KernelTable, steps: tuple[StepFigures, ...], devices: int, layers: int) -> list[str]:
+def _doubts(
+    table: KernelTable, kernels: pd.DataFrame, steps: tuple[StepFigures, ...], devices: int, layers: int
+) -> list[str]:
     """Return a line for each reason to trust the figures less."""
     doubts = []
+    recorded = int((table.frame["device"] == kernels["device"].iloc[0]).sum())
+    if recorded > len(kernels):
+        doubts.append(f"{recorded - len(kernels)} of {recorded} kernels lie outside of steps and were left out")
     counts = sorted(step.kernels for step in steps)
     if counts[0] != counts[-1]:
         doubts.append(f"steps differ in their number of kernels ({counts[0]} to {counts[-1]}); figures are medians")

@@ -41,6 +41,7 @@ _ALIASES = {
 _NEEDED = {"name": "Name", "start": "Start Time(us)", "duration_us": "Duration(us)"}
 _PIPES = {"mac": "mac", "vec": "vec", "scalar": "scalar", "mte2": "mte2", "mte3": "mte3", "fixpipe": "mte3"}
 _PIPE = re.compile(r"(?:aic_|aiv_)?(mac|vec|scalar|mte2|mte3|fixpipe)_ratio")
+_LONGEST_US = 1e12
 _ROWS_AT_ONCE = 100_000
 _NAMES = [alias for alias, role in _ALIASES.items() if role == "name"]
 _TEXT = ("device", "stream", "name", "type", "core", "start")
@@ -124,11 +125,11 @@ def _table(frame: pd.DataFrame, roles: Mapping[int, str | None], ratios: Mapping
     """Return the columns under sktune's names; what is missing or no number is NaN."""
     by_role = {role: frame[index] for index, role in roles.items() if role}
     table = pd.DataFrame({"name": by_role["name"].str.strip(), "start_ns": _nanoseconds(by_role["start"])})
-    table["duration_us"] = _number(by_role["duration_us"])
+    table["duration_us"] = _number(by_role["duration_us"]).where(lambda duration: duration.between(0, _LONGEST_US))
     for role in ("wait_us", "blocks"):
         table[role] = _number(by_role[role]) if role in by_role else np.nan
     table["step"] = _number(by_role["step"]).fillna(NO_STEP).astype(int) if "step" in by_role else NO_STEP
-    for role, otherwise in (("device", "0"), ("stream", ""), ("type", ""), ("core", "")):
+    for role, otherwise in (("device", "0"), ("stream", "-"), ("type", ""), ("core", "")):
         table[role] = by_role[role].str.strip().fillna(otherwise) if role in by_role else otherwise
     if "type" not in by_role:
         table["type"] = table["name"].map(type_of_npu_name, na_action="ignore").fillna("")

@@ -85,6 +85,8 @@ def complete(frame: pd.DataFrame, *, repeating: str) -> pd.DataFrame:
         frame: the columns as read; ``start_ns`` (int64) stands for ``start_us``.
         repeating: the column that repeats from layer to layer.
     """
+    for column in ("name", "type", "core", "stream", "device"):
+        frame[column] = _printable(frame[column])
     place, names = pd.factorize(frame["name"])
     parsed = [SuperKernelName.parse(name) for name in names]
     fused = np.array([name is not None for name in parsed], dtype=bool)[place]
@@ -101,6 +103,13 @@ def complete(frame: pd.DataFrame, *, repeating: str) -> pd.DataFrame:
     frame = frame.sort_values(["device", "start_ns"], kind="stable", ignore_index=True)
     frame["start_us"] = (frame["start_ns"] - frame["start_ns"].min()) / 1e3
     return frame[[*COLUMNS, *(ratio for ratio in RATIOS if ratio in frame)]]
+
+
+def _printable(column: "pd.Series[str]") -> "pd.Series[str]":
+    """Replace what could steer a terminal or not be encoded: names are whatever the file says."""
+    place, values = pd.factorize(column)
+    shown = ["".join(sign if sign.isprintable() else "\ufffd" for sign in value) for value in values]
+    return pd.Series(np.array([*shown, ""], dtype=object)[place], index=column.index)
 
 
 def type_of_npu_name(name: str) -> str:

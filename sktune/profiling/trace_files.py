@@ -13,7 +13,7 @@ import pandas as pd
 from sktune.errors import ProfileError
 from sktune.profiling.event_stream import EventStream
 from sktune.profiling.kernel_roles import Role, role_of
-from sktune.profiling.kernel_table import NO_STEP, KernelTable, complete, type_of_npu_name
+from sktune.profiling.kernel_table import NO_STEP, KernelTable, complete, is_communication, type_of_npu_name
 
 Event = dict[str, Any]
 
@@ -43,11 +43,8 @@ class _Rows:
     launch: "array[int]" = field(default_factory=lambda: array("q"))
 
     def add(self, event: Event, device: str, stream: str, core: str, launch: int = -1) -> None:
-        """Append ``event``; one without a time is none."""
-        try:
-            start_ns, duration_ns = _nanoseconds(event["ts"]), _nanoseconds(event["dur"])
-        except (KeyError, ValueError, TypeError):
-            return
+        """Append ``event``; raises what a missing or malformed time raises."""
+        start_ns, duration_ns = _nanoseconds(event["ts"]), _nanoseconds(event["dur"])
         self.start_ns.append(start_ns)
         self.duration_ns.append(max(0, duration_ns))
         self.name.append(self.names.setdefault(str(event.get("name", "")), len(self.names)))
@@ -100,7 +97,9 @@ class _Trace:
         elif "Task Type" in args:
             if _NPU_CORES.search(str(args["Task Type"])):
                 stream = str(args.get("Physic Stream Id", args.get("Stream Id", event.get("tid", 0))))
-                self.npu.add(event, str(event.get("pid", 0)), stream, str(args["Task Type"]))
+                launch = args.get("connection_id", -1)
+                launch = launch if isinstance(launch, int) else -1
+                self.npu.add(event, str(event.get("pid", 0)), stream, str(args["Task Type"]), launch)
         elif found := _STEP.match(name):
             if kind is None or kind in _STEP_MARKS:
                 self._add_step(event, int(found[1]))
@@ -111,6 +110,8 @@ class _Trace:
             self.cpu.add(event, "cpu", str(event.get("tid", 0)), "CPU")
         elif kind is None and _NPU_COLLECTIVE.match(name):
             self.collectives.add(event, str(event.get("pid", 0)), f"communication {event.get('tid', 0)}", "HCCL")
+        elif isinstance(args.get("connection_id"), int):  # CANN's side of a launch
+            self.launches.setdefault(args["connection_id"], _nanoseconds(event["ts"]))
 
     def _add_step(self, event: Event, number: int) -> None:
         start = _nanoseconds(event["ts"])
@@ -126,10 +127,13 @@ def read_trace(text: IO[str], shown: str) -> KernelTable:
     """
     events = EventStream(text)
     trace = _Trace()
-    taken = 0
+    taken = malformed = 0
     for event in events:
         taken += 1
-        trace.take(event)
+        try:
+            trace.take(event)
+        except (KeyError, ValueError, TypeError, OverflowError):  # a field is missing, or is no number
+            malformed += 1
     if not events.is_trace:
         raise ProfileError(f"{shown} is no chrome trace: it has no list 'traceEvents'; give what the profiler wrote")
     warnings = []
@@ -137,6 +141,8 @@ def read_trace(text: IO[str], shown: str) -> KernelTable:
         what = "is cut short" if not events.is_complete else "is damaged"
         more = f" and {events.damaged} damaged places were passed over" if events.damaged else ""
         warnings.append(f"the trace {what}: {taken} complete events were read{more}")
+    if malformed:
+        warnings.append(f"{malformed} of {taken} events have no proper time and were left out")
     source, frame = _kernels(trace)
     _mark_steps(frame, trace)
     return KernelTable(
@@ -163,12 +169,15 @@ def _kernels(trace: _Trace) -> tuple[str, pd.DataFrame]:
 
 def _npu_kernels(trace: _Trace) -> pd.DataFrame:
     kernels, collectives = trace.npu.frame(), trace.collectives.frame()
+    if len(collectives):  # collectives that run on vector cores are recorded as both
+        called = {name: is_communication(name) for name in kernels["name"].unique()}
+        kernels = kernels[~kernels["name"].map(called).astype(bool)]
     # One process for each device and kind of lane; labels say which device, where there are several.
     labels = {str(pid): found[0] for pid, label in trace.labels.items() if (found := re.findall(r"\d+", label))}
     pids = dict.fromkeys(kernels["device"])
     numbers = {pid: labels.get(pid, str(index)) for index, pid in enumerate(pids)}
     only = next(iter(numbers.values()), "0") if len(numbers) <= 1 else None
-    kernels["device"] = kernels["device"].map(numbers)
+    kernels = kernels.assign(device=kernels["device"].map(numbers))
     collectives["device"] = [only or labels.get(pid, "0") for pid in collectives["device"]]
     return pd.concat([kernels, collectives], ignore_index=True)
 
