@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -201,6 +202,56 @@ def profile(
     Console(stderr=json).print(profile_view(found.profile, found.comparison, found.picture))
     if json:
         print_event({"event": "profile_finished", **found.profile.summary()})
+
+
+@app.command()
+def doctor(json: Json = False) -> None:
+    """Show what this machine has of what sktune needs, and how to get the rest."""
+    from sktune.doctor import State, examine, usable
+
+    findings = examine()
+    table = Table("backend", "what", "state", "found", "how to get it")
+    for finding in findings:
+        style = None if finding.state is State.OK else "yellow"
+        table.add_row(
+            *map(escape, (finding.backend, finding.what, finding.state, finding.found, finding.mend)), style=style
+        )
+    console = Console(stderr=json)
+    console.print(table)
+    backends = usable(findings)
+    console.print(f"Backends that can be used here: {', '.join(backends) or 'none'}")
+    if json:
+        print_event({"event": "doctor_finished", "backends": list(backends), "findings": [asdict(f) for f in findings]})
+
+
+@app.command()
+def calibrate(
+    profiles: Annotated[list[Path], typer.Argument(help="Profiles of the baseline, and of candidates with scopes.")],
+    model: Annotated[
+        str | None, typer.Option(help="The model that was profiled, to fit heads and efficiencies too.")
+    ] = None,
+    scale: Scale = None,
+    batch: Batch = None,
+    context: Context = None,
+    constants: Constants = None,
+    out: Annotated[Path, typer.Option(help="Where to write the constants.")] = Path("runs/constants.yaml"),
+    json: Json = False,
+) -> None:
+    """Fit the constants of the simulated device to profiles; use them with `search --constants`."""
+    from sktune.calibrating import calibrate_to  # imports torch
+
+    request = Request(model, backend="sim", scale=scale, batch=batch, context=context) if model else None
+    fitted = calibrate_to(profiles, constants, request, out)
+    table = Table("constant", "before", "after", "standard error", "note", title=f"written to {escape(str(out))}")
+    for row in fitted.rows():
+        table.add_row(*map(escape, row))
+    Console(stderr=json).print(table)
+    if json:
+        rows = [
+            dict(zip(("constant", "before", "after", "standard_error", "note"), row, strict=True))
+            for row in fitted.rows()
+        ]
+        print_event({"event": "calibrate_finished", "constants": str(out), "fitted": rows})
 
 
 def _stored(name: str, runs: Path, storage: str | None) -> SearchResult:

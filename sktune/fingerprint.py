@@ -17,9 +17,9 @@ def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
     """Return what must be equal for a study to be continued: versions, device, model and space."""
     space_digest = hashlib.sha256(space.model_dump_json().encode()).hexdigest()[:16]
     found = {
-        "sktune": _version("sktune"),
-        "torch": _version("torch"),
-        "transformers": _version("transformers"),
+        "sktune": package_version("sktune"),
+        "torch": package_version("torch"),
+        "transformers": package_version("transformers"),
         "python": platform.python_version(),
         "backend": spec.backend,
         "device": device_name(spec.device),
@@ -27,7 +27,7 @@ def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
         "space": space_digest,
     }
     if spec.backend == "npu":
-        found |= {"torch_npu": _version("torch_npu"), "cann": cann_version()}
+        found |= {"torch_npu": package_version("torch_npu"), "cann": cann_version()}
     if spec.backend == "sim":
         found["constants"] = load_constants(Path(spec.constants) if spec.constants else ATLAS_A3).digest
     return found
@@ -42,7 +42,8 @@ def device_name(device: str) -> str:
     return f"{_cpu_name()}, {len(os.sched_getaffinity(0))} cores"
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
+    """Return the version of an installed package, or ``not installed``."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

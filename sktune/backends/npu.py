@@ -145,6 +145,8 @@ def _import_torchair() -> Any:
             f"torch_npu cannot be imported ({str(failure).partition(chr(10))[0]}); install sktune[npu] and CANN, "
             "source CANN's set_env.sh, and see `sktune doctor`"
         ) from failure
+    if dict(torchair.scope.super_kernel(None).attrs)["_super_kernel_scope"] is None:
+        raise BackendError("this torchair is too old for None as a scope; install a torch_npu whose torchair is 7.3.0+")
     return torchair
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, StaticCache
 from transformers.cache_utils import StaticLayer
 
+from sktune.devices import require
 from sktune.errors import TargetError, nearest
 from sktune.presets import FULL, ModelSpec
 from sktune.targets import TargetSpec
@@ -77,6 +78,7 @@ def _read_config(folder: str) -> PreTrainedConfig:
 
 
 def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, batch: int, context: int) -> Target:
+    require(spec.device)
     dtype = getattr(torch, spec.dtype)
     # TorchAir converts neither scaled_dot_product_attention of every device nor index_copy.
     converts = spec.backend == "npu"
