@@ -89,19 +89,21 @@ def require(device: str) -> None:
     """Raise ``BackendError`` unless torch can put tensors on ``device`` (``cpu``, ``cuda``, ``npu``, ``meta``)."""
     if device == "cuda" and not torch.cuda.is_available():
         raise BackendError("torch sees no CUDA device; check nvidia-smi and that torch is a CUDA build")
-    if device == "npu":
-        try:
-            import torch_npu
-        except ImportError as failure:
-            reason = str(failure).strip().partition("\n")[0]
-            raise BackendError(
-                f"torch_npu cannot be imported ({reason}); install sktune[npu] and CANN, source CANN's set_env.sh, "
-                "and see `sktune doctor`"
-            ) from failure
-        if not torch_npu.npu.is_available():
-            raise BackendError(
-                "torch_npu sees no NPU; it needs Atlas A3 or A2 with driver and CANN, see `sktune doctor`"
-            )
+    if device == "npu" and not import_torch_npu().npu.is_available():
+        raise BackendError("torch_npu sees no NPU; it needs Atlas A3 or A2 with driver and CANN, see `sktune doctor`")
+
+
+def import_torch_npu() -> Any:
+    """Return ``torch_npu``, which registers the device; raise ``BackendError`` where it cannot be imported."""
+    try:
+        import torch_npu
+    except (ImportError, OSError) as failure:
+        reason = str(failure).strip().partition("\n")[0]
+        raise BackendError(
+            f"torch_npu cannot be imported ({reason}); install sktune[npu] and CANN, source CANN's set_env.sh, "
+            "and see `sktune doctor`"
+        ) from failure
+    return torch_npu
 
 
 def device_of(tensors: Iterable[torch.Tensor]) -> Device:

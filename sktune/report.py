@@ -140,7 +140,7 @@ def report_markdown(result: SearchResult) -> str:
             _ties(result),
         ]
     if result.winner:
-        parts += ["## The plan\n", _plan_table(result.winner.plan), _APPLY]
+        parts += ["## The plan\n", _plan_table(result.winner.plan), _fusion(result), _APPLY]
     parts += ["## Trials\n", _trials_table(result), "## Made with\n", _fingerprint(result)]
     return "\n".join(part for part in parts if part)
 
@@ -228,6 +228,13 @@ def _trials_table(result: SearchResult) -> str:
         cells = (str(record.number), record.origin, str(len(record.plan.scopes)), told, ratio, interval)
         lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _fusion(result: SearchResult) -> str:
+    """Return what the winner's scopes became, as far as the compiler told."""
+    outcomes = [record.outcome for record in result.trials if result.winner and record.number == result.winner.number]
+    lines = [line for outcome in outcomes if outcome for line in outcome.fusion]
+    return "\n".join(["What the scopes became:\n", *(f"- {_cell(line)}" for line in lines), ""]) if lines else ""
 
 
 def _fingerprint(result: SearchResult) -> str:

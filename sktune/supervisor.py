@@ -216,6 +216,8 @@ class Supervisor:
             "TORCHINDUCTOR_CACHE_DIR": str(self._cache),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
+            # With torch_npu installed and no CANN, torch itself would not import; the npu backend imports it.
+            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         }
         work = self._work_folder()
         if self._spec.backend in FRESH_PROCESS:

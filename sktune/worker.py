@@ -61,6 +61,7 @@ class Session:
         import torch
 
         from sktune.backends import load_backend
+        from sktune.devices import import_torch_npu
         from sktune.space import SpaceSpec
         from sktune.targets import TargetSpec
         from sktune.targets.base import decode_inputs
@@ -70,6 +71,8 @@ class Session:
 
         torch.set_grad_enabled(False)
         spec = TargetSpec(**request["spec"])
+        if spec.backend == "npu":
+            import_torch_npu()
         target = load(spec)
         layout = trace_layout(target, SpaceSpec.model_validate(request["space"]))
         loaded = time.perf_counter()

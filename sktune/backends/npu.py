@@ -18,6 +18,7 @@ import torch
 
 from sktune.backends.base import Compiled, CompileError, Step
 from sktune.backends.options import option_rules
+from sktune.devices import import_torch_npu
 from sktune.errors import BackendError, SktuneError
 from sktune.fusion import RealisedFusion, describe, realised_fusion
 from sktune.ge_graph import GeGraph, read_ge_graph
@@ -137,14 +138,9 @@ def reason(failure: BaseException) -> str:
 
 
 def _import_torchair() -> Any:
-    try:
-        import torch_npu  # noqa: F401 - registers the device
-        import torchair
-    except ImportError as failure:
-        raise BackendError(
-            f"torch_npu cannot be imported ({str(failure).partition(chr(10))[0]}); install sktune[npu] and CANN, "
-            "source CANN's set_env.sh, and see `sktune doctor`"
-        ) from failure
+    import_torch_npu()
+    import torchair
+
     if dict(torchair.scope.super_kernel(None).attrs)["_super_kernel_scope"] is None:
         raise BackendError("this torchair is too old for None as a scope; install a torch_npu whose torchair is 7.3.0+")
     return torchair

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from torch import fx
 
@@ -123,13 +123,22 @@ def deepseek(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Conversio
     return conversion
 
 
-@pytest.mark.slow
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-@given(data=st.data())
-def test_random_plans_mark_what_they_ask_for(data: st.DataObject, deepseek: Callable[[], Conversion]) -> None:
-    """200 points of the untied space, where every layer has boundaries of its own."""
-    conversion = deepseek()
-    choices = conversion.space.choices
-    values = {name: data.draw(st.sampled_from(values), name) for name, values in choices.items()}
-    plan = conversion.space.plan(values)
-    conversion.check(Plan(plan.scopes, plan.options))
+def random_plans(part: int) -> Callable[..., None]:
+    """Return a test of 50 points of the untied space, where every layer has boundaries of its own."""
+
+    @pytest.mark.slow
+    @seed(part)
+    @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(data=st.data())
+    def test(data: st.DataObject, deepseek: Callable[[], Conversion]) -> None:
+        """Each random plan marks what it asks for."""
+        conversion = deepseek()
+        choices = conversion.space.choices
+        values = {name: data.draw(st.sampled_from(values), name) for name, values in choices.items()}
+        conversion.check(conversion.space.plan(values))
+
+    return test
+
+
+# In four parts, so that processes can share them.
+test_random_plans_1, test_random_plans_2, test_random_plans_3, test_random_plans_4 = map(random_plans, range(4))

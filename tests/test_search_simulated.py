@@ -1,0 +1,117 @@
+"""Searches on the simulated device: quick, plain about what they are, and the way to test what no CPU does."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import sktune
+from sktune.errors import BadInputError, SimulationError, StudyError
+from sktune.sim.constants import ATLAS_A3
+from tests import profiles
+
+
+def search(runs: Path, **options: Any) -> sktune.SearchResult:
+    """Search DeepSeek-V3 as published, shapes only."""
+    values: dict[str, Any] = {"backend": "sim", "scale": "full", "trials": 10, "runs": runs} | options
+    return sktune.search("deepseek-v3", **values)
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[sktune.SearchResult, list[dict[str, Any]]]:
+    """Return one search of the published model, and its events."""
+    events: list[dict[str, Any]] = []
+    return search(tmp_path_factory.mktemp("runs"), trials=15, listener=events.append), events
+
+
+@pytest.mark.slow
+def test_the_published_model_is_planned_without_weights(
+    planned: tuple[sktune.SearchResult, list[dict[str, Any]]],
+) -> None:
+    """61 layers, a winner that no starting point beats, and no claim about bits."""
+    result, events = planned
+    assert "61 layers" in result.facts["description"]
+    assert result.winner is not None
+    points = [r.outcome.speedup.ratio for r in result.trials if r.outcome and r.outcome.speedup and r.origin != "tpe"]
+    assert len(points) >= 7
+    assert result.winner.speedup.ratio >= max(points)
+    assert events[-1]["bit_identical"] is None
+    assert events[-1]["simulated"] is True
+    assert all(event["simulated"] for event in events if event["event"] == "trial_finished")
+
+
+@pytest.mark.slow
+def test_every_file_says_simulated(planned: tuple[sktune.SearchResult, list[dict[str, Any]]]) -> None:
+    """Report and plan carry the word, and that nothing was verified."""
+    result, _ = planned
+    report = (result.folder / "report.md").read_text()
+    assert "simulated" in report.splitlines()[2]
+    assert "verification was not done" in report
+    evidence = yaml.safe_load((result.folder / "best_plan.yaml").read_text())["evidence"]
+    assert evidence["simulated"] is True
+    assert evidence["bit_identical"] is None
+
+
+@pytest.mark.slow
+def test_other_constants_are_another_study(tmp_path: Path) -> None:
+    """Figures of two simulated devices do not mix."""
+    constants = tmp_path / "mine.yaml"
+    text = ATLAS_A3.read_text()
+    constants.write_text(text)
+    first = search(tmp_path / "runs", scale="tiny", constants=constants, study="mine", trials=3)
+    changed = yaml.safe_load(text)
+    changed["constants"]["dispatch_gap_us"]["value"] *= 5
+    constants.write_text(yaml.safe_dump(changed))
+    with pytest.raises(StudyError, match="was made with constants"):
+        search(tmp_path / "runs", scale="tiny", constants=constants, study="mine", trials=3)
+    second = search(tmp_path / "runs", scale="tiny", constants=constants, study="other", trials=3)
+    assert first.baseline_ms is not None and second.baseline_ms is not None
+    assert second.baseline_ms > first.baseline_ms
+
+
+@pytest.mark.slow
+def test_a_hang_is_rescued_once_with_feed_sync_all(tmp_path: Path) -> None:
+    """Where an operator waits for cores that do not run, the plan is judged again with the rescue option."""
+    constants = tmp_path / "syncing.yaml"
+    values = yaml.safe_load(ATLAS_A3.read_text())
+    values["sync_all_types"]["value"] = ["MatMulV2"]
+    constants.write_text(yaml.safe_dump(values))
+    result = search(tmp_path / "runs", scale="tiny", constants=constants, trials=4)
+    rescued = [record for record in result.trials if record.outcome and record.outcome.added]
+    assert rescued
+    for record in rescued:
+        assert record.outcome is not None and record.outcome.reason is None
+        assert all(dict(scope.options)["feed-sync-all"] == 1 for scope in record.judged_plan.scopes)
+    assert result.winner is not None
+    if result.winner.number in {record.number for record in rescued}:
+        assert "feed-sync-all" in (result.folder / "best_plan.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_a_profile_orders_the_starting_points(tmp_path: Path) -> None:
+    """What covers the most that scopes can save is tried first."""
+    profile = profiles.write(tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek()))
+    plain = search(tmp_path / "runs", scale="tiny", study="plain", trials=6)
+    ordered = sktune.search(
+        "deepseek-v3", backend="sim", scale="tiny", trials=6, runs=tmp_path / "runs", study="ordered", profile=profile
+    )
+    first, second = (record.origin for record in plain.trials[:2])
+    assert (first, second) == ("attention only", "MoE only")
+    assert next(iter(ordered.trials)).origin == "attention + MoE"
+
+
+def test_constants_belong_to_the_simulation() -> None:
+    """They mean nothing elsewhere, and a file that is missing is named."""
+    with pytest.raises(BadInputError, match="add --backend sim"):
+        sktune.search("llama", constants=ATLAS_A3)
+    with pytest.raises(BadInputError, match="there is no file"):
+        sktune.search("llama", backend="sim", constants=Path("nowhere.yaml"))
+
+
+def test_an_unknown_constant_is_named_with_the_nearest(tmp_path: Path) -> None:
+    """A misspelt key of the constants is one line."""
+    constants = tmp_path / "misspelt.yaml"
+    constants.write_text(ATLAS_A3.read_text().replace("dispatch_gap_us", "dispatch_gab_us"))
+    with pytest.raises(SimulationError, match="dispatch_gap_us"):
+        sktune.search("llama", backend="sim", constants=constants, runs=tmp_path / "runs")
