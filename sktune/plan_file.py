@@ -12,8 +12,9 @@ import yaml
 from pydantic import Field
 
 from sktune.documents import Document, read_document
-from sktune.errors import PlanError
+from sktune.errors import PlanError, SpaceError
 from sktune.plan import Option, Plan
+from sktune.superkernel_options import parse
 
 
 class _ScopeEntry(Document):
@@ -21,7 +22,8 @@ class _ScopeEntry(Document):
     last: str
     label: str = ""
     """For readers; the label follows from first and last."""
-    options: dict[str, Option] = {}
+    options: dict[str, Option] | str = {}
+    """By name, or as ``super_kernel(label, options)`` takes them."""
 
 
 class _PlanEntry(Document):
@@ -44,8 +46,15 @@ def read_plan(path: Path) -> Plan:
         PlanError: no plan file; one line with file, line and key.
     """
     entry = read_document(path, PlanFile, PlanError).plan
-    scopes = [{"first": s.first, "last": s.last, "options": s.options} for s in entry.scopes]
+    try:
+        scopes = [{"first": s.first, "last": s.last, "options": _read(s.options)} for s in entry.scopes]
+    except SpaceError as failure:
+        raise PlanError(f"{path}: {failure}") from failure
     return Plan.from_dict({"scopes": scopes, "options": entry.options})
+
+
+def _read(options: Mapping[str, Option] | str) -> Mapping[str, Option]:
+    return parse(options) if isinstance(options, str) else options
 
 
 def write_plan(plan: Plan, evidence: Mapping[str, Any]) -> str:

@@ -22,9 +22,12 @@ from sktune.errors import SpaceError, nearest
 from sktune.layout import OUTSIDE, Layout, Unit
 from sktune.plan import Option, Options, Plan, Scope
 from sktune.space_size import Segment, count_groupings
+from sktune.superkernel_options import parse
 
 OUT, NEW, JOIN = "out", "new", "join"
 LAYERS_PER_SCOPE = "layers_per_scope"
+OPTION_STRING = "options"
+"""In starting points, options as ``super_kernel(label, options)`` takes them: ``stream-fusion=1:early-start=0``."""
 ANY_KIND = "layer"
 """In starting points, ``layer.self_attn`` means that unit of every layer kind."""
 
@@ -216,7 +219,10 @@ def _starting_point(space: SearchSpace, name: str, pattern: Values) -> StartingP
     values: dict[str, Option] = {}
     for parameter, choices in space.choices.items():
         values[parameter] = OUT if choices == (OUT, NEW, JOIN) else choices[0]
-    for key, value in pattern.items():
+    options = parse(str(pattern[OPTION_STRING])) if OPTION_STRING in pattern else {}
+    for key, value in {**pattern, **options}.items():
+        if key == OPTION_STRING:
+            continue
         matches = [parameter for parameter in space.choices if _matches(parameter, key, space.layout)]
         if not matches:
             raise SpaceError(

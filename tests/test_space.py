@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sktune.backends.options import option_rules
+from sktune.backends.options import all_choices, option_rules
 from sktune.errors import SpaceError
 from sktune.layout import Layout
 from sktune.plan import Plan
@@ -172,3 +172,50 @@ def test_a_missing_parameter_is_refused() -> None:
     del values[LAYERS_PER_SCOPE]
     with pytest.raises(SpaceError, match="has no value"):
         space.plan(values)
+
+
+def npu_space(**spec: Any) -> SearchSpace:
+    """Bind a spec to a layout with the options of the npu backend."""
+    return bind(SpaceSpec(**spec), decoder_layout(("moe",)), all_choices("npu", "npu"), option_rules("npu"))
+
+
+def test_starting_points_take_options_as_torchair_does() -> None:
+    """The string of the documentation may be copied into a space."""
+    points = {"mine": {"moe.mlp": NEW, "options": "stream-fusion=1:split-mode=8"}}
+    (point,) = npu_space(starting_points=points).starting_points
+    assert (point.values["stream-fusion"], point.values["split-mode"]) == (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("stream-funsion=1", "did you mean 'stream-fusion'"),
+        ("stream-fusion=2", "stream-fusion is 0 or 1"),
+        ("option_xxx2", "write name=value"),
+        ("split-mode=4:split-mode=8", "split-mode is given twice"),
+        ("early-start=", "early-start has no value"),
+        ("=1", "has no name"),
+        ("link-mode=1", "its parser refuses it"),
+    ],
+)
+def test_mistakes_in_option_strings_are_told_before_anything_is_compiled(options: str, message: str) -> None:
+    """What EB0500 would say after minutes is said at once, with the mend."""
+    with pytest.raises(SpaceError, match=message):
+        npu_space(starting_points={"mine": {"moe.mlp": NEW, "options": options}})
+
+
+def test_options_that_do_not_act_make_no_other_plan() -> None:
+    """stream-fusion turns early-start off: with it, all values of early-start are one plan, and counted as one."""
+    space = npu_space(options={})
+    base: dict[str, Any] = {
+        name: OUT if values == (OUT, NEW, JOIN) else values[0] for name, values in space.choices.items()
+    }
+    base |= {"moe.mlp": NEW, "stream-fusion": 1}
+    assert space.plan({**base, "early-start": 0}) == space.plan({**base, "early-start": 2})
+    few = bind(
+        SpaceSpec(), decoder_layout(("moe",), ("mlp",), outside=False),
+        {"stream-fusion": (0, 1), "early-start": (1, 0, 2), "topology_sorting_strategy": ("StableRDFS", "DFS")},
+        option_rules("npu"),
+    )  # fmt: skip
+    points = [dict(zip(few.choices, values, strict=True)) for values in itertools.product(*few.choices.values())]
+    assert few.size == len({few.plan(point) for point in points}) == 2 + 2 * 4
