@@ -163,7 +163,7 @@ def inspect(
     found = inspect_model(request)
     console = Console(stderr=json)
     console.print(escape(found.description), style="bold", highlight=False)
-    table = Table("unit", "layer", "kind", "share of the eager step")
+    table = Table("unit", "layer", "kind", f"share of the {'simulated' if found.is_simulated else 'eager'} step")
     for unit in found.layout.units:
         kind = "" if unit.layer is None else found.layout.layers[unit.layer].kind
         table.add_row(unit.name, "" if unit.layer is None else str(unit.layer), kind, f"{unit.time_share:6.1%}")

@@ -1,13 +1,15 @@
 """Inspection: what there is to tune in a model, without compiling anything."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from sktune.backends.sim import SimBackend
 from sktune.layout import Layout
 from sktune.search_loop import Request, bind_space, space_spec
 from sktune.space import SearchSpace
+from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
 from sktune.tracing import trace_layout
 
@@ -19,6 +21,8 @@ class Inspection:
     description: str
     layout: Layout
     space: SearchSpace
+    is_simulated: bool = False
+    """Whether the units' shares are those of a simulated step."""
 
     def summary(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -44,4 +48,10 @@ def inspect_model(request: Request) -> Inspection:
     with torch.no_grad():
         target = load(spec)
         layout = trace_layout(target, wanted)
-    return Inspection(target.description or spec.name, layout, bind_space(wanted, layout, spec))
+        description = target.description or spec.name
+        if spec.backend != "sim":
+            return Inspection(description, layout, bind_space(wanted, layout, spec))
+        simulation = SimBackend(target, layout, decode_inputs(target, 0, 1)[0], **spec.backend_settings)
+    shares = simulation.time_shares()
+    layout = replace(layout, units=tuple(replace(unit, time_share=shares[unit.name]) for unit in layout.units))
+    return Inspection(f"{description}; {simulation.notes}", layout, bind_space(wanted, layout, spec), is_simulated=True)

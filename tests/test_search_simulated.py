@@ -8,6 +8,8 @@ import yaml
 
 import sktune
 from sktune.errors import BadInputError, SimulationError, StudyError
+from sktune.inspection import inspect_model
+from sktune.search_loop import Request
 from sktune.sim.constants import ATLAS_A3
 from tests import profiles
 
@@ -39,6 +41,17 @@ def test_the_published_model_is_planned_without_weights(
     assert events[-1]["bit_identical"] is None
     assert events[-1]["simulated"] is True
     assert all(event["simulated"] for event in events if event["event"] == "trial_finished")
+
+
+@pytest.mark.slow
+def test_inspect_shows_shares_of_the_simulated_step() -> None:
+    """Shapes take no time, so the model of the device says what each unit would take."""
+    found = inspect_model(Request("deepseek-v3", backend="sim", scale="full"))
+    shares = {unit.name: unit.time_share for unit in found.layout.units}
+    assert found.is_simulated
+    assert "simulated" in found.description
+    assert 0.9 < sum(shares.values()) <= 1.0 + 1e-9
+    assert shares["model.layers.30.mlp"] > shares["model.layers.30.input_layernorm"] > 0
 
 
 @pytest.mark.slow

@@ -51,6 +51,10 @@ class SimBackend:
                 operators = deploy(operators, values)
         self._model = StepModel(operators, layout, values)
 
+    def time_shares(self) -> dict[str, float]:
+        """Return each unit's share of the simulated baseline, 0 to 1."""
+        return self._model.time_shares()
+
     def compile(self, plan: Plan) -> Compiled:
         """See ``Backend.compile``."""
         step = self._model.step(plan)
