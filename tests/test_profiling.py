@@ -20,10 +20,10 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from sktune.errors import ProfileError
 from sktune.profiling.analysis import Bound, Profile, analyse
 from sktune.profiling.comparison import Verdict, compare
-from sktune.profiling.kernel_table import SuperKernelName
 from sktune.profiling.reading import read_profile
 from sktune.profiling.repetition import Landmarks, longest_run, split_layers, split_steps
 from sktune.profiling.report import report
+from sktune.superkernel_name import parse_superkernel_name
 from tests.profiles import (
     ATTENTION,
     MOE,
@@ -462,7 +462,7 @@ def test_slowest_types_add_up(tmp_path: Path) -> None:
 )
 def test_names_of_superkernels_tell_their_scope(name: str, scope: str, is_fragment: bool) -> None:
     """GE's names and npugraph_ex's, whole scopes and fragments."""
-    parsed = SuperKernelName.parse(name)
+    parsed = parse_superkernel_name(name)
     assert parsed is not None
     assert (parsed.scope, parsed.is_fragment) == (scope, is_fragment)
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from sktune.profiling.analysis import Profile
-from sktune.profiling.kernel_table import SuperKernelName
 from sktune.profiling.structure import main_stream
+from sktune.superkernel_name import SuperKernelName, parse_superkernel_name
 
 LEAST_OCCURRENCES = 3
 NOISE_SHARE = 0.03
@@ -97,7 +97,7 @@ def compare(baseline: Profile, candidate: Profile) -> Comparison:
 def _gain(
     name: str, candidate_us: npt.NDArray[np.float64], baseline_us: list[float], replaced: tuple[int, int]
 ) -> SuperKernelGain:
-    parsed = SuperKernelName.parse(name) or SuperKernelName(name, "", "", False)
+    parsed = parse_superkernel_name(name) or SuperKernelName(name, "", "")
     if not baseline_us:
         return SuperKernelGain(
             name, parsed.scope, parsed.is_fragment, 0, np.nan, float(np.median(candidate_us)), NOISE_US, 0
@@ -130,7 +130,7 @@ def _replaced(baseline: pd.DataFrame, candidate: pd.DataFrame) -> dict[str, tupl
     found = {}
     missing = False
     for name in candidate.loc[candidate["is_superkernel"], "name"].unique():
-        parsed = SuperKernelName.parse(name)
+        parsed = parse_superkernel_name(name)
         if parsed and parsed.first in names and names[parsed.first] <= names.get(parsed.last, -1):
             found[name] = (names[parsed.first], names[parsed.last] + 1)
         else:

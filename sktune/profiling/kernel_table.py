@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from sktune.superkernel_name import parse_superkernel_name
+
 NO_STEP = -1
 SUPERKERNEL = "SuperKernel"
 """The operator type that GE gives to what it fused."""
@@ -20,8 +22,6 @@ COLUMNS = (
     "is_communication", "is_superkernel", "token",
 )  # fmt: skip
 
-_SUPERKERNEL = re.compile(r"sk_(?:(?P<id>\d+)_)?(?P<scope>.+?)_start_(?P<first>.+?)_end_(?P<last>.+)")
-_SPLIT = re.compile(r"_split_\d+_\d+$")
 _COMMUNICATION = re.compile(
     r"hcom_|hccl|nccl|rccl|gloo:|c10d::|mscclpp|cross_device_reduce|all_?reduce|all_?gather|reduce_?scatter"
     r"|all_?to_?all",
@@ -32,31 +32,6 @@ _FUSED_WITH_COMPUTE = re.compile(
     r"(mat_?mul|mm|gemm)[a-z]*_?(all|reduce)|(all|reduce)_?[a-z]+_?(mat_?mul|mm|gemm)", re.IGNORECASE
 )
 _COMMUNICATION_CORES = ("HCCL", "COMMUNICATION")
-
-
-@dataclass(frozen=True, slots=True)
-class SuperKernelName:
-    """What a SuperKernel's name says: ``sk_<scope>_start_<first>_end_<last>``, after ``sk_`` the id in npugraph_ex.
-
-    Attributes:
-        scope: the label that the scope was marked with.
-        first, last: names of the first and the last operator inside.
-        is_fragment: whether GE split the scope, and this is a part of it.
-    """
-
-    scope: str
-    first: str
-    last: str
-    is_fragment: bool
-
-    @classmethod
-    def parse(cls, name: str) -> "SuperKernelName | None":
-        """Return None where ``name`` is not a SuperKernel's."""
-        found = _SUPERKERNEL.fullmatch(name)
-        if not found:
-            return None
-        scope = _SPLIT.sub("", found["scope"])
-        return cls(scope, found["first"], found["last"], scope != found["scope"])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +63,7 @@ def complete(frame: pd.DataFrame, *, repeating: str) -> pd.DataFrame:
     for column in ("name", "type", "core", "stream", "device"):
         frame[column] = _printable(frame[column])
     place, names = pd.factorize(frame["name"])
-    parsed = [SuperKernelName.parse(name) for name in names]
+    parsed = [parse_superkernel_name(name) for name in names]
     fused = np.array([name is not None for name in parsed], dtype=bool)[place]
     is_superkernel = fused | (frame["type"] == SUPERKERNEL).to_numpy()
     frame["type"] = frame["type"].where(~is_superkernel, SUPERKERNEL)
@@ -118,7 +93,7 @@ def type_of_npu_name(name: str) -> str:
     ``aclnnMatmul_MatMulCommon_MatMulV2`` is aclnn's naming, ``model/layers/MatMulV2_12`` GE's, and
     ``hcom_allReduce__661_0_1`` HCCL's.
     """
-    if SuperKernelName.parse(name):
+    if parse_superkernel_name(name):
         return SUPERKERNEL
     if name.startswith("aclnn"):
         return name.rpartition("_")[2]
