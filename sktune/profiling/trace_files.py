@@ -185,8 +185,8 @@ def _npu_kernels(trace: _Trace) -> pd.DataFrame:
 def _cpu_kernels(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the operators that do work: on a CPU they are what kernels are on a device.
 
-    An operator that spends most of its time, over the whole trace, in operators that it calls is a wrapper of these;
-    one that only makes views or allocates does no work. Calls inside an operator that does work belong to it.
+    An operator that spends most of its time, as a rule, in operators that it calls is a wrapper of these; one that
+    only makes views or allocates does no work. Calls inside an operator that does work belong to it.
     """
     frame = frame.assign(order=-frame["duration_us"]).sort_values(["stream", "start_ns", "order"], kind="stable")
     duration = frame["duration_us"].to_numpy()
@@ -194,7 +194,8 @@ def _cpu_kernels(frame: pd.DataFrame) -> pd.DataFrame:
     has_parent = parents >= 0
     inside = np.bincount(parents[has_parent], duration[has_parent], minlength=len(frame))
     place, names = pd.factorize(frame["name"])
-    share = np.bincount(place, inside) / np.maximum(np.bincount(place, duration), 1e-9)
+    # The median call: one that was interrupted by another process tells nothing.
+    share = pd.Series(inside / np.maximum(duration, 1e-9)).groupby(place).median().to_numpy()
     works = ((share <= WRAPPER_SHARE) & np.array([role_of(name) is not Role.VIEW for name in names], dtype=bool))[place]
     covered = np.zeros(len(frame), dtype=bool)
     for index in np.flatnonzero(has_parent):  # parents come first
