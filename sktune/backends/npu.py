@@ -72,6 +72,7 @@ class NpuBackend:
         except Exception as failure:
             marks.take_off()
             self._active = None
+            _close_scopes()
             raise CompileError(reason(failure)) from failure
         graphs = [read_ge_graph(path) for path in sorted(set(DUMPS.glob("*.txt")) - before)]
         fusion = _fusion(graphs, plan)
@@ -129,11 +130,24 @@ def _with_code_of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reason(failure: BaseException) -> str:
-    """Return TorchAir's own reason in one line: the innermost cause's message, at most 400 characters."""
-    while failure.__cause__ is not None:
-        failure = failure.__cause__
-    lines = [line.strip() for line in str(failure).splitlines() if not _NOISE.match(line.strip())]
+    """Return TorchAir's own reason in one line: the innermost failure's message, at most 400 characters."""
+    # Dynamo keeps a backend's failure as an attribute; TorchAir's wrapper loses the text of some, not their context.
+    while inner := getattr(failure, "inner_exception", None) or failure.__cause__:
+        failure = inner
+    lines = _meaningful_lines(failure) or _meaningful_lines(failure.__context__)
     return f"{type(failure).__name__}: {lines[0][:400]}" if lines else type(failure).__name__
+
+
+def _meaningful_lines(failure: BaseException | None) -> list[str]:
+    return [line.strip() for line in str(failure or "").splitlines() if not _NOISE.match(line.strip())]
+
+
+def _close_scopes() -> None:
+    """Close what a failed conversion has left open: TorchAir would mark the next graph with it."""
+    from torchair.scope import _scope_attr
+
+    while _scope_attr.has_scope_attr():
+        _scope_attr.scope_exit()
 
 
 def _import_torchair() -> Any:
