@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from sktune.backends.base import Compiled, CompileError, Step
-from sktune.backends.options import option_rules
+from sktune.backends.options import step_options
 from sktune.errors import BackendError, SktuneError
 from sktune.fusion import RealisedFusion, describe, realised_fusion
 from sktune.ge_graph import GeGraph, read_ge_graph
@@ -86,13 +86,10 @@ class NpuBackend:
 
     def configuration(self, plan: Plan) -> Any:
         """Return TorchAir's ``CompilerConfig`` for a plan."""
-        options = {**option_rules("npu").defaults, **dict(plan.options)}
         config = self._torchair.CompilerConfig()
         config.mode = "max-autotune"
-        experimental = config.experimental_config
-        experimental.frozen_parameter = options["frozen_parameter"]
-        experimental.tiling_schedule_optimize = options["tiling_schedule_optimize"]
-        experimental.topology_sorting_strategy = options["topology_sorting_strategy"]
+        for name, value in step_options("npu", plan).items():
+            setattr(config.experimental_config, name, value)
         DUMPS.mkdir(exist_ok=True)
         config.debug.graph_dump.type = "txt"
         config.debug.graph_dump.path = str(DUMPS)
