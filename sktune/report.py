@@ -162,7 +162,7 @@ def how_to_apply(plan: Plan, backend: str) -> str:
     compiler = '"sktune"'
     if backend == "npu":
         options = step_options(backend, plan)
-        code.insert(0, "import torch_npu, torchair")
+        code.insert(0, "import torch_npu, torchair\n")
         code += ["config = torchair.CompilerConfig()", 'config.mode = "max-autotune"']
         code += [f"config.experimental_config.{name} = {value!r}" for name, value in options.items()]
         compiler = "torchair.get_npu_backend(compiler_config=config)"
