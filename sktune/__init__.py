@@ -45,12 +45,14 @@ def search(
     return run(Request(model, trials, **options), listener)
 
 
-def apply(module: "nn.Module", plan: Plan | Path | str) -> "MarkedModel":
+def apply(module: "nn.Module", plan: Plan | Path | str, backend: str | None = None) -> "MarkedModel":
     """Put a plan's scopes on ``module``, before its decode step is compiled.
 
     Args:
         module: any tree that holds the plan's units, the model itself or a part of it.
         plan: a plan, or the path of a plan file.
+        backend: what will compile the step: ``inductor``, or ``npu`` for TorchAir. None: the one that the file names,
+            ``inductor`` for a plan without a file.
 
     Returns:
         the marks; ``take_off()`` removes them again.
@@ -58,10 +60,13 @@ def apply(module: "nn.Module", plan: Plan | Path | str) -> "MarkedModel":
     Raises:
         PlanError: the file is no plan, or the plan does not fit the module.
     """
-    from sktune.marks import put_on
-    from sktune.plan_file import read_plan
+    from sktune.marks import put_on, scope_maker
+    from sktune.plan_file import read_plan_file
 
-    return put_on(module, plan if isinstance(plan, Plan) else read_plan(Path(plan)))
+    if not isinstance(plan, Plan):
+        file = read_plan_file(Path(plan))
+        plan, backend = file.to_plan(), backend or file.backend
+    return put_on(module, plan, scope_maker(backend or "inductor"))
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from sktune import superkernel_options
-from sktune.errors import PlanError
+from sktune.errors import PlanError, nearest
 from sktune.plan import Option, Plan
 
 _library = torch.library.Library("sktune", "DEF")
@@ -84,14 +84,33 @@ def torchair_scope(label: str, options: Mapping[str, Option]) -> Scope:
 
     Raises:
         SpaceError: TorchAir's compiler would refuse the options.
+        PlanError: there is no TorchAir.
     """
-    import torchair  # part of torch_npu
-
+    try:
+        import torch_npu  # noqa: F401 - brings torchair along
+        import torchair
+    except ImportError as failure:
+        raise PlanError(
+            f"the plan's scopes are TorchAir's, which cannot be imported ({str(failure).partition(chr(10))[0]}); "
+            "install sktune[npu]"
+        ) from failure
     scope: Scope = torchair.scope.super_kernel(label, superkernel_options.render(options))
     return scope
 
 
 MakeScope = Callable[[str, Mapping[str, Option]], Scope]
+_SCOPES: Mapping[str, MakeScope] = {"inductor": OwnScope, "npu": torchair_scope}
+
+
+def scope_maker(backend: str) -> MakeScope:
+    """Return what makes the scopes that ``backend`` compiles.
+
+    Raises:
+        PlanError: no such backend.
+    """
+    if backend not in _SCOPES:
+        raise PlanError(f"no scopes are made for the backend {backend!r}{nearest(backend, _SCOPES)}")
+    return _SCOPES[backend]
 
 
 class MarkedModel:

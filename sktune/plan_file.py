@@ -1,15 +1,15 @@
 """Plan files: a plan as YAML that people read and programs load, with the evidence for it.
 
-Version 1: ``version``, ``plan`` (scopes with first, last, options; options of the whole step), ``evidence`` (free,
-not read back).
+Version 1: ``version``, ``backend`` (whose scopes they are), ``plan`` (scopes with first, last, options; options of the
+whole step), ``evidence`` (free, not read back).
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from sktune.documents import Document, read_document
 from sktune.errors import PlanError, SpaceError
@@ -17,12 +17,19 @@ from sktune.plan import Option, Plan
 from sktune.superkernel_options import parse
 
 
+def _read(options: Any) -> Any:
+    try:
+        return parse(options) if isinstance(options, str) else options
+    except SpaceError as failure:
+        raise ValueError(str(failure)) from failure
+
+
 class _ScopeEntry(Document):
     first: str
     last: str
     label: str = ""
     """For readers; the label follows from first and last."""
-    options: dict[str, Option] | str = {}
+    options: Annotated[dict[str, Option], BeforeValidator(_read)] = {}
     """By name, or as ``super_kernel(label, options)`` takes them."""
 
 
@@ -35,30 +42,32 @@ class PlanFile(Document):
     """A plan file of version 1."""
 
     version: Literal[1]
+    backend: Literal["inductor", "npu"] = "inductor"
     plan: _PlanEntry
     evidence: dict[str, Any] = Field(default_factory=dict)
 
+    def to_plan(self) -> Plan:
+        """Return the plan alone."""
+        scopes = [{"first": s.first, "last": s.last, "options": s.options} for s in self.plan.scopes]
+        return Plan.from_dict({"scopes": scopes, "options": self.plan.options})
 
-def read_plan(path: Path) -> Plan:
-    """Read the plan in ``path``.
+
+def read_plan_file(path: Path) -> PlanFile:
+    """Read ``path``.
 
     Raises:
         PlanError: no plan file; one line with file, line and key.
     """
-    entry = read_document(path, PlanFile, PlanError).plan
-    try:
-        scopes = [{"first": s.first, "last": s.last, "options": _read(s.options)} for s in entry.scopes]
-    except SpaceError as failure:
-        raise PlanError(f"{path}: {failure}") from failure
-    return Plan.from_dict({"scopes": scopes, "options": entry.options})
+    return read_document(path, PlanFile, PlanError)
 
 
-def _read(options: Mapping[str, Option] | str) -> Mapping[str, Option]:
-    return parse(options) if isinstance(options, str) else options
+def read_plan(path: Path) -> Plan:
+    """Read the plan in ``path``; raises as ``read_plan_file`` does."""
+    return read_plan_file(path).to_plan()
 
 
-def write_plan(plan: Plan, evidence: Mapping[str, Any]) -> str:
-    """Return ``plan`` and its evidence as YAML."""
+def write_plan(plan: Plan, evidence: Mapping[str, Any], backend: str = "inductor") -> str:
+    """Return ``plan``, the backend that its scopes are for (``inductor`` or ``npu``), and its evidence as YAML."""
     scopes = [
         {
             "first": s.first,
@@ -69,6 +78,11 @@ def write_plan(plan: Plan, evidence: Mapping[str, Any]) -> str:
         for s in plan.scopes
     ]
     options = {"options": dict(plan.options)} if plan.options else {}
-    document = {"version": 1, "plan": {"scopes": scopes, **options}, "evidence": dict(evidence)}
+    document = {
+        "version": 1,
+        "backend": backend,
+        "plan": {"scopes": scopes, **options},
+        "evidence": dict(evidence),
+    }
     head = "# A plan for SuperKernel scopes, found by sktune. Apply it: sktune.apply(model, 'best_plan.yaml')\n"
     return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from sktune.backends.options import SUPERKERNEL_BACKENDS, step_options
 from sktune.errors import StudyError
 from sktune.outcome import Speedup
 from sktune.plan import Plan
@@ -33,7 +34,7 @@ def write(result: SearchResult, folder: Path) -> list[Path]:
     """
     files = {"trials.csv": trials_csv(result), "report.md": report_markdown(result)}
     if result.winner:
-        files[BEST_PLAN] = write_plan(result.winner.plan, evidence(result))
+        files[BEST_PLAN] = write_plan(result.winner.plan, evidence(result), _plan_backend(result))
     try:
         if not result.winner:
             (folder / BEST_PLAN).unlink(missing_ok=True)
@@ -140,7 +141,8 @@ def report_markdown(result: SearchResult) -> str:
             _ties(result),
         ]
     if result.winner:
-        parts += ["## The plan\n", _plan_table(result.winner.plan), _fusion(result), _APPLY]
+        plan = result.winner.plan
+        parts += ["## The plan\n", _plan_table(plan), _fusion(result), how_to_apply(plan, _plan_backend(result))]
     parts += ["## Trials\n", _trials_table(result), "## Made with\n", _fingerprint(result)]
     return "\n".join(part for part in parts if part)
 
@@ -152,14 +154,26 @@ _FINAL_NOTE = (
     "The best trials were measured again in turn, and the fastest of them once more, with the references, and verified "
     "again: these figures are the ones to quote. A trial's own figure flatters the best of many.\n"
 )
-_APPLY = """
-Apply it in Python, before the decode step is compiled:
 
-```python
-sktune.apply(model, "best_plan.yaml")
-step = torch.compile(decode_step, backend="sktune", fullgraph=True, dynamic=False)
-```
-"""
+
+def how_to_apply(plan: Plan, backend: str) -> str:
+    """Return the Python code with which a user compiles what a trial has compiled, as Markdown."""
+    code = ['sktune.apply(model, "best_plan.yaml")']
+    compiler = '"sktune"'
+    if backend == "npu":
+        options = step_options(backend, plan)
+        code.insert(0, "import torch_npu, torchair\n")
+        code += ["config = torchair.CompilerConfig()", 'config.mode = "max-autotune"']
+        code += [f"config.experimental_config.{name} = {value!r}" for name, value in options.items()]
+        compiler = "torchair.get_npu_backend(compiler_config=config)"
+    code.append(f"step = torch.compile(decode_step, backend={compiler}, fullgraph=True, dynamic=False)")
+    lines = "\n".join(code)
+    return f"\nApply it in Python, before the decode step is compiled:\n\n```python\n{lines}\n```\n"
+
+
+def _plan_backend(result: SearchResult) -> str:
+    """Return what the plan's scopes are for: a simulated plan is one for an NPU."""
+    return "npu" if result.facts.get("fingerprint", {}).get("backend") in SUPERKERNEL_BACKENDS else "inductor"
 
 
 def _time_spent(result: SearchResult) -> str:

@@ -1,6 +1,7 @@
 """One trial: a plan is compiled, verified against the baseline, and measured in turn with it."""
 
 import gc
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from sktune.latency import Budget, Contender
 from sktune.outcome import Outcome, Reason, Speedup
 from sktune.plan import Plan
 from sktune.targets.base import Target
+
+logger = logging.getLogger(__name__)
 
 Report = Callable[[str], None]
 """Told the stage that begins: ``compile``, ``verify``, ``measure``."""
@@ -101,10 +104,12 @@ class Judge:
         except CompileError as failure:
             if _ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(str(failure)) from failure
+            logger.info("the plan does not compile", exc_info=True)
             return Outcome(failure.reason, str(failure), seconds=seconds)
         except Exception as failure:
             if _ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(_describe(failure)) from failure
+            logger.info("a step fails", exc_info=True)
             if "verify" in seconds:
                 return Outcome(Reason.CRASHED, f"a step fails: {_describe(failure)}", seconds=seconds)
             return Outcome(Reason.COMPILE_FAILED, f"the first step fails: {_describe(failure)}", seconds=seconds)

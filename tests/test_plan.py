@@ -1,16 +1,20 @@
 """Plans are values: canonical, comparable, and the same in every process."""
 
+import importlib.util
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+import sktune
 from sktune.errors import PlanError
 from sktune.plan import MAX_LABEL_LENGTH, Plan, Scope
-from sktune.plan_file import read_plan, write_plan
+from sktune.plan_file import read_plan, read_plan_file, write_plan
 
 names = st.text(st.characters(categories=("L", "N"), include_characters="._"), min_size=1, max_size=30)
 options = st.dictionaries(names, st.booleans() | st.integers(-9, 9) | names, max_size=3)
@@ -74,6 +78,7 @@ def test_a_unit_belongs_to_one_scope() -> None:
         ),
         ("version: 2\nplan: {scopes: []}\n", "version"),
         ("version: 1\n", "'plan' is missing"),
+        ("version: 1\nbackend: gpu\nplan: {scopes: []}\n", "backend"),
         ("- 1\n", "mapping"),
         ("version: 1\nplan: [\n", "this is not YAML"),
         ("version: 1\nplan: !!python/object/apply:os.system [true]\n", "this is not YAML"),
@@ -87,3 +92,25 @@ def test_a_bad_plan_file_gets_one_line(tmp_path_factory: pytest.TempPathFactory,
         read_plan(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_plan_file_names_the_backend_of_its_scopes(tmp_path: Path) -> None:
+    """A plan for an NPU is not put on with Inductor's scopes; files from before the key was there are Inductor's."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(write_plan(Plan((Scope("a", "b"),)), {}, "npu"))
+    assert read_plan_file(path).backend == "npu"
+    path.write_text("version: 1\nplan: {scopes: []}\n")
+    assert read_plan_file(path).backend == "inductor"
+
+
+def test_a_backend_without_scopes_is_named() -> None:
+    """With the ones that there are."""
+    with pytest.raises(PlanError, match="backend 'nput'; did you mean 'npu'"):
+        sktune.apply(nn.Linear(1, 1), Plan(), "nput")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch_npu") is not None, reason="needs an environment without torch_npu")
+def test_scopes_of_torchair_need_torchair() -> None:
+    """One line that names the mend."""
+    with pytest.raises(PlanError, match=r"cannot be imported .*; install sktune\[npu\]"):
+        sktune.apply(nn.Sequential(nn.Linear(1, 1)), Plan((Scope("0", "0"),)), "npu")

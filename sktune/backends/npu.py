@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from sktune.backends.base import Compiled, CompileError, Step
-from sktune.backends.options import option_rules
+from sktune.backends.options import step_options
 from sktune.devices import import_torch_npu
 from sktune.errors import BackendError, SktuneError
 from sktune.fusion import RealisedFusion, describe, realised_fusion
@@ -73,6 +73,7 @@ class NpuBackend:
         except Exception as failure:
             marks.take_off()
             self._active = None
+            _close_scopes()
             raise CompileError(reason(failure)) from failure
         graphs = [read_ge_graph(path) for path in sorted(set(DUMPS.glob("*.txt")) - before)]
         fusion = _fusion(graphs, plan)
@@ -86,13 +87,10 @@ class NpuBackend:
 
     def configuration(self, plan: Plan) -> Any:
         """Return TorchAir's ``CompilerConfig`` for a plan."""
-        options = {**option_rules("npu").defaults, **dict(plan.options)}
         config = self._torchair.CompilerConfig()
         config.mode = "max-autotune"
-        experimental = config.experimental_config
-        experimental.frozen_parameter = options["frozen_parameter"]
-        experimental.tiling_schedule_optimize = options["tiling_schedule_optimize"]
-        experimental.topology_sorting_strategy = options["topology_sorting_strategy"]
+        for name, value in step_options("npu", plan).items():
+            setattr(config.experimental_config, name, value)
         DUMPS.mkdir(exist_ok=True)
         config.debug.graph_dump.type = "txt"
         config.debug.graph_dump.path = str(DUMPS)
@@ -130,11 +128,24 @@ def _with_code_of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reason(failure: BaseException) -> str:
-    """Return TorchAir's own reason in one line: the innermost cause's message, at most 400 characters."""
-    while failure.__cause__ is not None:
-        failure = failure.__cause__
-    lines = [line.strip() for line in str(failure).splitlines() if not _NOISE.match(line.strip())]
+    """Return TorchAir's own reason in one line: the innermost failure's message, at most 400 characters."""
+    # Dynamo keeps a backend's failure as an attribute; TorchAir's wrapper loses the text of some, not their context.
+    while inner := getattr(failure, "inner_exception", None) or failure.__cause__:
+        failure = inner
+    lines = _meaningful_lines(failure) or _meaningful_lines(failure.__context__)
     return f"{type(failure).__name__}: {lines[0][:400]}" if lines else type(failure).__name__
+
+
+def _meaningful_lines(failure: BaseException | None) -> list[str]:
+    return [line.strip() for line in str(failure or "").splitlines() if not _NOISE.match(line.strip())]
+
+
+def _close_scopes() -> None:
+    """Close what a failed conversion has left open: TorchAir would mark the next graph with it."""
+    from torchair.scope import _scope_attr
+
+    while _scope_attr.has_scope_attr():
+        _scope_attr.scope_exit()
 
 
 def _import_torchair() -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sktune import superkernel_options
 from sktune.errors import SpaceError, nearest
-from sktune.plan import Option
+from sktune.plan import Option, Plan
 from sktune.space import OptionRules
 from sktune.superkernel_options import SUPERKERNEL_OPTIONS
 
@@ -90,6 +90,13 @@ def option_rules(backend: str) -> OptionRules:
         return OptionRules(_defaults(INDUCTOR))
     defaults = {**superkernel_options.option_defaults(), **_defaults(TORCHAIR)}
     return OptionRules(defaults, frozenset(TORCHAIR), superkernel_options.normalise)
+
+
+def step_options(backend: str, plan: Plan) -> dict[str, Option]:
+    """Return every option of ``backend`` that holds for the whole step, with its value under ``plan``."""
+    rules = option_rules(backend)
+    values = {**rules.defaults, **dict(plan.options)}
+    return {name: values[name] for name in sorted(rules.of_step)}
 
 
 def option_defaults(backend: str) -> dict[str, Option]:

@@ -16,7 +16,8 @@ def pytest_report_header() -> list[str]:
         return ["TorchAir conformance: not in this environment; tests/conformance/make_env.py makes one"]
     return [
         f"TorchAir conformance: the true front end of torch_npu {importlib.metadata.version('torch_npu')}, no device",
-        "  covered: graph construction, scopes, options, numerics of the converted graph",
+        "  covered: graph construction, scopes, options, numerics of the converted graph; refusals; plan files applied",
+        "  left out: the engine; torch_npu is told that the device is an A3, TorchAir that CANN knows each operator",
         "  only a device can show: GE compile, fusion, timing",
     ]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import fx
 
 from sktune import verify
-from sktune.backends.npu import DUMPS, NpuBackend
+from sktune.backends.npu import NpuBackend
 from sktune.plan import Plan
 from sktune.presets import load_preset
 from sktune.search_loop import bind_space
@@ -23,7 +23,8 @@ from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load
 from sktune.tracing import trace_layout
 from tests.conformance import frontend
-from tests.conformance.marked import Marked, expected, read_dump
+from tests.conformance.frontend import newest_dump
+from tests.conformance.marked import Marked, expected
 
 SMALL = {
     "vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -65,12 +66,6 @@ class Conversion:
         assert found == expected(plan, self.baseline)
         assert {operator.label for operator in operators if operator.label} == {scope.label for scope in plan.scopes}
         assert verify.compare(self.target, compiled.step, self.recordings) is None
-
-
-def newest_dump() -> list[Marked]:
-    """Return the operators of the graph that was dumped last."""
-    newest = max(DUMPS.glob("*.txt"), key=lambda path: path.stat().st_mtime_ns)
-    return read_dump(newest.read_text())
 
 
 def convert(spec: TargetSpec, wanted: SpaceSpec) -> Conversion:
