@@ -29,6 +29,7 @@ def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
     if spec.backend == "npu":
         found |= {"torch_npu": package_version("torch_npu"), "cann": cann_version()}
     if spec.backend == "sim":
+        found["torch_npu"] = package_version("torch_npu")  # where it is installed, its graph is simulated
         found["constants"] = load_constants(Path(spec.constants) if spec.constants else ATLAS_A3).digest
     return found
 

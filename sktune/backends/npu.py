@@ -37,15 +37,25 @@ _NOISE = re.compile(r"^(Traceback|File |Set TORCH|You can|Use tlparse|from user 
 class NpuBackend:
     """Compiles plans of one target; see ``sktune.backends.base.Backend``.
 
+    Args:
+        target, layout, inputs: as for any backend.
+        dumps: folder for TorchAir's graph dumps.
+
     Raises:
         BackendError: torch_npu, CANN or an NPU is missing.
     """
 
     notes = ""
 
-    def __init__(self, target: Target, layout: Layout, inputs: Inputs) -> None:  # noqa: ARG002 - a backend's signature
+    def __init__(
+        self,
+        target: Target,
+        layout: Layout,  # noqa: ARG002 - a backend's signature
+        inputs: Inputs,
+        dumps: Path = DUMPS,
+    ) -> None:
         self._torchair = _import_torchair()
-        self._target, self._inputs = target, inputs
+        self._target, self._inputs, self._dumps = target, inputs, dumps
         self._snapshot = Snapshot(target.state)
         for tensor in target.state.values():
             # Frozen parameters and the KV cache keep their addresses (superkernel_facts.md, 4).
@@ -54,16 +64,34 @@ class NpuBackend:
 
     def compile(self, plan: Plan) -> Compiled:
         """See ``Backend.compile``."""
+        step, graphs = self._convert(plan, self.configuration(plan))
+        fusion = _fusion(graphs, plan)
+        return Compiled(
+            step, len(plan.scopes), 0, _digest(graphs), fusion=tuple(describe(fusion)), fusion_digest=fusion.digest
+        )
+
+    def graph_of(self, plan: Plan) -> GeGraph:
+        """Return the graph that TorchAir builds for GE, without GE: what was converted runs eagerly, once.
+
+        Raises:
+            CompileError: TorchAir does not convert the step.
+        """
+        config = self.configuration(plan)
+        config.debug.run_eagerly = True
+        _, graphs = self._convert(plan, config)
+        return _joined(graphs)
+
+    def _convert(self, plan: Plan, config: Any) -> tuple[Step, list[GeGraph]]:
         self._activate(None)
         try:
             marks = put_on(self._target.module, plan, torchair_scope)
         except SktuneError as failure:
             raise CompileError(str(failure)) from failure
         marks.suspend()
-        before = set(DUMPS.glob("*.txt"))
+        before = set(self._dumps.glob("*.txt"))
         compiled = torch.compile(
             _with_code_of_its_own(self._target.decode_step),
-            backend=self._torchair.get_npu_backend(compiler_config=self.configuration(plan)),
+            backend=self._torchair.get_npu_backend(compiler_config=config),
             dynamic=False,
             fullgraph=True,
         )
@@ -75,11 +103,7 @@ class NpuBackend:
             self._active = None
             _close_scopes()
             raise CompileError(reason(failure)) from failure
-        graphs = [read_ge_graph(path) for path in sorted(set(DUMPS.glob("*.txt")) - before)]
-        fusion = _fusion(graphs, plan)
-        return Compiled(
-            step, len(plan.scopes), 0, _digest(graphs), fusion=tuple(describe(fusion)), fusion_digest=fusion.digest
-        )
+        return step, [read_ge_graph(path) for path in sorted(set(self._dumps.glob("*.txt")) - before)]
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: the model uncompiled. The baseline is TorchAir's whole step in max-autotune."""
@@ -91,9 +115,9 @@ class NpuBackend:
         config.mode = "max-autotune"
         for name, value in step_options("npu", plan).items():
             setattr(config.experimental_config, name, value)
-        DUMPS.mkdir(exist_ok=True)
+        self._dumps.mkdir(exist_ok=True)
         config.debug.graph_dump.type = "txt"
-        config.debug.graph_dump.path = str(DUMPS)
+        config.debug.graph_dump.path = str(self._dumps)
         return config
 
     def _activate(self, marks: MarkedModel | None) -> None:
@@ -159,11 +183,14 @@ def _import_torchair() -> Any:
 
 def _fusion(graphs: Sequence[GeGraph], plan: Plan) -> RealisedFusion:
     """Return what the scopes became: what TorchAir marked, and what GE tells where its dumps and logs are kept."""
-    marked = GeGraph("step", tuple(operator for graph in graphs for operator in graph.operators))
     fused = [read_ge_graph(path) for path in _files("DUMP_GRAPH_PATH", ("*AfterSkGraph*", "*super_kernel_sub_graph*"))]
     labels = [scope.label for scope in plan.scopes]
     logs = _files("ASCEND_PROCESS_LOG_PATH", ("*.log",))
-    return realised_fusion(marked=marked, fused=fused, explanations=explain_files(logs, labels), labels=labels)
+    return realised_fusion(marked=_joined(graphs), fused=fused, explanations=explain_files(logs, labels), labels=labels)
+
+
+def _joined(graphs: Sequence[GeGraph]) -> GeGraph:
+    return GeGraph("step", tuple(operator for graph in graphs for operator in graph.operators))
 
 
 def _files(variable: str, patterns: Sequence[str]) -> list[Path]:

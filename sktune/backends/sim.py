@@ -1,23 +1,33 @@
 """The sim backend: a plan's latency on a simulated Atlas A3, and outputs that are computed on the CPU.
 
+The operators are those of the GE graph that TorchAir builds, where torch_npu is installed, else those of a traced step.
 It compiles nothing: the target's own step runs as it is, so outputs are equal by construction. On the device ``meta``
 there are shapes only, and nothing is verified.
 """
 
+import importlib.util
+import logging
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from sktune.backends.base import Compiled, CompileError, Step
+from sktune.backends.npu import NpuBackend
+from sktune.errors import BackendError
+from sktune.ge_graph import GeGraph
 from sktune.layout import Layout
 from sktune.plan import Plan
 from sktune.profiling.analysis import analyse
 from sktune.profiling.reading import read_profile
 from sktune.sim.constants import ATLAS_A3, load_constants
 from sktune.sim.deployment import deploy, deployment_notes
+from sktune.sim.ge import from_ge_graph, units_plan
 from sktune.sim.model import SimulatedFailure, StepModel
 from sktune.sim.operators import from_kernel_table
 from sktune.sim.trace import trace_operators
 from sktune.targets.base import Inputs, Target
+
+logger = logging.getLogger(__name__)
 
 
 class SimBackend:
@@ -33,7 +43,7 @@ class SimBackend:
         self,
         target: Target,
         layout: Layout,
-        inputs: Inputs,  # noqa: ARG002 - a backend's signature
+        inputs: Inputs,
         constants: str | None = None,
         profile: str | None = None,
     ) -> None:
@@ -44,6 +54,9 @@ class SimBackend:
             kernels = analyse(read_profile(Path(profile))).kernels
             operators = from_kernel_table(kernels, values, layout)
             self.notes = "simulated on a profile's measured kernels"
+        elif graph := _converted(target, layout, inputs):
+            operators = from_ge_graph(graph, layout, values)
+            self.notes = "simulated over TorchAir's GE graph"
         else:
             operators = trace_operators(target, layout, values)
             if any(parameter.is_meta for parameter in target.module.parameters()):
@@ -68,3 +81,15 @@ class SimBackend:
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: nothing else is simulated."""
         return {}
+
+
+def _converted(target: Target, layout: Layout, inputs: Inputs) -> GeGraph | None:
+    """Return the GE graph in which each unit is a scope; None where TorchAir is missing or refuses the step."""
+    if importlib.util.find_spec("torch_npu") is None or any(value.is_meta for value in target.module.parameters()):
+        return None
+    with TemporaryDirectory() as folder:
+        try:
+            return NpuBackend(target, layout, inputs, Path(folder)).graph_of(units_plan(layout))
+        except (BackendError, CompileError) as failure:
+            logger.warning("simulating a traced step, as TorchAir does not convert it: %s", failure)
+            return None

@@ -1,5 +1,6 @@
 """Targets over Hugging Face transformers' own causal language models."""
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, 
     require(spec.device)
     dtype = getattr(torch, spec.dtype)
     # TorchAir converts neither scaled_dot_product_attention of every device nor index_copy.
-    converts = spec.backend == "npu"
+    converts = spec.backend == "npu" or (spec.backend == "sim" and spec.device != META and _has_torchair())
     if spec.device == META and hasattr(config, "num_experts_per_tok"):
         # Shapes alone name no experts to gather: one grouped matmul over all of them stands for what is routed.
         experts = "grouped_mm"
@@ -119,6 +120,10 @@ def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, 
     short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[spec.dtype]
     description = f"{name}, hidden {config.hidden_size}, {short}, {origin}, batch {batch}, context {context}"
     return Target(model, decode_step, prefill, _tensors(cache), description)
+
+
+def _has_torchair() -> bool:
+    return importlib.util.find_spec("torch_npu") is not None
 
 
 def _model(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> nn.Module:
