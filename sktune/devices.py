@@ -8,6 +8,7 @@ import torch
 
 from sktune.errors import BackendError
 from sktune.latency import Device
+from sktune.superkernel_options import has_superkernel
 
 
 class Cpu:
@@ -89,8 +90,12 @@ def require(device: str) -> None:
     """Raise ``BackendError`` unless torch can put tensors on ``device`` (``cpu``, ``cuda``, ``npu``, ``meta``)."""
     if device == "cuda" and not torch.cuda.is_available():
         raise BackendError("torch sees no CUDA device; check nvidia-smi and that torch is a CUDA build")
-    if device == "npu" and not import_torch_npu().npu.is_available():
-        raise BackendError("torch_npu sees no NPU; it needs Atlas A3 or A2 with driver and CANN, see `sktune doctor`")
+    if device == "npu":
+        npu = import_torch_npu().npu
+        if not npu.is_available():
+            raise BackendError("torch_npu sees no NPU; it needs Atlas A3 or A2, driver and CANN, see `sktune doctor`")
+        if not has_superkernel(name := npu.get_device_name()):
+            raise BackendError(f"SuperKernel needs Atlas A3 or A2, this is {name!r}; plan for one with --backend sim")
 
 
 def import_torch_npu() -> Any:

@@ -5,7 +5,6 @@ torch_npu is looked at in a process of its own: without CANN its import fails, a
 
 import importlib.util
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,14 +14,14 @@ from enum import StrEnum
 from pathlib import Path
 
 from sktune.fingerprint import cann_version, device_name, package_version
+from sktune.superkernel_options import has_superkernel
 
-PRODUCTS = re.compile(r"910_93|910B|A2|A3", re.IGNORECASE)
-"""Chips whose SuperKernel TorchAir documents: Atlas A3 (910_93) and A2 (910B) (superkernel_facts.md, 1.4)."""
 PROBE_TIMEOUT_S = 300.0
 _PROBE = """
 import torch, torch_npu, torchair
 takes_none = dict(torchair.scope.super_kernel(None).attrs)["_super_kernel_scope"] is not None
-print(torch_npu.__version__, torch.npu.device_count(), takes_none)
+count = torch.npu.device_count()
+print(torch_npu.__version__, count, takes_none, torch.npu.get_device_name(0) if count else "-")
 """
 
 
@@ -97,8 +96,6 @@ def _chip() -> Finding:
     name = device_name("npu")
     if name == "no NPU":
         return Finding("npu", "NPU", State.MISSING, "npu-smi finds none", "run on Atlas A3 or A2, with its driver")
-    if not PRODUCTS.search(name):
-        return Finding("npu", "NPU", State.WRONG, name, "SuperKernel needs Atlas A3 or A2")
     return Finding("npu", "NPU", State.OK, name)
 
 
@@ -114,14 +111,20 @@ def _torch_npu() -> list[Finding]:
     if answer.returncode:
         lines = [line for line in answer.stderr.splitlines() if "Error" in line] or ["its import fails"]
         return [Finding("npu", "torch_npu", State.WRONG, lines[-1][:120], "install CANN and source its set_env.sh")]
-    version, count, takes_none = answer.stdout.split()[-3:]
+    version, count, takes_none, name = answer.stdout.split()[-4:]
     return [
         Finding("npu", "torch_npu", State.OK, version),
         _torchair(takes_none == "True"),
-        Finding("npu", "devices", State.OK, count)
-        if int(count)
-        else Finding("npu", "devices", State.MISSING, "torch.npu.device_count() is 0", "check npu-smi info"),
+        _devices(int(count), name),
     ]
+
+
+def _devices(count: int, name: str) -> Finding:
+    if not count:
+        return Finding("npu", "devices", State.MISSING, "torch_npu sees none", "check npu-smi info, and the driver")
+    if not has_superkernel(name):
+        return Finding("npu", "devices", State.WRONG, f"{count} x {name}", "SuperKernel needs Atlas A3 or A2")
+    return Finding("npu", "devices", State.OK, f"{count} x {name}")
 
 
 def _torchair(takes_none: bool) -> Finding:

@@ -149,6 +149,14 @@ _TABLE = (
 SUPERKERNEL_OPTIONS: Mapping[str, SuperKernelOption] = {option.name: option for option in _TABLE}
 
 
+def has_superkernel(device: str) -> bool:
+    """Return whether a device of this name (``torch.npu.get_device_name``) is an Atlas A3 or A2.
+
+    TorchAir documents SuperKernel for these (superkernel_facts.md, 1.4); their dies are called 910_93 and 910B.
+    """
+    return re.search(r"910_93|910B", device) is not None
+
+
 def option_defaults() -> dict[str, Option]:
     """Return what holds for each option where it is not given, ``""`` where it then does not act."""
     return {option.name: option.default for option in _TABLE}

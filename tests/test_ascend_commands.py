@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from sktune.doctor import State, examine, usable
+from sktune.superkernel_options import has_superkernel
 from tests import profiles
 from tests.test_cli import sktune_command
 
@@ -90,3 +91,11 @@ def test_calibrated_constants_are_what_the_simulation_takes(tmp_path: Path) -> N
     fitted = sktune_command(*words, "--study", "fitted", "--constants", "mine.yaml", folder=tmp_path)
     baselines = [json.loads(each.stdout.splitlines()[-1])["baseline_ms"] for each in (shipped, fitted)]
     assert baselines[1] > baselines[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "known"), [("Ascend910_9391", True), ("Ascend910B3", True), ("Ascend310P3", False), ("Ascend910A", False)]
+)
+def test_products_are_told_by_the_names_of_their_dies(name: str, known: bool) -> None:
+    """Atlas A3 and A2 have SuperKernel, earlier ones do not."""
+    assert has_superkernel(name) is known
