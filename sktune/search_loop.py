@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from sktune import report
-from sktune.backends import BACKENDS, DEVICES
+from sktune.backends import BACKENDS, DEVICES, FRESH_PROCESS
 from sktune.backends.options import SUPERKERNEL_BACKENDS, all_choices, check_searched, option_rules
 from sktune.errors import BackendError, BadInputError, InterruptedSearchError, SpaceError, nearest
 from sktune.fingerprint import fingerprint
@@ -26,7 +26,7 @@ from sktune.space import JOIN, NEW, SearchSpace, SpaceSpec, StartingPoint, bind
 from sktune.study import TuningStudy, folder_name, incumbent_first, locked, sqlite_url
 from sktune.supervisor import FinalRow, Supervisor
 from sktune.targets import TargetSpec, describe
-from sktune.verdict import MOST_QUALIFIERS
+from sktune.verdict import MOST_FINALISTS, MOST_QUALIFIERS
 
 logger = logging.getLogger(__name__)
 
@@ -269,7 +269,9 @@ class _Search:
 
     def _final(self, supervisor: Supervisor, stop: _Stop) -> None:
         self._stop_if_asked(stop)
-        qualifiers = incumbent_first(self._study.records())[:MOST_QUALIFIERS]
+        # Graphs on an NPU keep their memory: as few as possible in one process.
+        most = MOST_FINALISTS if self._spec.backend in FRESH_PROCESS else MOST_QUALIFIERS
+        qualifiers = incumbent_first(self._study.records())[:most]
         self._emit({"event": "final_started", "qualifiers": [record.number for record in qualifiers]})
         began = time.perf_counter()
         plans = [(str(record.number), record.judged_plan) for record in qualifiers]

@@ -137,8 +137,7 @@ class Supervisor:
         Raises:
             SktuneError: no worker can be started any more.
         """
-        if self._has_judged and self._spec.backend in FRESH_PROCESS:
-            self.stop()
+        self._refresh()
         self.open()
         self._has_judged = True
         return self._explained(self._judge(plan, log, report, known or {}), plan)
@@ -163,6 +162,11 @@ class Supervisor:
             return Outcome(Reason.CRASHED, f"the worker {failure} during {stage}", log=f"logs/{log}")
         raise BackendError("the worker ended its answer early; see its log")
 
+    def _refresh(self) -> None:
+        """End a worker that has judged a plan, where each plan needs a process of its own."""
+        if self._has_judged and self._spec.backend in FRESH_PROCESS:
+            self.stop()
+
     def _explained(self, outcome: Outcome, plan: Plan) -> Outcome:
         """Add to a failure what CANN's logs of this worker, and the trial's own, say about it."""
         if outcome.reason not in LOGGED or self._work is None:
@@ -182,6 +186,7 @@ class Supervisor:
         Raises:
             BackendError: the worker does not survive the comparison.
         """
+        self._refresh()
         self.open()
         entries = [[name, plan.to_dict()] for name, plan in plans]
         request = {"do": "final", "plans": entries, "references": references}

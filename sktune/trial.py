@@ -21,6 +21,7 @@ from sktune.latency import Budget, Contender
 from sktune.outcome import Outcome, Reason, Speedup
 from sktune.plan import Plan
 from sktune.targets.base import Target
+from sktune.verdict import MOST_FINALISTS
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,6 @@ Report = Callable[[str], None]
 
 QUALIFYING_BUDGET = Budget(halfwidth=0.015, seconds=5.0, least_rounds=40, rounds_at_once=20)
 FINAL_BUDGET = Budget(halfwidth=0.004, seconds=12.0, least_rounds=100, rounds_at_once=50, warm_up_rounds=10)
-MOST_FINALISTS = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from sktune.latency import compare
 from sktune.outcome import Speedup
 from sktune.plan import Plan
 
+MOST_FINALISTS = 5
 MOST_QUALIFIERS = 16
 """Trials, by their own figures, that are measured again to choose the finalists."""
 
