@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from sktune import report
+from sktune import profile_prior, report
 from sktune.backends import BACKENDS, DEVICES, FRESH_PROCESS
 from sktune.backends.options import SUPERKERNEL_BACKENDS, all_choices, check_searched, option_rules
 from sktune.errors import BackendError, BadInputError, InterruptedSearchError, SpaceError, nearest
@@ -22,7 +22,7 @@ from sktune.plan import Option, Plan
 from sktune.presets import Preset, load_space
 from sktune.result import SearchResult, result_of
 from sktune.samplers import sampler_factory
-from sktune.space import JOIN, NEW, SearchSpace, SpaceSpec, StartingPoint, bind
+from sktune.space import SearchSpace, SpaceSpec, bind
 from sktune.study import TuningStudy, folder_name, incumbent_first, locked, sqlite_url
 from sktune.supervisor import FinalRow, Supervisor
 from sktune.targets import TargetSpec, describe
@@ -179,7 +179,10 @@ class _Search:
         )
         self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
                     "seconds": dict(opened.seconds)})  # fmt: skip
-        self._study.queue(self._ordered(space))
+        points = space.starting_points
+        if self._request.profile:
+            points = profile_prior.ordered(points, self._request.profile)
+        self._study.queue(points)
         while (finished := self._study.finished()) < self._request.trials:
             self._stop_if_asked(stop)
             if finished >= space.size - 1 and self._is_exhausted(space):
@@ -188,20 +191,6 @@ class _Search:
             self._trial(supervisor, space, sampler)
         self._final(supervisor, stop)
         self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
-
-    def _ordered(self, space: SearchSpace) -> Sequence[StartingPoint]:
-        """Return the starting points, those that cover the most that scopes can save first, as far as is known."""
-        if self._request.profile is None:
-            return space.starting_points
-        from sktune.profiling.analysis import analyse  # pandas is slow to import
-        from sktune.profiling.reading import read_profile
-
-        promise = {unit.word: unit.promise_ms for unit in analyse(read_profile(self._request.profile)).units}
-
-        def covered_ms(point: StartingPoint) -> float:
-            return sum(promise.get(name, 0.0) for name, value in point.values.items() if value in (NEW, JOIN))
-
-        return sorted(space.starting_points, key=covered_ms, reverse=True)
 
     def _trial(self, supervisor: Supervisor, space: SearchSpace, sampler: Any) -> None:
         proposal = self._study.ask(space, sampler, self._request.sampler, self._request.seed)
@@ -326,9 +315,11 @@ def bind_space(wanted: SpaceSpec, layout: Layout, spec: TargetSpec) -> SearchSpa
 
 def space_spec(request: Request, preset: Preset | None) -> SpaceSpec:
     """Return the space that a request asks for: its file's, the preset's, or the default."""
-    if request.space is not None:
-        return load_space(request.space)
-    return preset.space if preset else SpaceSpec()
+    given = preset.space if preset else SpaceSpec()
+    space = load_space(request.space) if request.space else given
+    # The simulation knows no data caches.
+    is_npu = request.backend == "npu" or (request.backend is None and request.device == "npu")
+    return profile_prior.with_hot_types(space, request.profile) if request.profile and is_npu else space
 
 
 def check_space_options(spec: SpaceSpec) -> None:

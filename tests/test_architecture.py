@@ -27,7 +27,7 @@ ORDER = [
     "backends.npu", "backends.sim",
     "verify", "verdict", "trial", "fingerprint", "worker", "supervisor",
     "samplers", "samplers.distinct", "study", "result",
-    "report", "search_loop", "inspection", "calibrating", "doctor", "",
+    "report", "profile_prior", "search_loop", "inspection", "calibrating", "doctor", "",
     "agent", "view", "profile_view", "cli",
 ]  # fmt: skip
 

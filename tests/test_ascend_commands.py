@@ -8,8 +8,10 @@ import pytest
 import yaml
 
 from sktune.doctor import State, examine, usable
+from sktune.search_loop import Request, bind_space, check_space_options, space_spec
 from sktune.superkernel_options import has_superkernel
 from tests import profiles
+from tests.conftest import decoder_layout
 from tests.test_cli import sktune_command
 
 
@@ -99,3 +101,19 @@ def test_calibrated_constants_are_what_the_simulation_takes(tmp_path: Path) -> N
 def test_products_are_told_by_the_names_of_their_dies(name: str, known: bool) -> None:
     """Atlas A3 and A2 have SuperKernel, earlier ones do not."""
     assert has_superkernel(name) is known
+
+
+def test_a_profile_adds_the_hottest_operator_types_to_the_space(tmp_path: Path) -> None:
+    """The dcci options take operator types, which only a profile can tell; one that is not given stays out of plans."""
+    profile = profiles.write(tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek()))
+    request = Request("deepseek-v3", device="npu", profile=profile)
+    spec, preset = request.target()
+    wanted = space_spec(request, preset)
+    check_space_options(wanted)
+    space = bind_space(wanted, decoder_layout(("dense", "moe")), spec)
+    off, hottest, *_ = space.choices["dcci-disable-on-kernel"]
+    assert off == ""
+    assert str(hottest) in profile.read_text()
+    values = {**space.starting_points[0].values, "dcci-disable-on-kernel": hottest}
+    assert space.plan(space.starting_points[0].values).scopes[0].options == ()
+    assert space.plan(values).scopes[0].options == (("dcci-disable-on-kernel", hottest),)

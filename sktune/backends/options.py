@@ -79,6 +79,8 @@ def check_searched(backend: str, device: str, name: str, value: Option) -> None:
 
     Options that rescue a hang, probe or diagnose are sktune's own to set, or the user's in a plan.
     """
+    if value == "" and option_rules(backend).defaults.get(name) == "":
+        return  # not given, beside the values to try
     check_option(backend, device, name, value)
     if backend in SUPERKERNEL_BACKENDS and name not in TORCHAIR and SUPERKERNEL_OPTIONS[name].role != "searched":
         raise SpaceError(f"option {name} is for {SUPERKERNEL_OPTIONS[name].role}, not for a search; leave it out")

@@ -1,0 +1,48 @@
+"""What a profile of the baseline tells a search before its first trial: what to try first, and on which operators."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from sktune.plan import Option
+from sktune.profiling.analysis import Profile, analyse
+from sktune.profiling.reading import read_profile
+from sktune.space import JOIN, NEW, SpaceSpec, StartingPoint
+
+DCCI_OPTIONS = ("dcci-before-kernel-start", "dcci-disable-on-kernel")
+"""Options that take operator types: worth a trial on the hottest ones (superkernel_facts.md, 2.2)."""
+HOT_TYPES = 2
+
+
+@lru_cache(maxsize=1)
+def _analysed(path: Path) -> Profile:
+    return analyse(read_profile(path))
+
+
+def ordered(points: Sequence[StartingPoint], path: Path) -> tuple[StartingPoint, ...]:
+    """Return the starting points, those that cover the most of what scopes can save first.
+
+    Raises:
+        ProfileError: the file at ``path`` is no profile.
+    """
+    promise = {unit.word: unit.promise_ms for unit in _analysed(path).units}
+
+    def covered_ms(point: StartingPoint) -> float:
+        return sum(promise.get(name, 0.0) for name, value in point.values.items() if value in (NEW, JOIN))
+
+    return tuple(sorted(points, key=covered_ms, reverse=True))
+
+
+def with_hot_types(space: SpaceSpec, path: Path) -> SpaceSpec:
+    """Return the space with the dcci options of the npu backend on the types that take most of the step.
+
+    Raises:
+        ProfileError: the file at ``path`` is no profile.
+    """
+    profile = _analysed(path)
+    kernels = profile.kernels[~profile.kernels["is_communication"] & ~profile.kernels["is_superkernel"]]
+    hot = [row.type for row in profile.top if row.type in set(kernels["type"])][:HOT_TYPES]
+    given = space.options.get("npu", {}).get("npu", {})
+    lists: dict[str, list[Option]] = {name: ["", *hot] for name in DCCI_OPTIONS if hot and name not in given}
+    options = {**space.options, "npu": {**space.options.get("npu", {}), "npu": {**given, **lists}}}
+    return space.model_copy(update={"options": options})
