@@ -7,7 +7,7 @@ lookup. This module knows neither torch nor a device.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sktune.errors import PlanError
@@ -20,13 +20,19 @@ MAX_LABEL_LENGTH = 255  # GE and aclskScopeBegin both refuse longer names (super
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The units ``first`` to ``last``, both included and named as modules, and their options."""
+    """The units ``first`` to ``last``, both included and named as modules, and their options.
+
+    ``name`` is a label of the user's own; it makes no other scope.
+    """
 
     first: str
     last: str
     options: Options = ()
+    name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
+        if len(self.name) > MAX_LABEL_LENGTH:
+            raise PlanError(f"a label has at most {MAX_LABEL_LENGTH} characters, got {len(self.name)}; shorten it")
         if not self.first or not self.last:
             raise PlanError(
                 f"a scope names its first and last unit, got {self.first!r} to {self.last!r}; "
@@ -40,7 +46,7 @@ class Scope:
 
         GE groups operators by label: two scopes that share one would be compiled as one scope.
         """
-        label = self.first if self.first == self.last else f"{self.first}..{self.last}"
+        label = self.name or (self.first if self.first == self.last else f"{self.first}..{self.last}")
         if len(label) <= MAX_LABEL_LENGTH:
             return label
         digest = hashlib.sha256(label.encode()).hexdigest()[:16]
@@ -64,6 +70,10 @@ class Plan:
         if len(edges) != len(set(edges)):
             twice = next(edge for edge in edges if edges.count(edge) > 1)
             raise PlanError(f"unit {twice!r} belongs to two scopes; end the first scope before it")
+        labels = [scope.label for scope in self.scopes]
+        if len(labels) != len(set(labels)):
+            twice = next(label for label in labels if labels.count(label) > 1)
+            raise PlanError(f"two scopes have the label {twice!r}, and would be one; give each a label of its own")
 
     @property
     def is_baseline(self) -> bool:
@@ -83,14 +93,21 @@ class Plan:
     @property
     def digest(self) -> str:
         """64 hexadecimal digits; equal for equal plans, in every process."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        unnamed = replace(self, scopes=tuple(replace(scope, name="") for scope in self.scopes))
+        text = json.dumps(unnamed.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for YAML and JSON."""
         return {
             "scopes": [
-                {"first": scope.first, "last": scope.last, "options": dict(scope.options)} for scope in self.scopes
+                {
+                    "first": scope.first,
+                    "last": scope.last,
+                    "options": dict(scope.options),
+                    **({"label": scope.name} if scope.name else {}),
+                }
+                for scope in self.scopes
             ],
             **({"options": dict(self.options)} if self.options else {}),
         }
@@ -115,12 +132,15 @@ def _list(data: Any, key: str) -> list[Any]:
 def _scope(item: Any) -> Scope:
     if not isinstance(item, Mapping):
         raise PlanError(f"a scope is a mapping of first, last and options, got {item!r}; see docs/plan.md")
-    if unknown := set(item) - {"first", "last", "options"}:
-        raise PlanError(f"a scope has no key {min(unknown)!r}; it has first, last and options")
+    if unknown := set(item) - {"first", "last", "options", "label"}:
+        raise PlanError(f"a scope has no key {min(unknown)!r}; it has first, last, options and label")
     first, last = item.get("first"), item.get("last")
     if not isinstance(first, str) or not isinstance(last, str):
         raise PlanError(f"first and last of a scope name units, got {first!r} and {last!r}; give module paths")
-    return Scope(first, last, _options(item.get("options") or {}, "a scope"))
+    label = item.get("label") or ""
+    if not isinstance(label, str):
+        raise PlanError(f"the label of a scope is a word, got {label!r}; leave it out for one made of first and last")
+    return Scope(first, last, _options(item.get("options") or {}, "a scope"), label)
 
 
 def _options(options: Any, owner: str) -> Options:

@@ -28,7 +28,7 @@ class _ScopeEntry(Document):
     first: str
     last: str
     label: str = ""
-    """For readers; the label follows from first and last."""
+    """What the scope is called in graphs and profiles; without one it follows from first and last."""
     options: Annotated[dict[str, Option], BeforeValidator(_read)] = {}
     """By name, or as ``super_kernel(label, options)`` takes them."""
 
@@ -48,7 +48,7 @@ class PlanFile(Document):
 
     def to_plan(self) -> Plan:
         """Return the plan alone."""
-        scopes = [{"first": s.first, "last": s.last, "options": s.options} for s in self.plan.scopes]
+        scopes = [{"first": s.first, "last": s.last, "options": s.options, "label": s.label} for s in self.plan.scopes]
         return Plan.from_dict({"scopes": scopes, "options": self.plan.options})
 
 

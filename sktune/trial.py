@@ -122,6 +122,10 @@ class Judge:
             compiled = self._backend.compile(plan)
         if (twin := known.get(compiled.fusion_digest)) is not None:
             return Outcome(same_as=twin, seconds=seconds, fusion_digest=compiled.fusion_digest)
+        if compiled.fusion_digest and compiled.fusion_digest == self._baseline.fusion_digest:
+            return Outcome(
+                Reason.SLOWER, "its scopes hold no operator: the same kernels as the baseline", seconds=seconds
+            )
         report("verify")
         self._device.reset_peak_memory()
         with _timed(seconds, "verify"):

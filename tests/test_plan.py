@@ -114,3 +114,20 @@ def test_scopes_of_torchair_need_torchair() -> None:
     """One line that names the mend."""
     with pytest.raises(PlanError, match=r"cannot be imported .*; install sktune\[npu\]"):
         sktune.apply(nn.Sequential(nn.Linear(1, 1)), Plan((Scope("0", "0"),)), "npu")
+
+
+def test_a_label_of_the_users_own_makes_no_other_plan(tmp_path: Path) -> None:
+    """It is kept through files and processes, but equal plans stay equal."""
+    named, plain = Plan((Scope("a", "b", (), "sp1"),)), Plan((Scope("a", "b"),))
+    assert named == plain
+    assert named.digest == plain.digest
+    assert Plan.from_dict(named.to_dict()).scopes[0].label == "sp1"
+    path = tmp_path / "plan.yaml"
+    path.write_text(write_plan(named, {}))
+    assert read_plan(path).scopes[0].label == "sp1"
+
+
+def test_two_scopes_cannot_share_a_label() -> None:
+    """GE would compile them as one scope."""
+    with pytest.raises(PlanError, match="label 'sp1'"):
+        Plan((Scope("a", "a", (), "sp1"), Scope("b", "b", (), "sp1")))

@@ -17,7 +17,7 @@ def pytest_report_header() -> list[str]:
     return [
         f"TorchAir conformance: the true front end of torch_npu {importlib.metadata.version('torch_npu')}, no device",
         "  covered: graph construction, scopes, options, numerics of the converted graph; refusals; plan files applied",
-        "  left out: the engine; torch_npu is told that the device is an A3, TorchAir that CANN knows each operator",
+        "  left out: the engine; for the documentation's example, an Atlas A3 is said to be there",
         "  only a device can show: GE compile, fusion, timing",
     ]
 

@@ -1,9 +1,7 @@
 """TorchAir without a device: the front end is its own, up to the GE graph; the engine behind it is left out.
 
-Importing this module replaces the engine's initialisation, the one part of TorchAir that needs a device. Two questions
-that converters ask outside of TorchAir are answered as an Atlas A3 with a new CANN would answer: the device's name,
-and whether CANN knows an operator. The npu backend sets TorchAir's own ``debug.run_eagerly``: what runs is the FX graph
-that was converted, on the CPU.
+Importing this module replaces the engine's initialisation, the one part of TorchAir that needs a device, and has the
+npu backend set TorchAir's own ``debug.run_eagerly``: what runs is the FX graph that was converted, on the CPU.
 """
 
 from collections.abc import Iterator
@@ -11,10 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import torch_npu
+import torch_npu  # noqa: F401 - torchair can be imported after it
 import torchair._ge_concrete_graph.fx2ge_converter as converter
 from torch import fx
-from torchair.core import _torchair
 from torchair.ge._ge_graph import get_default_ge_graph
 from torchair.npu_fx_compiler import _NpuGraphConverter
 
@@ -26,8 +23,6 @@ from sktune.targets.loading import load
 from tests.conformance.marked import Marked, read_dump
 
 converter.initialize_graph_engine = lambda *arguments, **options: None
-torch_npu.npu.get_device_name = lambda *arguments: "Ascend910_9391"  # a die of an Atlas A3
-_torchair.check_cann_compat = lambda *arguments: ""  # no complaint
 _configuration = NpuBackend.configuration
 
 

@@ -9,7 +9,9 @@ import pytest
 import torch
 import torch_npu
 import torchair
+from torchair.core import _torchair
 
+import sktune
 from sktune import Plan, Scope
 from sktune.backends.npu import NpuBackend
 from sktune.layout import Layout
@@ -18,7 +20,8 @@ from sktune.targets.base import Target, decode_inputs
 from sktune.tracing import trace_layout
 from tests.conformance.frontend import newest_dump
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+sys.path.insert(0, str(EXAMPLES))
 import quant_matmul_swiglu as example
 
 OPERATORS = ["QuantBatchMatmulV3", "DequantSwigluQuant"]
@@ -39,6 +42,13 @@ class ModelSuperKernel(torch.nn.Module):
         return activated, hidden
 
 
+@pytest.fixture(autouse=True)
+def an_atlas_a3_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two questions that the converters of these operators ask outside of TorchAir: device's name, CANN's support."""
+    monkeypatch.setattr(torch_npu.npu, "get_device_name", lambda *arguments: "Ascend910_9391")
+    monkeypatch.setattr(_torchair, "check_cann_compat", lambda *arguments: "")
+
+
 @pytest.fixture
 def backend() -> tuple[Target, Layout, NpuBackend]:
     """Return the example, as a search gets it."""
@@ -55,6 +65,19 @@ def test_the_documented_scope_marks_its_two_operators(backend: tuple[Target, Lay
     compiler = torchair.get_npu_backend(compiler_config=backend[2].configuration(Plan()))
     step: Callable[..., Any] = torch.compile(ModelSuperKernel(), backend=compiler, dynamic=False, fullgraph=True)
     step(tokens, weight, scale, None, None, token_scale, weight_scale)
+    assert [(operator.type, operator.label, operator.options) for operator in newest_dump()] == [
+        (name, "sp1", "") for name in OPERATORS
+    ]
+
+
+def test_the_examples_plan_carries_the_documented_label(backend: tuple[Target, Layout, NpuBackend]) -> None:
+    """Applied from its file, the plan marks the example's graph as the documentation does."""
+    target, _, npu = backend
+    marks = sktune.apply(target.module, EXAMPLES / "quant_matmul_swiglu.yaml")
+    compiler = torchair.get_npu_backend(compiler_config=npu.configuration(Plan()))
+    step: Callable[..., Any] = torch.compile(target.decode_step, backend=compiler, dynamic=False, fullgraph=True)
+    step(*decode_inputs(target, 0, 1)[0])
+    marks.take_off()
     assert [(operator.type, operator.label, operator.options) for operator in newest_dump()] == [
         (name, "sp1", "") for name in OPERATORS
     ]
