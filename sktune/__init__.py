@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sktune.errors import SktuneError
+from sktune.errors import BadInputError, SktuneError, nearest
 from sktune.plan import Plan, Scope
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ def search(
     """
     from sktune.search_loop import Request, run
 
+    known = Request.__dataclass_fields__
+    if unknown := options.keys() - known:
+        raise BadInputError(f"a search has no option {min(unknown)!r}{nearest(min(unknown), known)}")
     return run(Request(model, trials, **options), listener)
 
 
@@ -60,12 +63,14 @@ def apply(module: "nn.Module", plan: Plan | Path | str, backend: str | None = No
     Raises:
         PlanError: the file is no plan, or the plan does not fit the module.
     """
+    from sktune.backends.options import check_step_options
     from sktune.marks import put_on, scope_maker
     from sktune.plan_file import read_plan_file
 
     if not isinstance(plan, Plan):
         file = read_plan_file(Path(plan))
         plan, backend = file.to_plan(), backend or file.backend
+    check_step_options(backend or "inductor", plan)
     return put_on(module, plan, scope_maker(backend or "inductor"))
 
 

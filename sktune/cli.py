@@ -15,6 +15,7 @@ from rich.table import Table
 from sktune import report as reports
 from sktune.agent import print_event
 from sktune.errors import BadInputError, InterruptedSearchError, SktuneError
+from sktune.fingerprint import package_version
 from sktune.result import SearchResult, result_of
 from sktune.search_loop import Request, run
 from sktune.study import TuningStudy, folder_name, sqlite_url
@@ -39,7 +40,9 @@ Storage = Annotated[str | None, typer.Option(help="URL of an Optuna storage; sql
 Json = Annotated[
     bool, typer.Option("--json", help="JSON lines on standard output; everything for people on standard error.")
 ]
-Scale = Annotated[str | None, typer.Option(help="tiny, small or full; by default tiny on CPU, small on CUDA.")]
+Scale = Annotated[
+    str | None, typer.Option(help="tiny, small or full; by default tiny on CPU and simulated, small on CUDA and NPU.")
+]
 Space = Annotated[Path | None, typer.Option(help="A YAML file with a search space of your own.")]
 Weights = Annotated[
     Path | None, typer.Option(help="A checkpoint in Hugging Face format (safetensors); random weights by default.")
@@ -57,6 +60,19 @@ Profile = Annotated[
     typer.Option(help="A profile of the baseline: it orders the starting points; sim takes its kernels' times."),
 ]
 Seed = Annotated[int, typer.Option(help="Of weights, inputs and proposals.")]
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(package_version("sktune"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True)] = False,
+) -> None:
+    """Find the scopes that make a model's decode step fastest, while every output bit stays the same."""
 
 
 @app.command()
@@ -247,10 +263,7 @@ def calibrate(
         table.add_row(*map(escape, row))
     Console(stderr=json).print(table)
     if json:
-        rows = [
-            dict(zip(("constant", "before", "after", "standard_error", "note"), row, strict=True))
-            for row in fitted.rows()
-        ]
+        rows = [asdict(row) for row in fitted.fitted]
         print_event({"event": "calibrate_finished", "constants": str(out), "fitted": rows})
 
 
@@ -270,7 +283,9 @@ def main() -> None:
     except SktuneError as failure:
         _fail(str(failure), failure.exit_code)
     except typer.TyperException as failure:
-        _fail(failure.format_message(), BadInputError.exit_code)
+        if message := failure.format_message():  # without a word, help was shown
+            _fail(message, BadInputError.exit_code)
+        sys.exit(BadInputError.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         _fail("stopped; the same command goes on", 1, "")
 

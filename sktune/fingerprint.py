@@ -22,7 +22,9 @@ def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
         "transformers": package_version("transformers"),
         "python": platform.python_version(),
         "backend": spec.backend,
-        "device": device_name(spec.device),
+        "device": "simulated Atlas A3, one die" if spec.backend == "sim" else device_name(spec.device),
+        # Spelt out, so that a difference can be mended; the model's digest holds them, too.
+        **{name: str(getattr(spec, name)) for name in ("scale", "dtype", "batch", "context", "seed")},
         "model": f"{spec.name} {spec.fingerprint()[:16]}",
         "space": space_digest,
     }

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field
 from sktune.documents import Document, read_document
 from sktune.errors import PlanError, SpaceError
 from sktune.plan import Option, Plan
-from sktune.superkernel_options import parse
+from sktune.superkernel_options import check_options, parse
 
 
 def _read(options: Any) -> Any:
@@ -52,16 +52,26 @@ class PlanFile(Document):
         return Plan.from_dict({"scopes": scopes, "options": self.plan.options})
 
 
-def read_plan_file(path: Path) -> PlanFile:
+def read_plan_file(path: Path | str) -> PlanFile:
     """Read ``path``.
 
     Raises:
         PlanError: no plan file; one line with file, line and key.
     """
-    return read_document(path, PlanFile, PlanError)
+    file = read_document(Path(path), PlanFile, PlanError)
+    try:
+        _check_options(file)
+    except SpaceError as failure:
+        raise PlanError(f"{path}: {failure}") from failure
+    return file
 
 
-def read_plan(path: Path) -> Plan:
+def _check_options(file: PlanFile) -> None:
+    for scope in file.plan.scopes if file.backend == "npu" else ():
+        check_options(scope.options)
+
+
+def read_plan(path: Path | str) -> Plan:
     """Read the plan in ``path``; raises as ``read_plan_file`` does."""
     return read_plan_file(path).to_plan()
 

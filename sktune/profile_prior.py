@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from sktune.errors import ProfileError
 from sktune.plan import Option
 from sktune.profiling.analysis import Profile, analyse
 from sktune.profiling.reading import read_profile
@@ -17,6 +18,13 @@ HOT_TYPES = 2
 @lru_cache(maxsize=1)
 def _analysed(path: Path) -> Profile:
     return analyse(read_profile(path))
+
+
+def check(path: Path, backend: str) -> None:
+    """Raise ``ProfileError`` unless the file at ``path`` is a profile, for the simulation one of an NPU."""
+    source = _analysed(path).source
+    if backend == "sim" and source in ("gpu_trace", "cpu_trace"):
+        raise ProfileError(f"{path} is a {source.replace('_', ' ')}; the simulation needs a profile of an NPU")
 
 
 def ordered(points: Sequence[StartingPoint], path: Path) -> tuple[StartingPoint, ...]:

@@ -59,11 +59,11 @@ def evidence(result: SearchResult) -> dict[str, Any]:
         "baseline_ms": round(winner.speedup.baseline_ms, 4),
         "latency_ms": round(winner.speedup.latency_ms, 4),
         "speedup": round(winner.speedup.ratio, 4),
-        "ci95": [round(bound, 4) for bound in winner.speedup.ci95],
+        "ci95": None if result.is_simulated else [round(bound, 4) for bound in winner.speedup.ci95],
         "rounds": winner.speedup.rounds,
         **({"simulated": True} if result.is_simulated else {}),
         "bit_identical": True if result.is_verified else None,
-        "verified": VERIFIED if result.is_verified else "not done: the model has shapes only",
+        "verified": VERIFIED if result.is_verified else "not done: the figures are simulated",
         "code_digest": next(row.code_digest for row in result.final if row.name == str(winner.number)),
         "tied_trials": [tie.number for tie in result.verdict.ties] if result.verdict else [],
         "fingerprint": dict(result.facts.get("fingerprint", {})),
@@ -72,15 +72,16 @@ def evidence(result: SearchResult) -> dict[str, Any]:
 
 def trials_csv(result: SearchResult) -> str:
     """Return one row for each trial: outcome, figures, parameters."""
-    rows = [_row(record) for record in result.trials]
+    rows = [_row(record, result.is_simulated) for record in result.trials]
     table: str = pd.DataFrame(rows).to_csv(index=False)
     return table
 
 
-def _row(record: TrialRecord) -> dict[str, Any]:
+def _row(record: TrialRecord, is_simulated: bool) -> dict[str, Any]:
     outcome = record.outcome
     assert outcome is not None
     speedup = outcome.speedup
+    low, high = speedup.ci95 if speedup and not is_simulated else (None, None)
     return {
         "trial": record.number,
         "origin": record.origin,
@@ -89,8 +90,9 @@ def _row(record: TrialRecord) -> dict[str, Any]:
         "latency_ms": speedup.latency_ms if speedup else None,
         "baseline_ms": speedup.baseline_ms if speedup else None,
         "speedup": speedup.ratio if speedup else None,
-        "ci95_low": speedup.ci95[0] if speedup else None,
-        "ci95_high": speedup.ci95[1] if speedup else None,
+        "ci95_low": low,
+        "ci95_high": high,
+        "simulated": is_simulated,
         "scopes": len(record.plan.scopes),
         "detail": outcome.detail,
         **{f"{stage}_s": round(outcome.seconds.get(stage, 0.0), 3) for stage in ("compile", "verify", "measure")},
@@ -111,10 +113,8 @@ def verdict_line(result: SearchResult) -> str:
     if winner is None:
         return "No scope: no plan beats the baseline with confidence. Keep the model as it is."
     if result.is_simulated:
-        verified = "every bit is the same, computed on the CPU" if result.is_verified else "verification was not done"
-        return (
-            f"Trial {winner.number} is {winner.speedup.ratio:.3f} times as fast as the baseline, simulated; {verified}."
-        )
+        ratio = f"{winner.speedup.ratio:.3f} times as fast as the baseline"
+        return f"Trial {winner.number} is {ratio}, simulated; verification was not done."
     low, high = winner.speedup.ci95
     return (
         f"Trial {winner.number} is {winner.speedup.ratio:.3f} times as fast as the baseline "
@@ -148,7 +148,9 @@ def report_markdown(result: SearchResult) -> str:
 
 
 SIMULATED = (
-    "All figures are simulated: a model of Atlas A3 computed them (docs/sim.md). Measure before you rely on them.\n"
+    "All figures are simulated: a model of Atlas A3 computed them (docs/sim.md). Its dispatch gap, heads and barriers "
+    "are assumptions until `sktune calibrate` fits them to a profile, and gains grow with them. Measure before you "
+    "rely on any.\n"
 )
 _FINAL_NOTE = (
     "The best trials were measured again in turn, and the fastest of them once more, with the references, and verified "
@@ -181,6 +183,10 @@ def _time_spent(result: SearchResult) -> str:
     return f"Time: {whole:.0f} s, of which the final comparison {final:.0f} s."
 
 
+def _interval(speedup: Speedup, is_simulated: bool) -> str:
+    return "simulated" if is_simulated else f"{speedup.ci95[0]:.3f} to {speedup.ci95[1]:.3f}"
+
+
 def final_rows(result: SearchResult) -> list[tuple[str, str, str, str, str]]:
     """Return name, latency, speedup, interval and bits of each row of the final comparison."""
     return [_final_row(result, row) for row in result.final]
@@ -193,10 +199,7 @@ def _final_row(result: SearchResult, row: FinalRow) -> tuple[str, str, str, str,
     bits = "differ" if row.speedup and row.bit_identical is False else row.verdict
     if row.speedup is None:
         return name, "-", "-", "-", bits
-    low, high = row.speedup.ci95
-    if result.is_simulated:
-        return name, f"{row.speedup.latency_ms:.3f}", f"{row.speedup.ratio:.3f}", "simulated", bits
-    interval = "-" if row.name == "baseline" else f"{low:.3f} to {high:.3f}"
+    interval = "-" if row.name == "baseline" else _interval(row.speedup, result.is_simulated)
     return name, f"{row.speedup.latency_ms:.3f}", f"{row.speedup.ratio:.3f}", interval, bits
 
 
@@ -238,7 +241,7 @@ def _trials_table(result: SearchResult) -> str:
         assert outcome is not None
         told = "complete" if outcome.is_complete else f"{outcome.reason}: {outcome.detail}"
         ratio = f"{outcome.speedup.ratio:.3f}" if outcome.speedup else ""
-        interval = f"{outcome.speedup.ci95[0]:.3f} to {outcome.speedup.ci95[1]:.3f}" if outcome.speedup else ""
+        interval = _interval(outcome.speedup, result.is_simulated) if outcome.speedup else ""
         cells = (str(record.number), record.origin, str(len(record.plan.scopes)), told, ratio, interval)
         lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
     return "\n".join(lines) + "\n"

@@ -78,11 +78,12 @@ class SearchResult:
             "pruned": self.pruned(),
             "baseline_ms": self.baseline_ms,
             "best_ms": winner.speedup.latency_ms if winner else None,
-            "speedup": winner.speedup.ratio if winner else 1.0,
-            "ci95": list(winner.speedup.ci95) if winner else None,
+            "speedup": winner.speedup.ratio if winner else (1.0 if self.verdict else None),
+            "ci95": list(winner.speedup.ci95) if winner and not self.is_simulated else None,
             # A plan that is known not to be never gets here, and the baseline is itself.
-            "bit_identical": True if self.is_verified else None,
+            "bit_identical": True if self.verdict and self.is_verified else None,
             **({"simulated": True} if self.is_simulated else {}),
+            **({} if self.verdict else {"finished": False}),
             "plan": str(self.folder / BEST_PLAN) if winner else None,
         }
 

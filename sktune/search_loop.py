@@ -100,7 +100,8 @@ class Request:
         if backend == "sim" and self.scale not in (None, "tiny"):
             device = "meta"  # shapes only
         if device not in DEVICES[backend]:
-            raise BadInputError(f"--backend {backend} runs on {' or '.join(DEVICES[backend])}, not on {device}")
+            possible = " or ".join(name for name in DEVICES[backend] if name != "meta")
+            raise BadInputError(f"--backend {backend} runs on {possible}, not on {device}")
         return describe(
             self.model, scale=self.scale, weights=self.weights, seed=self.seed, dtype=self.dtype, backend=backend,
             device=device, batch=self.batch, context=self.context, constants=self.constants,
@@ -128,6 +129,9 @@ def run(request: Request, listener: Listener = lambda event: None) -> SearchResu
     spec, preset = request.target()
     wanted = space_spec(request, preset)
     check_space_options(wanted)
+    made_with = fingerprint(spec, wanted)
+    if request.profile:
+        profile_prior.check(request.profile, spec.backend)
     name = request.study or f"{spec.name}-{spec.backend}-{spec.device}"
     folder = request.runs / folder_name(name)
     sampler = sampler_factory(request.sampler)
@@ -136,7 +140,6 @@ def run(request: Request, listener: Listener = lambda event: None) -> SearchResu
         if not supervisor.has_run:
             supervisor.start()  # its imports take as long as making a database
         study = TuningStudy.open(name, request.storage or sqlite_url(folder.resolve()), create=True)
-        made_with = fingerprint(spec, wanted)
         study.check_fingerprint(made_with)
         search = _Search(request, spec, wanted, study, folder, made_with, listener)
         is_complete = study.finished() >= request.trials or study.facts.get("exhausted", False)
@@ -204,9 +207,10 @@ class _Search:
         if outcome is None:
             outcome = self._judged(supervisor, proposal.plan, number)
         self._study.tell(proposal, outcome, self._value(outcome))
+        is_simulated = self._spec.backend == "sim"
         self._emit({"event": "trial_finished", "trial": number, "origin": proposal.origin,
                     "scopes": len(proposal.plan.scopes), "known": proposal.known is not None,
-                    "simulated": self._spec.backend == "sim", **_told(outcome)})  # fmt: skip
+                    "simulated": is_simulated, **_told(outcome, is_simulated)})  # fmt: skip
 
     def _judged(self, supervisor: Supervisor, plan: Plan, number: int) -> Outcome:
         records = [record for record in self._study.records() if record.outcome and record.outcome.fusion_digest]
@@ -261,7 +265,8 @@ class _Search:
         # Graphs on an NPU keep their memory: as few as possible in one process.
         most = MOST_FINALISTS if self._spec.backend in FRESH_PROCESS else MOST_QUALIFIERS
         qualifiers = incumbent_first(self._study.records())[:most]
-        self._emit({"event": "final_started", "qualifiers": [record.number for record in qualifiers]})
+        numbers = [record.number for record in qualifiers]
+        self._emit({"event": "final_started", "simulated": self._spec.backend == "sim", "qualifiers": numbers})
         began = time.perf_counter()
         plans = [(str(record.number), record.judged_plan) for record in qualifiers]
 
@@ -324,6 +329,8 @@ def space_spec(request: Request, preset: Preset | None) -> SpaceSpec:
 
 def check_space_options(spec: SpaceSpec) -> None:
     """Raise ``SpaceError`` unless every option that the space lists, for whatever backend, can be searched."""
+    if "sim" in (*spec.options, *spec.backend_starting_points):
+        raise SpaceError("the simulation takes what the space lists for npu; list options of sim there")
     for backend in (*spec.options, *spec.backend_starting_points):
         if backend not in BACKENDS:
             raise SpaceError(f"the space names the backend {backend!r}{nearest(backend, BACKENDS)}")
@@ -340,7 +347,7 @@ def check_space_options(spec: SpaceSpec) -> None:
                     check_searched(backend, device, name, value)
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
+def _told(outcome: Outcome, is_simulated: bool) -> dict[str, Any]:
     values = outcome.to_dict()
     speedup = values.pop("speedup") or {}
     return {
@@ -350,7 +357,7 @@ def _told(outcome: Outcome) -> dict[str, Any]:
         "latency_ms": speedup.get("latency_ms"),
         "baseline_ms": speedup.get("baseline_ms"),
         "speedup": speedup.get("ratio"),
-        "ci95": speedup.get("ci95"),
+        "ci95": None if is_simulated else speedup.get("ci95"),
         "seconds": values["seconds"],
         "regions": outcome.regions,
         "reused": outcome.reused,

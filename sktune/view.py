@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sktune.report import final_rows, verdict_line
-from sktune.result import SearchResult
+from sktune.result import BEST_PLAN, SearchResult
 
 Event = dict[str, Any]
 LAST_TRIALS = 8
@@ -23,11 +23,16 @@ def describe_trial(event: Event) -> str:
     took = sum(event["seconds"].values())
     head = f"trial {event['trial']:>3}  {event['scopes']:>3} scopes  {took:5.1f} s  "
     if event["state"] == "complete":
-        low, high = event["ci95"]
-        doubt = "simulated" if event["simulated"] else f"[{low:.3f}, {high:.3f}]"
+        doubt = "simulated" if event["simulated"] else "[{:.3f}, {:.3f}]".format(*event["ci95"])
         return f"{head}{event['latency_ms']:.3f} ms, {event['speedup']:.3f}x {doubt}  {event['origin']}"
     seen = " (known)" if event["known"] else ""
     return f"{head}pruned: {event['reason']}{seen}, {event['detail'][:150]}  {event['origin']}"
+
+
+def describe_final(event: Event) -> str:
+    """Return what is compared at the end, in one line."""
+    others = "" if event["simulated"] else " and what there is without sktune, in turn"
+    return f"final comparison: the best plans, the baseline{others}"
 
 
 class PlainView:
@@ -54,7 +59,7 @@ class PlainView:
         elif kind == "space_exhausted":
             self._write(f"all {event['plans']} plans of the space were tried")
         elif kind == "final_started":
-            self._write("final comparison: the best plans, the baseline and what there is without sktune, in turn")
+            self._write(describe_final(event))
 
 
 class LiveView:
@@ -91,7 +96,7 @@ class LiveView:
             if event["state"] == "complete" and event["speedup"] > self._best_ratio:
                 self._best_ratio, self._best = event["speedup"], describe_trial(event)
         elif kind == "final_started":
-            self._status = "final comparison: the best plans, the baseline and what there is without sktune, in turn"
+            self._status = describe_final(event)
 
     def _render(self) -> RenderableType:
         spent = time.monotonic() - self._began
@@ -125,5 +130,6 @@ def result_table(result: SearchResult) -> RenderableType:
     if result.verdict and result.verdict.ties:
         ties = ", ".join(str(tie.number) for tie in result.verdict.ties)
         lines.append(f"Cannot be told apart from it, and are not simpler: trials {ties}")
-    lines.append(f"Files: {result.folder}/report.md, trials.csv" + (", best_plan.yaml" if result.winner else ""))
+    files = [name for name in ("report.md", "trials.csv", BEST_PLAN) if (result.folder / name).exists()]
+    lines.append(f"Files in {result.folder}: {', '.join(files) or 'none yet; `sktune report` writes them'}")
     return Group(*([table] if result.final else []), *(Text(line) for line in lines))

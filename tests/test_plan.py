@@ -131,3 +131,20 @@ def test_two_scopes_cannot_share_a_label() -> None:
     """GE would compile them as one scope."""
     with pytest.raises(PlanError, match="label 'sp1'"):
         Plan((Scope("a", "a", (), "sp1"), Scope("b", "b", (), "sp1")))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("backend: npu\nplan: {scopes: [{first: a, last: a, options: {stream-funsion: 1}}]}", "'stream-fusion'"),
+        ("backend: npu\nplan: {scopes: [{first: a, last: a, options: 'a=b:c'}]}", "no option 'a'"),
+        ("plan: {scopes: [], options: {topology_sorting_strategy: DFS}}", "belong to the backend npu"),
+        ("backend: npu\nplan: {scopes: [], options: {topology_sorting_strategi: DFS}}", "'topology_sorting_strategy'"),
+    ],
+)
+def test_options_of_a_plan_file_are_checked_when_it_is_applied(tmp_path: Path, text: str, message: str) -> None:
+    """Nothing is dropped in silence, and nothing waits for the compiler."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(f"version: 1\n{text}\n")
+    with pytest.raises(PlanError, match=message):
+        sktune.apply(nn.Sequential(nn.Linear(2, 2)), str(path))

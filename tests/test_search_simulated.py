@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 import sktune
-from sktune.errors import BadInputError, SimulationError, StudyError
+from sktune.errors import BadInputError, SimulationError, SpaceError, StudyError
 from sktune.inspection import inspect_model
 from sktune.search_loop import Request
 from sktune.sim.constants import ATLAS_A3
@@ -40,7 +40,8 @@ def test_the_published_model_is_planned_without_weights(
     assert result.winner.speedup.ratio >= max(points)
     assert events[-1]["bit_identical"] is None
     assert events[-1]["simulated"] is True
-    assert all(event["simulated"] for event in events if event["event"] == "trial_finished")
+    trials = [event for event in events if event["event"] == "trial_finished"]
+    assert all(event["simulated"] and event["ci95"] is None for event in trials)
 
 
 @pytest.mark.slow
@@ -61,6 +62,8 @@ def test_every_file_says_simulated(planned: tuple[sktune.SearchResult, list[dict
     report = (result.folder / "report.md").read_text()
     assert "simulated" in report.splitlines()[2]
     assert "verification was not done" in report
+    assert " to " not in report.partition("## Trials")[2].partition("## Made with")[0].replace("attention to", "")
+    assert "simulated Atlas A3" in report
     evidence = yaml.safe_load((result.folder / "best_plan.yaml").read_text())["evidence"]
     assert evidence["simulated"] is True
     assert evidence["bit_identical"] is None
@@ -104,7 +107,9 @@ def test_a_hang_is_rescued_once_with_feed_sync_all(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_profile_orders_the_starting_points(tmp_path: Path) -> None:
     """What covers the most that scopes can save is tried first."""
-    profile = profiles.write(tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek()))
+    profile = profiles.write(
+        tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek(dense=1, moe=3))
+    )
     plain = search(tmp_path / "runs", scale="tiny", study="plain", trials=6)
     ordered = sktune.search(
         "deepseek-v3", backend="sim", scale="tiny", trials=6, runs=tmp_path / "runs", study="ordered", profile=profile
@@ -128,3 +133,34 @@ def test_an_unknown_constant_is_named_with_the_nearest(tmp_path: Path) -> None:
     constants.write_text(ATLAS_A3.read_text().replace("dispatch_gap_us", "dispatch_gab_us"))
     with pytest.raises(SimulationError, match="dispatch_gap_us"):
         sktune.search("llama", backend="sim", constants=constants, runs=tmp_path / "runs")
+
+
+@pytest.mark.slow
+def test_a_small_model_is_not_verified_either(tmp_path: Path) -> None:
+    """The simulation runs the model's own step whatever the plan: comparing its bits would prove nothing."""
+    result = search(tmp_path / "runs", scale="tiny", trials=2)
+    assert result.summary()["bit_identical"] is None
+    assert result.final[0].verdict == "not verified: simulated"
+
+
+@pytest.mark.slow
+def test_a_profile_of_another_model_is_refused(tmp_path: Path) -> None:
+    """Six layers are not four."""
+    kernels = profiles.kernel_details(profiles.deepseek(dense=2, moe=4))
+    profile = profiles.write(tmp_path / "kernel_details.csv", kernels)
+    with pytest.raises(SimulationError, match="has 6 layers and the model 4"):
+        search(tmp_path / "runs", scale="tiny", profile=profile)
+
+
+def test_options_of_sim_are_those_of_npu(tmp_path: Path) -> None:
+    """A space that lists them twice would be read once."""
+    space = tmp_path / "space.yaml"
+    space.write_text("version: 1\nspace:\n  options: {sim: {cpu: {early-start: [0]}}}\n")
+    with pytest.raises(SpaceError, match="list options of sim there"):
+        search(tmp_path / "runs", space=space)
+
+
+def test_an_option_that_no_search_has_is_named_with_the_nearest() -> None:
+    """A misspelt keyword is bad input, not a TypeError."""
+    with pytest.raises(BadInputError, match="did you mean 'trials'"):
+        sktune.search("llama", trial=3)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sktune import superkernel_options
-from sktune.errors import SpaceError, nearest
+from sktune.errors import PlanError, SpaceError, nearest
 from sktune.plan import Option, Plan
 from sktune.space import OptionRules
 from sktune.superkernel_options import SUPERKERNEL_OPTIONS
@@ -92,6 +92,17 @@ def option_rules(backend: str) -> OptionRules:
         return OptionRules(_defaults(INDUCTOR))
     defaults = {**superkernel_options.option_defaults(), **_defaults(TORCHAIR)}
     return OptionRules(defaults, frozenset(TORCHAIR), superkernel_options.normalise)
+
+
+def check_step_options(backend: str, plan: Plan) -> None:
+    """Raise ``PlanError`` unless the plan's options of the whole step are options of ``backend``."""
+    for name, value in plan.options:
+        if backend == "inductor":
+            raise PlanError(f"options of the whole step belong to the backend npu, got {name!r}; leave it out")
+        if name not in TORCHAIR:
+            raise PlanError(f"{backend} has no option {name!r} of the whole step{nearest(name, TORCHAIR)}")
+        if value not in TORCHAIR[name].values:
+            raise PlanError(f"option {name} is one of {list(TORCHAIR[name].values)}, got {value!r}")
 
 
 def step_options(backend: str, plan: Plan) -> dict[str, Option]:

@@ -79,6 +79,10 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
                 raise CompileError(f"scope {mark.label!r} is entered twice in one step; give each scope its own label")
             starts[mark.label] = (position, mark.options)
         else:
+            if mark.label not in starts:
+                raise CompileError(
+                    f"scope {mark.label!r} ends before it begins; name the unit that runs first as first"
+                )
             start, options = starts[mark.label]
             spans[mark.label] = Span(mark.label, start, position, tuple(sorted(options.items())))
     if unclosed := starts.keys() - spans.keys():

@@ -1,8 +1,8 @@
-"""The sim backend: a plan's latency on a simulated Atlas A3, and outputs that are computed on the CPU.
+"""The sim backend: a plan's latency on a simulated Atlas A3.
 
 The operators are those of the GE graph that TorchAir builds, where torch_npu is installed, else those of a traced step.
-It compiles nothing: the target's own step runs as it is, so outputs are equal by construction. On the device ``meta``
-there are shapes only, and nothing is verified.
+It compiles nothing: the target's own step is run as it is, on the CPU or on shapes alone (device ``meta``), so there is
+nothing to verify.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from sktune.backends.base import Compiled, CompileError, Step
 from sktune.backends.npu import NpuBackend
-from sktune.errors import BackendError
+from sktune.errors import BackendError, SimulationError
 from sktune.ge_graph import GeGraph
 from sktune.layout import Layout
 from sktune.plan import Plan
@@ -51,8 +51,13 @@ class SimBackend:
         self._step = Step(target.decode_step)
         self.notes = "simulated"
         if profile:
-            kernels = analyse(read_profile(Path(profile))).kernels
-            operators = from_kernel_table(kernels, values, layout)
+            found = analyse(read_profile(Path(profile)))
+            if len(found.layer_kinds) != len(layout.layers):
+                raise SimulationError(
+                    f"the profile has {len(found.layer_kinds)} layers and the model {len(layout.layers)}; "
+                    "give a profile of this model, or leave it out"
+                )
+            operators = from_kernel_table(found.kernels, values, layout)
             self.notes = "simulated on a profile's measured kernels"
         elif graph := _converted(target, layout, inputs):
             operators = from_ge_graph(graph, layout, values)

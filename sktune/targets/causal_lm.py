@@ -84,6 +84,10 @@ def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, 
     # TorchAir converts neither scaled_dot_product_attention of every device nor index_copy.
     converts = spec.backend == "npu" or (spec.backend == "sim" and spec.device != META and _has_torchair())
     if spec.device == META and hasattr(config, "num_experts_per_tok"):
+        if dtype != torch.bfloat16:
+            raise TargetError(
+                f"shapes of routed experts are known in bfloat16 only, got {spec.dtype}; leave out --dtype"
+            )
         # Shapes alone name no experts to gather: one grouped matmul over all of them stands for what is routed.
         experts = "grouped_mm"
     config._attn_implementation = "eager" if converts else "sdpa"  # noqa: SLF001 - transformers' documented switch
