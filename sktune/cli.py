@@ -221,6 +221,28 @@ def profile(
 
 
 @app.command()
+def fusion(
+    graph: Annotated[Path, typer.Argument(help="TorchAir's dump of the graph, type txt or pbtxt: what is marked.")],
+    fused: Annotated[
+        list[Path], typer.Option(help="GE's dumps: AfterSkGraph and super_kernel_sub_graph; may be repeated.")
+    ] = [],  # noqa: B006 - typer's way
+    profile: Annotated[Path | None, typer.Option(help="A profile of the step with its scopes.")] = None,
+    log: Annotated[list[Path], typer.Option(help="CANN's plog; may be repeated.")] = [],  # noqa: B006
+    json: Json = False,
+) -> None:
+    """Show what the scopes of a plan became: SuperKernels, splits, and what was left out."""
+    from sktune.fusion import describe
+    from sktune.profiling.report import fusion_of_files
+
+    found = fusion_of_files(graph, fused, profile, log)
+    console = Console(stderr=json)
+    for line in describe(found):
+        console.print(escape(line), highlight=False, soft_wrap=True)
+    if json:
+        print_event({"event": "fusion_finished", "digest": found.digest, **asdict(found)})
+
+
+@app.command()
 def doctor(json: Json = False) -> None:
     """Show what this machine has of what sktune needs, and how to get the rest."""
     from sktune.doctor import State, examine, usable

@@ -24,12 +24,14 @@ class Unit:
         key: its name inside its layer, e.g. ``self_attn``; outside of layers the last part of the path.
         layer: index among the decoder layers, or None outside of them.
         time_share: its share of the eager step's time, 0 to 1.
+        place: where the model's own code puts it: a stream, a limit of cores; units of one scope share their place.
     """
 
     name: str
     key: str
     layer: int | None = None
     time_share: float = 0.0
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class Layout:
     def digest(self) -> str:
         """Identity of the structure; time shares do not enter it."""
         text = repr([(unit.name, unit.key, unit.layer) for unit in self.units] + list(self.layers))
+        if places := [unit.place for unit in self.units if unit.place]:
+            text += repr(places)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def check(self, plan: Plan) -> None:
@@ -77,6 +81,12 @@ class Layout:
                 raise PlanError(
                     f"scope {scope.label!r} overlaps the scope before it; "
                     f"start it after {self.units[end].name!r}, and list scopes in execution order"
+                )
+            places = {unit.place for unit in self.units[first : last + 1]}
+            if len(places) > 1:
+                raise PlanError(
+                    f"scope {scope.label!r} reaches over a change of stream or cores ({' to '.join(sorted(places))}); "
+                    "end it before"
                 )
             end = last
 

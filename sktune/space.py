@@ -165,13 +165,16 @@ class SearchSpace:
         """Return the layout as runs of units that share a layer, or lie outside of layers."""
         segments: list[Segment] = []
         previous: int | str | None = "start"
+        place = self.layout.units[0].place
         for unit in self.layout.units:
             if unit.layer == previous:
                 last = segments[-1]
-                segments[-1] = Segment(last.template, last.length + 1, last.is_layer)
+                breaks = last.breaks | ({last.length} if unit.place != place else set())
+                segments[-1] = replace(last, length=last.length + 1, breaks=breaks)
             else:
-                segments.append(Segment(self._template(unit, len(segments)), 1, unit.layer is not None))
-            previous = unit.layer
+                breaks = frozenset({0} if unit.place != place else ())
+                segments.append(Segment(self._template(unit, len(segments)), 1, unit.layer is not None, breaks))
+            previous, place = unit.layer, unit.place
         return segments
 
     def _template(self, unit: Unit, position: int) -> str:
@@ -203,6 +206,8 @@ def _limit(value: Option) -> float:
 
 
 def _fits(run: list[Unit], unit: Unit, limit: float) -> bool:
+    if run[-1].place != unit.place:
+        return False
     layers = {member.layer for member in run} - {None}
     return unit.layer is None or unit.layer in layers or len(layers) < limit
 

@@ -14,11 +14,13 @@ class Segment:
         template: segments of one template share all their choices.
         length: number of units, at least 1.
         is_layer: whether it counts against the limit of layers in one scope.
+        breaks: the units, counted from 0, that no scope of the unit before may continue into.
     """
 
     template: str
     length: int
     is_layer: bool
+    breaks: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def count_groupings(segments: Sequence[Segment], limits: Sequence[float]) -> int
     templates = {segment.template: segment for segment in segments}
     if len(templates) == len(segments):
         return _count_untied(segments, max(limits))
-    shapes = {name: _shapes(segment.length) for name, segment in templates.items()}
+    shapes = {name: _shapes(segment.length, segment.breaks) for name, segment in templates.items()}
     total = 0
     for combination in product(*(shapes[name].items() for name in templates)):
         chosen = dict(zip(templates, (shape for shape, _ in combination), strict=True))
@@ -50,22 +52,22 @@ def count_groupings(segments: Sequence[Segment], limits: Sequence[float]) -> int
     return total
 
 
-def _shapes(length: int) -> dict[_Shape, int]:
+def _shapes(length: int, breaks: frozenset[int]) -> dict[_Shape, int]:
     """Return the number of groupings inside a segment of ``length`` units, by shape."""
     counts = {_Shape(True, True, True): 1, _Shape(False, False, False): 1}
-    for _ in range(length - 1):
+    for unit in range(1, length):
         grown: dict[_Shape, int] = {}
         for shape, count in counts.items():
-            for following in _followers(shape):
+            for following in _followers(shape, can_join=unit not in breaks):
                 grown[following] = grown.get(following, 0) + count
         counts = grown
     return counts
 
 
-def _followers(shape: _Shape) -> Iterator[_Shape]:
+def _followers(shape: _Shape, *, can_join: bool) -> Iterator[_Shape]:
     yield _Shape(shape.starts_in, False, False)  # out
     yield _Shape(shape.starts_in, True, False)  # new
-    if shape.ends_in:  # join; after a unit that is out it would be new again
+    if shape.ends_in and can_join:  # join; after a unit that is out it would be new again
         yield _Shape(shape.starts_in, True, shape.unbroken)
 
 
@@ -87,7 +89,8 @@ def _crossed(
     is_open = False
     for segment in segments:
         shape = shapes[segment.template]
-        crosses = segment.template in joining and is_open and (not segment.is_layer or layers < limit)
+        may_cross = is_open and 0 not in segment.breaks and (not segment.is_layer or layers < limit)
+        crosses = segment.template in joining and may_cross
         crossed.append(crosses)
         carried = layers if crosses and shape.unbroken else 0
         layers = carried + segment.is_layer
@@ -101,8 +104,9 @@ def _count_untied(segments: Sequence[Segment], limit: float) -> int:
     for segment in segments:
         grown: dict[tuple[bool, int], int] = {}
         for (is_open, layers), ways in states.items():
-            for shape, count in _shapes(segment.length).items():
-                can_cross = shape.starts_in and is_open and (not segment.is_layer or layers < limit)
+            for shape, count in _shapes(segment.length, segment.breaks).items():
+                may_cross = is_open and 0 not in segment.breaks and (not segment.is_layer or layers < limit)
+                can_cross = shape.starts_in and may_cross
                 for crosses in {False, can_cross}:
                     carried = layers if crosses and shape.unbroken else 0
                     state = (shape.ends_in, carried + segment.is_layer if shape.ends_in else 0)

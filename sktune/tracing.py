@@ -6,11 +6,14 @@ the parameters. Layers whose trees are equal in names, classes and shapes are of
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sktune.devices import device_of
 from sktune.errors import SpaceError, TargetError, nearest
@@ -20,6 +23,8 @@ from sktune.targets.base import Snapshot, Target, decode_inputs
 
 TIMED_STEPS = 9
 _EXPERT_WORDS = ("expert", "moe")
+_PLACES = ("_user_stream_label", "_op_aicore_num", "_op_vectorcore_num")
+"""Attributes that TorchAir's ``npu_stream_switch`` and ``limit_core_num`` give to operators."""
 
 
 def trace_layout(target: Target, spec: SpaceSpec) -> Layout:
@@ -33,28 +38,53 @@ def trace_layout(target: Target, spec: SpaceSpec) -> Layout:
     """
     inputs = decode_inputs(target, 0, 1)[0]
     snapshot = Snapshot(target.state)
-    calls = _record_calls(target, inputs)
+    calls, places = _record_calls(target, inputs)
     snapshot.restore()
     modules = dict(target.module.named_modules())
     layers = _find_layers(modules, calls)
     units = _choose_units(modules, calls, layers, spec)
     shares = _time_shares(target, inputs, snapshot, [unit.name for unit in units])
-    timed = tuple(Unit(unit.name, unit.key, unit.layer, shares[unit.name]) for unit in units)
-    return Layout(timed, _name_kinds(modules, layers, units))
+    timed = tuple(replace(unit, time_share=shares[unit.name], place=places[unit.name]) for unit in units)
+    return Layout(timed, _name_kinds(modules, layers, timed))
 
 
-def _record_calls(target: Target, inputs: Sequence[Any]) -> list[str]:
-    """Return the paths of the modules that ran exactly once, in the order in which they began."""
+class _Places(TorchDispatchMode):
+    """Follows TorchAir's scopes in the model's own code: streams and limits of cores, where no scope may cross."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._open: list[str] = []
+
+    @property
+    def now(self) -> str:
+        """What is open at the moment; empty outside of all."""
+        return ", ".join(filter(None, self._open))
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        """Run the operator, and take note where it is a scope's border."""
+        if str(function) == "air.scope_enter.default":
+            told = [f"{name}={value}" for name, value in zip(*arguments[:2], strict=True) if name in _PLACES]
+            self._open.append(" ".join(told))
+        elif str(function) == "air.scope_exit.default" and self._open:
+            self._open.pop()
+        return function(*arguments, **(options or {}))
+
+
+def _record_calls(target: Target, inputs: Sequence[Any]) -> tuple[list[str], dict[str, str]]:
+    """Return the paths of the modules that ran exactly once, in the order in which they began, and their places."""
     begun: list[str] = []
+    places: dict[str, str] = {}
+    borders = _Places()
     handles = []
     for name, module in target.module.named_modules():
 
         def begin(_module: nn.Module, _arguments: Any, name: str = name) -> None:
             begun.append(name)
+            places[name] = borders.now
 
         handles.append(module.register_forward_pre_hook(begin))
     try:
-        with torch.no_grad():
+        with torch.no_grad(), borders:
             target.decode_step(*inputs)
     except Exception as failure:
         raise TargetError(
@@ -67,7 +97,7 @@ def _record_calls(target: Target, inputs: Sequence[Any]) -> list[str]:
     once = [name for name in begun if counts[name] == 1]
     if not [name for name in once if name]:
         raise TargetError("the decode step runs no submodule of the target's module; give the tree that it runs")
-    return once
+    return once, places
 
 
 def _one_line(failure: BaseException) -> str:
@@ -199,7 +229,9 @@ def _name_kinds(modules: Mapping[str, nn.Module], layers: Sequence[str], units: 
     taken: dict[str, int] = {}
     named = []
     for index, path in enumerate(layers):
-        structure = _structure(modules[path], [unit.key for unit in units if unit.layer == index])
+        inside = [unit for unit in units if unit.layer == index]
+        moves = [unit.place != before.place for before, unit in pairwise(inside)]
+        structure = (*_structure(modules[path], [unit.key for unit in inside]), tuple(moves))
         if structure not in names:
             word = _kind_word(modules[path])
             taken[word] = taken.get(word, 0) + 1

@@ -117,3 +117,23 @@ def test_a_profile_adds_the_hottest_operator_types_to_the_space(tmp_path: Path) 
     values = {**space.starting_points[0].values, "dcci-disable-on-kernel": hottest}
     assert space.plan(space.starting_points[0].values).scopes[0].options == ()
     assert space.plan(values).scopes[0].options == (("dcci-disable-on-kernel", hottest),)
+
+
+def test_what_the_scopes_became_is_told_from_dump_and_profile(tmp_path: Path) -> None:
+    """TorchAir's dump says what was marked; the profile, that two SuperKernels were formed and what stayed outside."""
+    dump = DATA / "torchair_scope.txt"
+    done = sktune_command("fusion", str(dump), "--json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    event = json.loads(done.stdout.splitlines()[-1])
+    (scope,) = event["scopes"]
+    assert scope["marked"]
+    assert "what was fused is not known" in done.stderr
+    first, last = scope["marked"][0]["operator"], scope["marked"][-1]["operator"]
+    kernels = [
+        profiles.Kernel("SuperKernel", 0, 9, "MIX_AIC", step=1, name=f"sk_{scope['label']}_start_{first}_end_{last}")
+    ]
+    profile = profiles.write(tmp_path / "kernel_details.csv", profiles.kernel_details(kernels))
+    done = sktune_command("fusion", str(dump), "--profile", str(profile), folder=tmp_path)
+    assert "1 SuperKernel (" in done.stdout
+    missing = sktune_command("fusion", "nothing.txt", folder=tmp_path)
+    assert (missing.returncode, len(missing.stderr.strip().splitlines())) == (2, 1)

@@ -1,6 +1,7 @@
 """Search spaces: every point is a legal, canonical plan, and the size is exact."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sktune.backends.options import all_choices, option_rules
-from sktune.errors import SpaceError
-from sktune.layout import Layout
-from sktune.plan import Plan
+from sktune.errors import PlanError, SpaceError
+from sktune.layout import Layout, Unit
+from sktune.plan import Plan, Scope
 from sktune.presets import load_preset, preset_names
 from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, OptionRules, SearchSpace, SpaceSpec, bind
 from tests.conftest import CHILDREN, decoder_layout
@@ -82,11 +83,27 @@ def test_options_of_absent_scopes_do_not_exist() -> None:
     assert space.plan(values_of(space, dense__mlp=NEW, fast=True)).scopes[0].options == (("fast", True),)
 
 
+def on_streams(layout: Layout, moved: set[tuple[str, str]], outside: str) -> Layout:
+    """Return the layout with some units of a kind on another stream, and what is outside of layers at ``outside``."""
+
+    def place(unit: Unit) -> str:
+        if unit.layer is None:
+            return outside
+        return "side" if (layout.layers[unit.layer].kind, unit.key) in moved else ""
+
+    return replace(layout, units=tuple(replace(unit, place=place(unit)) for unit in layout.units))
+
+
 small_layouts = st.builds(
-    decoder_layout,
-    st.lists(st.sampled_from(["dense", "moe"]), min_size=1, max_size=4).map(tuple),
-    st.sampled_from([("a",), ("a", "b")]),
-    st.booleans(),
+    on_streams,
+    st.builds(
+        decoder_layout,
+        st.lists(st.sampled_from(["dense", "moe"]), min_size=1, max_size=4).map(tuple),
+        st.sampled_from([("a",), ("a", "b")]),
+        st.booleans(),
+    ),
+    st.sets(st.sampled_from([("dense", "a"), ("dense", "b"), ("moe", "a"), ("moe", "b")]), max_size=2),
+    st.sampled_from(["", "side"]),
 )
 
 
@@ -95,7 +112,7 @@ small_layouts = st.builds(
     st.booleans(),
     st.lists(st.sampled_from([1, 2, 3, "all"]), min_size=1, max_size=3, unique=True),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_the_size_equals_enumeration(layout: Layout, untied: bool, limits: list[Any]) -> None:
     """The count is that of distinct plans, and every point is a legal one."""
     space = space_over(layout, untied=untied, layers_per_scope=limits)
@@ -219,3 +236,17 @@ def test_options_that_do_not_act_make_no_other_plan() -> None:
     )  # fmt: skip
     points = [dict(zip(few.choices, values, strict=True)) for values in itertools.product(*few.choices.values())]
     assert few.size == len({few.plan(point) for point in points}) == 2 + 2 * 4
+
+
+def test_no_scope_reaches_over_a_change_of_stream() -> None:
+    """What the model's own code runs elsewhere is a scope of its own: a SuperKernel is launched on one set of cores."""
+    layout = on_streams(decoder_layout(("moe", "moe")), {("moe", "mlp")}, "")
+    plan = space_over(layout).plan(values_of(space_over(layout), **dict.fromkeys(inside("moe"), JOIN)))
+    assert all(scope.first == scope.last for scope in plan.scopes if scope.last.endswith("mlp"))
+    with pytest.raises(PlanError, match="change of stream or cores"):
+        layout.check(Plan((Scope("model.layers.0.self_attn", "model.layers.0.mlp"),)))
+
+
+def inside(kind: str) -> list[str]:
+    """Return the parameters of a kind's units, dots written as two underscores."""
+    return [f"{kind}__{child}" for child in CHILDREN]

@@ -1,8 +1,13 @@
 """``sktune profile`` as a function: read, analyse, compare, draw."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sktune.errors import BadInputError
+from sktune.fusion import RealisedFusion, realised_fusion
+from sktune.ge_graph import read_ge_graph
+from sktune.plog import explain_files
 from sktune.profiling import timeline
 from sktune.profiling.analysis import Profile, analyse
 from sktune.profiling.comparison import Comparison, compare
@@ -35,6 +40,26 @@ def report(path: Path, candidate: Path | None, picture: Path | None, runs: Path)
     title = f"{path.name} against {candidate.name}" if candidate else path.name
     where = picture or runs / FOLDER / f"{name}.html"
     return ProfileReport(profile, comparison, timeline.write(timeline.render(profile, title, comparison), where))
+
+
+def fusion_of_files(graph: Path, fused: Sequence[Path], profile: Path | None, logs: Sequence[Path]) -> RealisedFusion:
+    """Return what the scopes that ``graph`` marks became, by GE's dumps, a profile and CANN's logs.
+
+    Raises:
+        BadInputError: a file cannot be read, or is not what it is given as.
+    """
+    marked = read_ge_graph(graph)
+    labels = list(marked.by_scope())
+    if not labels:
+        raise BadInputError(f"{graph} marks no scope; give TorchAir's dump of a step that was compiled with scopes")
+    types = {operator.name: operator.type for operator in marked.operators}
+    return realised_fusion(
+        marked=marked,
+        fused=[read_ge_graph(path) for path in fused],
+        kernels=read_profile(profile).frame if profile else None,
+        explanations=explain_files(logs, labels, types),
+        labels=labels,
+    )
 
 
 def _name(path: Path) -> str:
