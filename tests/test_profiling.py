@@ -14,15 +14,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from sktune.errors import ProfileError
+from sktune.profile_view import profile_view
 from sktune.profiling.analysis import Bound, Profile, analyse
 from sktune.profiling.comparison import Verdict, compare
 from sktune.profiling.reading import read_profile
 from sktune.profiling.repetition import Landmarks, longest_run, split_layers, split_steps
 from sktune.profiling.report import report
+from sktune.profiling.tables import headline
 from sktune.superkernel_name import parse_superkernel_name
 from tests.profiles import (
     ATTENTION,
@@ -339,6 +342,25 @@ def test_layers_alone_are_one_step_unless_pauses_tell_otherwise(tmp_path: Path) 
         assert (len(found.steps), len(found.layer_kinds)) == (steps, 18 // steps)
 
 
+def cpu_trace(layers: int) -> str:
+    """Return a trace of equal layers and nothing else, 30 us apart, without marks of steps."""
+    events, now = [], 0.0
+    for _ in range(layers):
+        for name in ("aten::layer_norm", "aten::addmm", "aten::gelu", "aten::addmm"):
+            events.append({"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": now, "dur": 8.0})
+            now += 9
+        now += 30
+    return json.dumps({"traceEvents": events})
+
+
+def test_layers_that_may_be_steps_are_told_with_the_mend(tmp_path: Path) -> None:
+    """Five calls of four equal layers look like twenty steps of one."""
+    found = profile_of(tmp_path / "t.json", cpu_trace(20))
+    line = next(line for line in found.warnings if "does not mark steps" in line)
+    assert "may be layers" in line
+    assert "record steps with a schedule (ProfilerStep)" in line
+
+
 def test_kernels_are_attributed_to_the_units_of_their_layer(tmp_path: Path) -> None:
     """MLA has norms of its own inside attention; collectives are a unit of their own."""
     found = profile_of(tmp_path / "k.csv", kernel_details(deepseek(2, 3, 4)))
@@ -520,6 +542,55 @@ def test_superkernels_are_compared_with_what_they_replace(
     assert found.speedup == pytest.approx(baseline.median.step_ms / candidate.median.step_ms)
 
 
+def moe_layers(label: str, first: str = "RmsNorm_1", last: str = "AddRmsNorm_9") -> list[Kernel]:
+    """Return 3 steps of 4 layers: attention and both norms as one SuperKernel, and experts with gaps between them."""
+    kernels, now = [], 0
+    for step in range(3):
+        kernels.append(Kernel("GatherV2", now, 8, step=step))
+        now += 10
+        for layer in range(4):
+            name = f"sk_{label.format(layer)}_start_{first}_end_{last}"
+            kernels.append(Kernel("SuperKernel", now, 70, "MIX_AIC", step=step, name=name))
+            now += 72
+            for kind in ("MoeDistributeDispatchV2", "GroupedMatmul", "MoeDistributeCombineV2"):
+                kernels.append(Kernel(kind, now, 8, "MIX_AIC", step=step))
+                now += 28
+        kernels += [Kernel("MatMulV2", now, 8, "AI_CORE", step=step), Kernel("ArgMaxV2", now + 10, 8, step=step)]
+        now += 400
+    return kernels
+
+
+@pytest.mark.parametrize(
+    ("label", "first", "last"),
+    [
+        ("layers.{}.self_attn", "RmsNorm_1", "AddRmsNorm_9"),
+        ("layers.{0}.input_layernorm..layers.{0}.post_attention_layernorm", "RmsNorm_1", "Add_9"),
+        ("layers.{}.self_attn", "RmsNorm_1", "MoeGatingTopK_9"),
+        ("scope_{}", "InterleaveRope_1", "AddRmsNorm_9"),
+    ],
+)
+def test_a_superkernel_is_the_unit_that_its_name_tells(tmp_path: Path, label: str, first: str, last: str) -> None:
+    """What follows it is not attention, and scopes are advised only where something is left to save."""
+    found = profile_of(tmp_path / "k.csv", kernel_details(moe_layers(label, first, last)))
+    assert found.layer_kinds == ("moe",) * 4
+    units = {unit.word: unit for unit in found.units}
+    assert set(units) == {"moe.self_attn", "moe.mlp"}
+    assert (units["moe.self_attn"].kernels, units["moe.self_attn"].promise_ms) == (1, 0)
+    assert units["moe.mlp"].kernels == 3
+    assert units["moe.mlp"].gap_ms == pytest.approx(4 * 2 * 20 / 1e3)
+    assert headline(found).partition("Try scopes first on ")[2] == "moe.mlp (0.160 ms of gaps inside)."
+
+
+@pytest.mark.parametrize("scope", ["layers.{0}", "layers.{0}.input_layernorm..layers.{0}.mlp"])
+def test_a_superkernel_of_a_whole_layer_is_no_unit_of_it(tmp_path: Path, scope: str) -> None:
+    """Nothing inside it is left to fuse."""
+    kernels = moe_layers(scope, "InterleaveRope_1", "GroupedMatmul_9")
+    whole = [k for k in kernels if k.type in ("SuperKernel", "GatherV2", "MatMulV2", "ArgMaxV2")]
+    found = profile_of(tmp_path / "k.csv", kernel_details(whole))
+    assert found.units == ()
+    assert "Try scopes" not in headline(found)
+
+
 # The command
 
 
@@ -544,6 +615,57 @@ def test_the_last_line_is_the_event_and_the_rest_is_for_people(tmp_path: Path) -
     assert "has nothing to run" in " ".join(done.stderr.split())
     assert "runs/profiles/k.html" in done.stderr
     assert (tmp_path / "runs" / "profiles" / "k.html").exists()
+
+
+def screen(baseline: str, candidate: str | None, folder: Path, width: int) -> str:
+    """Return what a terminal of so many columns shows of one profile or two."""
+    paths = [write(folder / f"{name}.csv", text) for name, text in (("b", baseline), ("c", candidate)) if text]
+    found = report(paths[0], paths[1] if candidate else None, None, folder / "runs")
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(profile_view(found.profile, found.comparison, found.picture))
+    return capture.get()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+@pytest.mark.parametrize(("steps", "verdict"), [(4, "beneficial"), (2, "insufficient evidence")])
+def test_gain_and_verdict_are_never_cut(tmp_path: Path, width: int, steps: int, verdict: str) -> None:
+    """Other columns give way on a narrow terminal, which is said, and come back on a wide one."""
+    step = deepseek(1, 1, 3)
+    shown = screen(
+        kernel_details(repeated(step, steps)), kernel_details(repeated(fused(step, 70), steps)), tmp_path, width
+    )
+    table = shown[shown.index("SuperKernels against") :]
+    assert {"gain", "us", "+72.00", *verdict.split()} <= set(table.split())
+    assert "\u2026" not in shown
+    assert ("Left out" in table) == (width <= 80)
+    borders = [line for line in shown.splitlines() if line[:1] in set("┏┡│└")]
+    assert all(len(line) <= width and line[-1] in "┓┩│┘" for line in borders)
+
+
+def test_each_closing_paragraph_says_whose_it_is(tmp_path: Path) -> None:
+    """Two files, two paragraphs; one file needs no word."""
+    step = deepseek(1, 1, 3)
+    baseline, candidate = kernel_details(repeated(step, 3)), kernel_details(repeated(fused(step, 70), 3))
+    lines = screen(baseline, candidate, tmp_path, 300).splitlines()
+    assert [line.partition(": ")[0] for line in lines if "nothing to run: " in line] == ["baseline", "candidate"]
+    assert "\nIn 0." in screen(baseline, None, tmp_path, 300)
+
+
+def test_a_candidate_without_superkernels_is_told(tmp_path: Path) -> None:
+    """Swapped files are a slip to name, not an empty table."""
+    step = deepseek(1, 1, 3)
+    swapped = screen(kernel_details(repeated(fused(step, 70), 3)), kernel_details(repeated(step, 3)), tmp_path, 300)
+    assert "The candidate has no SuperKernel; are the files swapped?" in swapped
+    assert "verdict" not in swapped
+
+
+def test_one_step_has_no_next(tmp_path: Path) -> None:
+    """Idle time between steps is spoken of where there are several."""
+    one, two = (screen(kernel_details(deepseek(n, 1, 3)), None, tmp_path, 300) for n in (1, 2))
+    assert "From one step to the next" not in one
+    assert ": 1 step of" in one
+    assert "From one step to the next" in two
 
 
 def test_bad_files_end_the_command_with_one_line(tmp_path: Path) -> None:

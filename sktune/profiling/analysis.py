@@ -345,7 +345,11 @@ def _doubts(
             doubts.append(f"step {step.number} took {step.step_ms:.3f} ms where the median is {usual:.3f} ms")
     if not table.has_steps:
         how = f"{len(steps)} were found by what repeats" if len(steps) > 1 else "the file is taken as one step"
-        doubts.append(f"the profile does not mark steps: {how}")
+        if len(steps) > 1 and layers == 1:
+            how += ", and may be layers instead"
+        doubts.append(
+            f"the profile does not mark steps: {how}; to be sure, record steps with a schedule (ProfilerStep)"
+        )
     if devices > 1:
         doubts.append(f"the profile holds {devices} devices; shown is the slowest")
     if layers == 1:

@@ -1,12 +1,15 @@
 """Roles of kernels by their names, and the units of a decoder layer that they belong to.
 
 A profile does not say which module launched a kernel. What is known is the order, and what each kernel does: attention
-lies between a layer's first norm and the norm after it, the MLP or the experts behind that.
+lies between a layer's first norm and the norm after it, the MLP or the experts behind that. SuperKernels say it in
+their names.
 """
 
 import re
 from collections.abc import Sequence
 from enum import StrEnum
+
+from sktune.superkernel_name import parse_superkernel_name
 
 
 class Role(StrEnum):
@@ -67,6 +70,44 @@ def role_of(name: str, is_communication: bool = False) -> Role:
     return next((role for role, pattern in _RULES if pattern.search(name)), Role.OTHER)
 
 
+_SCOPES = (
+    (UnitKey.INPUT_NORM, re.compile(r"input_layernorm", re.IGNORECASE)),
+    (UnitKey.ATTENTION, re.compile(r"attn|(?<!post_)attention", re.IGNORECASE)),
+    (UnitKey.POST_NORM, re.compile(r"post_attention_layernorm", re.IGNORECASE)),
+    (UnitKey.MLP, re.compile(r"mlp|moe|ffn|expert", re.IGNORECASE)),
+)
+_UNIT_OF_ROLE = {Role.ATTENTION: UnitKey.ATTENTION, Role.EXPERTS: UnitKey.MLP, Role.ACTIVATION: UnitKey.MLP}
+
+
+def superkernel_unit(name: str) -> UnitKey | None:
+    """Return the unit that a SuperKernel covers by its label, else by its first and last operator.
+
+    ``LAYER`` where they tell of several units; None where they tell of none, or no SuperKernel is called so.
+    """
+    parsed = parse_superkernel_name(name)
+    if parsed is None:
+        return None
+    named = _named(parsed.scope) or _named(parsed.first) | _named(parsed.last)
+    if UnitKey.MLP in named:
+        return UnitKey.LAYER if named & {UnitKey.INPUT_NORM, UnitKey.ATTENTION} else UnitKey.MLP
+    return UnitKey.ATTENTION if len(named) > 1 else next(iter(named), None)
+
+
+def superkernel_role(name: str) -> Role:
+    """Return what a SuperKernel stands for among the kernels of its layer."""
+    unit, role = superkernel_unit(name), role_of(name)
+    if unit is UnitKey.ATTENTION:
+        return Role.ATTENTION
+    if unit is UnitKey.MLP:
+        return role if role is Role.EXPERTS else Role.ACTIVATION
+    return Role.NORM if unit in (UnitKey.INPUT_NORM, UnitKey.POST_NORM) else role
+
+
+def _named(text: str) -> set[UnitKey]:
+    role_unit = _UNIT_OF_ROLE.get(role_of(text))
+    return {unit for unit, word in _SCOPES if word.search(text)} or ({role_unit} if role_unit else set())
+
+
 # What an unfused RMSNorm is made of, before and after its reciprocal root.
 NORM_PIECE = re.compile(r"(^|[:_])(pow|square|mean|sum|div|add|mul|to|copy|_to_copy|cast|rsqrt)_?$", re.IGNORECASE)
 NORM_START = re.compile(r"(^|[:_])(pow|square)_?$", re.IGNORECASE)
@@ -88,7 +129,8 @@ def layer_units(tokens: Sequence[str], roles: Sequence[Role]) -> list[UnitKey]:
     """Return the unit of each kernel of one layer, in order."""
     units = _parts(tokens, roles)
     return [
-        UnitKey.COMMUNICATION if role is Role.COMMUNICATION else unit for unit, role in zip(units, roles, strict=True)
+        UnitKey.COMMUNICATION if role is Role.COMMUNICATION else superkernel_unit(token) or unit
+        for token, role, unit in zip(tokens, roles, units, strict=True)
     ]
 
 
@@ -110,8 +152,11 @@ def _parts(tokens: Sequence[str], roles: Sequence[Role]) -> list[UnitKey]:
     if post is not None:
         begin, end = norm_start(tokens, roles, post), _norm_end(tokens, roles, post)
         units[begin:end] = [UnitKey.POST_NORM] * (end - begin)
+    elif superkernel_unit(tokens[core]):
+        end = core + 1
     else:  # without a norm between them, attention ends with its output projection
-        end = next((place + 1 for place in range(core + 1, len(roles)) if roles[place] is Role.MATMUL), len(roles))
+        behind = rest[0] if rest and rest[0] > core else len(roles)
+        end = next((place + 1 for place in range(core + 1, behind) if roles[place] is Role.MATMUL), behind)
     units[end:] = [UnitKey.MLP] * (len(roles) - end)
     return units
 
@@ -133,12 +178,6 @@ def _norm_end(tokens: Sequence[str], roles: Sequence[Role], norm: int) -> int:
     return end
 
 
-_SCOPES = (
-    (UnitKey.ATTENTION, re.compile(r"attn|attention", re.IGNORECASE)),
-    (UnitKey.MLP, re.compile(r"mlp|moe|ffn|expert", re.IGNORECASE)),
-)
-
-
 def _by_scope(tokens: Sequence[str]) -> list[UnitKey]:
-    """Return units by what the labels of SuperKernels say, where no kernel of attention is to be seen."""
+    """Return units by the words in names, where no kernel of attention is to be seen."""
     return [next((unit for unit, word in _SCOPES if word.search(token)), UnitKey.LAYER) for token in tokens]

@@ -156,7 +156,7 @@ class Landmarks:
     Attributes:
         attention: computes attention.
         rest: belongs to MLP or experts.
-        norm: begins a norm.
+        norm: begins a norm, or what may hold one.
     """
 
     attention: npt.NDArray[np.bool_]

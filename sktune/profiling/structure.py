@@ -6,7 +6,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from sktune.profiling.kernel_roles import Role, UnitKey, attention_places, layer_units, norm_start, role_of
+from sktune.profiling.kernel_roles import (
+    Role,
+    UnitKey,
+    attention_places,
+    layer_units,
+    norm_start,
+    role_of,
+    superkernel_role,
+    superkernel_unit,
+)
 from sktune.profiling.kernel_table import NO_STEP, start_gain
 from sktune.profiling.repetition import Landmarks, name_kinds, split_layers, split_steps
 
@@ -60,11 +69,11 @@ def main_stream(frame: pd.DataFrame) -> str:
 
 def _roles(frame: pd.DataFrame) -> npt.NDArray[np.object_]:
     """Return each kernel's role by its type, or by its whole name where the type says nothing."""
-    columns = ["type", "token", "is_communication"]
+    columns = ["type", "token", "is_communication", "is_superkernel"]
     distinct = frame.groupby(columns, sort=False).ngroup().to_numpy()
     roles = []
-    for kind, token, is_communication in frame[columns].drop_duplicates().itertuples(index=False):
-        role = role_of(kind, is_communication)
+    for kind, token, is_communication, is_superkernel in frame[columns].drop_duplicates().itertuples(index=False):
+        role = superkernel_role(token) if is_superkernel else role_of(kind, is_communication)
         roles.append(role if role is not Role.OTHER else role_of(token))
     return np.array(roles, dtype=object)[distinct]
 
@@ -106,6 +115,8 @@ def _places(codes: npt.NDArray[np.int64], tokens: list[str], roles: list[Role]) 
     attention[attention_places(roles)] = True
     rest[[place for place, role in enumerate(roles) if role in (Role.EXPERTS, Role.ACTIVATION)]] = True
     norm[[norm_start(tokens, roles, place) for place, role in enumerate(roles) if role is Role.NORM]] = True
+    # A SuperKernel of attention may hold the norms around it, and begins the layer then.
+    norm[[place for place, token in enumerate(tokens) if superkernel_unit(token) is UnitKey.ATTENTION]] = True
     layers = split_layers(codes, Landmarks(attention, rest, norm)) or [_only_layer(roles, norm)]
 
     def word(index: int) -> str:

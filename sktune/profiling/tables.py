@@ -15,12 +15,16 @@ UNITS_TO_TRY = 3
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells as text; the first column is a name, the others are figures."""
+    """Cells as text; the first column is a name, the others are figures.
+
+    ``spare`` are the columns that a narrow terminal can do without, the least wanted first.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
+    spare: tuple[str, ...] = ()
 
 
 def headline(profile: Profile) -> str:
@@ -40,8 +44,9 @@ def overview(profile: Profile) -> str:
     """Return source, steps and layers in one line."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(profile.layer_kinds).items())
     device = f", device {profile.device}" + (f" of {profile.devices} (the slowest)" if profile.devices > 1 else "")
+    steps = "1 step" if len(profile.steps) == 1 else f"{len(profile.steps)} steps"
     return (
-        f"{profile.source.replace('_', ' ')}{device}: {len(profile.steps)} steps of {profile.median.kernels} kernels, "
+        f"{profile.source.replace('_', ' ')}{device}: {steps} of {profile.median.kernels} kernels, "
         f"{len(profile.layer_kinds)} layers ({kinds}), {profile.median.superkernels} SuperKernels a step"
     )
 
@@ -66,10 +71,14 @@ def _times(profile: Profile) -> Table:
         row("gap: nothing runs", median.gap_ms),
     ]
     waits = ", ".join(f"stream {stream} {wait:.3f} ms" for stream, wait in profile.wait_ms.items())
-    note = f"From one step to the next the device is idle for {profile.between_steps_ms:.3f} ms, which is the host's."
+    notes = []
+    if len(profile.steps) > 1:
+        notes.append(
+            f"From one step to the next the device is idle for {profile.between_steps_ms:.3f} ms, which is the host's."
+        )
     if waits:
-        note += f" The profiler's wait column, a step: {waits}."
-    return Table("Time of a step, medians", ("", "ms", "of the step"), tuple(rows), note)
+        notes.append(f"The profiler's wait column, a step: {waits}.")
+    return Table("Time of a step, medians", ("", "ms", "of the step"), tuple(rows), " ".join(notes))
 
 
 def _bounds(profile: Profile) -> Table:
@@ -84,7 +93,7 @@ def _bounds(profile: Profile) -> Table:
     note = f"Compute and memory are told apart by {found.evidence}."
     if found.scalar_share:
         note += f" {found.scalar_share:.1%} of the step are in kernels whose busiest pipe is the scalar unit."
-    return Table(f"Bottleneck: {found.bound}", ("", "of the step", "what"), rows, note)
+    return Table(f"Bottleneck: {found.bound}", ("", "of the step", "what"), rows, note, spare=("what",))
 
 
 def _units(profile: Profile) -> Table:
@@ -101,7 +110,8 @@ def _units(profile: Profile) -> Table:
         else "No units could be told apart."
     )
     columns = ("unit", "layers", "kernels each", "busy ms", "gaps inside ms", "launches ms")
-    return Table("Units, in the order in which to try scopes on them", columns, rows, note)
+    title = "Units, in the order in which to try scopes on them"
+    return Table(title, columns, rows, note, spare=("layers", "kernels each", "busy ms", "launches ms"))
 
 
 def _top(profile: Profile) -> Table:
@@ -111,6 +121,10 @@ def _top(profile: Profile) -> Table:
 
 def comparison_table(comparison: Comparison) -> Table:
     """Return gains and losses of the SuperKernels, those of scopes that differ only in numbers together."""
+    title = "SuperKernels against the operators that they replace (P50)"
+    columns = ("scope", "SKs", "ops", "before us", "SK us", "gain us", "noise us", "verdict")
+    if not comparison.gains:
+        return Table(title, columns, (), "The candidate has no SuperKernel; are the files swapped?")
     known = [gain for gain in comparison.gains if not math.isnan(gain.baseline_us)]
     groups: dict[tuple[str, bool], list[SuperKernelGain]] = {}
     for gain in known:
@@ -133,8 +147,7 @@ def comparison_table(comparison: Comparison) -> Table:
     )
     if missing := len(comparison.gains) - len(known):
         note += f" For {missing} the replaced operators were not found in the baseline."
-    columns = ("scope", "SKs", "ops", "before us", "SK us", "gain us", "noise us", "verdict")
-    return Table("SuperKernels against the operators that they replace (P50)", columns, rows, note)
+    return Table(title, columns, rows, note, spare=("noise us", "ops", "SKs", "SK us", "before us"))
 
 
 def _verdicts(gains: list[SuperKernelGain]) -> str:
