@@ -7,7 +7,7 @@ import torch
 
 from sktune.backends.sim import SimBackend
 from sktune.layout import Layout
-from sktune.search_loop import Request, bind_space, space_spec
+from sktune.search_loop import Request, bind_space, check_space_options, space_spec
 from sktune.space import SearchSpace
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
@@ -45,6 +45,7 @@ def inspect_model(request: Request) -> Inspection:
     """
     spec, preset = request.target()
     wanted = space_spec(request, preset)
+    check_space_options(wanted)
     with torch.no_grad():
         target = load(spec)
         layout = trace_layout(target, wanted)
