@@ -39,7 +39,13 @@ class Case:
     remark: str
 
 
-# LongCat-Flash operators on 24 AIC + 48 AIV and on half of them, microseconds (facts 6.2).
+DEMO = "graph-autofusion, super_kernel_profiling"
+LONGCAT_SOURCE = "cann-recipes-infer, LongCat-Flash"
+CLOUDMATRIX = "arXiv 2506.12708"
+RECIPES = "cann-recipes-infer"
+HUAWEI = "Huawei's article, CSDN 155195336"
+
+# LongCat-Flash operators on 24 AIC + 48 AIV and on half of them, microseconds.
 LONGCAT = {
     "MLAProlog": (45.2, 68.1),
     "FA": (91.8, 118.0),
@@ -49,22 +55,22 @@ LONGCAT = {
     "QBMM2": (16.3, 20.1),
 }
 
-# What the facts' section 6 has and the model cannot answer.
+# What is published too, and the model cannot answer.
 CANNOT = (
-    ("hy3 295B, 31.5 to 30.8 ms (6.1)", "its operators and their times are not published"),
-    ("LongCat-Flash-Lite, no gain (6.1)", "its operators and their streams are not published"),
-    ("LongCat-Flash, TPOT 9.5 to 10.64 ms (6.1)", "two streams on parts of the cores, and multi-token prediction"),
-    ("Qwen3-235B, 30 ms (6.1)", "tensor parallelism over 4 dies"),
-    ("DeepSeek-R1 on 128 dies, TPOT 44.9 ms (6.1)", "multi-token prediction: a step answers for more than one token"),
-    ("CloudMatrix384, TPOT 49.4, 24.6 and 14.9 ms (6.2)", "multi-token prediction; their ratios are in the table"),
-    ("CloudMatrix384, micro-batch gain 5.8 to 9.4% (6.2)", "two streams on disjoint cores, by hand"),
-    ("CloudMatrix384, dispatch, combine and utilisation (6.2)", "constants of the model, hence no test of it"),
-    ("DispatchFFNCombineW4A8, 250.5 us (6.2)", "bound by scalar units, which the model does not have"),
-    ("recommender net at 10% utilisation (6.2)", "bound by the host: 26 us between kernels of 3 us"),
-    ("multi_stream toy schedule, 110 and 100 us (6.2)", "the schedule is not wholly stated"),
-    ("RmsNorm, 10 us (6.2)", "its shape is not published"),
-    ("skill text, 10 to 40% (6.1)", "no measurement behind it"),
-)  # fmt: skip
+    ("hy3 295B, 31.5 to 30.8 ms", RECIPES, "its operators and their times are not published"),
+    ("LongCat-Flash-Lite, no gain", RECIPES, "its operators and their streams are not published"),
+    ("LongCat-Flash, TPOT 9.5 to 10.64 ms", RECIPES, "two streams on parts of the cores, and multi-token prediction"),
+    ("Qwen3-235B, 30 ms", RECIPES, "tensor parallelism over 4 dies"),
+    ("DeepSeek-R1 on 128 dies, TPOT 44.9 ms", RECIPES, "multi-token prediction: a step answers for several tokens"),
+    ("CloudMatrix384, TPOT 49.4, 24.6 and 14.9 ms", CLOUDMATRIX, "multi-token prediction; ratios are in the table"),
+    ("CloudMatrix384, micro-batch gain 5.8 to 9.4%", CLOUDMATRIX, "two streams on disjoint cores, by hand"),
+    ("CloudMatrix384, dispatch, combine and utilisation", CLOUDMATRIX, "constants of the model, hence no test of it"),
+    ("DispatchFFNCombineW4A8, 250.5 us", "vllm-ascend, note of 2026-09-16", "bound by scalar units, not in the model"),
+    ("recommender net at 10% utilisation", "GE, inference_optimization_cases", "bound by the host, between kernels"),
+    ("multi_stream toy schedule, 110 and 100 us", "torchair, multi_stream.md", "the schedule is not wholly stated"),
+    ("RmsNorm, 10 us", LONGCAT_SOURCE, "its shape is not published"),
+    ("skill text, 10 to 40%", "cannbot-skills, model-infer-superkernel", "no measurement behind it"),
+)
 
 
 def main() -> None:
@@ -83,7 +89,7 @@ def main() -> None:
 
 def table(constants: Constants) -> str:
     """Return both tables as Markdown."""
-    lines = ["| case | facts | published | simulated | error | remark |", "| --- | --- | ---: | ---: | ---: | --- |"]
+    lines = ["| case | source | published | simulated | error | remark |", "| --- | --- | ---: | ---: | ---: | --- |"]
     for case in [*fused_parts(constants), *core_counts(constants), *deepseek(constants)]:
         if case.unit == "%":
             error = f"{case.simulated - case.published:+.1f} points"
@@ -93,8 +99,8 @@ def table(constants: Constants) -> str:
             f"| {case.name} | {case.source} | {_figure(case.published, case.unit)} "
             f"| {_figure(case.simulated, case.unit)} | {error} | {case.remark} |"
         )
-    lines += ["", "| case | why the model cannot answer it |", "| --- | --- |"]
-    lines += [f"| {name} | {why} |" for name, why in CANNOT]
+    lines += ["", "| case | source | why the model cannot answer it |", "| --- | --- | --- |"]
+    lines += [f"| {name} | {source} | {why} |" for name, source, why in CANNOT]
     return "\n".join(lines) + "\n"
 
 
@@ -116,9 +122,7 @@ def fused_parts(constants: Constants) -> list[Case]:
         plan = Plan(tuple(Scope(unit.name, unit.name) for unit in layout.units))
         # The demo adds up durations: gaps between tasks are not in its figures.
         before, after = (model.timeline(each)["duration_us"].sum() for each in (Plan(), plan))
-        cases.append(
-            Case("saved in the profiling demo, of 218.76 us", "6.1", 27.88, float(before - after), "us", words)
-        )
+        cases.append(Case("saved in the profiling demo, of 218.76 us", DEMO, 27.88, float(before - after), "us", words))
     return cases
 
 
@@ -131,7 +135,7 @@ def core_counts(constants: Constants) -> list[Case]:
         on_half = replace(on_all, blocks=12)
         simulated = head_us(on_half, constants) + busy_us(on_half, constants)
         remark = "in sample: core_exponent is the mean of these six"
-        cases.append(Case(f"{name} on 12 AIC + 24 AIV", "6.2", half_us, simulated, "us", remark))
+        cases.append(Case(f"{name} on 12 AIC + 24 AIV", LONGCAT_SOURCE, half_us, simulated, "us", remark))
     return cases
 
 
@@ -147,14 +151,16 @@ def deepseek(constants: Constants) -> list[Case]:
     most = 100 * (1 - _simulated(bare, whole, layout, constants) / baseline)
     there = "there two micro-batches side by side, here one stream; 96 is taken to be the batch of a die"
     cases = [
-        Case("DeepSeek-R1 on CloudMatrix384, one layer, batch 96", "6.2", 874, baseline / len(layers), "us", there),
-        Case("DeepSeek-V3, gain by SuperKernel, lower end", "6.1", 10, gain, "%", "one scope over all layers"),
-        Case("the same", "6.1", 10, most, "%", "if all but AI CPU operators could be fused"),
+        Case(
+            "DeepSeek-R1 on CloudMatrix384, one layer, batch 96", CLOUDMATRIX, 874, baseline / len(layers), "us", there
+        ),
+        Case("DeepSeek-V3, gain by SuperKernel, lower end", HUAWEI, 10, gain, "%", "one scope over all layers"),
+        Case("the same", HUAWEI, 10, most, "%", "if all but AI CPU operators could be fused"),
     ]
     for batch, tpot_ms in ((24, 24.6), (8, 14.9)):
         ratio = _simulated(*_swap(steps[batch]), constants) / baseline
         name = f"CloudMatrix384, batch {batch} over batch 96"
-        cases.append(Case(name, "6.2", tpot_ms / 49.4, ratio, "", "ratio of TPOT there, of step times here"))
+        cases.append(Case(name, CLOUDMATRIX, tpot_ms / 49.4, ratio, "", "ratio of TPOT there, of step times here"))
     return cases
 
 

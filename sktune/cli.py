@@ -19,7 +19,7 @@ from sktune.fingerprint import package_version
 from sktune.result import SearchResult, result_of
 from sktune.search_loop import Request, run
 from sktune.study import TuningStudy, folder_name, sqlite_url
-from sktune.view import LiveView, PlainView, result_table
+from sktune.view import LiveView, PlainView, inspection_view, result_table
 
 app = typer.Typer(
     name="sktune",
@@ -169,7 +169,7 @@ def inspect(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Print a model's units, layer kinds, the size of its space, and the starting points."""
+    """Print a model's layer kinds and their units, the space's parameters and size, and the starting points."""
     from sktune.inspection import inspect_model  # imports torch
 
     request = Request(
@@ -177,20 +177,7 @@ def inspect(
         device=device, batch=batch, context=context, seed=seed,
     )  # fmt: skip
     found = inspect_model(request)
-    console = Console(stderr=json)
-    console.print(escape(found.description), style="bold", highlight=False)
-    table = Table("unit", "layer", "kind", f"share of the {'simulated' if found.is_simulated else 'eager'} step")
-    for unit in found.layout.units:
-        kind = "" if unit.layer is None else found.layout.layers[unit.layer].kind
-        table.add_row(unit.name, "" if unit.layer is None else str(unit.layer), kind, f"{unit.time_share:6.1%}")
-    console.print(table)
-    for kind, keys in found.layout.kinds.items():
-        count = sum(layer.kind == kind for layer in found.layout.layers)
-        console.print(f"layer kind {kind}: {count} layers of {', '.join(keys)}", highlight=False)
-    console.print(f"{found.space.size:,} plans, {len(found.space.choices)} parameters", highlight=False)
-    for point in found.space.starting_points:
-        scopes = len(found.space.plan(point.values).scopes)
-        console.print(f"starting point: {escape(point.name)} ({scopes} scopes)", highlight=False)
+    Console(stderr=json).print(inspection_view(found.description, found.space, found.is_simulated))
     if json:
         print_event({"event": "inspected", **found.summary()})
 

@@ -105,8 +105,8 @@ def import_torch_npu() -> Any:
     except (ImportError, OSError) as failure:
         reason = str(failure).strip().partition("\n")[0]
         raise BackendError(
-            f"torch_npu cannot be imported ({reason}); install sktune[npu] and CANN, source CANN's set_env.sh, "
-            "and see `sktune doctor`"
+            f"torch_npu cannot be imported ({reason}); pip install '.[npu]' in sktune's folder, "
+            "install CANN and source its set_env.sh, and see `sktune doctor`"
         ) from failure
     return torch_npu
 

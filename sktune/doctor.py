@@ -77,7 +77,7 @@ def _inductor() -> list[Finding]:
 def _npu() -> list[Finding]:
     found = [_cann(), _chip()]
     if importlib.util.find_spec("torch_npu") is None:
-        return [*found, Finding("npu", "torch_npu", State.MISSING, "", "pip install 'sktune[npu]'")]
+        return [*found, Finding("npu", "torch_npu", State.MISSING, "", "pip install '.[npu]' in sktune's folder")]
     return [*found, *_torch_npu()]
 
 

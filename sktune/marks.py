@@ -92,7 +92,7 @@ def torchair_scope(label: str, options: Mapping[str, Option]) -> Scope:
     except ImportError as failure:
         raise PlanError(
             f"the plan's scopes are TorchAir's, which cannot be imported ({str(failure).partition(chr(10))[0]}); "
-            "install sktune[npu]"
+            "pip install '.[npu]' in sktune's folder"
         ) from failure
     scope: Scope = torchair.scope.super_kernel(label, superkernel_options.render(options))
     return scope

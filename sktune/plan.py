@@ -15,7 +15,7 @@ from sktune.errors import PlanError
 Option = bool | int | str
 Options = tuple[tuple[str, Option], ...]
 
-MAX_LABEL_LENGTH = 255  # GE and aclskScopeBegin both refuse longer names (superkernel_facts.md, 1.3)
+MAX_LABEL_LENGTH = 255  # what aclskScopeBegin takes, by its documentation; kept for GE, too
 
 
 @dataclass(frozen=True, slots=True)

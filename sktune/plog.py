@@ -1,7 +1,7 @@
 """Why a plan failed, and why a scope was split, read from plog and compile logs.
 
 The strings are those of ``super_kernel_pass.cc`` and of the FE and HCCL engines in hicann/ge, of graph-autofusion, and
-of torchair's ``superkernel_cases.md`` (superkernel_facts.md, 3.3 and 3.4). Logs run to gigabytes and say the same thing
+of torchair's ``superkernel_cases.md``. Logs run to gigabytes and say the same thing
 for each operator, rank and retry: lines are read one at a time, and what is the same becomes one explanation.
 """
 

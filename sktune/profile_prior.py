@@ -11,7 +11,7 @@ from sktune.profiling.reading import read_profile
 from sktune.space import JOIN, NEW, SpaceSpec, StartingPoint
 
 DCCI_OPTIONS = ("dcci-before-kernel-start", "dcci-disable-on-kernel")
-"""Options that take operator types: worth a trial on the hottest ones (superkernel_facts.md, 2.2)."""
+"""Options that take operator types, in TorchAir's documentation since 26.0.0: for a trial on the hottest ones."""
 HOT_TYPES = 2
 
 

@@ -257,7 +257,10 @@ def _matches(parameter: str, pattern: str, layout: Layout) -> bool:
 
 
 def _generic_points(space: SearchSpace) -> dict[str, dict[str, Option]]:
-    """Return the scope guide's choices as far as the units' names tell them (seeds/000, "Scope 决策树")."""
+    """Return the scope guide's choices as far as the units' names tell them.
+
+    Source: "Scope 决策树" in scope-analysis-guide.md of the skill model-infer-superkernel (hicann/cannbot-skills).
+    """
     layout = space.layout
     keys = dict.fromkeys(key for keys in layout.kinds.values() for key in keys)
     attention = [key for key in keys if _is_named(key, ("attn", "attention"))]

@@ -2,7 +2,7 @@
 
 ``torchair.scope.super_kernel(label, options)`` takes one string, ``name=value:name=value``. GE hands it on unread, and
 graph-autofusion refuses a mistake with EB0500 after minutes of compiling. Here the same mistakes are refused before.
-Source: superkernel_facts.md, 2.1 and 2.2 (GE path; graph-autofusion and asc_op_compile_base of CANN 8.5 to 9.2).
+Source, for the GE path: super_kernel_option_parse.py of graph-autofusion and of asc_op_compile_base, CANN 8.5 to 9.2.
 
 Options that are legal but do nothing are not refused: ``normalise`` takes them out, so that plans which compile to the
 same thing are equal.
@@ -19,9 +19,9 @@ from sktune.plan import Option
 Role = Literal["searched", "rescue", "probe", "diagnosis"]
 """Tried by the search; set once after a hang; asks whether a scope can be fused at all; for people who debug."""
 
-MAX_AIC, MAX_AIV = 24, 48  # cube and vector cores of one Atlas A3 die (superkernel_facts.md, 4)
+MAX_AIC, MAX_AIV = 24, 48  # cube and vector cores of one Atlas A3 die: cann-recipes-infer, LongCat-Flash
 
-# Code reads these, but the option parser refuses them (superkernel_facts.md, 2.2).
+# Code reads these, but the option parser refuses them (graph-autofusion, super_kernel_option_parse.py).
 _NOT_PARSED = frozenset({"link-mode", "preload-data"})
 
 
@@ -152,7 +152,7 @@ SUPERKERNEL_OPTIONS: Mapping[str, SuperKernelOption] = {option.name: option for 
 def has_superkernel(device: str) -> bool:
     """Return whether a device of this name (``torch.npu.get_device_name``) is an Atlas A3 or A2.
 
-    TorchAir documents SuperKernel for these (superkernel_facts.md, 1.4); their dies are called 910_93 and 910B.
+    TorchAir documents SuperKernel for these from release 26.0.0 on; their dies are called 910_93 and 910B.
     """
     return re.search(r"910_93|910B", device) is not None
 

@@ -226,7 +226,7 @@ class Supervisor:
         }
         work = self._work_folder()
         if self._spec.backend in FRESH_PROCESS:
-            # Kernels that GE has compiled for one plan must not meet another's (superkernel_facts.md, 4).
+            # Kernels that GE has compiled for one plan must not meet another's, and are found again by names.
             names = {"ASCEND_CACHE_PATH": "cache", "ASCEND_WORK_PATH": "work", "ASCEND_PROCESS_LOG_PATH": "log"}
             environment |= {name: str(work / part) for name, part in names.items()}
             for part in names.values():

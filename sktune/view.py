@@ -1,8 +1,10 @@
-"""What people see while a search runs: a live view on a terminal, plain lines elsewhere."""
+"""What people see: a search while it runs, what it found, and what there is to tune in a model."""
 
+import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
@@ -11,8 +13,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from sktune.layout import Unit
+from sktune.plan import Option
 from sktune.report import final_rows, verdict_line
 from sktune.result import BEST_PLAN, SearchResult
+from sktune.space import SearchSpace
 
 Event = dict[str, Any]
 LAST_TRIALS = 8
@@ -21,7 +26,7 @@ LAST_TRIALS = 8
 def describe_trial(event: Event) -> str:
     """Return a finished trial in one line."""
     took = sum(event["seconds"].values())
-    head = f"trial {event['trial']:>3}  {event['scopes']:>3} scopes  {took:5.1f} s  "
+    head = f"trial {event['trial']:>3}  {_counted(event['scopes'], 'scope'):<10}  {took:5.1f} s  "
     if event["state"] == "complete":
         doubt = "simulated" if event["simulated"] else "[{:.3f}, {:.3f}]".format(*event["ci95"])
         return f"{head}{event['latency_ms']:.3f} ms, {event['speedup']:.3f}x {doubt}  {event['origin']}"
@@ -47,17 +52,18 @@ class PlainView:
         kind = event["event"]
         if kind == "search_started":
             self._write(
-                f"study {event['study']} in {event['folder']}: {event['done']} of {event['trials']} trials done"
+                f"study {event['study']} in {event['folder']}: {event['done']} of "
+                f"{_counted(event['trials'], 'trial')} done"
             )
         elif kind == "target_ready":
-            self._write(f"{event['description']}  ({event['space_size']:,} plans)")
+            self._write(f"{event['description']}  ({_counted(event['space_size'], 'plan')})")
         elif kind == "trial_finished":
             mark = ""
             if event["state"] == "complete" and event["speedup"] > self._best:
                 self._best, mark = event["speedup"], "  <- best"
             self._write(describe_trial(event) + mark)
         elif kind == "space_exhausted":
-            self._write(f"all {event['plans']} plans of the space were tried")
+            self._write(f"the whole space was tried: {_counted(event['plans'], 'plan')}")
         elif kind == "final_started":
             self._write(describe_final(event))
 
@@ -85,9 +91,9 @@ class LiveView:
         if kind == "search_started":
             self._total, self._done = event["trials"], event["done"]
         elif kind == "target_ready":
-            self._title = f"{event['description']}  ({event['space_size']:,} plans)"
+            self._title = f"{event['description']}  ({_counted(event['space_size'], 'plan')})"
         elif kind == "trial_started":
-            self._status = f"trial {event['trial']}: {event['origin']}, {event['scopes']} scopes"
+            self._status = f"trial {event['trial']}: {event['origin']}, {_counted(event['scopes'], 'scope')}"
         elif kind == "trial_stage":
             self._status = self._status.partition(" -")[0] + f" - {event['stage']}"
         elif kind == "trial_finished":
@@ -124,7 +130,7 @@ def result_table(result: SearchResult) -> RenderableType:
     summary = result.summary()
     pruned = ", ".join(f"{count} {reason}" for reason, count in summary["pruned"].items() if count) or "none"
     lines = [
-        f"{summary['trials']} trials: {summary['complete']} complete; pruned: {pruned}",
+        f"{_counted(summary['trials'], 'trial')}: {summary['complete']} complete; pruned: {pruned}",
         verdict_line(result),
     ]
     if result.verdict and result.verdict.ties:
@@ -133,3 +139,61 @@ def result_table(result: SearchResult) -> RenderableType:
     files = [name for name in ("report.md", "trials.csv", BEST_PLAN) if (result.folder / name).exists()]
     lines.append(f"Files in {result.folder}: {', '.join(files) or 'none yet; `sktune report` writes them'}")
     return Group(*([table] if result.final else []), *(Text(line) for line in lines))
+
+
+def inspection_view(description: str, space: SearchSpace, is_simulated: bool) -> RenderableType:
+    """Return what there is to tune: a block for each layer kind, the rest of the step, parameters, starting points.
+
+    Args:
+        description: the target in one line.
+        space: with the layout that it is bound to.
+        is_simulated: whether the units' shares are those of a simulated step.
+    """
+    layout = space.layout
+    step = "simulated step" if is_simulated else "eager step"
+    parts: list[RenderableType] = [Text(description, style="bold")]
+    for kind in layout.kinds:
+        layers = [index for index, layer in enumerate(layout.layers) if layer.kind == kind]
+        units = [unit for unit in layout.units if unit.layer in layers]
+        ends = dict.fromkeys(layout.layers[index].name for index in (layers[0], layers[-1]))
+        title = f"layer kind {kind}: {_counted(len(layers), 'layer')} ({' to '.join(ends)})"
+        parts.append(_layer_table(title, units, step))
+    if outside := [unit for unit in layout.units if unit.layer is None]:
+        table = Table("unit", f"share of the {step}", title="outside of layers", title_justify="left")
+        for unit in outside:
+            table.add_row(Text(unit.name), f"{unit.time_share:6.1%}")
+        parts.append(table)
+    parts.append(_parameter_table(space))
+    parts.append(Text(f"{_counted(space.size, 'plan')}, {_counted(len(space.choices), 'parameter')}"))
+    for point in space.starting_points:
+        scopes = len(space.plan(point.values).scopes)
+        parts.append(Text(f"starting point: {point.name} ({_counted(scopes, 'scope')})"))
+    return Group(*parts)
+
+
+def _layer_table(title: str, units: Sequence[Unit], step: str) -> Table:
+    """Return one layer's units; ``units`` are those of all layers of the kind."""
+    table = Table("unit of one layer", f"share of the {step}, median layer", "all layers", title=escape(title))
+    table.title_justify = "left"
+    for key in dict.fromkeys(unit.key for unit in units):
+        shares = [unit.time_share for unit in units if unit.key == key]
+        table.add_row(Text(key), f"{median(shares):6.1%}", f"{sum(shares):6.1%}")
+    return table
+
+
+def _parameter_table(space: SearchSpace) -> Table:
+    """Return parameters and values; where each layer has its own, ``layers.N`` stands for all layers."""
+    rows = {re.sub(r"^layers\.\d+\.", "layers.N.", name): choices for name, choices in space.choices.items()}
+    table = Table("parameter", "values", title="parameters", title_justify="left")
+    for name, choices in rows.items():
+        table.add_row(Text(name), Text(", ".join(_as_in_yaml(value) for value in choices)))
+    return table
+
+
+def _as_in_yaml(value: Option) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value) or "not given"
+
+
+def _counted(count: int, noun: str) -> str:
+    """Return a number with its noun, in the plural but for one."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

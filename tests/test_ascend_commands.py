@@ -14,6 +14,8 @@ from tests import profiles
 from tests.conftest import decoder_layout
 from tests.test_cli import sktune_command
 
+DATA = Path(__file__).parent / "data"
+
 
 def space_file(folder: Path, options: str) -> Path:
     """Write a space with options for the npu backend."""
@@ -120,8 +122,8 @@ def test_a_profile_adds_the_hottest_operator_types_to_the_space(tmp_path: Path) 
 
 
 def test_what_the_scopes_became_is_told_from_dump_and_profile(tmp_path: Path) -> None:
-    """TorchAir's dump says what was marked; the profile, that two SuperKernels were formed and what stayed outside."""
-    dump = DATA / "torchair_scope.txt"
+    """TorchAir's dump says what was marked; the profile, that a SuperKernel was formed."""
+    dump = DATA / "torchair_dump.txt"
     done = sktune_command("fusion", str(dump), "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     event = json.loads(done.stdout.splitlines()[-1])

@@ -102,15 +102,18 @@ def test_a_unit_that_the_model_lacks_is_refused(tmp_path: Path, runs: Path) -> N
 
 
 @pytest.mark.slow
-def test_inspect_prints_units_kinds_size_and_starting_points() -> None:
+def test_inspect_prints_units_parameters_size_and_starting_points() -> None:
     """For people on standard output, or as one JSON line with everything for people on standard error."""
     done = sktune_command("inspect", "--model", "deepseek-v3")
     assert done.returncode == 0, done.stderr
     for expected in (
         "deepseek-v3, tiny: 4 of 61 layers",
-        "model.layers.3.mlp",
-        "layer kind moe: 3 layers",
-        "whole step",
+        "layer kind dense: 1 layer (model.layers.0)",
+        "layer kind moe: 3 layers (model.layers.1 to model.layers.3)",
+        "lm_head",
+        "moe.self_attn",
+        "emulate_precision_casts",
+        "whole step (1 scope)",
     ):
         assert expected in done.stdout
     found = json.loads(sktune_command("inspect", "--model", "deepseek-v3", "--json").stdout)

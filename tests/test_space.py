@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 
 from sktune.backends.options import all_choices, option_rules
 from sktune.errors import PlanError, SpaceError
+from sktune.inspection import inspect_model
 from sktune.layout import Layout, Unit
 from sktune.plan import Plan, Scope
 from sktune.presets import load_preset, preset_names
+from sktune.search_loop import Request
 from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, OptionRules, SearchSpace, SpaceSpec, bind
 from tests.conftest import CHILDREN, decoder_layout
 
@@ -250,3 +253,45 @@ def test_no_scope_reaches_over_a_change_of_stream() -> None:
 def inside(kind: str) -> list[str]:
     """Return the parameters of a kind's units, dots written as two underscores."""
     return [f"{kind}__{child}" for child in CHILDREN]
+
+
+@pytest.fixture
+def documented_space(tmp_path: Path) -> Path:
+    """Return a file with the example of docs/space.md."""
+    page = (Path(__file__).parent.parent / "docs" / "space.md").read_text()
+    file = tmp_path / "space.yaml"
+    file.write_text(page.partition("<!-- example -->\n```yaml\n")[2].partition("```")[0])
+    return file
+
+
+@pytest.mark.parametrize(
+    ("backend", "points", "options"),
+    [
+        (
+            "inductor",
+            {"attention": 4, "experts": 3, "whole step": 1, "whole step, casts not emulated": 1},
+            {"emulate_precision_casts", "reductions", "matmul"},
+        ),
+        (
+            "sim",
+            {"attention": 4, "experts": 3, "whole step": 1, "experts, streams fused": 3},
+            {"stream-fusion", "split-mode", "dcci-before-kernel-start", "topology_sorting_strategy"},
+        ),
+    ],
+)
+def test_the_documented_space_fits_a_preset(
+    documented_space: Path, backend: str, points: dict[str, int], options: set[str]
+) -> None:
+    """The example of docs/space.md binds to DeepSeek-V3; its starting points have the scopes that they tell of."""
+    space = inspect_model(Request("deepseek-v3", space=documented_space, backend=backend)).space
+    plans = {point.name: space.plan(point.values) for point in space.starting_points}
+    assert {name: len(plan.scopes) for name, plan in plans.items()} == points
+    assert set(space.option_names) == options
+    assert ranges(plans["experts"])[0] == ("layers.1.mlp.gate", "layers.1.mlp.shared_experts")
+
+
+def test_inspect_refuses_options_that_a_search_would(documented_space: Path) -> None:
+    """Also those of a backend that is not looked at."""
+    documented_space.write_text(documented_space.read_text().replace("split-mode: [4", "split-mod: [4"))
+    with pytest.raises(SpaceError, match="did you mean 'split-mode'"):
+        inspect_model(Request("deepseek-v3", space=documented_space))

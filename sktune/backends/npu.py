@@ -58,7 +58,7 @@ class NpuBackend:
         self._target, self._inputs, self._dumps = target, inputs, dumps
         self._snapshot = Snapshot(target.state)
         for tensor in target.state.values():
-            # Frozen parameters and the KV cache keep their addresses (superkernel_facts.md, 4).
+            # Frozen parameters and the KV cache keep their addresses.
             torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - TorchAir's documentation asks for it
         self._active: MarkedModel | None = None
 

@@ -53,7 +53,7 @@ TORCHAIR: Mapping[str, OptionSpec] = {
         ("StableRDFS", "DFS", "RDFS", "BFS"), "StableRDFS", ("npu",), "order of operators, hence what lies in a scope"
     ),
 }
-"""TorchAir's own options, for the whole step (superkernel_facts.md, 4). The baseline has the defaults, too."""
+"""TorchAir's own options, for the whole step (TorchAir, CompilerConfig). The baseline has the defaults, too."""
 
 SUPERKERNEL_BACKENDS = ("npu", "sim")
 EXACT: Mapping[str, Option] = {"emulate_precision_casts": True, "matmul": "aten", "reductions": "aten"}

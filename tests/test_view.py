@@ -1,0 +1,68 @@
+"""What people see on a terminal: short, whole, and in correct words."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sktune.backends.options import all_choices, option_rules
+from sktune.space import SpaceSpec, bind
+from sktune.view import describe_trial, inspection_view
+from tests.conftest import decoder_layout
+
+
+def inspected(kinds: tuple[str, ...], **spec: Any) -> list[str]:
+    """Return the lines that `sktune inspect` prints for a decoder with layers of ``kinds``."""
+    space = bind(SpaceSpec(**spec), decoder_layout(kinds), all_choices("npu", "npu"), option_rules("npu"))
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(inspection_view("a decoder", space, is_simulated=False))
+    return captured.get().splitlines()
+
+
+@pytest.mark.parametrize("untied", [False, True])
+def test_inspect_has_one_block_for_each_layer_kind(untied: bool) -> None:
+    """61 layers are as easy to read as two."""
+    few, many = inspected(("dense", "moe"), untied=untied), inspected(("dense",) * 3 + ("moe",) * 58, untied=untied)
+    assert len(many) - len(few) < 10
+    text = "\n".join(many)
+    assert "layer kind dense: 3 layers (model.layers.0 to model.layers.2)" in text
+    assert "layer kind moe: 58 layers (model.layers.3 to model.layers.60)" in text
+
+
+def test_inspect_shows_every_parameter_with_its_values() -> None:
+    """Of units, of the reach of scopes, and options."""
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in inspected(("dense", "moe"))]
+    assert ["moe.self_attn", "out, new, join"] in rows
+    assert ["layers_per_scope", "1, all"] in rows
+    assert ["preload-code", "per-func, max, none"] in rows
+
+
+def test_inspect_shows_layers_with_parameters_of_their_own_once() -> None:
+    """``layers.N`` stands for each of them."""
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in inspected(("dense", "moe"), untied=True)]
+    assert rows.count(["layers.N.self_attn", "out, new, join"]) == 1
+
+
+def test_shares_are_of_one_layer_and_of_all() -> None:
+    """The median tells one layer's share, the sum that of the kind."""
+    layout = decoder_layout(("dense", "dense", "dense"), ("mlp",), outside=False)
+    shares = (0.1, 0.2, 0.6)
+    units = tuple(replace(unit, time_share=share) for unit, share in zip(layout.units, shares, strict=True))
+    space = bind(SpaceSpec(), replace(layout, units=units), {}, option_rules("npu"))
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(inspection_view("a decoder", space, is_simulated=False))
+    (row,) = [line for line in captured.get().splitlines() if line.startswith("│ mlp ")]
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == ["mlp", "20.0%", "90.0%"]
+
+
+@pytest.mark.parametrize(("scopes", "words"), [(0, "0 scopes"), (1, "1 scope "), (61, "61 scopes")])
+def test_a_trials_line_counts_scopes_in_correct_words(scopes: int, words: str) -> None:
+    """One scope is no scopes."""
+    event = {
+        "trial": 3, "scopes": scopes, "seconds": {"compile": 1.0}, "state": "complete", "simulated": True,
+        "ci95": (1.0, 1.0), "latency_ms": 2.0, "speedup": 1.0, "origin": "baseline",
+    }  # fmt: skip
+    assert words in describe_trial(event)
