@@ -127,10 +127,10 @@ def test_what_the_scopes_became_is_told_from_dump_and_profile(tmp_path: Path) ->
     done = sktune_command("fusion", str(dump), "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     event = json.loads(done.stdout.splitlines()[-1])
-    (scope,) = event["scopes"]
+    scope = event["scopes"][0]
     assert scope["marked"]
     assert "what was fused is not known" in done.stderr
-    first, last = scope["marked"][0]["operator"], scope["marked"][-1]["operator"]
+    first, last = scope["marked"][0]["name"], scope["marked"][-1]["name"]
     kernels = [
         profiles.Kernel("SuperKernel", 0, 9, "MIX_AIC", step=1, name=f"sk_{scope['label']}_start_{first}_end_{last}")
     ]
