@@ -172,6 +172,18 @@ def test_a_trace_of_torch_profiler_on_the_cpu(tmp_path: Path) -> None:
     assert "dense.self_attn" in found.unit_order
 
 
+def test_an_operator_that_mostly_makes_views_does_the_work_itself(tmp_path: Path) -> None:
+    """On small tensors views take longer than what is computed; only an operator that passes work on is a wrapper."""
+    events = []
+    for call in range(4):
+        for name, offset, duration in (("aten::linear", 0, 30), ("aten::t", 1, 4), ("aten::addmm", 6, 20),
+                                       ("aten::expand", 8, 9), ("aten::resolve_conj", 18, 4)):  # fmt: skip
+            events.append({"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": call * 50 + offset,
+                           "dur": duration})  # fmt: skip
+    path = write(tmp_path / "trace.json", json.dumps({"traceEvents": events}))
+    assert list(read_profile(path).frame["name"]) == ["aten::addmm"] * 4
+
+
 # Damage
 
 

@@ -192,11 +192,14 @@ def _cpu_kernels(frame: pd.DataFrame) -> pd.DataFrame:
     duration = frame["duration_us"].to_numpy()
     parents = _parents(frame)
     has_parent = parents >= 0
-    inside = np.bincount(parents[has_parent], duration[has_parent], minlength=len(frame))
     place, names = pd.factorize(frame["name"])
+    is_view = np.array([role_of(name) is Role.VIEW for name in names], dtype=bool)
+    # Views and allocations are no work that an operator could pass on: it is not a wrapper of those.
+    passed_on = has_parent & ~is_view[place]
+    inside = np.bincount(parents[passed_on], duration[passed_on], minlength=len(frame))
     # The median call: one that was interrupted by another process tells nothing.
     share = pd.Series(inside / np.maximum(duration, 1e-9)).groupby(place).median().to_numpy()
-    works = ((share <= WRAPPER_SHARE) & np.array([role_of(name) is not Role.VIEW for name in names], dtype=bool))[place]
+    works = ((share <= WRAPPER_SHARE) & ~is_view)[place]
     covered = np.zeros(len(frame), dtype=bool)
     for index in np.flatnonzero(has_parent):  # parents come first
         covered[index] = covered[parents[index]] or works[parents[index]]
