@@ -84,7 +84,7 @@ def search(
     ] = None,
     storage: Storage = None,
     runs: Runs = Path("runs"),
-    sampler: Annotated[str, typer.Option(help="tpe, random, or module:function.")] = "tpe",
+    strategy: Annotated[str, typer.Option("--strategy", "--sampler", help="tpe, random, or module:function.")] = "tpe",
     space: Space = None,
     compile_timeout: Annotated[float, typer.Option(help="Most seconds for one compile.")] = 300.0,
     scale: Scale = None,
@@ -101,7 +101,7 @@ def search(
 ) -> None:
     """Search for the best plan; run again to continue."""
     request = Request(
-        model, trials, study, storage, runs, sampler, space, compile_timeout, scale, weights, dtype, backend,
+        model, trials, study, storage, runs, strategy, space, compile_timeout, scale, weights, dtype, backend,
         device, batch, context, seed, constants, profile,
     )  # fmt: skip
     people = Console(stderr=json)

@@ -42,6 +42,23 @@ class Speedup:
 
 
 @dataclass(frozen=True, slots=True)
+class ScopeTime:
+    """What one piece of a plan took by itself: it teaches the sampler, and never enters a score.
+
+    Attributes:
+        first, last: the piece's units, both included.
+        in_scope: whether it is a scope; else it lies between scopes.
+        baseline_ms, latency_ms: medians for the same units, in the baseline and under the plan.
+    """
+
+    first: str
+    last: str
+    in_scope: bool
+    baseline_ms: float
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of one trial.
 
@@ -57,6 +74,7 @@ class Outcome:
         blamed: label of the scope that the logs blame.
         same_as: number of the trial that became the same kernels, whose figures these are.
         added: options that sktune set in every scope to rescue the plan.
+        scope_times: what each scope and each gap took, in execution order, where the backend can tell.
         peak_memory_bytes: most device memory while the steps ran; None on the CPU.
         log: path of the trial's log, relative to the study's folder.
     """
@@ -73,6 +91,7 @@ class Outcome:
     blamed: str = ""
     same_as: int | None = None
     added: Mapping[str, Option] = field(default_factory=dict)
+    scope_times: tuple[ScopeTime, ...] = ()
     peak_memory_bytes: int | None = None
     log: str = ""
 
@@ -96,5 +115,6 @@ class Outcome:
         values = dict(data)
         values["reason"] = Reason(data["reason"]) if data["reason"] else None
         values["fusion"] = tuple(data.get("fusion", ()))
+        values["scope_times"] = tuple(ScopeTime(**piece) for piece in data.get("scope_times", ()))
         values["speedup"] = Speedup.from_dict(data["speedup"]) if data["speedup"] else None
         return cls(**values)

@@ -44,7 +44,7 @@ class Request:
         study: name of the study; None for one made of model, backend and device.
         storage: URL of an Optuna storage; None for sqlite in the study's folder.
         runs: folder that holds the studies' folders.
-        sampler: ``tpe``, ``random`` or ``module:function``.
+        strategy: ``tpe``, ``random`` or ``module:function``.
         space: a YAML file with a search space; None for the preset's.
         compile_timeout_s: most time for one compile.
         backend: ``inductor``, ``npu`` or ``sim``; None: ``npu`` on the device npu, else ``inductor``.
@@ -59,7 +59,7 @@ class Request:
     study: str | None = None
     storage: str | None = None
     runs: Path = Path("runs")
-    sampler: str = "tpe"
+    strategy: str = "tpe"
     space: Path | None = None
     compile_timeout_s: float = 300.0
     scale: str | None = None
@@ -134,7 +134,7 @@ def run(request: Request, listener: Listener = lambda event: None) -> SearchResu
         profile_prior.check(request.profile, spec.backend)
     name = request.study or f"{spec.name}-{spec.backend}-{spec.device}"
     folder = request.runs / folder_name(name)
-    sampler = sampler_factory(request.sampler)
+    sampler = sampler_factory(request.strategy)
     cache = (request.runs / "cache").resolve()
     with locked(folder), Supervisor(spec, wanted, folder, cache, request.compile_timeout_s) as supervisor:
         if not supervisor.has_run:
@@ -196,7 +196,7 @@ class _Search:
         self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
 
     def _trial(self, supervisor: Supervisor, space: SearchSpace, sampler: Any) -> None:
-        proposal = self._study.ask(space, sampler, self._request.sampler, self._request.seed)
+        proposal = self._study.ask(space, sampler, self._request.strategy, self._request.seed)
         number = proposal.number
         self._emit({"event": "trial_started", "trial": number, "origin": proposal.origin,
                     "scopes": len(proposal.plan.scopes)})  # fmt: skip

@@ -5,7 +5,6 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
@@ -251,10 +250,14 @@ def test_an_unknown_study_is_refused_with_those_that_exist(url: str) -> None:
         TuningStudy.open("two", url, create=False)
 
 
-def test_samplers_of_ones_own_are_taken_and_mistakes_explained(url: str) -> None:
-    """The seam is a function of a seed."""
-    study = opened(url)
-    own: Any = "optuna.samplers:RandomSampler"
-    assert ask(study, own).plan
+def test_samplers_of_ones_own_are_taken_and_mistakes_explained(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The seam is a function of a space and a seed."""
+    (tmp_path / "own_sampler.py").write_text(
+        "import optuna\ndef make(space, seed):\n    return optuna.samplers.RandomSampler(seed=seed)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert ask(opened(url), "own_sampler:make").plan
     with pytest.raises(Exception, match="did you mean 'tpe'"):
         sampler_factory("tpee")

@@ -12,16 +12,17 @@ import optuna
 from optuna.samplers import BaseSampler
 
 from sktune.errors import BadInputError, nearest
+from sktune.space import SearchSpace
 
-SamplerFactory = Callable[[int], BaseSampler]
-"""Makes a sampler from a seed."""
+SamplerFactory = Callable[[SearchSpace, int], BaseSampler]
+"""Makes a sampler from a space and a seed."""
 
 
-def _tpe(seed: int) -> BaseSampler:
+def _tpe(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
     return optuna.samplers.TPESampler(seed=seed, n_startup_trials=6)
 
 
-def _random(seed: int) -> BaseSampler:
+def _random(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
     return optuna.samplers.RandomSampler(seed=seed)
 
 
@@ -38,11 +39,13 @@ def sampler_factory(name: str) -> SamplerFactory:
         return SAMPLERS[name]
     module, colon, function = name.partition(":")
     if not colon:
-        raise BadInputError(f"unknown sampler {name!r}{nearest(name, SAMPLERS)} (or module:function of your own)")
+        raise BadInputError(f"unknown strategy {name!r}{nearest(name, SAMPLERS)} (or module:function of your own)")
     try:
         factory: SamplerFactory = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as failure:
-        raise BadInputError(f"--sampler {name}: {failure}; give module:function, a function of a seed") from failure
+        raise BadInputError(
+            f"--strategy {name}: {failure}; give module:function, a function of a space and a seed"
+        ) from failure
     return factory
 
 

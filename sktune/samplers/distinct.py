@@ -47,7 +47,7 @@ class DistinctSampler(BaseSampler):
     ) -> dict[str, Any]:
         """Return a point whose plan is new, if there is one."""
         seed = seed_of_trial(self._seed, trial.number)
-        inner = self._factory(seed)
+        inner = self._factory(self._space, seed)
         rng = np.random.default_rng(seed)
         seen = {*self._seen(), Plan()}
         values: dict[str, Any] = {}
@@ -65,12 +65,12 @@ class DistinctSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """Leave parameters that are no part of the space to the inner sampler."""
-        inner = self._factory(seed_of_trial(self._seed, trial.number))
+        inner = self._factory(self._space, seed_of_trial(self._seed, trial.number))
         return inner.sample_independent(study, trial, param_name, param_distribution)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         """Tell the inner sampler."""
-        self._factory(seed_of_trial(self._seed, trial.number)).after_trial(study, trial, state, values)
+        self._factory(self._space, seed_of_trial(self._seed, trial.number)).after_trial(study, trial, state, values)
 
     def _complete(
         self, inner: BaseSampler, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
