@@ -432,8 +432,8 @@ class _Elimination:
         """Return the best value of each variable."""
         chosen: dict[str, int] = {}
         for name, others, joined in reversed(self._steps):
-            table = joined[(slice(None), *(chosen[other] for other in others), problem)]
-            chosen[name] = int(np.argmax(table))
+            at = tuple(chosen[other] for other in others)
+            chosen[name] = int(np.argmax([row[(*at, problem)] for row in joined]))
         return chosen
 
 
@@ -448,7 +448,5 @@ def _size(factors: Sequence[_Factor], name: str) -> int:
 def _aligned(factor: _Factor, variables: Sequence[str]) -> Values:
     order = [factor.variables.index(name) for name in variables if name in factor.variables]
     table = factor.table.transpose(*order, len(order))
-    shape = [
-        factor.table.shape[factor.variables.index(name)] if name in factor.variables else 1 for name in variables
-    ]
+    shape = [factor.table.shape[factor.variables.index(name)] if name in factor.variables else 1 for name in variables]
     return table.reshape(*shape, table.shape[-1])

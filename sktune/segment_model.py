@@ -187,9 +187,7 @@ class SegmentModel:
         """Return the effects' posterior; ``pending`` plans count as if they saved what is expected of them."""
         size = self.n_fixed + len(self._effects)
         lengths = np.array([self._length(segment) for segment in self._effects])
-        prior = np.concatenate(
-            [self._prior * chosen.unit_sd, chosen.segment_ratio * chosen.unit_sd * np.sqrt(lengths)]
-        )
+        prior = np.concatenate([self._prior * chosen.unit_sd, chosen.segment_ratio * chosen.unit_sd * np.sqrt(lengths)])
         fixed = slice(self._steps_at, self._others_at + 1)
         prior[fixed] = self._prior[fixed]  # shares of the baseline
         step, scope = chosen.step_noise**-2, chosen.scope_noise**-2
@@ -236,7 +234,8 @@ class SegmentModel:
             active = [by_option[index] for index, option in enumerate(self.options) if option in combination]
             columns.append(small @ sum(active).T if active else np.zeros_like(own))  # type: ignore[union-attr]
         stacked = own[:, :, None] + np.stack(columns, axis=2)
-        return stacked.reshape(len(own), -1)
+        flat: Vector = stacked.reshape(len(own), -1)
+        return flat
 
     def cut(self, effects: Vector, repeats: int) -> Vector:
         """Return the saving of each cut by position, shape (n_units, n_draws * repeats)."""
@@ -310,7 +309,8 @@ class Posterior:
         sd = width * self.chosen.segment_ratio * self.chosen.unit_sd
         scale = sd * np.sqrt((catalogue.last - catalogue.first + 1).astype(float))
         scale[self.model.known_segments] = 0.0
-        return scale[:, None] * rng.standard_normal((len(scale), count))
+        drawn: Vector = scale[:, None] * rng.standard_normal((len(scale), count))
+        return drawn
 
     def predict(self, rows: Vector) -> tuple[Vector, Vector]:
         """Return mean and standard deviation of ``rows @ effects``, the rows' own unknown segments apart."""

@@ -47,7 +47,7 @@ class SegmentCatalogue:
         self.layout = layout
         self.n_units = len(layout.units)
         self._position = {unit.name: index for index, unit in enumerate(layout.units)}
-        self.types = [_type(layout, unit) for unit in layout.units]
+        self.types: list[str] = [_type(layout, unit) for unit in layout.units]
         names = list(dict.fromkeys(self.types))
         codes = np.array([names.index(name) for name in self.types])
         self.class_of = _classes(codes, _last_allowed(layout, most_layers))
@@ -76,8 +76,8 @@ class SegmentCatalogue:
         units = self.layout.units[first : last + 1]
         layers = len({unit.layer for unit in units} - {None})
         if first == last:
-            return self.types[first]
-        return f"{self.types[first]} .. {self.types[last]}" + (f" over {layers} layers" if layers > 1 else "")
+            return self.types[int(first)]
+        return f"{self.types[int(first)]} .. {self.types[int(last)]}" + (f" over {layers} layers" if layers > 1 else "")
 
     def _describe(self) -> tuple[tuple[Feature, ...], Matrix]:
         units = self.layout.units

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from sktune.space import LAYERS_PER_SCOPE, OptionRules, SearchSpace, SpaceSpec, 
 from tests.conftest import decoder_layout
 
 KEYS = ("norm", "attention", "mlp")
-LAYOUTS = {
+LAYOUTS: dict[str, tuple[Layout, bool, list[Any]]] = {
     "one kind": (decoder_layout(("moe", "moe", "moe"), KEYS), False, [1, 2, "all"]),
     "two kinds": (decoder_layout(("dense", "moe", "moe"), KEYS[:2]), False, [1, 2, "all"]),
     "kinds in turn": (decoder_layout(("dense", "moe", "dense", "moe"), KEYS[:2]), False, [2, 3]),
@@ -24,7 +25,7 @@ LAYOUTS = {
 }
 
 
-def bound(layout: Layout, untied: bool, limits: list) -> SearchSpace:
+def bound(layout: Layout, untied: bool, limits: list[Any]) -> SearchSpace:
     """Return the layout's space without options."""
     return bind(SpaceSpec(untied=untied, layers_per_scope=limits), layout, {}, OptionRules({}))
 
@@ -35,7 +36,7 @@ def worth(plan: Plan, catalogue: SegmentCatalogue, value: np.ndarray, cut: np.nd
     return float(scopes + sum(cut[position] for position in catalogue.cuts(plan)))
 
 
-def all_points(space: SearchSpace) -> list[dict]:
+def all_points(space: SearchSpace) -> list[dict[str, Any]]:
     """Return every point of a space."""
     return [dict(zip(space.choices, point, strict=True)) for point in itertools.product(*space.choices.values())]
 

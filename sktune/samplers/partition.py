@@ -42,8 +42,8 @@ LEAST_NOISE = 1e-3
 SCOPE_TIME_NOISE = 0.02
 SETTLED = 200
 """Observations after which the hyperparameters stay."""
-FREE_FAILURES = 0.6
-FAILURE_SHARE = 0.10
+FREE_FAILURES = 0.5
+FAILURE_SHARE = 0.09
 """Share of the trials after the tenth that may fail: what is riskier waits."""
 AVERSIONS = (0.0, 0.1, 0.5, 2.0, 20.0)
 """What a unit of log risk costs, as a multiple of the incumbent's saving: one candidate for each."""
@@ -85,7 +85,8 @@ class PartitionSampler(BaseSampler):
             dict.fromkeys(option for combination in self._combinations for option in combination.of_scope)
         ) + tuple(dict.fromkeys(option for combination in self._combinations for option in combination.of_step))
         self._model = SegmentModel(self._catalogue, options, space.options.of_step)
-        self._feasibility = Feasibility(self._catalogue, self._model.options)
+        searched = {name: value for name, value in space.options.defaults.items() if name in space.option_names}
+        self._feasibility = Feasibility(self._catalogue, searched)
         self._hyperparameters: Hyperparameters | None = None
         self._read: set[int] = set()
         self._complete: dict[Plan, tuple[float, Point]] = {}
@@ -98,7 +99,10 @@ class PartitionSampler(BaseSampler):
         return distributions(self._space)
 
     def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]  # noqa: ARG002
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        search_space: dict[str, BaseDistribution],  # noqa: ARG002
     ) -> dict[str, Any]:
         """Return the parameters of a plan that is new, if there is one."""
         pending = self._learn(study, trial.number)
@@ -115,7 +119,9 @@ class PartitionSampler(BaseSampler):
         """Return the parameters of the next plan, for trial ``number``."""
         rng = np.random.default_rng(seed_of_trial(self._seed, number))
         if not self._model.count:
-            return self._by_chance(rng, {**self._space.starting_points[0].values} if self._space.starting_points else {})
+            return self._by_chance(
+                rng, {**self._space.starting_points[0].values} if self._space.starting_points else {}
+            )
         posterior = self._model.fit(self._hyperparameters or self._model.begin(), pending)
         for width in (1.0, 2.0, 4.0):
             candidates = self._candidates(posterior, rng, width)
@@ -146,11 +152,7 @@ class PartitionSampler(BaseSampler):
         self._seen.add(plan)
         stored = trial.user_attrs.get(OUTCOME)
         outcome = Outcome.from_dict(stored) if stored else None
-        positions = self._catalogue.positions(plan)
-        keys = [
-            (int(self._catalogue.class_of[pair]), scope.options)
-            for pair, scope in zip(positions, plan.scopes, strict=True)
-        ]
+        keys = self._keys(plan)
         latency_ms = trial.value if trial.value is not None else trial.intermediate_values.get(0)
         if (outcome and not outcome.is_feasible) or latency_ms is None:
             labels = [scope.label for scope in plan.scopes]
@@ -199,8 +201,10 @@ class PartitionSampler(BaseSampler):
             scored = value if risk is None else value + self._priced(risk, aversion)
             solution = self._partitioner.solve(scored, cut)
             total = solution.score.reshape(len(effects), len(options)) + beside
-            for draw, best in enumerate(total.argmax(axis=1)):
-                point = {**solution.decode(draw * len(options) + int(best)), **combinations[int(best)].point}
+            # Where some scopes are to be avoided, the second best options give one more plan of what is safe.
+            best = np.argsort(-total, axis=1, kind="stable")[:, : 1 + (aversion == AVERSIONS[-1])]
+            for draw, index in ((draw, int(index)) for draw, row in enumerate(best) for index in row):
+                point = {**solution.decode(draw * len(options) + index), **combinations[index].point}
                 found.append(_Candidate(self._space.plan(point), point))
         return found
 
@@ -208,14 +212,14 @@ class PartitionSampler(BaseSampler):
         price = max(aversion, 1e-9) * max(1e-3, *(saving for saving, _ in self._complete.values()), 0.0)
         return price * risk
 
-    def _promising_combinations(
-        self, posterior: Posterior, rng: np.random.Generator, most: int
-    ) -> list[_Combination]:
+    def _promising_combinations(self, posterior: Posterior, rng: np.random.Generator, most: int) -> list[_Combination]:
         """Return all combinations of options; where these are too many, those that draws prefer for the incumbent."""
         if len(self._combinations) <= most:
             return self._combinations
         plan = self._incumbent()
-        segments = np.array([int(self._catalogue.class_of[pair]) for pair in self._catalogue.positions(plan)], dtype=int)
+        segments = np.array(
+            [int(self._catalogue.class_of[pair]) for pair in self._catalogue.positions(plan)], dtype=int
+        )
         effects = np.vstack([posterior.mean, posterior.draw(MOST_DRAWS, rng)])
         options = [combination.of_scope for combination in self._combinations]
         value = self._model.value(effects, options, segments).sum(axis=0).reshape(len(effects), -1)
@@ -241,7 +245,7 @@ class PartitionSampler(BaseSampler):
         gain = mean - self._best_saving(posterior)
         z = gain / sd
         improvement = gain * ndtr(z) + sd * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-        safe = np.exp(self._log_safe(candidates))
+        safe = np.exp(self._log_safe([candidate.plan for candidate in candidates]))
         allowed = 1.0
         if len(self._failures) >= 10:
             late = self._failures[10:]
@@ -250,25 +254,23 @@ class PartitionSampler(BaseSampler):
         promise = np.where(1 - safe <= allowed, promise, -1.0 + safe)
         return candidates[int(np.argmax(promise))].point
 
-    def _log_safe(self, candidates: Sequence[_Candidate]) -> Vector:
+    def _log_safe(self, plans: Sequence[Plan]) -> Vector:
+        """Return the logarithm of each plan's probability to work."""
         if not self._feasibility.has_failures:
-            return np.zeros(len(candidates))
-        options = list(dict.fromkeys(scope.options for candidate in candidates for scope in candidate.plan.scopes))
+            return np.zeros(len(plans))
+        options = list(dict.fromkeys(scope.options for plan in plans for scope in plan.scopes))
         table = self._feasibility.log_safe(options)
         return np.array(
-            [
-                sum(
-                    table[segment, options.index(own)]
-                    for segment, own in {
-                        (int(self._catalogue.class_of[pair]), scope.options)
-                        for pair, scope in zip(
-                            self._catalogue.positions(candidate.plan), candidate.plan.scopes, strict=True
-                        )
-                    }
-                )
-                for candidate in candidates
-            ]
+            [sum(table[segment, options.index(own)] for segment, own in set(self._keys(plan))) for plan in plans]
         )
+
+    def _keys(self, plan: Plan) -> list[tuple[int, Options]]:
+        """Return segment class and options of each scope."""
+        positions = self._catalogue.positions(plan)
+        return [
+            (int(self._catalogue.class_of[pair]), scope.options)
+            for pair, scope in zip(positions, plan.scopes, strict=True)
+        ]
 
     def _best_saving(self, posterior: Posterior) -> float:
         if not self._complete:
@@ -297,7 +299,8 @@ class PartitionSampler(BaseSampler):
         full = {name: choices[0] for name, choices in self._space.choices.items()} | dict(point)
         changed = full
         for attempt in range(400):
-            if self._space.plan(changed) not in self._seen:
+            plan = self._space.plan(changed)
+            if plan not in self._seen and (attempt > 300 or self._log_safe([plan])[0] > -np.inf):
                 return changed
             changed = self._changed(full if attempt < 200 else changed, rng, 1 + attempt // 20)
         return changed
