@@ -17,6 +17,7 @@ from sktune.agent import print_event
 from sktune.errors import BadInputError, InterruptedSearchError, SktuneError
 from sktune.fingerprint import package_version
 from sktune.result import SearchResult, result_of
+from sktune.samplers import SAMPLERS
 from sktune.search_loop import Request, run
 from sktune.study import TuningStudy, folder_name, sqlite_url
 from sktune.view import LiveView, PlainView, inspection_view, result_table
@@ -84,7 +85,9 @@ def search(
     ] = None,
     storage: Storage = None,
     runs: Runs = Path("runs"),
-    strategy: Annotated[str, typer.Option("--strategy", "--sampler", help="tpe, random, or module:function.")] = "tpe",
+    strategy: Annotated[
+        str, typer.Option("--strategy", "--sampler", help=f"{', '.join(SAMPLERS)}, or module:function.")
+    ] = "tpe",
     space: Space = None,
     compile_timeout: Annotated[float, typer.Option(help="Most seconds for one compile.")] = 300.0,
     scale: Scale = None,

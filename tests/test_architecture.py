@@ -26,7 +26,7 @@ ORDER = [
     "backends.cuda_graph", "backends.inductor",
     "backends.npu", "backends.sim",
     "verify", "verdict", "trial", "fingerprint", "worker", "supervisor",
-    "samplers", "samplers.distinct", "study", "result",
+    "samplers", "samplers.procedure", "samplers.grid", "samplers.guide", "samplers.distinct", "study", "result",
     "report", "profile_prior", "search_loop", "inspection", "calibrating", "doctor", "",
     "agent", "view", "profile_view", "cli",
 ]  # fmt: skip
