@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from sktune.errors import ProfileError
-from sktune.layout import OUTSIDE, Layout
+from sktune.layout import OUTSIDE, Layout, Unit
 from sktune.plan import Option
 from sktune.profiling.analysis import Profile, analyse
 from sktune.profiling.reading import read_profile
@@ -53,8 +53,11 @@ def with_time_shares(layout: Layout, path: Path) -> Layout:
         (figures.kind, figures.unit): (figures.busy_ms + figures.gap_ms) / figures.layers / profile.median.step_ms
         for figures in profile.units
     }
-    kinds = {None: OUTSIDE, **dict(enumerate(layer.kind for layer in layout.layers))}
-    return layout.with_time_shares({unit.name: share.get((kinds[unit.layer], unit.key), 0.0) for unit in layout.units})
+
+    def kind(unit: Unit) -> str:
+        return OUTSIDE if unit.layer is None else layout.layers[unit.layer].kind
+
+    return layout.with_time_shares({unit.name: share.get((kind(unit), unit.key), 0.0) for unit in layout.units})
 
 
 def with_hot_types(space: SpaceSpec, path: Path) -> SpaceSpec:

@@ -27,7 +27,7 @@ ORDER = [
     "backends.npu", "backends.sim",
     "verify", "verdict", "trial", "fingerprint", "worker", "supervisor",
     "samplers", "samplers.procedure", "samplers.grid", "samplers.guide", "samplers.distinct", "study", "result",
-    "report", "profile_prior", "search_loop", "inspection", "calibrating", "doctor", "",
+    "report", "comparing", "profile_prior", "search_loop", "inspection", "calibrating", "doctor", "",
     "agent", "view", "profile_view", "cli",
 ]  # fmt: skip
 
