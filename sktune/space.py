@@ -102,6 +102,11 @@ class SearchSpace:
         """The parameters that are options, of scopes or of the whole step."""
         return tuple(name for name in self.choices if name in self.options.defaults)
 
+    @property
+    def simplest(self) -> dict[str, Option]:
+        """The point without a scope, whose other parameters have their first value."""
+        return {name: OUT if choices == (OUT, NEW, JOIN) else choices[0] for name, choices in self.choices.items()}
+
     @cached_property
     def digest(self) -> str:
         """Identity of parameters, values and layout."""
@@ -223,9 +228,7 @@ def _layer_limits(spec: SpaceSpec, layers: int) -> tuple[Option, ...]:
 
 
 def _starting_point(space: SearchSpace, name: str, pattern: Values) -> StartingPoint:
-    values: dict[str, Option] = {}
-    for parameter, choices in space.choices.items():
-        values[parameter] = OUT if choices == (OUT, NEW, JOIN) else choices[0]
+    values = space.simplest
     options = parse(str(pattern[OPTION_STRING])) if OPTION_STRING in pattern else {}
     for key, value in {**pattern, **options}.items():
         if key == OPTION_STRING:
@@ -265,9 +268,8 @@ def _generic_points(space: SearchSpace) -> dict[str, dict[str, Option]]:
     """
     layout = space.layout
     keys = dict.fromkeys(key for keys in layout.kinds.values() for key in keys)
-    attention = [key for key in keys if _is_named(key, ("attn", "attention"))]
-    inside = layout.kinds.get("moe", ())
-    experts = [key for key in inside if _is_named(key, ("mlp", "moe", "expert", "ffn"))]
+    attention = [key for key in keys if is_attention(key)]
+    experts = [key for key in layout.kinds.get("moe", ()) if is_feed_forward(key)]
     limits = sorted(space.choices.get(LAYERS_PER_SCOPE, ()), key=limit_of)
     narrow: dict[str, Option] = {LAYERS_PER_SCOPE: limits[0]} if limits else {}
     wide: dict[str, Option] = {LAYERS_PER_SCOPE: limits[-1]} if limits else {}
@@ -284,6 +286,16 @@ def _generic_points(space: SearchSpace) -> dict[str, dict[str, Option]]:
     if any(unit.layer is None for unit in layout.units):
         points["whole step"] = {"*.*": JOIN, **wide}
     return points
+
+
+def is_attention(key: str) -> bool:
+    """Whether a unit's name says that it attends."""
+    return _is_named(key, ("attn", "attention"))
+
+
+def is_feed_forward(key: str) -> bool:
+    """Whether a unit's name says that it is a feed-forward network, or a part of routed experts."""
+    return _is_named(key, ("mlp", "moe", "expert", "ffn"))
 
 
 def _is_named(key: str, words: tuple[str, ...]) -> bool:

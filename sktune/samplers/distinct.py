@@ -52,9 +52,11 @@ class DistinctSampler(BaseSampler):
         seen = {*self._seen(), Plan()}
         values: dict[str, Any] = {}
         for _ in range(PROPOSALS_OF_ITS_OWN):
-            values = self._complete(inner, study, trial, search_space)
+            before, values = values, self._complete(inner, study, trial, search_space)
             if self._space.plan(values) not in seen:
                 return values
+            if values == before:
+                break  # a procedure at its end has nothing else to say
         for _ in range(MOST_CHANGES):
             values = self._changed(values, rng)
             if self._space.plan(values) not in seen:
