@@ -27,8 +27,8 @@ ORDER = [
     "backends.cuda_graph", "backends.inductor",
     "backends.npu", "backends.sim",
     "verify", "verdict", "trial", "fingerprint", "worker", "supervisor",
-    "learned", "samplers", "samplers.partition", "samplers.procedure", "samplers.grid", "samplers.guide", "samplers.distinct",
-    "study", "result",
+    "learned", "samplers", "samplers.partition", "samplers.procedure", "samplers.grid", "samplers.guide",
+    "samplers.distinct", "study", "result",
     "report", "comparing", "profile_prior", "search_loop", "inspection", "calibrating", "doctor", "",
     "agent", "view", "profile_view", "cli",
 ]  # fmt: skip

@@ -304,8 +304,8 @@ class _Prober:
         plans = [self._free.plan({**solution.decode(block), **self._first_options()}) for block in range(blocks)]
         scopes: list[Scope] = []
         for first, last, block in self._blocks():
-            for scope, (start, end) in zip(plans[block].scopes, learned.catalogue.positions(plans[block]), strict=True):
-                start, end = max(start, first), min(end, last)
+            for begins, ends in learned.catalogue.positions(plans[block]):
+                start, end = max(begins, first), min(ends, last)
                 if start <= end:
                     units = layout.units
                     scopes.append(Scope(units[start].name, units[end].name, self._options()))
@@ -313,7 +313,7 @@ class _Prober:
 
     def _blocks(self) -> list[tuple[int, int, int]]:
         """Return first and last position of each block, and its number; what lies outside of layers joins one."""
-        numbers = []
+        numbers: list[int] = []
         for unit in self._learned.space.layout.units:
             numbers.append(numbers[-1] if numbers and unit.layer is None else (unit.layer or 0) // self._block)
         starts = [index for index, number in enumerate(numbers) if index == 0 or number != numbers[index - 1]]
