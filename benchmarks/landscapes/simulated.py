@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.landscape import Truth
 from benchmarks.landscapes.optimum import Savings, best_tied_saving, limit_of
 from sktune.outcome import ScopeTime
-from sktune.plan import Options, Plan
+from sktune.plan import Option, Options, Plan
 from sktune.search_loop import Request, bind_space, space_spec
 from sktune.sim.constants import Constants, load_constants
 from sktune.sim.deployment import deploy
@@ -87,8 +87,9 @@ class SimulatedLandscape:
             return 0.0
         latency_ms = self._pieces.alone_ms(first, last)
         if first_unit <= last_unit:
-            names = (self.space.layout.units[index].name for index in (first_unit, last_unit))
-            times.append(ScopeTime(*names, False, latency_ms, latency_ms))
+            units = self.space.layout.units
+            gap = ScopeTime(units[first_unit].name, units[last_unit].name, False, latency_ms, latency_ms)
+            times.append(gap)
         return latency_ms
 
     def _saving_ms(self, first: int, last: int) -> Savings:
@@ -167,9 +168,9 @@ class _Pieces:
 
 def scope_options(space: SearchSpace) -> list[Options]:
     """Return the distinct options that the space gives to a scope."""
-    units = {name: OUT for name, choices in space.choices.items() if NEW in choices}
-    one = {**units, next(iter(units)): NEW}
-    one |= {name: choices[0] for name, choices in space.choices.items() if name not in one}
+    one: dict[str, Option] = {name: choices[0] for name, choices in space.choices.items()}
+    one |= {name: OUT for name, choices in space.choices.items() if NEW in choices}
+    one[space.parameter(space.layout.units[0])] = NEW
     combinations = product(*(space.choices[name] for name in space.option_names))
     options = (dict(zip(space.option_names, values, strict=True)) for values in combinations)
     return list(dict.fromkeys(space.plan({**one, **chosen}).scopes[0].options for chosen in options))
