@@ -39,6 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a script finds only what lies beside it
 
 from benchmarks.landscape import Landscape, Run, replay  # noqa: E402
+from benchmarks.landscapes.recorded import RECORDED  # noqa: E402
 from benchmarks.landscapes.simulated import SIMULATED  # noqa: E402
 from benchmarks.landscapes.synthetic import SYNTHETIC  # noqa: E402
 from sktune.errors import BadInputError, SktuneError, nearest  # noqa: E402
@@ -90,7 +91,7 @@ def main() -> None:
     console = Console(stderr=True)
     try:
         samplers = list(_available(arguments.samplers.split(","), console))
-        summaries = compare(arguments.landscape or [*SYNTHETIC, *SIMULATED], samplers, arguments)
+        summaries = compare(arguments.landscape or [*SYNTHETIC, *SIMULATED, *RECORDED], samplers, arguments)
     except SktuneError as failure:
         console.print(f"error: {failure}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(failure.exit_code)
@@ -132,7 +133,7 @@ def landscape_source(name: str) -> Source:
     Raises:
         BadInputError: there is none, or the file cannot be imported.
     """
-    known: Mapping[str, Source] = {**SYNTHETIC, **SIMULATED}
+    known: Mapping[str, Source] = {**SYNTHETIC, **SIMULATED, **RECORDED}
     if name in known:
         return known[name]
     path, colon, function = name.rpartition(":")
