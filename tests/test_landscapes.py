@@ -16,8 +16,7 @@ from benchmarks.landscapes.simulated import sim_8
 from benchmarks.landscapes.synthetic import SyntheticLandscape, Traits
 from sktune.outcome import Outcome
 from sktune.plan import Plan, Scope
-from sktune.samplers import SamplerFactory, sampler_factory
-from sktune.samplers.distinct import distributions
+from sktune.samplers import SamplerFactory, distributions, sampler_factory
 from sktune.search_loop import Request
 from sktune.sim.constants import load_constants
 from sktune.sim.deployment import deploy
