@@ -4,9 +4,9 @@
 
 The space is benchmarks/landscapes/MODEL-DTYPE.yaml. What is judged goes to runs/landscapes/MODEL-DTYPE at once, a JSON
 line for each plan, in an order drawn by chance; run the same command again to go on. When every plan is judged, those
-that looked fastest are judged again, so that the best one is not the luckiest one, and so are those that timed out or
-crashed, as a machine under load can do that to any plan. Then MODEL-DTYPE.json.gz is written. Nothing else should run
-on the machine.
+that looked fastest are judged again, so that the best one is not the luckiest one, and so are those that timed out,
+crashed, or have a wide interval, as a machine under load can do that to any plan. Then MODEL-DTYPE.json.gz is written.
+Nothing else should run on the machine.
 """
 
 import argparse
@@ -43,6 +43,8 @@ REPEATED_SHARE = 0.1
 REPEATS = 3
 UNSETTLED = ("timeout", "crashed")
 """Reasons that may be the machine's doing; they stand only if no further judgement finds another."""
+WIDEST = 0.03
+"""Half the width of a 95% interval, relative to the ratio; a wider one settles nothing."""
 
 Entry = dict[str, Any]
 
@@ -85,7 +87,10 @@ def record(name: str, limit_s: float | None, console: Console) -> None:
             return
     target = FOLDER / f"{name}{ENDING}"
     write(target, opened, made_with, working.entries)
-    console.print(f"{target.name}: {target.stat().st_size / 1e6:.2f} MB")
+    wide = sum(not any(map(_is_settled, each)) for each in _by_plan(working.entries).values())
+    console.print(
+        f"{target.name}: {target.stat().st_size / 1e6:.2f} MB; unsettled after {REPEATS} repeats: {wide} plans"
+    )
 
 
 class WorkingFile:
@@ -166,7 +171,7 @@ def to_repeat(entries: list[Entry]) -> list[Entry]:
     complete = [each for each in by_plan.values() if each[0]["reason"] is None]
     complete.sort(key=lambda each: each[0]["ratio"], reverse=True)
     chosen = complete[: max(1, round(REPEATED_SHARE * len(complete)))]
-    chosen += [each for each in by_plan.values() if all(entry["reason"] in UNSETTLED for entry in each)]
+    chosen += [each for each in by_plan.values() if each not in chosen and not any(map(_is_settled, each))]
     return [each[0] for repeat in range(1, REPEATS + 1) for each in chosen if len(each) <= repeat]
 
 
@@ -193,9 +198,16 @@ def baseline_ms(entries: list[Entry]) -> float:
     return round(statistics.median(measured), 4)
 
 
+def _is_settled(entry: Entry) -> bool:
+    if entry["ratio"] is None:
+        return entry["reason"] not in UNSETTLED
+    low, high = entry["ci95"]
+    return bool((high - low) / 2 <= WIDEST * entry["ratio"])
+
+
 def _settled(judgements: list[Entry]) -> Entry:
     """Return the judgement of one plan that stands."""
-    certain = [entry for entry in judgements if entry["reason"] not in UNSETTLED] or judgements[-1:]
+    certain = list(filter(_is_settled, judgements)) or judgements[-1:]
     wrong = [entry for entry in certain if entry["ratio"] is None]  # once is enough
     # The first judgement chose the plan to be judged again, and would flatter it.
     chosen = wrong or sorted(certain[1:] or certain, key=lambda entry: entry["ratio"])

@@ -186,6 +186,22 @@ def test_a_recording_goes_on_after_a_kill(tmp_path: Path) -> None:
         WorkingFile(path, {"torch": "2.14"})
 
 
+def test_a_wide_interval_settles_nothing(tmp_path: Path) -> None:
+    """What a busy machine measured is measured again, and gives way to what an idle one measured."""
+    landscape = tiny(Traits(), 0)
+    entries = entries_of(landscape)
+    wide = min((entry for entry in entries if entry["ratio"]), key=lambda entry: entry["ratio"])
+    true_ratio, wide["ratio"], wide["ci95"] = wide["ratio"], 0.5, [0.3, 0.7]
+    assert to_repeat(entries).count(wide) == 3
+    again = {**wide, "ratio": true_ratio, "ci95": [true_ratio, true_ratio]}
+    assert wide not in to_repeat([*entries, again])
+    file = tmp_path / "record.json.gz"
+    write(file, Opened(landscape.space.layout, "made for a test", {}), {}, [*entries, again])
+    plans = json.loads(gzip.decompress(file.read_bytes()))["plans"]
+    assert [entry["ratio"] for entry in plans if entry["scopes"] == wide["scopes"]
+            and entry["options"] == wide["options"]] == [true_ratio]  # fmt: skip
+
+
 def test_a_lucky_judgement_does_not_make_the_best_plan(tmp_path: Path) -> None:
     """The fastest are judged three times more, and the median of those stands; so do a failure and its absence."""
     landscape = tiny(Traits(), 0)
