@@ -28,7 +28,7 @@ ORDER = [
     "backends.npu", "backends.sim",
     "verify", "verdict", "trial", "fingerprint", "worker", "supervisor",
     "learned", "samplers", "samplers.partition", "samplers.procedure", "samplers.grid", "samplers.guide",
-    "samplers.distinct", "study", "result",
+    "samplers.distinct", "study", "result", "why", "why_view",
     "report", "comparing", "profile_prior", "search_loop", "inspection", "calibrating", "doctor", "",
     "agent", "view", "profile_view", "cli",
 ]  # fmt: skip
