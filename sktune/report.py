@@ -64,10 +64,19 @@ def evidence(result: SearchResult) -> dict[str, Any]:
         **({"simulated": True} if result.is_simulated else {}),
         "bit_identical": True if result.is_verified else None,
         "verified": VERIFIED if result.is_verified else "not done: the figures are simulated",
-        "code_digest": next(row.code_digest for row in result.final if row.name == str(winner.number)),
+        **({} if result.is_compared else {"final_comparison": "not made: the time budget ended before"}),
+        "code_digest": _code_digest(result, winner.number),
         "tied_trials": [tie.number for tie in result.verdict.ties] if result.verdict else [],
         "fingerprint": dict(result.facts.get("fingerprint", {})),
     }
+
+
+def _code_digest(result: SearchResult, number: int) -> str:
+    """Return the code's identity in the final comparison, or in the trial where there was none."""
+    final = [row.code_digest for row in result.final if row.name == str(number)]
+    return (
+        final + [record.outcome.code_digest for record in result.trials if record.number == number and record.outcome]
+    )[0]
 
 
 def trials_csv(result: SearchResult) -> str:
@@ -111,15 +120,25 @@ def verdict_line(result: SearchResult) -> str:
     if result.verdict is None:
         return "The search has not come to its final comparison; run the same command again."
     if winner is None:
-        return "No scope: no plan beats the baseline with confidence. Keep the model as it is."
+        return f"No scope: no plan beats the baseline with confidence. Keep the model as it is.{_unfinished(result)}"
     if result.is_simulated:
         ratio = f"{winner.speedup.ratio:.3f} times as fast as the baseline"
-        return f"Trial {winner.number} is {ratio}, simulated; verification was not done."
+        return f"Trial {winner.number} is {ratio}, simulated; verification was not done.{_doubt(result)}"
     low, high = winner.speedup.ci95
     return (
         f"Trial {winner.number} is {winner.speedup.ratio:.3f} times as fast as the baseline "
-        f"(95% interval {low:.3f} to {high:.3f}), and every bit is the same."
+        f"(95% interval {low:.3f} to {high:.3f}), and every bit is the same.{_doubt(result)}"
     )
+
+
+def _unfinished(result: SearchResult) -> str:
+    return "" if result.is_compared else " The time budget ended before more was known; run the same command again."
+
+
+def _doubt(result: SearchResult) -> str:
+    if result.is_compared:
+        return ""
+    return " There was no time for a final comparison: this is the trial's own figure, and the best of many flatters."
 
 
 def report_markdown(result: SearchResult) -> str:

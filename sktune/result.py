@@ -8,7 +8,7 @@ from typing import Any
 
 from sktune.outcome import Reason
 from sktune.plan import Plan
-from sktune.study import TrialRecord, TuningStudy
+from sktune.study import TrialRecord, TuningStudy, incumbent_first
 from sktune.supervisor import FinalRow
 from sktune.verdict import FinalPlan, Verdict, decide
 
@@ -24,7 +24,7 @@ class SearchResult:
         folder: where its files lie.
         trials: all trials that have ended, by number.
         verdict: what is recommended; None before the final comparison.
-        final: rows of the final comparison, the baseline first.
+        final: rows of the final comparison, the baseline first; none where the time did not suffice for one.
         facts: what else the study knows: description, fingerprint, seconds.
     """
 
@@ -61,7 +61,12 @@ class SearchResult:
     @property
     def is_verified(self) -> bool:
         """Whether bits were compared."""
-        return not self.final or self.final[0].bit_identical is not None
+        return not self.is_simulated
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the verdict is that of a final comparison, and not of trials alone."""
+        return bool(self.verdict and self.final)
 
     def pruned(self) -> dict[str, int]:
         """Return how many trials were pruned, by reason."""
@@ -84,6 +89,7 @@ class SearchResult:
             "bit_identical": True if self.verdict and self.is_verified else None,
             **({"simulated": True} if self.is_simulated else {}),
             **({} if self.verdict else {"finished": False}),
+            **({"compared": False} if self.verdict and not self.is_compared else {}),
             "plan": str(self.folder / BEST_PLAN) if winner else None,
         }
 
@@ -95,7 +101,21 @@ def result_of(study: TuningStudy, folder: Path) -> SearchResult:
     stored = facts.get("final")
     rows = [FinalRow.from_dict(row) for row in stored["rows"]] if stored else []
     verdict = _verdict(rows, stored["samples_us"], trials) if stored else None
+    if facts.get("uncompared"):
+        own = _verdict_of_trials(trials)
+        if not (verdict and own and verdict.winner and own.winner and verdict.winner.number == own.winner.number):
+            return SearchResult(study.name, folder, trials, own, [], facts)
     return SearchResult(study.name, folder, trials, verdict, rows, facts)
+
+
+def _verdict_of_trials(trials: Sequence[TrialRecord]) -> Verdict | None:
+    """Return the best verified trial by its own figure, where no time was left to compare it again."""
+    if not trials:
+        return None
+    best = next(iter(incumbent_first(trials)), None)
+    if best is None or best.outcome is None or best.outcome.speedup is None or best.outcome.speedup.ci95[0] <= 1.0:
+        return Verdict(None, ())
+    return Verdict(FinalPlan(best.number, best.judged_plan, best.outcome.speedup), ())
 
 
 def _verdict(

@@ -1,6 +1,7 @@
 """The search: asks for plans, has them judged, stores what comes back, and compares the best at the end."""
 
 import logging
+import math
 import signal
 import threading
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from types import FrameType
 from typing import Any
 
@@ -24,12 +26,14 @@ from sktune.result import SearchResult, result_of
 from sktune.samplers import BEGINS_ALONE, sampler_factory
 from sktune.space import SearchSpace, SpaceSpec, StartingPoint, bind
 from sktune.study import TuningStudy, folder_name, incumbent_first, locked, sqlite_url
-from sktune.supervisor import FinalRow, Supervisor
+from sktune.supervisor import FinalRow, Opened, Supervisor
 from sktune.targets import TargetSpec, describe
+from sktune.time_budget import OutOfTimeError, Pace, TimeBudget
 from sktune.verdict import MOST_FINALISTS, MOST_QUALIFIERS
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_TRIALS = 40
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
 
@@ -40,7 +44,7 @@ class Request:
 
     Attributes:
         model: a preset, a folder with a ``config.json``, or ``file.py:function``.
-        trials: total of the study, not of this call.
+        trials: total of the study, not of this call; None for 40, or for no end where there is a time budget.
         study: name of the study; None for one made of model, backend and device.
         storage: URL of an Optuna storage; None for sqlite in the study's folder.
         runs: folder that holds the studies' folders.
@@ -52,10 +56,11 @@ class Request:
         seed: of weights, inputs and proposals.
         constants: of the simulated device; ``sim`` only.
         profile: of the baseline; it orders the starting points, and ``sim`` takes its kernels' times.
+        time_budget_s: most seconds for this call, start and reports included; None for no limit.
     """
 
     model: str
-    trials: int = 40
+    trials: int | None = None
     study: str | None = None
     storage: str | None = None
     runs: Path = Path("runs")
@@ -72,12 +77,15 @@ class Request:
     seed: int = 0
     constants: Path | None = None
     profile: Path | None = None
+    time_budget_s: float | None = None
 
     def __post_init__(self) -> None:
-        if self.trials < 1:
+        if self.trials is not None and self.trials < 1:
             raise BadInputError(f"--trials is the total number of trials, at least 1; got {self.trials}")
         if self.compile_timeout_s <= 0:
             raise BadInputError(f"--compile-timeout is a number of seconds above 0; got {self.compile_timeout_s:g}")
+        if self.time_budget_s is not None and self.time_budget_s <= 0:
+            raise BadInputError(f"--time-budget is a time above 0; got {self.time_budget_s:g} s")
         if self.device not in (None, "cpu", "cuda", "npu"):
             raise BadInputError(f"--device is cpu, cuda or npu; got {self.device!r}")
         if self.backend not in (None, *BACKENDS):
@@ -92,6 +100,13 @@ class Request:
         for name, value in (("batch", self.batch), ("context", self.context)):
             if value is not None and value < 1:
                 raise BadInputError(f"--{name} is at least 1; got {value}")
+
+    @property
+    def most_trials(self) -> float:
+        """Total number of trials of the study; infinite where only time ends the search."""
+        if self.trials is not None:
+            return self.trials
+        return math.inf if self.time_budget_s else DEFAULT_TRIALS
 
     def target(self) -> tuple[TargetSpec, Preset | None]:
         """Return what ``model`` names."""
@@ -116,16 +131,18 @@ class _Stop:
     requested: bool = False
 
 
-def run(request: Request, listener: Listener = lambda event: None) -> SearchResult:
-    """Search until the study holds ``request.trials`` trials, and return what it recommends.
+def run(request: Request, listener: Listener = lambda event: None, began_s: float | None = None) -> SearchResult:
+    """Search until the study holds ``request.trials`` trials or the time is spent, and return what it recommends.
 
     Args:
         request: what to search.
         listener: called with each event, a dictionary with the key ``event`` (see docs/events.md).
+        began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
 
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C; what was found is stored.
     """
+    budget = TimeBudget(request.time_budget_s or math.inf, time.monotonic() if began_s is None else began_s)
     spec, preset = request.target()
     wanted = space_spec(request, preset)
     check_space_options(wanted)
@@ -141,8 +158,8 @@ def run(request: Request, listener: Listener = lambda event: None) -> SearchResu
             supervisor.start()  # its imports take as long as making a database
         study = TuningStudy.open(name, request.storage or sqlite_url(folder.resolve()), create=True)
         study.check_fingerprint(made_with)
-        search = _Search(request, spec, wanted, study, folder, made_with, listener)
-        is_complete = study.finished() >= request.trials or study.facts.get("exhausted", False)
+        search = _Search(request, spec, wanted, study, folder, made_with, listener, budget)
+        is_complete = study.finished() >= request.most_trials or study.facts.get("exhausted", False)
         if not is_complete or study.facts.get("final_trials") != study.finished():
             with _stoppable() as stop:
                 search.run(supervisor, sampler, stop)
@@ -164,15 +181,31 @@ class _Search:
         folder: Path,
         made_with: Mapping[str, str],
         listener: Listener,
+        budget: TimeBudget,
     ) -> None:
         self._request, self._spec, self._space_spec = request, spec, space_spec
         self._study, self._folder, self._made_with, self._emit = study, folder, made_with, listener
+        self._budget = budget
 
     def run(self, supervisor: Supervisor, sampler: Any, stop: _Stop) -> None:
-        """Run the trials that are missing, then the final comparison."""
-        self._emit({"event": "search_started", "study": self._study.name, "trials": self._request.trials,
-                    "done": self._study.finished(), "folder": str(self._folder)})  # fmt: skip
+        """Run the trials that are missing, then the final comparison, as far as the time budget lasts."""
         began = time.perf_counter()
+        supervisor.deadline_s = self._budget.deadline_s
+        try:
+            self._search(supervisor, sampler, stop)
+        except OutOfTimeError as spent:
+            if not self._study.finished():
+                raise BadInputError(
+                    f"--time-budget: {self._budget.seconds:g} s ended before a plan was tried; give more time"
+                ) from spent
+            self._study.remember(uncompared=True)
+        self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
+
+    def _search(self, supervisor: Supervisor, sampler: Any, stop: _Stop) -> None:
+        most = self._request.most_trials
+        self._emit({"event": "search_started", "study": self._study.name, "trials": None if math.isinf(most) else most,
+                    "time_budget_s": self._request.time_budget_s, "done": self._study.finished(),
+                    "folder": str(self._folder)})  # fmt: skip
         opened = supervisor.open()
         space = bind_space(self._space_spec, self._layout(opened.layout), self._spec)
         # Only now: a space that does not fit the model must leave a study that the mended one can use.
@@ -182,16 +215,33 @@ class _Search:
         self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
                     "seconds": dict(opened.seconds)})  # fmt: skip
         self._queue(space)
-        while (finished := self._study.finished()) < self._request.trials:
+        while (finished := self._study.finished()) < self._request.most_trials:
             self._stop_if_asked(stop)
+            if not self._budget.allows_trial(self._pace(opened), self._has_plan()):
+                self._emit({"event": "time_budget_spent", "trials": finished})
+                break
             if finished >= space.size - 1 and self._is_exhausted(space):
                 self._study.remember(exhausted=True)
                 break
-            self._trial(supervisor, space, sampler)
-        self._final(supervisor, stop)
-        self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
+            if not self._trial(supervisor, space, sampler, opened):
+                break
+        self._stop_if_asked(stop)
+        supervisor.deadline_s = self._budget.deadline_s
+        self._final(supervisor, self._budget.finalists(self._pace(opened)))
 
-    def _trial(self, supervisor: Supervisor, space: SearchSpace, sampler: Any) -> None:
+    def _pace(self, opened: Opened) -> Pace:
+        """Return how long things take, by what this study has recorded."""
+        outcomes = [record.outcome for record in self._study.records() if record.outcome and record.outcome.seconds]
+        opening_s = sum(opened.seconds.values())
+        trials_s = [sum(outcome.seconds.values()) for outcome in outcomes] or [opened.seconds["baseline"]]
+        is_fresh = self._spec.backend in FRESH_PROCESS
+        return Pace(opening_s, median(trials_s) + opening_s * is_fresh, MOST_FINALISTS)
+
+    def _has_plan(self) -> bool:
+        return any(record.outcome and record.outcome.is_complete for record in self._study.records())
+
+    def _trial(self, supervisor: Supervisor, space: SearchSpace, sampler: Any, opened: Opened) -> bool:
+        """Run one trial; returns whether it came to an end before its time did."""
         proposal = self._study.ask(space, sampler, self._request.strategy, self._request.seed)
         number = proposal.number
         self._emit({"event": "trial_started", "trial": number, "origin": proposal.origin,
@@ -201,12 +251,21 @@ class _Search:
             outcome = Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
         outcome = outcome or self._blocked(proposal.plan)
         if outcome is None:
-            outcome = self._judged(supervisor, proposal.plan, number)
+            supervisor.deadline_s = self._budget.trial_deadline_s(self._pace(opened), self._has_plan())
+            try:
+                outcome = self._judged(supervisor, proposal.plan, number)
+            except OutOfTimeError:
+                self._study.postpone(proposal)
+                self._emit({"event": "time_budget_spent", "trials": self._study.finished(), "unfinished": number})
+                return False
         self._study.tell(proposal, outcome, self._value(outcome))
         is_simulated = self._spec.backend == "sim"
+        left = self._request.most_trials - self._study.finished()
         self._emit({"event": "trial_finished", "trial": number, "origin": proposal.origin,
                     "scopes": len(proposal.plan.scopes), "known": proposal.known is not None,
-                    "simulated": is_simulated, **_told(outcome, is_simulated)})  # fmt: skip
+                    "simulated": is_simulated, **_told(outcome, is_simulated),
+                    "expected_left_s": self._budget.expected_left_s(left, self._pace(opened))})  # fmt: skip
+        return True
 
     def _judged(self, supervisor: Supervisor, plan: Plan, number: int) -> Outcome:
         records = [record for record in self._study.records() if record.outcome and record.outcome.fusion_digest]
@@ -256,10 +315,13 @@ class _Search:
             self._study.remember(baseline_ms=reference)
         return reference / outcome.speedup.ratio
 
-    def _final(self, supervisor: Supervisor, stop: _Stop) -> None:
-        self._stop_if_asked(stop)
+    def _final(self, supervisor: Supervisor, finalists: int) -> None:
+        """Compare the best plans with the baseline; ``finalists`` is how many there is time for."""
+        if not finalists or not self._study.finished():
+            raise OutOfTimeError
+        is_short = finalists < MOST_FINALISTS
         # Graphs on an NPU keep their memory: as few as possible in one process.
-        most = MOST_FINALISTS if self._spec.backend in FRESH_PROCESS else MOST_QUALIFIERS
+        most = finalists if is_short or self._spec.backend in FRESH_PROCESS else MOST_QUALIFIERS
         qualifiers = incumbent_first(self._study.records())[:most]
         numbers = [record.number for record in qualifiers]
         self._emit({"event": "final_started", "simulated": self._spec.backend == "sim", "qualifiers": numbers})
@@ -270,13 +332,15 @@ class _Search:
             self._emit({"event": "final_stage", "stage": stage})
 
         try:
-            rows, samples = supervisor.final(plans, report_stage)
+            seconds = self._budget.remaining_s / 3
+            rows, samples = supervisor.final(plans, report_stage, references=not is_short, seconds=seconds)
         except BackendError as failure:
             # Compiling the whole step is the user's alternative, not ours: its failure must not cost them the answer.
             logger.warning("%s; comparing again without torch.compile of the whole step", failure)
             rows, samples = supervisor.final(plans, report_stage, references=False)
         self._study.remember(
             final=_final_facts(rows, samples),
+            uncompared=False,
             final_seconds=time.perf_counter() - began,
             final_trials=self._study.finished(),
         )
@@ -314,8 +378,9 @@ class _Search:
 
     def _stop_if_asked(self, stop: _Stop) -> None:
         if stop.requested:
+            of_all = "" if math.isinf(self._request.most_trials) else f" of {self._request.most_trials}"
             raise InterruptedSearchError(
-                f"stopped after {self._study.finished()} of {self._request.trials} trials; the same command goes on"
+                f"stopped after {self._study.finished()}{of_all} trials; the same command goes on"
             )
 
 

@@ -217,6 +217,12 @@ class TuningStudy:
                 trial.report(latency_ms, step=0)
             self._study.tell(trial, state=TrialState.PRUNED)
 
+    def postpone(self, proposal: Proposal) -> None:
+        """Leave a proposal to be taken up by a later search, as if it had not been asked for."""
+        with translated(self.name):
+            stored = proposal.trial.user_attrs[_PREFIX + "proposal"]
+            proposal.trial.set_user_attr(_PREFIX + "proposal", {**stored, "attempts": stored["attempts"] - 1})
+
     def _orphans(self) -> list[Trial]:
         """Return trials whose process has died, under their own numbers, the first one last."""
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))

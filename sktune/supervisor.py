@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import select
 import signal
@@ -23,6 +24,7 @@ from sktune.plan import Plan
 from sktune.plog import cause, explain_files
 from sktune.space import SpaceSpec
 from sktune.targets import TargetSpec
+from sktune.time_budget import OutOfTimeError
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +87,11 @@ class Supervisor:
         folder: the study's folder; logs go to ``logs/`` in it.
         cache: folder of the compiler's caches.
         compile_timeout_s: most time for one compile.
+
+    Attributes:
+        deadline_s: when every request has to be over, on the clock of ``time.monotonic``; one that is not ends with
+            its worker, in an ``OutOfTimeError``.
+        starts: how many workers were started.
     """
 
     def __init__(self, spec: TargetSpec, space: SpaceSpec, folder: Path, cache: Path, compile_timeout_s: float) -> None:
@@ -97,6 +104,7 @@ class Supervisor:
         self._opened: Opened | None = None
         self._has_judged = False
         self._work: Path | None = None
+        self.deadline_s = math.inf
         self.starts = 0
 
     def __enter__(self) -> Self:
@@ -116,6 +124,7 @@ class Supervisor:
         Raises:
             SktuneError: of the class that the worker raised.
             BackendError: the worker dies, or takes longer than an hour.
+            OutOfTimeError: at ``deadline_s``; so do ``judge`` and ``final``.
         """
         if self._process is None:
             self.start()
@@ -177,11 +186,17 @@ class Supervisor:
         return replace(outcome, detail=f"{outcome.detail}; {told.message}", blamed=told.scope) if told else outcome
 
     def final(
-        self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None], *, references: bool = True
+        self,
+        plans: Sequence[tuple[str, Plan]],
+        report: Callable[[str], None],
+        *,
+        references: bool = True,
+        seconds: float = math.inf,
     ) -> tuple[list[FinalRow], list[list[float]]]:
         """Compare the fastest plans; returns the rows, and the samples in seconds of those that were timed.
 
-        ``references`` adds what a user has without sktune: the model uncompiled, and torch.compile.
+        ``references`` adds what a user has without sktune: the model uncompiled, and torch.compile. ``seconds`` is the
+        most time to measure.
 
         Raises:
             BackendError: the worker does not survive the comparison.
@@ -189,7 +204,7 @@ class Supervisor:
         self._refresh()
         self.open()
         entries = [[name, plan.to_dict()] for name, plan in plans]
-        request = {"do": "final", "plans": entries, "references": references}
+        request = {"do": "final", "plans": entries, "references": references, "seconds": min(seconds, 1e9)}
         try:
             for message in self._ask(**request, log=str(self._log("final.log"))):
                 if "stage" in message:
@@ -284,7 +299,10 @@ class Supervisor:
         except BrokenPipeError as failure:
             raise _WorkerDiedError(self._end()) from failure
         while True:
-            line = self._line(deadline)
+            line = self._line(min(deadline, self.deadline_s))
+            if line is None and time.monotonic() >= self.deadline_s:
+                self.stop()
+                raise OutOfTimeError
             if line is None:
                 raise _DeadlineError(f"{stage} did not end within {allowed_s:g} s")
             message = json.loads(line)

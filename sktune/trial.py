@@ -2,10 +2,11 @@
 
 import gc
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -158,12 +159,12 @@ class Judge:
         return latency.compare(samples, 1, rng)
 
     def final(
-        self, plans: Sequence[tuple[str, Plan]], report: Report, *, references: bool
+        self, plans: Sequence[tuple[str, Plan]], report: Report, *, references: bool, seconds: float = math.inf
     ) -> tuple[list[Finalist], list[list[float]]]:
         """Compile ``plans`` again, let the fastest of them qualify, and verify and measure those and ``references``.
 
         A trial's own figure can be a fifth off, with the state of the machine and of the worker; which plans are the
-        fastest is therefore decided in turn, too.
+        fastest is therefore decided in turn, too. No measurement takes longer than ``seconds``.
 
         Returns the rows, the baseline first and the plans in the given order, and each timed row's samples in
         seconds. Rows that do not run come last.
@@ -180,7 +181,8 @@ class Judge:
         equal = "identical" if self._is_real else "not verified: simulated"
         report("measure")
         rng = np.random.default_rng(self._seed)
-        samples = self._in_turn(list(entries.values()), FINAL_BUDGET, rng)
+        budget = replace(FINAL_BUDGET, seconds=min(FINAL_BUDGET.seconds, seconds))
+        samples = self._in_turn(list(entries.values()), budget, rng)
         rows = [
             Finalist(
                 name,

@@ -110,7 +110,9 @@ class Session:
         from sktune.plan import Plan
 
         plans = [(name, Plan.from_dict(plan)) for name, plan in request["plans"]]
-        rows, samples = self._judge.final(plans, self._stage, references=request["references"])
+        rows, samples = self._judge.final(
+            plans, self._stage, references=request["references"], seconds=request["seconds"]
+        )
         self.answer(final=[asdict(row) for row in rows], samples=samples)
 
     def _stage(self, name: str) -> None:

@@ -11,7 +11,7 @@ PACKAGE = Path(sktune.__file__).parent
 
 # A module imports only from those above it in this list.
 ORDER = [
-    "errors", "documents", "protobuf_text", "ge_graph", "plan", "superkernel_options",
+    "errors", "documents", "time_budget", "protobuf_text", "ge_graph", "plan", "superkernel_options",
     "superkernel_name", "plog", "fusion",
     "plan_file", "layout", "space_size", "space", "outcome", "latency", "devices",
     "presets", "targets", "targets.base", "targets.causal_lm", "targets.loading",
