@@ -120,7 +120,7 @@ class LiveView:
         width = 30
         filled = int(width * min(1.0, self._done / self._total)) if self._total else 0
         bar = "━" * filled + "─" * (width - filled)
-        done = f"{self._done}/{self._total} trials" if self._total else f"{self._done} trials"
+        done = f"{self._done}/{self._total} trials" if self._total else _counted(self._done, "trial")
         left = "" if self._ends_s is None else f", about {_rough(max(0.0, self._ends_s - time.monotonic()))} left"
         grid = Table.grid(padding=(0, 1))
         for line in self._lines:

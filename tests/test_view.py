@@ -70,7 +70,7 @@ def test_a_trials_line_counts_scopes_in_correct_words(scopes: int, words: str) -
 
 @pytest.mark.parametrize(
     ("trials", "left_s", "words"),
-    [(40, 42.0, "1/40 trials"), (None, 42.0, "1 trials"), (40, 300.0, "about 5 min left")],
+    [(40, 42.0, "1/40 trials"), (None, 42.0, "1 trial "), (40, 300.0, "about 5 min left")],
 )
 def test_the_live_view_tells_what_is_done_and_left(trials: int | None, left_s: float, words: str) -> None:
     """Of a number of trials, or without end."""
@@ -89,7 +89,7 @@ def test_the_live_view_tells_what_is_done_and_left(trials: int | None, left_s: f
                 "detail": "",
                 "origin": "tpe",
                 "expected_left_s": left_s,
-            }  # fmt: skip
+            }
         )
     text = captured.get()
     assert words in text
