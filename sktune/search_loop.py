@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,8 +15,10 @@ from sktune import profile_prior, report
 from sktune.backends import BACKENDS, DEVICES, FRESH_PROCESS
 from sktune.backends.options import SUPERKERNEL_BACKENDS, all_choices, check_searched, option_rules
 from sktune.errors import BackendError, BadInputError, InterruptedSearchError, SpaceError, nearest
+from sktune.final import FinalComparison, floor_looks, floor_of
 from sktune.fingerprint import fingerprint
 from sktune.layout import Layout
+from sktune.noise_floor import Bar, drift
 from sktune.outcome import Outcome, Reason
 from sktune.plan import Option, Plan
 from sktune.presets import Preset, load_space
@@ -24,11 +26,16 @@ from sktune.result import SearchResult, result_of
 from sktune.samplers import sampler_factory
 from sktune.space import SearchSpace, SpaceSpec, bind
 from sktune.study import TuningStudy, folder_name, incumbent_first, locked, sqlite_url
-from sktune.supervisor import FinalRow, Supervisor
+from sktune.supervisor import Supervisor
 from sktune.targets import TargetSpec, describe
 from sktune.verdict import MOST_FINALISTS, MOST_QUALIFIERS
 
 logger = logging.getLogger(__name__)
+
+PROCESSES = {"inductor": 4, "npu": 3}
+"""Fresh processes of the final comparison. On an NPU each has to compile everything; a simulation needs one."""
+TRIALS_PER_FLOOR_LOOK = 10
+"""A look takes about two seconds."""
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -191,6 +198,8 @@ class _Search:
             if finished >= space.size - 1 and self._is_exhausted(space):
                 self._study.remember(exhausted=True)
                 break
+            if self._floor_is_due(finished):
+                self._look_at_floor(supervisor, finished)
             self._trial(supervisor, space, sampler)
         self._final(supervisor, stop)
         self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
@@ -212,6 +221,38 @@ class _Search:
                     "scopes": len(proposal.plan.scopes), "known": proposal.known is not None,
                     "simulated": is_simulated, **_told(outcome, is_simulated)})  # fmt: skip
 
+    def _floor_is_due(self, finished: int) -> bool:
+        looks = floor_looks(self._study.facts)
+        return not looks or finished >= looks[-1].before_trial + TRIALS_PER_FLOOR_LOOK
+
+    def _look_at_floor(self, supervisor: Supervisor, finished: int) -> None:
+        """Compare the baseline with itself, and remember what that shows."""
+        if self._spec.backend == "sim":
+            return
+        try:
+            look = supervisor.floor_look(finished)
+        except BackendError as failure:
+            logger.warning("the noise floor could not be measured: %s", failure)
+            return
+        if look is None:
+            return
+        looks = [*floor_looks(self._study.facts), look]
+        self._study.remember(floor_looks=[one.to_dict() for one in looks])
+        self._emit({"event": "noise_floor", "before_trial": finished, "ratio": look.speedup.ratio,
+                    "ci95": list(look.speedup.ci95), "noise_floor": floor_of(self._study.facts),
+                    "drift": drift(looks), "noise": look.noise})  # fmt: skip
+
+    def _bar(self) -> Bar:
+        """Return what a plan has to beat now."""
+        records = self._study.records()
+        bounds = [
+            record.outcome.speedup.ci95[0]
+            for record in records
+            if record.outcome and record.outcome.is_complete and record.outcome.speedup
+        ]
+        floor = 0.0 if self._spec.backend == "sim" else floor_of(self._study.facts)
+        return Bar(floor, max(bounds, default=1.0))
+
     def _judged(self, supervisor: Supervisor, plan: Plan, number: int) -> Outcome:
         records = [record for record in self._study.records() if record.outcome and record.outcome.fusion_digest]
         twins = {record.outcome.fusion_digest: record for record in reversed(records) if record.outcome}
@@ -220,10 +261,10 @@ class _Search:
         def report_stage(stage: str) -> None:
             self._emit({"event": "trial_stage", "trial": number, "stage": stage})
 
-        log = f"trial-{number:04d}.log"
-        outcome = supervisor.judge(plan, log, report_stage, known)
+        log, bar = f"trial-{number:04d}.log", self._bar()
+        outcome = supervisor.judge(plan, log, report_stage, known, bar)
         if self._hangs(outcome) and not any("feed-sync-all" in dict(scope.options) for scope in plan.scopes):
-            rescued = supervisor.judge(plan.with_option("feed-sync-all", 1), log, report_stage)
+            rescued = supervisor.judge(plan.with_option("feed-sync-all", 1), log, report_stage, bar=bar)
             if self._hangs(rescued):
                 detail = f"{outcome.detail}; it hangs with feed-sync-all=1, too"
                 return replace(outcome, detail=detail, added={"feed-sync-all": 1})
@@ -273,17 +314,39 @@ class _Search:
         def report_stage(stage: str) -> None:
             self._emit({"event": "final_stage", "stage": stage})
 
-        try:
-            rows, samples = supervisor.final(plans, report_stage)
-        except BackendError as failure:
-            # Compiling the whole step is the user's alternative, not ours: its failure must not cost them the answer.
-            logger.warning("%s; comparing again without torch.compile of the whole step", failure)
-            rows, samples = supervisor.final(plans, report_stage, references=False)
+        if len(plans) > MOST_FINALISTS:
+            entered = supervisor.qualify(plans, report_stage)
+            plans = [(name, plan) for name, plan in plans if name in entered]
+        final = self._compared(supervisor, plans, report_stage, stop)
         self._study.remember(
-            final=_final_facts(rows, samples),
+            final=final.to_dict(),
             final_seconds=time.perf_counter() - began,
             final_trials=self._study.finished(),
         )
+
+    def _compared(
+        self,
+        supervisor: Supervisor,
+        plans: Sequence[tuple[str, Plan]],
+        report_stage: Callable[[str], None],
+        stop: _Stop,
+    ) -> FinalComparison:
+        """Compare the finalists in one fresh process after the other."""
+        processes = []
+        for number in range(1, PROCESSES.get(self._spec.backend, 1) + 1):
+            self._stop_if_asked(stop)
+            # What sktune does not tune is shown for comparison, and needs no interval over processes.
+            references = number == 1
+            try:
+                found = supervisor.final(plans, report_stage, number=number, references=references)
+            except BackendError as failure:
+                if not references:
+                    raise
+                # Compiling the whole step is the user's alternative, not ours: its failure must not cost the answer.
+                logger.warning("%s; comparing again without torch.compile of the whole step", failure)
+                found = supervisor.final(plans, report_stage, number=number, references=False)
+            processes.append(found)
+        return FinalComparison.of(processes, floor_looks(self._study.facts))
 
     def _check_layout(self, layout: Layout) -> None:
         stored = self._study.facts.get("layout")
@@ -358,17 +421,13 @@ def _told(outcome: Outcome, is_simulated: bool) -> dict[str, Any]:
         "baseline_ms": speedup.get("baseline_ms"),
         "speedup": speedup.get("ratio"),
         "ci95": None if is_simulated else speedup.get("ci95"),
+        "comparison": outcome.comparison,
+        "noise": outcome.noise,
         "seconds": values["seconds"],
         "regions": outcome.regions,
         "reused": outcome.reused,
         "log": outcome.log,
     }
-
-
-def _final_facts(rows: Sequence[FinalRow], samples: Sequence[Sequence[float]]) -> dict[str, Any]:
-    timed = [row.name for row in rows if row.speedup]
-    microseconds = {name: [round(value * 1e6, 1) for value in own] for name, own in zip(timed, samples, strict=True)}
-    return {"rows": [asdict(row) for row in rows], "samples_us": microseconds}
 
 
 @contextmanager
