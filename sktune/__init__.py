@@ -41,12 +41,13 @@ def search(
         trials: total of the study; 40, or no limit where there is a time budget.
         time_budget_s: most seconds for this call.
         listener: called with each event.
-        options: the other fields of ``sktune.search_loop.Request``.
+        options: the other fields of ``sktune.request.Request``.
 
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C.
     """
-    from sktune.search_loop import Request, run
+    from sktune.request import Request
+    from sktune.search_loop import run
 
     known = Request.__dataclass_fields__
     if unknown := options.keys() - known:

@@ -16,9 +16,10 @@ from sktune import report as reports
 from sktune.agent import print_event
 from sktune.errors import BadInputError, InterruptedSearchError, SktuneError
 from sktune.fingerprint import package_version
+from sktune.request import Request
 from sktune.result import SearchResult, result_of
 from sktune.samplers import SAMPLERS
-from sktune.search_loop import Request, run
+from sktune.search_loop import run
 from sktune.study import TuningStudy, folder_name, sqlite_url
 from sktune.time_budget import parse_duration, process_began_s
 from sktune.view import LiveView, PlainView, comparison_table, inspection_view, result_table

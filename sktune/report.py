@@ -1,5 +1,6 @@
 """Reports: ``best_plan.yaml``, ``trials.csv`` and ``report.md``, from a study's record and without a device."""
 
+from math import expm1
 from pathlib import Path
 from typing import Any
 
@@ -7,15 +8,19 @@ import pandas as pd
 
 from sktune.backends.options import SUPERKERNEL_BACKENDS, step_options
 from sktune.errors import StudyError
+from sktune.final import floor_looks
+from sktune.noise_floor import drift
 from sktune.outcome import Speedup
 from sktune.plan import Plan
 from sktune.plan_file import write_plan
 from sktune.result import BEST_PLAN, SearchResult
 from sktune.study import TrialRecord
 from sktune.supervisor import FinalRow
+from sktune.verdict import AGAIN
 
 REFERENCES = {
     "baseline": "baseline (no scope, kernel by kernel)",
+    AGAIN: "the baseline, compiled again",
     "uncompiled": "the model uncompiled",
     "torch.compile(mode='max-autotune')": 'torch.compile(mode="max-autotune") of the whole step',
 }
@@ -61,6 +66,12 @@ def evidence(result: SearchResult) -> dict[str, Any]:
         "speedup": round(winner.speedup.ratio, 4),
         "ci95": None if result.is_simulated else [round(bound, 4) for bound in winner.speedup.ci95],
         "rounds": winner.speedup.rounds,
+        "processes": len(winner.speedups),
+        **(
+            {}
+            if result.is_simulated or not result.comparison
+            else {"noise_floor": round(result.comparison.noise_floor, 5)}
+        ),
         **({"simulated": True} if result.is_simulated else {}),
         "bit_identical": True if result.is_verified else None,
         "verified": VERIFIED if result.is_verified else "not done: the figures are simulated",
@@ -103,6 +114,8 @@ def _row(record: TrialRecord, is_simulated: bool) -> dict[str, Any]:
         "ci95_high": high,
         "simulated": is_simulated,
         "scopes": len(record.plan.scopes),
+        "comparison": outcome.comparison,
+        "noise": outcome.noise,
         "detail": outcome.detail,
         **{f"{stage}_s": round(outcome.seconds.get(stage, 0.0), 3) for stage in ("compile", "verify", "measure")},
         "regions": outcome.regions,
@@ -158,6 +171,7 @@ def report_markdown(result: SearchResult) -> str:
             SIMULATED if result.is_simulated else _FINAL_NOTE,
             _final_table(result),
             _ties(result),
+            _doubts(result),
         ]
     if result.winner:
         plan = result.winner.plan
@@ -172,8 +186,9 @@ SIMULATED = (
     "rely on any.\n"
 )
 _FINAL_NOTE = (
-    "The best trials were measured again in turn, and the fastest of them once more, with the references, and verified "
-    "again: these figures are the ones to quote. A trial's own figure flatters the best of many.\n"
+    "The best trials were measured again in turn, and the fastest of them once more in fresh processes, verified again "
+    "in each: these figures are the ones to quote. A trial's own figure flatters the best of many. Intervals have the "
+    "process as the unit; those of the last two rows are of one process.\n"
 )
 
 
@@ -218,8 +233,9 @@ def _final_row(result: SearchResult, row: FinalRow) -> tuple[str, str, str, str,
     bits = "differ" if row.speedup and row.bit_identical is False else row.verdict
     if row.speedup is None:
         return name, "-", "-", "-", bits
-    interval = "-" if row.name == "baseline" else _interval(row.speedup, result.is_simulated)
-    return name, f"{row.speedup.latency_ms:.3f}", f"{row.speedup.ratio:.3f}", interval, bits
+    speedup = result.winner.speedup if result.winner and row.name == str(result.winner.number) else row.speedup
+    interval = "-" if row.name == "baseline" else _interval(speedup, result.is_simulated)
+    return name, f"{speedup.latency_ms:.3f}", f"{speedup.ratio:.3f}", interval, bits
 
 
 def _final_table(result: SearchResult) -> str:
@@ -235,6 +251,25 @@ def _ties(result: SearchResult) -> str:
         return ""
     ties = ", ".join(_tie(tie.number, tie.speedup, tie.plan) for tie in result.verdict.ties)
     return f"Cannot be told apart from the winner, and are not simpler: {ties}.\n"
+
+
+def _doubts(result: SearchResult) -> str:
+    """Return how the figures were freed of luck, and what disturbed them."""
+    comparison = result.comparison
+    if comparison is None or result.is_simulated:
+        return ""
+    looks = floor_looks(result.facts)
+    told = [f"Noise floor: the baseline seemed up to {comparison.noise_floor:.2%} from itself; no less is claimed."]
+    if len(looks) > 1:
+        told.append(f"From the first look at it to the last the baseline's latency changed by {drift(looks):+.1%}.")
+    if result.verdict and result.verdict.optimism > 0:
+        lost = -expm1(-result.verdict.optimism)
+        told.append(f"The winner's figures are lowered by {lost:.2%}, for having been picked as the best.")
+    disturbed = [record for record in result.trials if record.outcome and record.outcome.noise]
+    if disturbed:
+        told.append(f"The machine was not quiet in {len(disturbed)} of {len(result.trials)} trials (see trials.csv).")
+    told += [f"Process {number}: {_cell(noise)}." for number, noise in enumerate(comparison.noise, 1) if noise]
+    return " ".join(told) + "\n"
 
 
 def _tie(number: int, speedup: Speedup, plan: Plan) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sktune.final import FinalComparison, floor_of
 from sktune.outcome import Reason
 from sktune.plan import Plan
 from sktune.study import TrialRecord, TuningStudy, incumbent_first
@@ -24,7 +25,7 @@ class SearchResult:
         folder: where its files lie.
         trials: all trials that have ended, by number.
         verdict: what is recommended; None before the final comparison.
-        final: rows of the final comparison, the baseline first; none where the time did not suffice for one.
+        comparison: the final comparison; None before it, and where the time did not suffice for one.
         facts: what else the study knows: description, fingerprint, seconds.
     """
 
@@ -32,8 +33,13 @@ class SearchResult:
     folder: Path
     trials: Sequence[TrialRecord]
     verdict: Verdict | None
-    final: Sequence[FinalRow]
+    comparison: FinalComparison | None
     facts: Mapping[str, Any]
+
+    @property
+    def final(self) -> Sequence[FinalRow]:
+        """Rows of the final comparison, the baseline first."""
+        return self.comparison.rows if self.comparison else ()
 
     @property
     def winner(self) -> FinalPlan | None:
@@ -99,33 +105,35 @@ def result_of(study: TuningStudy, folder: Path) -> SearchResult:
     facts = study.facts
     trials = [record for record in study.records() if record.outcome]
     stored = facts.get("final")
-    rows = [FinalRow.from_dict(row) for row in stored["rows"]] if stored else []
-    verdict = _verdict(rows, stored["samples_us"], trials) if stored else None
+    comparison = FinalComparison.from_dict(stored) if stored else None
+    verdict = _verdict(comparison, trials) if comparison else None
     if facts.get("uncompared"):
-        own = _verdict_of_trials(trials)
+        own = _verdict_of_trials(trials, floor_of(facts))
         if not (verdict and own and verdict.winner and own.winner and verdict.winner.number == own.winner.number):
-            return SearchResult(study.name, folder, trials, own, [], facts)
-    return SearchResult(study.name, folder, trials, verdict, rows, facts)
+            return SearchResult(study.name, folder, trials, own, None, facts)
+    return SearchResult(study.name, folder, trials, verdict, comparison, facts)
 
 
-def _verdict_of_trials(trials: Sequence[TrialRecord]) -> Verdict | None:
+def _verdict_of_trials(trials: Sequence[TrialRecord], noise_floor: float) -> Verdict | None:
     """Return the best verified trial by its own figure, where no time was left to compare it again."""
     if not trials:
         return None
-    best = next(iter(incumbent_first(trials)), None)
-    if best is None or best.outcome is None or best.outcome.speedup is None or best.outcome.speedup.ci95[0] <= 1.0:
-        return Verdict(None, ())
-    return Verdict(FinalPlan(best.number, best.judged_plan, best.outcome.speedup), ())
+    best = incumbent_first(trials)[:1]
+    return decide(
+        [
+            FinalPlan(record.number, record.judged_plan, (record.outcome.speedup,), record.outcome.speedup)
+            for record in best
+            if record.outcome and record.outcome.speedup
+        ],
+        noise_floor,
+    )
 
 
-def _verdict(
-    rows: Sequence[FinalRow], samples_us: Mapping[str, Sequence[float]], trials: Sequence[TrialRecord]
-) -> Verdict:
+def _verdict(comparison: FinalComparison, trials: Sequence[TrialRecord]) -> Verdict:
     plans = {str(record.number): record.judged_plan for record in trials}
     finalists = [
-        FinalPlan(int(row.name), plans[row.name], row.speedup)
-        for row in rows
+        FinalPlan(int(row.name), plans[row.name], comparison.speedups[row.name], row.speedup)
+        for row in comparison.rows
         if row.name in plans and row.speedup and row.bit_identical is not False
     ]
-    samples = {int(name): values for name, values in samples_us.items() if name in plans}
-    return decide(finalists, samples, seed=0)
+    return decide(finalists, comparison.noise_floor)

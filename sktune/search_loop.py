@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from types import FrameType
@@ -17,111 +17,32 @@ from sktune import profile_prior, report
 from sktune.backends import BACKENDS, DEVICES, FRESH_PROCESS
 from sktune.backends.options import SUPERKERNEL_BACKENDS, all_choices, check_searched, option_rules
 from sktune.errors import BackendError, BadInputError, InterruptedSearchError, SpaceError, nearest
+from sktune.final import FinalComparison, floor_looks, floor_of
 from sktune.fingerprint import fingerprint
 from sktune.layout import Layout
+from sktune.noise_floor import Bar, drift
 from sktune.outcome import Outcome, Reason
 from sktune.plan import Option, Plan
 from sktune.presets import Preset, load_space
+from sktune.request import Request
 from sktune.result import SearchResult, result_of
 from sktune.samplers import BEGINS_ALONE, sampler_factory
 from sktune.space import SearchSpace, SpaceSpec, StartingPoint, bind
 from sktune.study import TuningStudy, folder_name, incumbent_first, locked, sqlite_url
 from sktune.supervisor import FinalRow, Opened, Supervisor
-from sktune.targets import TargetSpec, describe
+from sktune.targets import TargetSpec
 from sktune.time_budget import OutOfTimeError, Pace, TimeBudget
 from sktune.verdict import MOST_FINALISTS, MOST_QUALIFIERS
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_TRIALS = 40
+PROCESSES = {"inductor": 4, "npu": 3}
+"""Fresh processes of the final comparison. On an NPU each has to compile everything; a simulation needs one."""
+TRIALS_PER_FLOOR_LOOK = 10
+"""A look takes about two seconds."""
+
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a search is asked for.
-
-    Attributes:
-        model: a preset, a folder with a ``config.json``, or ``file.py:function``.
-        trials: total of the study, not of this call; None for 40, or for no end where there is a time budget.
-        study: name of the study; None for one made of model, backend and device.
-        storage: URL of an Optuna storage; None for sqlite in the study's folder.
-        runs: folder that holds the studies' folders.
-        strategy: one of ``sktune.samplers.SAMPLERS``, or ``module:function``.
-        space: a YAML file with a search space; None for the preset's.
-        compile_timeout_s: most time for one compile.
-        backend: ``inductor``, ``npu`` or ``sim``; None: ``npu`` on the device npu, else ``inductor``.
-        scale, weights, dtype, device, batch, context: see ``sktune.targets.TargetSpec``.
-        seed: of weights, inputs and proposals.
-        constants: of the simulated device; ``sim`` only.
-        profile: of the baseline; it orders the starting points, and ``sim`` takes its kernels' times.
-        time_budget_s: most seconds for this call, start and reports included; None for no limit.
-    """
-
-    model: str
-    trials: int | None = None
-    study: str | None = None
-    storage: str | None = None
-    runs: Path = Path("runs")
-    strategy: str = "tpe"
-    space: Path | None = None
-    compile_timeout_s: float = 300.0
-    scale: str | None = None
-    weights: Path | None = None
-    dtype: str | None = None
-    backend: str | None = None
-    device: str | None = None
-    batch: int | None = None
-    context: int | None = None
-    seed: int = 0
-    constants: Path | None = None
-    profile: Path | None = None
-    time_budget_s: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.trials is not None and self.trials < 1:
-            raise BadInputError(f"--trials is the total number of trials, at least 1; got {self.trials}")
-        if self.compile_timeout_s <= 0:
-            raise BadInputError(f"--compile-timeout is a number of seconds above 0; got {self.compile_timeout_s:g}")
-        if self.time_budget_s is not None and self.time_budget_s <= 0:
-            raise BadInputError(f"--time-budget is a time above 0; got {self.time_budget_s:g} s")
-        if self.device not in (None, "cpu", "cuda", "npu"):
-            raise BadInputError(f"--device is cpu, cuda or npu; got {self.device!r}")
-        if self.backend not in (None, *BACKENDS):
-            raise BadInputError(f"--backend is {', '.join(BACKENDS)}; got {self.backend!r}")
-        if self.dtype not in (None, "bfloat16", "float16", "float32"):
-            raise BadInputError(f"--dtype is bfloat16, float16 or float32; got {self.dtype!r}")
-        if self.constants and self.backend != "sim":
-            raise BadInputError("--constants are those of the simulated device; add --backend sim")
-        for path in (self.constants, self.profile):
-            if path and not path.exists():
-                raise BadInputError(f"there is no file {path}")
-        for name, value in (("batch", self.batch), ("context", self.context)):
-            if value is not None and value < 1:
-                raise BadInputError(f"--{name} is at least 1; got {value}")
-
-    @property
-    def most_trials(self) -> float:
-        """Total number of trials of the study; infinite where only time ends the search."""
-        if self.trials is not None:
-            return self.trials
-        return math.inf if self.time_budget_s else DEFAULT_TRIALS
-
-    def target(self) -> tuple[TargetSpec, Preset | None]:
-        """Return what ``model`` names."""
-        backend = self.backend or ("npu" if self.device == "npu" else "inductor")
-        device = self.device or DEVICES[backend][0]
-        if backend == "sim" and self.scale not in (None, "tiny"):
-            device = "meta"  # shapes only
-        if device not in DEVICES[backend]:
-            possible = " or ".join(name for name in DEVICES[backend] if name != "meta")
-            raise BadInputError(f"--backend {backend} runs on {possible}, not on {device}")
-        return describe(
-            self.model, scale=self.scale, weights=self.weights, seed=self.seed, dtype=self.dtype, backend=backend,
-            device=device, batch=self.batch, context=self.context, constants=self.constants,
-            profile=self.profile if backend == "sim" else None,
-        )  # fmt: skip
 
 
 @dataclass
@@ -223,11 +144,13 @@ class _Search:
             if finished >= space.size - 1 and self._is_exhausted(space):
                 self._study.remember(exhausted=True)
                 break
+            if self._floor_is_due(finished):
+                self._look_at_floor(supervisor, finished)
             if not self._trial(supervisor, space, sampler, opened):
                 break
         self._stop_if_asked(stop)
         supervisor.deadline_s = self._budget.deadline_s
-        self._final(supervisor, self._budget.finalists(self._pace(opened)))
+        self._final(supervisor, self._budget.finalists(self._pace(opened)), stop)
 
     def _pace(self, opened: Opened) -> Pace:
         """Return how long things take, by what this study has recorded."""
@@ -235,7 +158,8 @@ class _Search:
         opening_s = sum(opened.seconds.values())
         trials_s = [sum(outcome.seconds.values()) for outcome in outcomes] or [opened.seconds["baseline"]]
         is_fresh = self._spec.backend in FRESH_PROCESS
-        return Pace(opening_s, median(trials_s) + opening_s * is_fresh, MOST_FINALISTS)
+        processes = PROCESSES.get(self._spec.backend, 1)
+        return Pace(opening_s, median(trials_s) + opening_s * is_fresh, MOST_FINALISTS, processes)
 
     def _has_plan(self) -> bool:
         return any(record.outcome and record.outcome.is_complete for record in self._study.records())
@@ -267,6 +191,38 @@ class _Search:
                     "expected_left_s": self._budget.expected_left_s(left, self._pace(opened))})  # fmt: skip
         return True
 
+    def _floor_is_due(self, finished: int) -> bool:
+        looks = floor_looks(self._study.facts)
+        return not looks or finished >= looks[-1].before_trial + TRIALS_PER_FLOOR_LOOK
+
+    def _look_at_floor(self, supervisor: Supervisor, finished: int) -> None:
+        """Compare the baseline with itself, and remember what that shows."""
+        if self._spec.backend == "sim":
+            return
+        try:
+            look = supervisor.floor_look(finished)
+        except (BackendError, OutOfTimeError) as failure:
+            logger.warning("the noise floor could not be measured: %s", failure)
+            return
+        if look is None:
+            return
+        looks = [*floor_looks(self._study.facts), look]
+        self._study.remember(floor_looks=[one.to_dict() for one in looks])
+        self._emit({"event": "noise_floor", "before_trial": finished, "ratio": look.speedup.ratio,
+                    "ci95": list(look.speedup.ci95), "noise_floor": floor_of(self._study.facts),
+                    "drift": drift(looks), "noise": look.noise})  # fmt: skip
+
+    def _bar(self) -> Bar:
+        """Return what a plan has to beat now."""
+        records = self._study.records()
+        bounds = [
+            record.outcome.speedup.ci95[0]
+            for record in records
+            if record.outcome and record.outcome.is_complete and record.outcome.speedup
+        ]
+        floor = 0.0 if self._spec.backend == "sim" else floor_of(self._study.facts)
+        return Bar(floor, max(bounds, default=1.0))
+
     def _judged(self, supervisor: Supervisor, plan: Plan, number: int) -> Outcome:
         records = [record for record in self._study.records() if record.outcome and record.outcome.fusion_digest]
         twins = {record.outcome.fusion_digest: record for record in reversed(records) if record.outcome}
@@ -275,10 +231,10 @@ class _Search:
         def report_stage(stage: str) -> None:
             self._emit({"event": "trial_stage", "trial": number, "stage": stage})
 
-        log = f"trial-{number:04d}.log"
-        outcome = supervisor.judge(plan, log, report_stage, known)
+        log, bar = f"trial-{number:04d}.log", self._bar()
+        outcome = supervisor.judge(plan, log, report_stage, known, bar)
         if self._hangs(outcome) and not any("feed-sync-all" in dict(scope.options) for scope in plan.scopes):
-            rescued = supervisor.judge(plan.with_option("feed-sync-all", 1), log, report_stage)
+            rescued = supervisor.judge(plan.with_option("feed-sync-all", 1), log, report_stage, bar=bar)
             if self._hangs(rescued):
                 detail = f"{outcome.detail}; it hangs with feed-sync-all=1, too"
                 return replace(outcome, detail=detail, added={"feed-sync-all": 1})
@@ -315,7 +271,7 @@ class _Search:
             self._study.remember(baseline_ms=reference)
         return reference / outcome.speedup.ratio
 
-    def _final(self, supervisor: Supervisor, finalists: int) -> None:
+    def _final(self, supervisor: Supervisor, finalists: int, stop: _Stop) -> None:
         """Compare the best plans with the baseline; ``finalists`` is how many there is time for."""
         if not finalists or not self._study.finished():
             raise OutOfTimeError
@@ -331,19 +287,51 @@ class _Search:
         def report_stage(stage: str) -> None:
             self._emit({"event": "final_stage", "stage": stage})
 
-        try:
-            seconds = self._budget.remaining_s / 3
-            rows, samples = supervisor.final(plans, report_stage, references=not is_short, seconds=seconds)
-        except BackendError as failure:
-            # Compiling the whole step is the user's alternative, not ours: its failure must not cost them the answer.
-            logger.warning("%s; comparing again without torch.compile of the whole step", failure)
-            rows, samples = supervisor.final(plans, report_stage, references=False)
+        if len(plans) > MOST_FINALISTS:
+            entered = supervisor.qualify(plans, report_stage)
+            plans = [(name, plan) for name, plan in plans if name in entered]
+        final = self._compared(supervisor, plans, report_stage, stop, references=not is_short)
         self._study.remember(
-            final=_final_facts(rows, samples),
+            final=final.to_dict(),
             uncompared=False,
             final_seconds=time.perf_counter() - began,
             final_trials=self._study.finished(),
         )
+
+    def _compared(
+        self,
+        supervisor: Supervisor,
+        plans: Sequence[tuple[str, Plan]],
+        report_stage: Callable[[str], None],
+        stop: _Stop,
+        *,
+        references: bool,
+    ) -> FinalComparison:
+        """Compare the finalists in one fresh process after the other, as many as there is time for."""
+        processes: list[tuple[list[FinalRow], str]] = []
+        longest_s = 0.0
+        for number in range(1, PROCESSES.get(self._spec.backend, 1) + 1):
+            self._stop_if_asked(stop)
+            if processes and self._budget.remaining_s < longest_s:
+                break
+            began = time.perf_counter()
+            # What sktune does not tune is shown for comparison, and needs no interval over processes.
+            shows_references = references and number == 1
+            try:
+                found = supervisor.final(plans, report_stage, number=number, references=shows_references)
+            except OutOfTimeError:
+                if not processes:
+                    raise
+                break
+            except BackendError as failure:
+                if not shows_references:
+                    raise
+                # Compiling the whole step is the user's alternative, not ours: its failure must not cost the answer.
+                logger.warning("%s; comparing again without torch.compile of the whole step", failure)
+                found = supervisor.final(plans, report_stage, number=number, references=False)
+            processes.append(found)
+            longest_s = max(longest_s, time.perf_counter() - began)
+        return FinalComparison.of(processes, floor_looks(self._study.facts))
 
     def _layout(self, traced: Layout) -> Layout:
         """Return the study's layout: with the shares of the first trace, which a resumed search must see again."""
@@ -434,17 +422,13 @@ def _told(outcome: Outcome, is_simulated: bool) -> dict[str, Any]:
         "baseline_ms": speedup.get("baseline_ms"),
         "speedup": speedup.get("ratio"),
         "ci95": None if is_simulated else speedup.get("ci95"),
+        "comparison": outcome.comparison,
+        "noise": outcome.noise,
         "seconds": values["seconds"],
         "regions": outcome.regions,
         "reused": outcome.reused,
         "log": outcome.log,
     }
-
-
-def _final_facts(rows: Sequence[FinalRow], samples: Sequence[Sequence[float]]) -> dict[str, Any]:
-    timed = [row.name for row in rows if row.speedup]
-    microseconds = {name: [round(value * 1e6, 1) for value in own] for name, own in zip(timed, samples, strict=True)}
-    return {"rows": [asdict(row) for row in rows], "samples_us": microseconds}
 
 
 @contextmanager

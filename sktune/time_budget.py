@@ -15,8 +15,6 @@ from sktune.errors import BadInputError
 
 CLOSING_S = 2.0
 """For storing results, reports, and ending the worker."""
-MEASURING_S = 20.0
-"""What the final comparison measures at most, beside what it takes for each plan."""
 FINALIST_TRIALS = 2
 """How many trials' time one more plan in the final comparison may take, where the time is short."""
 MOST_SHARE = 1 / 3
@@ -27,6 +25,9 @@ _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 class OutOfTimeError(Exception):
     """The budget ended in the middle of something; whatever that was, it says nothing about a plan."""
+
+    def __str__(self) -> str:
+        return "the time budget is spent"
 
 
 def parse_duration(text: str) -> float:
@@ -58,16 +59,18 @@ class Pace:
         opening_s: until a fresh worker has its baseline.
         trial_s: one trial, median.
         most_finalists: how many plans the final comparison takes at most.
+        processes: in how many fresh workers it compares them.
     """
 
     opening_s: float
     trial_s: float
     most_finalists: int
+    processes: int
 
     @property
     def final_s(self) -> float:
-        """The whole final comparison, a fresh worker for it included."""
-        return self.opening_s + self.most_finalists * self.trial_s + MEASURING_S
+        """The whole final comparison."""
+        return self.processes * (self.opening_s + self.most_finalists * self.trial_s)
 
     @property
     def least_final_s(self) -> float:

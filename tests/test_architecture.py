@@ -13,7 +13,8 @@ PACKAGE = Path(sktune.__file__).parent
 ORDER = [
     "errors", "documents", "time_budget", "protobuf_text", "ge_graph", "plan", "superkernel_options",
     "superkernel_name", "plog", "fusion",
-    "plan_file", "layout", "space_size", "space", "outcome", "latency", "devices",
+    "plan_file", "layout", "space_size", "space", "outcome",
+    "machine", "sequential", "noise_floor", "latency", "samples", "devices",
     "presets", "targets", "targets.base", "targets.causal_lm", "targets.loading",
     "marks", "tracing",
     "sim", "sim.constants", "sim.operators", "sim.ge", "sim.trace", "sim.deployment", "sim.superkernel", "sim.model",
@@ -25,9 +26,9 @@ ORDER = [
     "backends.cpp_wrapper",
     "backends.cuda_graph", "backends.inductor",
     "backends.npu", "backends.sim",
-    "verify", "verdict", "trial", "fingerprint", "worker", "supervisor",
+    "verify", "verdict", "trial", "fingerprint", "worker", "supervisor", "final",
     "samplers", "samplers.procedure", "samplers.grid", "samplers.guide", "samplers.distinct", "study", "result",
-    "report", "comparing", "profile_prior", "search_loop", "inspection", "calibrating", "doctor", "",
+    "report", "comparing", "profile_prior", "request", "search_loop", "inspection", "calibrating", "doctor", "",
     "agent", "view", "profile_view", "cli",
 ]  # fmt: skip
 
