@@ -46,13 +46,13 @@ def search(
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C.
     """
+    from sktune import proxy
     from sktune.request import Request
-    from sktune.search_loop import run
 
     known = Request.__dataclass_fields__
     if unknown := options.keys() - known:
         raise BadInputError(f"a search has no option {min(unknown)!r}{nearest(min(unknown), known)}")
-    return run(Request(model, trials, time_budget_s=time_budget_s, **options), listener)
+    return proxy.search(Request(model, trials, time_budget_s=time_budget_s, **options), listener)
 
 
 def apply(module: "nn.Module", plan: Plan | Path | str, backend: str | None = None) -> "MarkedModel":

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sktune import proxy
 from sktune import report as reports
 from sktune.agent import print_event
 from sktune.errors import BadInputError, InterruptedSearchError, SktuneError
@@ -19,7 +20,6 @@ from sktune.fingerprint import package_version
 from sktune.request import Request
 from sktune.result import SearchResult, result_of
 from sktune.samplers import SAMPLERS
-from sktune.search_loop import run
 from sktune.study import TuningStudy, folder_name, sqlite_url
 from sktune.time_budget import parse_duration, process_began_s
 from sktune.view import LiveView, PlainView, comparison_table, inspection_view, result_table
@@ -95,6 +95,9 @@ def search(
     strategy: Annotated[
         str, typer.Option("--strategy", "--sampler", help=f"{', '.join(SAMPLERS)}, or module:function.")
     ] = "tpe",
+    proxy_layers: Annotated[
+        int | None, typer.Option(help="Search on so many layers of each kind first, then try the best on the whole.")
+    ] = None,
     space: Space = None,
     compile_timeout: Annotated[float, typer.Option(help="Most seconds for one compile.")] = 300.0,
     scale: Scale = None,
@@ -113,6 +116,7 @@ def search(
     request = Request(
         model, trials, study, storage, runs, strategy, space, compile_timeout, scale, weights, dtype, backend,
         device, batch, context, seed, constants, profile, parse_duration(time_budget) if time_budget else None,
+        proxy_layers,
     )  # fmt: skip
     began_s = process_began_s()
     people = Console(stderr=json)
@@ -124,12 +128,12 @@ def search(
                 print_event(event)
             shown(event)
 
-        result = run(request, listen, began_s)
+        result = proxy.search(request, listen, began_s)
     elif people.is_terminal:
         with LiveView(people) as live:
-            result = run(request, live, began_s)
+            result = proxy.search(request, live, began_s)
     else:
-        result = run(request, PlainView(lambda line: print(line, flush=True)), began_s)
+        result = proxy.search(request, PlainView(lambda line: print(line, flush=True)), began_s)
     people.print(result_table(result))
     if json:
         print_event({"event": "study_finished", **result.summary()})

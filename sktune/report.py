@@ -154,6 +154,19 @@ def _doubt(result: SearchResult) -> str:
     return " There was no time for a final comparison: this is the trial's own figure, and the best of many flatters."
 
 
+def proxy_line(result: SearchResult) -> str:
+    """Return in one line how well fewer layers ranked the plans that were carried over."""
+    proxy = result.proxy
+    assert proxy is not None
+    passed = len(result.proxy_ranking())
+    ranked = result.proxy_rank_correlation
+    told = "too few to rank" if ranked is None else f"Spearman's rank correlation of their speedups {ranked:.2f}"
+    return (
+        f"Found with {proxy.layers} layers of each kind in {proxy.trials} trials (study {_cell(proxy.study)}). Of "
+        f"{len(proxy.carried)} plans carried over, {passed} passed on the whole model: {told}."
+    )
+
+
 def report_markdown(result: SearchResult) -> str:
     """Return the report for people."""
     summary = result.summary()
@@ -165,6 +178,8 @@ def report_markdown(result: SearchResult) -> str:
         f"{summary['trials']} trials: {summary['complete']} complete; pruned: {pruned}.\n",
         f"Space: {result.facts.get('space_size', '?')} plans. {_time_spent(result)}\n",
     ]
+    if result.proxy:
+        parts.append(f"{proxy_line(result)}\n")
     if result.final:
         parts += [
             "## Final comparison\n",

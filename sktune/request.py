@@ -30,6 +30,8 @@ class Request:
         seed: of weights, inputs and proposals.
         constants: of the simulated device; ``sim`` only.
         profile: of the baseline; it orders the starting points, and ``sim`` takes its kernels' times.
+        proxy_layers: layers of each kind of a smaller model to search first; None to search the whole model at once.
+        layers: layers of each kind that the model is cut to; None for all.
         time_budget_s: most seconds for this call, start and reports included; None for no limit.
     """
 
@@ -52,6 +54,8 @@ class Request:
     constants: Path | None = None
     profile: Path | None = None
     time_budget_s: float | None = None
+    proxy_layers: int | None = None
+    layers: int | None = None
 
     def __post_init__(self) -> None:
         if self.trials is not None and self.trials < 1:
@@ -71,7 +75,7 @@ class Request:
         for path in (self.constants, self.profile):
             if path and not path.exists():
                 raise BadInputError(f"there is no file {path}")
-        for name, value in (("batch", self.batch), ("context", self.context)):
+        for name, value in (("batch", self.batch), ("context", self.context), ("proxy-layers", self.proxy_layers)):
             if value is not None and value < 1:
                 raise BadInputError(f"--{name} is at least 1; got {value}")
 
@@ -94,5 +98,5 @@ class Request:
         return describe(
             self.model, scale=self.scale, weights=self.weights, seed=self.seed, dtype=self.dtype, backend=backend,
             device=device, batch=self.batch, context=self.context, constants=self.constants,
-            profile=self.profile if backend == "sim" else None,
+            profile=self.profile if backend == "sim" else None, layers=self.layers,
         )  # fmt: skip

@@ -1,19 +1,50 @@
 """Results: what a study has found, read from its record alone."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from sktune.final import FinalComparison, floor_of
 from sktune.outcome import Reason
-from sktune.plan import Plan
+from sktune.plan import Option, Plan
 from sktune.study import TrialRecord, TuningStudy, incumbent_first
 from sktune.supervisor import FinalRow
 from sktune.verdict import FinalPlan, Verdict, decide
 
 BEST_PLAN = "best_plan.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedPlan:
+    """A plan that was found on fewer layers: its trial there, its speedup there, and its parameters."""
+
+    trial: int
+    speedup: float
+    values: Mapping[str, Option]
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyFindings:
+    """What a search on ``layers`` layers of each kind has found in so many ``trials``: the plans to carry over."""
+
+    study: str
+    layers: int
+    trials: int
+    carried: tuple[CarriedPlan, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {**asdict(self), "carried": [asdict(plan) for plan in self.carried]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ProxyFindings":
+        """Inverse of ``to_dict``."""
+        return cls(**{**data, "carried": tuple(CarriedPlan(**plan) for plan in data["carried"])})
 
 
 @dataclass(frozen=True)
@@ -74,6 +105,33 @@ class SearchResult:
         """Whether the verdict is that of a final comparison, and not of trials alone."""
         return bool(self.verdict and self.final)
 
+    @property
+    def proxy(self) -> ProxyFindings | None:
+        """Where the plans were found on fewer layers: what was found there."""
+        stored = self.facts.get("proxy")
+        return ProxyFindings.from_dict(stored) if stored else None
+
+    def proxy_ranking(self) -> list[tuple[float, float]]:
+        """Return speedups on fewer layers and on the whole model of each carried plan that passed there."""
+        pairs = []
+        for plan in self.proxy.carried if self.proxy else ():
+            for record in self.trials:
+                is_plan = plan.values.items() <= record.values.items()
+                if is_plan and record.outcome and record.outcome.is_complete and record.outcome.speedup:
+                    pairs.append((plan.speedup, record.outcome.speedup.ratio))
+                    break
+        return pairs
+
+    @property
+    def proxy_rank_correlation(self) -> float | None:
+        """Spearman's rank correlation of ``proxy_ranking``; None for fewer than three plans, or all alike."""
+        pairs = self.proxy_ranking()
+        if len(pairs) < 3:
+            return None
+        ranks = pd.DataFrame(pairs).rank()
+        found = float(ranks[0].corr(ranks[1]))
+        return None if math.isnan(found) else found
+
     def pruned(self) -> dict[str, int]:
         """Return how many trials were pruned, by reason."""
         counts = Counter(record.outcome.reason for record in self.trials if record.outcome and record.outcome.reason)
@@ -96,6 +154,7 @@ class SearchResult:
             **({"simulated": True} if self.is_simulated else {}),
             **({} if self.verdict else {"finished": False}),
             **({"compared": False} if self.verdict and not self.is_compared else {}),
+            **({"proxy_rank_correlation": self.proxy_rank_correlation} if self.proxy else {}),
             "plan": str(self.folder / BEST_PLAN) if winner else None,
         }
 

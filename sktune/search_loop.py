@@ -25,7 +25,7 @@ from sktune.outcome import Outcome, Reason
 from sktune.plan import Option, Plan
 from sktune.presets import Preset, load_space
 from sktune.request import Request
-from sktune.result import SearchResult, result_of
+from sktune.result import ProxyFindings, SearchResult, result_of
 from sktune.samplers import BEGINS_ALONE, sampler_factory
 from sktune.space import SearchSpace, SpaceSpec, StartingPoint, bind
 from sktune.study import TuningStudy, folder_name, incumbent_first, locked, sqlite_url
@@ -52,13 +52,19 @@ class _Stop:
     requested: bool = False
 
 
-def run(request: Request, listener: Listener = lambda event: None, began_s: float | None = None) -> SearchResult:
+def run(
+    request: Request,
+    listener: Listener = lambda event: None,
+    began_s: float | None = None,
+    proxy: ProxyFindings | None = None,
+) -> SearchResult:
     """Search until the study holds ``request.trials`` trials or the time is spent, and return what it recommends.
 
     Args:
         request: what to search.
         listener: called with each event, a dictionary with the key ``event`` (see docs/events.md).
         began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
+        proxy: of a search on fewer layers, whose plans are tried, and no other; None to search.
 
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C; what was found is stored.
@@ -79,8 +85,8 @@ def run(request: Request, listener: Listener = lambda event: None, began_s: floa
             supervisor.start()  # its imports take as long as making a database
         study = TuningStudy.open(name, request.storage or sqlite_url(folder.resolve()), create=True)
         study.check_fingerprint(made_with)
-        search = _Search(request, spec, wanted, study, folder, made_with, listener, budget)
-        is_complete = study.finished() >= request.most_trials or study.facts.get("exhausted", False)
+        search = _Search(request, spec, wanted, study, folder, made_with, listener, budget, proxy)
+        is_complete = search.has_ended() or study.facts.get("exhausted", False)
         if not is_complete or study.facts.get("final_trials") != study.finished():
             with _stoppable() as stop:
                 search.run(supervisor, sampler, stop)
@@ -103,10 +109,17 @@ class _Search:
         made_with: Mapping[str, str],
         listener: Listener,
         budget: TimeBudget,
+        proxy: ProxyFindings | None,
     ) -> None:
         self._request, self._spec, self._space_spec = request, spec, space_spec
         self._study, self._folder, self._made_with, self._emit = study, folder, made_with, listener
-        self._budget = budget
+        self._budget, self._proxy = budget, proxy
+
+    def has_ended(self) -> bool:
+        """Whether no trial is missing."""
+        if self._proxy is None:
+            return self._study.finished() >= self._request.most_trials
+        return bool(self._study.facts.get("proxy") == self._proxy.to_dict())
 
     def run(self, supervisor: Supervisor, sampler: Any, stop: _Stop) -> None:
         """Run the trials that are missing, then the final comparison, as far as the time budget lasts."""
@@ -123,9 +136,10 @@ class _Search:
         self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
 
     def _search(self, supervisor: Supervisor, sampler: Any, stop: _Stop) -> None:
-        most = self._request.most_trials
+        done = self._study.finished()
+        most = done + len(self._proxy.carried) if self._proxy else self._request.most_trials
         self._emit({"event": "search_started", "study": self._study.name, "trials": None if math.isinf(most) else most,
-                    "time_budget_s": self._request.time_budget_s, "done": self._study.finished(),
+                    "time_budget_s": self._request.time_budget_s, "done": done,
                     "folder": str(self._folder)})  # fmt: skip
         opened = supervisor.open()
         space = bind_space(self._space_spec, self._layout(opened.layout), self._spec)
@@ -135,8 +149,8 @@ class _Search:
         )
         self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
                     "seconds": dict(opened.seconds)})  # fmt: skip
-        self._queue(space)
-        while (finished := self._study.finished()) < self._request.most_trials:
+        most = self._queue(space)
+        while (finished := self._study.finished()) < most:
             self._stop_if_asked(stop)
             if not self._budget.allows_trial(self._pace(opened), self._has_plan()):
                 self._emit({"event": "time_budget_spent", "trials": finished})
@@ -148,6 +162,8 @@ class _Search:
                 self._look_at_floor(supervisor, finished)
             if not self._trial(supervisor, space, sampler, opened):
                 break
+        if self._proxy and self._study.finished() >= most:
+            self._study.remember(proxy=self._proxy.to_dict())
         self._stop_if_asked(stop)
         supervisor.deadline_s = self._budget.deadline_s
         self._final(supervisor, self._budget.finalists(self._pace(opened)), stop)
@@ -273,7 +289,7 @@ class _Search:
 
     def _final(self, supervisor: Supervisor, finalists: int, stop: _Stop) -> None:
         """Compare the best plans with the baseline; ``finalists`` is how many there is time for."""
-        if not finalists or not self._study.finished():
+        if not finalists or not (self._study.finished() or self._proxy):
             raise OutOfTimeError
         is_short = finalists < MOST_FINALISTS
         # Graphs on an NPU keep their memory: as few as possible in one process.
@@ -347,15 +363,23 @@ class _Search:
             )
         return layout
 
-    def _queue(self, space: SearchSpace) -> None:
-        """Queue the starting points whose plans are new, for strategies that take them."""
-        if self._request.strategy in BEGINS_ALONE:
-            return
-        points: Sequence[StartingPoint] = space.starting_points
-        if self._request.profile:
-            points = profile_prior.ordered(points, self._request.profile)
-        known = {record.plan for record in self._study.records()}
-        self._study.queue([point for point in points if space.plan(point.values) not in known])
+    def _queue(self, space: SearchSpace) -> float:
+        """Queue the points that come first and whose plans are new; return the study's total number of trials."""
+        known = {record.plan for record in self._study.records() if record.outcome}
+        if self._proxy:
+            points = [
+                StartingPoint(f"proxy trial {plan.trial}", {**space.simplest, **plan.values})
+                for plan in self._proxy.carried
+            ]
+            new = [point for point in points if space.plan(point.values) not in known]
+            self._study.queue(new)
+            return self._study.finished() + len(new)
+        if self._request.strategy not in BEGINS_ALONE:
+            found: Sequence[StartingPoint] = space.starting_points
+            if self._request.profile:
+                found = profile_prior.ordered(found, self._request.profile)
+            self._study.queue([point for point in found if space.plan(point.values) not in known])
+        return self._request.most_trials
 
     def _is_exhausted(self, space: SearchSpace) -> bool:
         distinct = {record.plan for record in self._study.records() if record.outcome}

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from sktune.layout import Unit
 from sktune.plan import Option
-from sktune.report import final_rows, verdict_line
+from sktune.report import final_rows, proxy_line, verdict_line
 from sktune.result import BEST_PLAN, SearchResult
 from sktune.space import SearchSpace
 
@@ -145,6 +145,7 @@ def result_table(result: SearchResult) -> RenderableType:
     lines = [
         f"{_counted(summary['trials'], 'trial')}: {summary['complete']} complete; pruned: {pruned}",
         verdict_line(result),
+        *([proxy_line(result)] if result.proxy else []),
     ]
     if result.verdict and result.verdict.ties:
         ties = ", ".join(str(tie.number) for tie in result.verdict.ties)

@@ -13,7 +13,7 @@ PACKAGE = Path(sktune.__file__).parent
 ORDER = [
     "errors", "documents", "time_budget", "protobuf_text", "ge_graph", "plan", "superkernel_options",
     "superkernel_name", "plog", "fusion",
-    "plan_file", "layout", "space_size", "space", "outcome",
+    "plan_file", "layout", "space_size", "space", "segments", "partitioning", "segment_model", "feasibility", "outcome",
     "machine", "sequential", "noise_floor", "latency", "samples", "devices",
     "presets", "targets", "targets.base", "targets.causal_lm", "targets.loading",
     "marks", "tracing",
@@ -27,8 +27,9 @@ ORDER = [
     "backends.cuda_graph", "backends.inductor",
     "backends.npu", "backends.sim",
     "verify", "verdict", "trial", "fingerprint", "worker", "supervisor", "final",
-    "samplers", "samplers.procedure", "samplers.grid", "samplers.guide", "samplers.distinct", "study", "result",
-    "report", "comparing", "profile_prior", "request", "search_loop", "inspection", "calibrating", "doctor", "",
+    "samplers", "samplers.procedure", "samplers.grid", "samplers.guide", "samplers.distinct", "samplers.partition",
+    "study", "result", "report", "comparing", "profile_prior", "request", "search_loop", "proxy", "inspection",
+    "calibrating", "doctor", "",
     "agent", "view", "profile_view", "cli",
 ]  # fmt: skip
 
