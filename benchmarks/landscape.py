@@ -9,7 +9,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -127,9 +127,10 @@ def replay(
         workers: trials that run at any time; the one that was asked for first ends first.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    record = Record(landscape, seed, scope_times)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
-        search = _Search(landscape, _Timed(factory(landscape.space, seed)), seed, scope_times)
+        search = _Search(landscape.space, _Timed(factory(landscape.space, seed)), record)
         running: deque[_Asked] = deque()
         for _ in range(trials):
             running.append(search.ask())
@@ -137,12 +138,56 @@ def replay(
                 search.tell(running.popleft())
         while running:
             search.tell(running.popleft())
-    return search.run
+    return record.run
 
 
 def gain(landscape: Landscape, latency_ms: float) -> float:
     """Return the share of the achievable gain that a true latency holds."""
     return (landscape.baseline_ms - latency_ms) / (landscape.baseline_ms - landscape.best_ms)
+
+
+class Record:
+    """The trials of one search: measures plans, and keeps what ``Run`` holds.
+
+    Args:
+        landscape: what is searched.
+        seed: of the noise.
+        scope_times: whether outcomes hold what each scope and gap took.
+    """
+
+    def __init__(self, landscape: Landscape, seed: int, scope_times: bool = True) -> None:
+        self._landscape, self._seed, self._scope_times = landscape, seed, scope_times
+        self._known: dict[Plan, tuple[Outcome, float | None]] = {}
+        self._rows: list[tuple[float, float, bool, bool, Plan]] = []
+        self._best = np.inf, landscape.baseline_ms
+        """Measured and true latency of the incumbent."""
+
+    @property
+    def run(self) -> Run:
+        """All trials so far."""
+        gains, ask_s, failed, probe, plans = zip(*self._rows, strict=True)
+        return Run(gains, ask_s, failed, probe, plans)
+
+    def __contains__(self, plan: Plan) -> bool:
+        return plan in self._known
+
+    def judge(self, plan: Plan) -> Outcome:
+        """Return the outcome of ``plan``, the stored one where there is one."""
+        if plan not in self._known:
+            truth = self._landscape.evaluate(plan)
+            outcome = measured(self._landscape, plan, truth, self._seed, self._scope_times)
+            self._known[plan] = outcome, truth.latency_ms
+        return self._known[plan][0]
+
+    def add(self, plan: Plan, ask_s: float, *, is_probe: bool = False) -> Outcome:
+        """Count a trial, and return its outcome."""
+        outcome, (_, true_ms) = self.judge(plan), self._known[plan]
+        if outcome.is_complete and not is_probe:
+            assert outcome.speedup is not None and true_ms is not None
+            self._best = min(self._best, (outcome.speedup.latency_ms, true_ms))
+        achieved = gain(self._landscape, self._best[1])
+        self._rows.append((achieved, ask_s, outcome.reason in FAILURES, is_probe, plan))
+        return outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,58 +198,39 @@ class _Asked:
     ask_s: float
 
 
-@dataclass
 class _Search:
-    landscape: Landscape
-    sampler: "_Timed"
-    seed: int
-    scope_times: bool
-    rows: list[tuple[float, float, bool, bool, Plan]] = field(default_factory=list)
-    best: tuple[float, float] | None = None
-    """Measured and true latency of the incumbent."""
-    study: Study = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.study = optuna.create_study(direction="minimize", sampler=self.sampler)
-        for point in self.landscape.space.starting_points:
-            self.study.enqueue_trial(dict(point.values), user_attrs={ORIGIN: point.name})
-
-    @property
-    def run(self) -> Run:
-        gains, ask_s, failed, probe, plans = zip(*self.rows, strict=True)
-        return Run(gains, ask_s, failed, probe, plans)
+    def __init__(self, space: SearchSpace, sampler: "_Timed", record: Record) -> None:
+        self._space, self._sampler, self._record = space, sampler, record
+        self._study = optuna.create_study(direction="minimize", sampler=sampler)
+        for point in space.starting_points:
+            self._study.enqueue_trial(dict(point.values), user_attrs={ORIGIN: point.name})
 
     def ask(self) -> _Asked:
-        self.sampler.spent_s = 0.0
-        trial = self.study.ask()
-        for name, choices in self.landscape.space.choices.items():
+        self._sampler.spent_s = 0.0
+        trial = self._study.ask()
+        for name, choices in self._space.choices.items():
             trial.suggest_categorical(name, choices)
         # The trial keeps a copy of its attributes, made before the sampler set any.
-        attributes = self.study.get_trials(deepcopy=False)[trial.number].user_attrs
+        attributes = self._study.get_trials(deepcopy=False)[trial.number].user_attrs
         is_probe = PROBE in attributes
-        plan = Plan.from_dict(attributes[PROBE]) if is_probe else self.landscape.space.plan(trial.params)
+        plan = Plan.from_dict(attributes[PROBE]) if is_probe else self._space.plan(trial.params)
         origin = attributes.get(ORIGIN, "sampler")
         trial.set_user_attr(PROPOSAL, {"plan": plan.to_dict(), "origin": origin, "attempts": 1})
-        return _Asked(trial, plan, is_probe, self.sampler.spent_s)
+        return _Asked(trial, plan, is_probe, self._sampler.spent_s)
 
     def tell(self, asked: _Asked) -> None:
-        truth = self.landscape.evaluate(asked.plan)
-        outcome = measured(self.landscape, asked.plan, truth, self.seed, self.scope_times)
+        outcome = self._record.add(asked.plan, asked.ask_s, is_probe=asked.is_probe)
         trial = asked.trial
         trial.set_user_attr(OUTCOME, outcome.to_dict())
         trial.set_constraint("feasible", 0.0 if outcome.is_feasible else 1.0)
-        latency_ms = outcome.speedup.latency_ms if outcome.speedup else None
         if outcome.is_complete and not asked.is_probe:
-            assert latency_ms is not None and truth.latency_ms is not None
-            self.study.tell(trial, latency_ms)
-            self.best = min(self.best or (np.inf, np.inf), (latency_ms, truth.latency_ms))
-        else:
-            # A probe's latency is that of no point of the space.
-            if latency_ms is not None and not asked.is_probe:
-                trial.report(latency_ms, step=0)
-            self.study.tell(trial, state=TrialState.PRUNED)
-        achieved = gain(self.landscape, self.best[1]) if self.best else 0.0
-        self.rows.append((achieved, asked.ask_s, outcome.reason in FAILURES, asked.is_probe, asked.plan))
+            assert outcome.speedup is not None
+            self._study.tell(trial, outcome.speedup.latency_ms)
+            return
+        # A probe's latency is that of no point of the space.
+        if outcome.speedup is not None and not asked.is_probe:
+            trial.report(outcome.speedup.latency_ms, step=0)
+        self._study.tell(trial, state=TrialState.PRUNED)
 
 
 def measured(landscape: Landscape, plan: Plan, truth: Truth, seed: int, scope_times: bool = True) -> Outcome:

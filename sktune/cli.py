@@ -94,7 +94,7 @@ def search(
     runs: Runs = Path("runs"),
     strategy: Annotated[
         str, typer.Option("--strategy", "--sampler", help=f"{', '.join(SAMPLERS)}, or module:function.")
-    ] = "tpe",
+    ] = "partition",
     proxy_layers: Annotated[
         int | None, typer.Option(help="Search on so many layers of each kind first, then try the best on the whole.")
     ] = None,

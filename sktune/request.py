@@ -40,7 +40,7 @@ class Request:
     study: str | None = None
     storage: str | None = None
     runs: Path = Path("runs")
-    strategy: str = "tpe"
+    strategy: str = "partition"
     space: Path | None = None
     compile_timeout_s: float = 300.0
     scale: str | None = None

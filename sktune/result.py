@@ -116,7 +116,7 @@ class SearchResult:
         pairs = []
         for plan in self.proxy.carried if self.proxy else ():
             for record in self.trials:
-                is_plan = plan.values.items() <= record.values.items()
+                is_plan = plan.values.items() <= record.values.items() and not record.is_probe
                 if is_plan and record.outcome and record.outcome.is_complete and record.outcome.speedup:
                     pairs.append((plan.speedup, record.outcome.speedup.ratio))
                     break

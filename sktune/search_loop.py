@@ -178,7 +178,7 @@ class _Search:
         return Pace(opening_s, median(trials_s) + opening_s * is_fresh, MOST_FINALISTS, processes)
 
     def _has_plan(self) -> bool:
-        return any(record.outcome and record.outcome.is_complete for record in self._study.records())
+        return bool(incumbent_first(self._study.records()))
 
     def _trial(self, supervisor: Supervisor, space: SearchSpace, sampler: Any, opened: Opened) -> bool:
         """Run one trial; returns whether it came to an end before its time did."""

@@ -27,9 +27,9 @@ ORDER = [
     "backends.cuda_graph", "backends.inductor",
     "backends.npu", "backends.sim",
     "verify", "verdict", "trial", "fingerprint", "worker", "supervisor", "final",
-    "samplers", "samplers.procedure", "samplers.grid", "samplers.guide", "samplers.distinct", "samplers.partition",
-    "study", "result", "report", "comparing", "profile_prior", "request", "search_loop", "proxy", "inspection",
-    "calibrating", "doctor", "",
+    "learned", "samplers", "samplers.partition", "samplers.procedure", "samplers.grid", "samplers.guide",
+    "samplers.distinct", "study", "result", "report", "comparing", "profile_prior", "request", "search_loop", "proxy",
+    "inspection", "calibrating", "doctor", "",
     "agent", "view", "profile_view", "cli",
 ]  # fmt: skip
 

@@ -5,7 +5,7 @@ first and last run of joined units; those lengths, and whether the first unit jo
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -30,7 +30,11 @@ class _Template:
 
 
 def best_tied_saving(
-    kinds: Sequence[str], lengths: Mapping[str, int], limits: Sequence[float], saving: Saving
+    kinds: Sequence[str],
+    lengths: Mapping[str, int],
+    limits: Sequence[float],
+    saving: Saving,
+    uncounted: Collection[str] = (),
 ) -> Savings:
     """Return the greatest saving for each combination of options.
 
@@ -39,6 +43,7 @@ def best_tied_saving(
         lengths: units in a layer of each kind.
         limits: the choices of ``layers_per_scope``; infinity for ``all``.
         saving: of one scope, which depends on nothing else of the plan.
+        uncounted: kinds that are no layers, and do not count against the limits.
     """
     starts = np.cumsum([0, *(lengths[kind] for kind in kinds)]).tolist()
     names = list(dict.fromkeys(kinds))
@@ -50,7 +55,8 @@ def best_tied_saving(
         of_kind = dict(zip(names, chosen, strict=True))
         layers = [of_kind[kind] for kind in kinds]
         joins = any(each.joins for each in chosen)
-        runs = {tuple(_border_runs(layers, starts, limit)) for limit in (limits if joins else limits[:1])}
+        counts_layer = [kind not in uncounted for kind in kinds]
+        runs = {tuple(_border_runs(layers, starts, counts_layer, limit)) for limit in (limits if joins else limits[:1])}
         for found in runs:
             total = inside.copy()
             for first, last in found:
@@ -86,21 +92,27 @@ def _best_inside(start: int, length: int, saving: Saving) -> dict[tuple[int, int
     return best
 
 
-def _border_runs(layers: Sequence[_Template], starts: Sequence[int], limit: float) -> Iterator[tuple[int, int]]:
+def _border_runs(
+    layers: Sequence[_Template], starts: Sequence[int], counted: Sequence[bool], limit: float
+) -> Iterator[tuple[int, int]]:
     """Yield the scopes that begin or end with a layer, by their first and last unit."""
     opened: tuple[int, int] | None = None  # first unit, and layers reached into
     for number, layer in enumerate(layers):
         start, end = starts[number], starts[number + 1]
-        crosses = layer.joins and opened is not None and opened[1] < limit
+        crosses = layer.joins and opened is not None and (opened[1] < limit or not counted[number])
         if opened is not None and not crosses:
             yield opened[0], start - 1
-        first, reached = (opened[0], opened[1] + 1) if crosses and opened is not None else (start, 1)
+        first, reached = (
+            (opened[0], opened[1] + counted[number])
+            if crosses and opened is not None
+            else (start, int(counted[number]))
+        )
         if layer.is_one_scope:
             opened = first, reached
             continue
         if layer.first_run:
             yield first, start + layer.first_run - 1
-        opened = (end - layer.last_run, 1) if layer.last_run else None
+        opened = (end - layer.last_run, int(counted[number])) if layer.last_run else None
     if opened is not None:
         yield opened[0], starts[-1] - 1
 

@@ -1,8 +1,8 @@
 """Samplers: what proposes the next point. The seam is Optuna's own ``BaseSampler``.
 
-A sampler is made anew for every trial, from a seed that belongs to the trial's number, and derives what it proposes
-from the study's trials alone: a study that is killed and resumed proposes what it would have proposed, and one that
-was begun with another strategy is continued.
+A sampler is made anew for every trial, from a seed that belongs to the trial's number, or keeps to such seeds by
+itself. It derives what it proposes from the study's trials alone: a study that is killed and resumed proposes what it
+would have proposed, and one that was begun with another strategy is continued.
 """
 
 import hashlib
@@ -19,16 +19,12 @@ from sktune.space import SearchSpace
 SamplerFactory = Callable[[SearchSpace, int], BaseSampler]
 """Makes a sampler from a space and a seed."""
 
-PREFIX = "sktune:"
-"""Of the attributes that sktune gives to trials and studies."""
-OUTCOME = PREFIX + "outcome"
-PROBE = PREFIX + "probe"
-"""Attributes of a trial: its outcome, and the plan that it tries instead of its parameters' own."""
-
 RANDOM_TRIALS = 6
 """Trials, starting points among them, before a model of Optuna's proposes."""
 
+
 SAMPLERS: Mapping[str, str] = {
+    "partition": "sktune.samplers.partition:PartitionSampler",
     "tpe": "sktune.samplers:tpe",
     "gp": "sktune.samplers:gp",
     "random": "sktune.samplers:random",

@@ -15,8 +15,9 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
+from sktune.learned import OUTCOME, PROBE
 from sktune.plan import Plan
-from sktune.samplers import OUTCOME, PROBE, distributions
+from sktune.samplers import distributions
 from sktune.space import SearchSpace, Values
 
 
