@@ -12,14 +12,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sktune import proxy
 from sktune import report as reports
 from sktune.agent import print_event
 from sktune.errors import BadInputError, InterruptedSearchError, SktuneError
 from sktune.fingerprint import package_version
+from sktune.request import Request
 from sktune.result import SearchResult, result_of
 from sktune.samplers import SAMPLERS
-from sktune.search_loop import Request, run
 from sktune.study import TuningStudy, folder_name, sqlite_url
+from sktune.time_budget import parse_duration, process_began_s
 from sktune.view import LiveView, PlainView, comparison_table, inspection_view, result_table
 
 app = typer.Typer(
@@ -79,7 +81,12 @@ def options(
 @app.command()
 def search(
     model: Model,
-    trials: Annotated[int, typer.Option(help="Total number of trials of the study.")] = 40,
+    trials: Annotated[
+        int | None, typer.Option(help="Total number of trials of the study; 40, or no limit with --time-budget.")
+    ] = None,
+    time_budget: Annotated[
+        str | None, typer.Option(help="Most time for this call, all included: 90s, 3m, 1h, 1h30m.")
+    ] = None,
     study: Annotated[
         str | None, typer.Option(help="Name of the study; made of model, backend and device by default.")
     ] = None,
@@ -88,6 +95,9 @@ def search(
     strategy: Annotated[
         str, typer.Option("--strategy", "--sampler", help=f"{', '.join(SAMPLERS)}, or module:function.")
     ] = "partition",
+    proxy_layers: Annotated[
+        int | None, typer.Option(help="Search on so many layers of each kind first, then try the best on the whole.")
+    ] = None,
     space: Space = None,
     compile_timeout: Annotated[float, typer.Option(help="Most seconds for one compile.")] = 300.0,
     scale: Scale = None,
@@ -105,8 +115,10 @@ def search(
     """Search for the best plan; run again to continue."""
     request = Request(
         model, trials, study, storage, runs, strategy, space, compile_timeout, scale, weights, dtype, backend,
-        device, batch, context, seed, constants, profile,
+        device, batch, context, seed, constants, profile, parse_duration(time_budget) if time_budget else None,
+        proxy_layers,
     )  # fmt: skip
+    began_s = process_began_s()
     people = Console(stderr=json)
     if json:
         shown: Callable[[dict[str, Any]], None] = PlainView(lambda line: people.print(escape(line), highlight=False))
@@ -116,12 +128,12 @@ def search(
                 print_event(event)
             shown(event)
 
-        result = run(request, listen)
+        result = proxy.search(request, listen, began_s)
     elif people.is_terminal:
         with LiveView(people) as live:
-            result = run(request, live)
+            result = proxy.search(request, live, began_s)
     else:
-        result = run(request, PlainView(lambda line: print(line, flush=True)))
+        result = proxy.search(request, PlainView(lambda line: print(line, flush=True)), began_s)
     people.print(result_table(result))
     if json:
         print_event({"event": "study_finished", **result.summary()})

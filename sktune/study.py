@@ -223,6 +223,12 @@ class TuningStudy:
                 trial.report(latency_ms, step=0)
             self._study.tell(trial, state=TrialState.PRUNED)
 
+    def postpone(self, proposal: Proposal) -> None:
+        """Leave a proposal to be taken up by a later search, as if it had not been asked for."""
+        with translated(self.name):
+            stored = proposal.trial.user_attrs[PREFIX + "proposal"]
+            proposal.trial.set_user_attr(PREFIX + "proposal", {**stored, "attempts": stored["attempts"] - 1})
+
     def _lasting(self, space: SearchSpace, factory: SamplerFactory, seed: int) -> SamplerFactory:
         """Return a factory of the one sampler that goes on learning, where ``factory`` makes such ones."""
         if not getattr(factory, "spans_trials", False):
