@@ -13,8 +13,8 @@ PACKAGE = Path(sktune.__file__).parent
 ORDER = [
     "errors", "documents", "protobuf_text", "ge_graph", "plan", "superkernel_options",
     "superkernel_name", "plog", "fusion",
-    "plan_file", "layout", "space_size", "space", "outcome",
-    "machine", "sequential", "noise_floor", "latency", "samples", "devices",
+    "plan_file", "layout", "space_size", "space", "segments", "partitioning", "segment_model", "feasibility",
+    "outcome", "machine", "sequential", "noise_floor", "latency", "samples", "devices",
     "presets", "targets", "targets.base", "targets.causal_lm", "targets.loading",
     "marks", "tracing",
     "sim", "sim.constants", "sim.operators", "sim.ge", "sim.trace", "sim.deployment", "sim.superkernel", "sim.model",
@@ -27,7 +27,7 @@ ORDER = [
     "backends.cuda_graph", "backends.inductor",
     "backends.npu", "backends.sim",
     "verify", "verdict", "trial", "fingerprint", "worker", "supervisor", "final",
-    "samplers", "samplers.distinct", "study", "result",
+    "samplers", "samplers.distinct", "samplers.partition", "study", "result",
     "report", "profile_prior", "search_loop", "inspection", "calibrating", "doctor", "",
     "agent", "view", "profile_view", "cli",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Callable, Mapping
 
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
 
 from sktune.errors import BadInputError, nearest
@@ -16,6 +17,12 @@ from sktune.space import SearchSpace
 
 SamplerFactory = Callable[[SearchSpace, int], BaseSampler]
 """Makes a sampler from a space and a seed."""
+
+PREFIX = "sktune:"
+"""Of the attributes that sktune gives to trials and studies."""
+OUTCOME = PREFIX + "outcome"
+PROBE = PREFIX + "probe"
+"""Attributes of a trial: its outcome, and the plan that it tries instead of its parameters' own."""
 
 
 def _tpe(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
@@ -52,3 +59,8 @@ def sampler_factory(name: str) -> SamplerFactory:
 def seed_of_trial(seed: int, number: int) -> int:
     """Return the seed of trial ``number`` in a search with ``seed``: 32 bits."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:4], "big")
+
+
+def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
+    """Return the space as Optuna's categoricals."""
+    return {name: CategoricalDistribution(choices) for name, choices in space.choices.items()}

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 from optuna import Study
-from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from sktune.plan import Option, Plan
-from sktune.samplers import SamplerFactory, seed_of_trial
+from sktune.samplers import SamplerFactory, distributions, seed_of_trial
 from sktune.space import SearchSpace
 
 PROPOSALS_OF_ITS_OWN = 8
@@ -97,8 +97,3 @@ class DistinctSampler(BaseSampler):
             if self._space.plan(values) not in seen:
                 return values
         return None
-
-
-def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Return the space as Optuna's categoricals."""
-    return {name: CategoricalDistribution(choices) for name, choices in space.choices.items()}
