@@ -96,7 +96,13 @@ class Session:
         from sktune.trial import OutOfMemoryDuringTrialError
 
         try:
-            outcome = self._judge.judge(Plan.from_dict(request["plan"]), self._stage, known=request["known"])
+            outcome = self._judge.judge(
+                Plan.from_dict(request["plan"]),
+                self._stage,
+                known=request["known"],
+                at=lambda label: self.answer(scope=label),
+                scored=lambda outcome: self.answer(scored=outcome.to_dict()),
+            )
         except OutOfMemoryDuringTrialError as failure:
             traceback.print_exc()
             self.answer(outcome=Outcome(Reason.CRASHED, f"out of memory: {failure}").to_dict())

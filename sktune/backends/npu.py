@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from sktune.backends.base import Compiled, CompileError, Step
+from sktune.backends.base import At, Compiled, CompileError, Step, not_told
 from sktune.backends.options import step_options
 from sktune.devices import import_torch_npu
 from sktune.errors import BackendError, SktuneError
@@ -62,7 +62,7 @@ class NpuBackend:
             torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - TorchAir's documentation asks for it
         self._active: MarkedModel | None = None
 
-    def compile(self, plan: Plan) -> Compiled:
+    def compile(self, plan: Plan, at: At = not_told) -> Compiled:  # noqa: ARG002 - GE names what it fails at in plog
         """See ``Backend.compile``."""
         step, graphs = self._convert(plan, self.configuration(plan))
         fusion = _fusion(graphs, plan)
