@@ -23,7 +23,7 @@ ORDER = [
     "profiling.comparison", "profiling.tables", "profiling.timeline", "profiling.report",
     "backends", "backends.options", "backends.base", "verify", "backends.regions", "backends.pieces",
     "backends.numerics", "backends.building", "backends.cpp_wrapper", "backends.cuda_graph", "backends.inductor",
-    "backends.npu", "backends.sim",
+    "backends.npu_profile", "backends.npu", "backends.sim",
     "verdict", "trial", "fingerprint", "worker", "supervisor",
     "samplers", "samplers.distinct", "study", "result",
     "report", "profile_prior", "search_loop", "inspection", "calibrating", "doctor", "",
