@@ -117,11 +117,8 @@ def main() -> None:
         bench = opened(arguments.model, Budget(seconds=arguments.seconds, wait_s=arguments.seconds))
         looks = [bench.compare(Bar(), FLOOR_BUDGET)[0] for _ in range(LOOKS)]
         bar = Bar(noise_floor([look.ratio for look in looks]))
-        parts = [
-            *comparisons(bench, bar, looks[0].baseline_ms, arguments.comparisons),
-            "",
-            *saved(bench, bar, arguments),
-        ]
+        parts = list(comparisons(bench, bar, looks[0].baseline_ms, arguments.comparisons))
+        parts += ["", *saved(bench, bar, arguments.plans)]
     floor = f"noise floor {bar.noise_floor:.2%} from {LOOKS} looks of {FLOOR_BUDGET.seconds:g} s"
     made_with = f"torch {package_version('torch')}, Python {sys.version.split()[0]}; {device_name('cpu')}"
     head = [
