@@ -116,7 +116,7 @@ def main() -> None:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         bench = opened(arguments.model, Budget(seconds=arguments.seconds, wait_s=arguments.seconds))
         looks = [bench.compare(Bar(), FLOOR_BUDGET)[0] for _ in range(LOOKS)]
-        bar = Bar(noise_floor([look.ratio for look in looks]))
+        bar = Bar(noise_floor(looks))
         parts = list(comparisons(bench, bar, looks[0].baseline_ms, arguments.comparisons))
         parts += ["", *saved(bench, bar, arguments.plans)]
     floor = f"noise floor {bar.noise_floor:.2%} from {LOOKS} looks of {FLOOR_BUDGET.seconds:g} s"

@@ -37,7 +37,7 @@ def test_processes_become_one_table() -> None:
 def test_the_floor_is_that_of_all_copies_ever_seen() -> None:
     """Of the search's looks and of the final processes; a simulation has none."""
     rows = [row("baseline"), row(AGAIN, 0.004)]
-    look = FloorLook(0, Speedup(5.0, 5.0, exp(0.009), (1.0, 1.02), 100))
+    look = FloorLook(0, Speedup(5.0, 5.0, exp(0.009), (exp(0.008), exp(0.01)), 100))
     assert FinalComparison.of([(rows, "")], []).noise_floor == pytest.approx(exp(0.004) - 1)
     assert FinalComparison.of([(rows, "")], [look]).noise_floor == pytest.approx(exp(0.009) - 1)
     assert FinalComparison.of([([row("baseline")], "")], []).noise_floor == 0.0

@@ -17,8 +17,16 @@ def speedup(low: float, ratio: float, high: float, baseline_ms: float = 5.0) -> 
 
 def test_the_floor_is_the_largest_difference_of_the_baseline_from_itself() -> None:
     """In either direction, and never nothing."""
-    assert noise_floor([1.002, 1 / 1.006, 1.001]) == pytest.approx(0.006)
+    copies = [speedup(ratio * 0.99, ratio, ratio * 1.01) for ratio in (1.002, 1 / 1.006, 1.001)]
+    assert noise_floor(copies) == pytest.approx(0.006)
     assert noise_floor([]) == LEAST_FLOOR
+
+
+def test_a_look_in_a_bad_minute_does_not_raise_the_floor() -> None:
+    """Its interval is many times as wide as the others'; where there is no better one, it counts."""
+    good, bad = speedup(0.99, 1.002, 1.01), speedup(0.90, 1.04, 1.20)
+    assert noise_floor([good, bad]) == pytest.approx(0.002)
+    assert noise_floor([bad]) == pytest.approx(0.04)
 
 
 def test_looks_come_back_and_show_drift() -> None:
