@@ -64,8 +64,8 @@ class Bar:
 def noise_floor(copies: Sequence[Speedup]) -> float:
     """Return the largest relative difference that was seen between the baseline and itself.
 
-    Each of ``copies`` is one copy's speedup: two copies of one code may differ for ever, by where their buffers lie. One
-    that was measured so badly that its interval is ``WIDE`` times the narrowest's shows the machine, and not the copy.
+    Each of ``copies`` is one copy's speedup: two copies of one code may differ for ever, by where their buffers lie.
+    One whose interval is ``WIDE`` times the narrowest's shows the machine, and not the copy.
     """
     widths = [log(copy.ci95[1] / copy.ci95[0]) for copy in copies]
     ratios = [copy.ratio for copy, width in zip(copies, widths, strict=True) if width <= WIDE * min(widths)]
