@@ -150,7 +150,7 @@ def show(
     result = _stored(study, runs, storage)
     Console(stderr=json).print(result_table(result))
     if json:
-        print_event({"event": "study", **result.summary()})
+        print_event({"event": "study", **result.summary(), "blamed": result.blamed()})
 
 
 @app.command()

@@ -258,7 +258,8 @@ class _Search:
         twin = twins.get(outcome.fusion_digest) if outcome.same_as is not None else None
         if twin and twin.outcome:
             detail = f"the same SuperKernels as trial {twin.number}"
-            return replace(twin.outcome, detail=detail, same_as=twin.number, seconds=outcome.seconds)
+            # What its scopes took was observed once, under the twin's own scopes.
+            return replace(twin.outcome, detail=detail, same_as=twin.number, seconds=outcome.seconds, scope_times=())
         return outcome
 
     def _blocked(self, plan: Plan) -> Outcome | None:
@@ -442,6 +443,7 @@ def _told(outcome: Outcome, is_simulated: bool) -> dict[str, Any]:
         "state": "complete" if outcome.is_complete else "pruned",
         "reason": outcome.reason,
         "detail": outcome.detail,
+        "blamed": outcome.blamed,
         "latency_ms": speedup.get("latency_ms"),
         "baseline_ms": speedup.get("baseline_ms"),
         "speedup": speedup.get("ratio"),

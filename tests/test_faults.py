@@ -28,6 +28,7 @@ def test_a_fault_is_pruned_with_its_reason(runs: Path, fault: str, reason: Reaso
     """Plans whose scopes hold the fault are pruned, and the sound plan wins."""
     result = sktune.search(f"{MODELS}:{fault}", trials=3, space=SPACE, runs=runs, compile_timeout_s=20)
     outcomes = {record.origin: record.outcome for record in result.trials}
+    plans = {record.origin: record.plan for record in result.trials}
     assert set(outcomes) == {"the fault alone", "both", "sound"}
     for origin in ("the fault alone", "both"):
         outcome = outcomes[origin]
@@ -35,6 +36,7 @@ def test_a_fault_is_pruned_with_its_reason(runs: Path, fault: str, reason: Reaso
         assert outcome.reason is reason, outcome.detail
         assert detail in outcome.detail
         assert (result.folder / outcome.log).is_file()
+        assert outcome.blamed in {scope.label for scope in plans[origin].scopes}
     assert result.winner is not None
     assert [scope.first for scope in result.winner.plan.scopes] == ["layers.0.mix", "layers.1.mix"]
 

@@ -118,6 +118,8 @@ def test_the_terms_add_up_and_every_operator_stays_busy(
     assert sum(step.terms.values()) == pytest.approx(step.total_us)
     assert step.terms["busy"] == pytest.approx(simulate(Plan(), *units).terms["busy"])
     assert sum(span.operators for span in step.spans) == sum(map(len, units))
+    assert sum(span.time_us for span in step.spans) == pytest.approx(step.total_us)
+    assert sum(span.baseline_us for span in step.spans) == pytest.approx(simulate(Plan(), *units).total_us)
     assert step == simulate(plan, *units)
 
 
