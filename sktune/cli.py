@@ -17,9 +17,10 @@ from sktune.agent import print_event
 from sktune.errors import BadInputError, InterruptedSearchError, SktuneError
 from sktune.fingerprint import package_version
 from sktune.result import SearchResult, result_of
+from sktune.samplers import SAMPLERS
 from sktune.search_loop import Request, run
 from sktune.study import TuningStudy, folder_name, sqlite_url
-from sktune.view import LiveView, PlainView, inspection_view, result_table
+from sktune.view import LiveView, PlainView, comparison_table, inspection_view, result_table
 
 app = typer.Typer(
     name="sktune",
@@ -84,7 +85,9 @@ def search(
     ] = None,
     storage: Storage = None,
     runs: Runs = Path("runs"),
-    strategy: Annotated[str, typer.Option("--strategy", "--sampler", help="tpe, random, or module:function.")] = "tpe",
+    strategy: Annotated[
+        str, typer.Option("--strategy", "--sampler", help=f"{', '.join(SAMPLERS)}, or module:function.")
+    ] = "partition",
     space: Space = None,
     compile_timeout: Annotated[float, typer.Option(help="Most seconds for one compile.")] = 300.0,
     scale: Scale = None,
@@ -153,6 +156,30 @@ def report(
         console.print(escape(str(path)), highlight=False)
     if json:
         print_event({"event": "report_written", "files": [str(path) for path in files]})
+
+
+@app.command()
+def compare(
+    studies: Annotated[list[str], typer.Argument(help="Names of studies of one target.")],
+    html: Annotated[
+        Path | None, typer.Option(help="Where to write the picture; by default into RUNS/comparisons.")
+    ] = None,
+    runs: Runs = Path("runs"),
+    storage: Storage = None,
+    json: Json = False,
+) -> None:
+    """Show side by side what studies had found after how many trials."""
+    from sktune import comparing  # imports plotly
+
+    compared = comparing.compare([_stored(study, runs, storage) for study in dict.fromkeys(studies)])
+    picture = comparing.write_picture(compared, html, runs)
+    console = Console(stderr=json)
+    console.print(comparison_table(compared.events(), compared.is_simulated))
+    console.print(f"Picture: {escape(str(picture))}", highlight=False)
+    if json:
+        for event in compared.events():
+            print_event(event)
+        print_event({"event": "compare_finished", "studies": list(dict.fromkeys(studies)), "picture": str(picture)})
 
 
 @app.command()

@@ -1,6 +1,6 @@
 """Inspection: what there is to tune in a model, without compiling anything."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -53,6 +53,5 @@ def inspect_model(request: Request) -> Inspection:
         if spec.backend != "sim":
             return Inspection(description, layout, bind_space(wanted, layout, spec))
         simulation = SimBackend(target, layout, decode_inputs(target, 0, 1)[0], **spec.backend_settings)
-    shares = simulation.time_shares()
-    layout = replace(layout, units=tuple(replace(unit, time_share=shares[unit.name]) for unit in layout.units))
+    layout = layout.with_time_shares(simulation.time_shares())
     return Inspection(f"{description}; {simulation.notes}", layout, bind_space(wanted, layout, spec), is_simulated=True)

@@ -5,7 +5,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sktune.errors import PlanError, nearest
@@ -65,6 +65,10 @@ class Layout:
         if places := [unit.place for unit in self.units if unit.place]:
             text += repr(places)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def with_time_shares(self, shares: Mapping[str, float]) -> "Layout":
+        """Return the layout with other shares of the step's time, 0 to 1 by the units' names."""
+        return replace(self, units=tuple(replace(unit, time_share=shares.get(unit.name, 0.0)) for unit in self.units))
 
     def check(self, plan: Plan) -> None:
         """Raise ``PlanError`` unless the plan's scopes are disjoint runs of these units, in order."""

@@ -5,6 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from sktune.errors import ProfileError
+from sktune.layout import OUTSIDE, Layout, Unit
 from sktune.plan import Option
 from sktune.profiling.analysis import Profile, analyse
 from sktune.profiling.reading import read_profile
@@ -39,6 +40,24 @@ def ordered(points: Sequence[StartingPoint], path: Path) -> tuple[StartingPoint,
         return sum(promise.get(name, 0.0) for name, value in point.values.items() if value in (NEW, JOIN))
 
     return tuple(sorted(points, key=covered_ms, reverse=True))
+
+
+def with_time_shares(layout: Layout, path: Path) -> Layout:
+    """Return the layout with each unit's share of the profiled step; 0 for units that a profile cannot tell.
+
+    Raises:
+        ProfileError: the file at ``path`` is no profile.
+    """
+    profile = _analysed(path)
+    share = {
+        (figures.kind, figures.unit): (figures.busy_ms + figures.gap_ms) / figures.layers / profile.median.step_ms
+        for figures in profile.units
+    }
+
+    def kind(unit: Unit) -> str:
+        return OUTSIDE if unit.layer is None else layout.layers[unit.layer].kind
+
+    return layout.with_time_shares({unit.name: share.get((kind(unit), unit.key), 0.0) for unit in layout.units})
 
 
 def with_hot_types(space: SpaceSpec, path: Path) -> SpaceSpec:

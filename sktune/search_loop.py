@@ -21,8 +21,8 @@ from sktune.outcome import Outcome, Reason
 from sktune.plan import Option, Plan
 from sktune.presets import Preset, load_space
 from sktune.result import SearchResult, result_of
-from sktune.samplers import sampler_factory
-from sktune.space import SearchSpace, SpaceSpec, bind
+from sktune.samplers import BEGINS_ALONE, sampler_factory
+from sktune.space import SearchSpace, SpaceSpec, StartingPoint, bind
 from sktune.study import TuningStudy, folder_name, incumbent_first, locked, sqlite_url
 from sktune.supervisor import FinalRow, Supervisor
 from sktune.targets import TargetSpec, describe
@@ -44,7 +44,7 @@ class Request:
         study: name of the study; None for one made of model, backend and device.
         storage: URL of an Optuna storage; None for sqlite in the study's folder.
         runs: folder that holds the studies' folders.
-        strategy: ``tpe``, ``random`` or ``module:function``.
+        strategy: one of ``sktune.samplers.SAMPLERS``, or ``module:function``.
         space: a YAML file with a search space; None for the preset's.
         compile_timeout_s: most time for one compile.
         backend: ``inductor``, ``npu`` or ``sim``; None: ``npu`` on the device npu, else ``inductor``.
@@ -59,7 +59,7 @@ class Request:
     study: str | None = None
     storage: str | None = None
     runs: Path = Path("runs")
-    strategy: str = "tpe"
+    strategy: str = "partition"
     space: Path | None = None
     compile_timeout_s: float = 300.0
     scale: str | None = None
@@ -174,18 +174,14 @@ class _Search:
                     "done": self._study.finished(), "folder": str(self._folder)})  # fmt: skip
         began = time.perf_counter()
         opened = supervisor.open()
-        space = bind_space(self._space_spec, opened.layout, self._spec)
-        self._check_layout(opened.layout)
+        space = bind_space(self._space_spec, self._layout(opened.layout), self._spec)
         # Only now: a space that does not fit the model must leave a study that the mended one can use.
         self._study.remember(
             fingerprint=dict(self._made_with), description=opened.description, space_size=str(space.size)
         )
         self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
                     "seconds": dict(opened.seconds)})  # fmt: skip
-        points = space.starting_points
-        if self._request.profile:
-            points = profile_prior.ordered(points, self._request.profile)
-        self._study.queue(points)
+        self._queue(space)
         while (finished := self._study.finished()) < self._request.trials:
             self._stop_if_asked(stop)
             if finished >= space.size - 1 and self._is_exhausted(space):
@@ -286,14 +282,29 @@ class _Search:
             final_trials=self._study.finished(),
         )
 
-    def _check_layout(self, layout: Layout) -> None:
-        stored = self._study.facts.get("layout")
-        if stored is None:
-            self._study.remember(layout=layout.to_dict())
-        elif Layout.from_dict(stored).digest != layout.digest:
+    def _layout(self, traced: Layout) -> Layout:
+        """Return the study's layout: with the shares of the first trace, which a resumed search must see again."""
+        if (stored := self._study.facts.get("layout")) is None:
+            if self._request.profile:
+                traced = profile_prior.with_time_shares(traced, self._request.profile)
+            self._study.remember(layout=traced.to_dict())
+            return traced
+        layout = Layout.from_dict(stored)
+        if layout.digest != traced.digest:
             raise BadInputError(
                 f"the model of study {self._study.name!r} had other units than now; name a new study with --study"
             )
+        return layout
+
+    def _queue(self, space: SearchSpace) -> None:
+        """Queue the starting points whose plans are new, for strategies that take them."""
+        if self._request.strategy in BEGINS_ALONE:
+            return
+        points: Sequence[StartingPoint] = space.starting_points
+        if self._request.profile:
+            points = profile_prior.ordered(points, self._request.profile)
+        known = {record.plan for record in self._study.records()}
+        self._study.queue([point for point in points if space.plan(point.values) not in known])
 
     def _is_exhausted(self, space: SearchSpace) -> bool:
         distinct = {record.plan for record in self._study.records() if record.outcome}

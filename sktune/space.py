@@ -102,6 +102,11 @@ class SearchSpace:
         """The parameters that are options, of scopes or of the whole step."""
         return tuple(name for name in self.choices if name in self.options.defaults)
 
+    @property
+    def simplest(self) -> dict[str, Option]:
+        """The point without a scope, whose other parameters have their first value."""
+        return {name: OUT if choices == (OUT, NEW, JOIN) else choices[0] for name, choices in self.choices.items()}
+
     @cached_property
     def digest(self) -> str:
         """Identity of parameters, values and layout."""
@@ -111,10 +116,10 @@ class SearchSpace:
     @cached_property
     def size(self) -> int:
         """Exact number of distinct plans, the empty one included."""
-        limits = [_limit(value) for value in self.choices.get(LAYERS_PER_SCOPE, ("all",))]
-        groupings = count_groupings(self._segments(), limits)
+        limits = [limit_of(value) for value in self.choices.get(LAYERS_PER_SCOPE, ("all",))]
+        groupings = count_groupings(self.segments, limits)
         combinations = product(*(self.choices[name] for name in self.option_names))
-        chosen = [self._chosen(dict(zip(self.option_names, values, strict=True))) for values in combinations]
+        chosen = [self.chosen_options(dict(zip(self.option_names, values, strict=True))) for values in combinations]
         return (groupings - 1) * len(set(chosen)) + len({of_step for _, of_step in chosen})
 
     def parameter(self, unit: Unit) -> str:
@@ -130,7 +135,7 @@ class SearchSpace:
             SpaceError: a parameter is missing, or a value is not one of its choices.
         """
         self._check(values)
-        limit = _limit(values.get(LAYERS_PER_SCOPE, "all"))
+        limit = limit_of(values.get(LAYERS_PER_SCOPE, "all"))
         runs: list[list[Unit]] = []
         open_run = False
         for unit in self.layout.units:
@@ -143,10 +148,10 @@ class SearchSpace:
             else:
                 runs.append([unit])
             open_run = True
-        of_scope, of_step = self._chosen(values)
+        of_scope, of_step = self.chosen_options(values)
         return Plan(tuple(Scope(run[0].name, run[-1].name, of_scope) for run in runs), of_step)
 
-    def _chosen(self, values: Values) -> tuple[Options, Options]:
+    def chosen_options(self, values: Values) -> tuple[Options, Options]:
         """Return the options of every scope, and those of the whole step, without what changes nothing."""
         defaults = self.options.defaults
         differing = {name: values[name] for name in self.option_names if values[name] != defaults[name]}
@@ -161,8 +166,9 @@ class SearchSpace:
             if values[name] not in choices:
                 raise SpaceError(f"{name} is one of {list(choices)}, got {values[name]!r}")
 
-    def _segments(self) -> list[Segment]:
-        """Return the layout as runs of units that share a layer, or lie outside of layers."""
+    @cached_property
+    def segments(self) -> list[Segment]:
+        """The layout as runs of units that share a layer, or lie outside of layers."""
         segments: list[Segment] = []
         previous: int | str | None = "start"
         place = self.layout.units[0].place
@@ -201,7 +207,8 @@ def bind(spec: SpaceSpec, layout: Layout, options: Mapping[str, tuple[Option, ..
     return replace(space, starting_points=_distinct(space, points))
 
 
-def _limit(value: Option) -> float:
+def limit_of(value: Option) -> float:
+    """Return a value of ``layers_per_scope`` as a number."""
     return math.inf if value == "all" else float(value)
 
 
@@ -221,9 +228,7 @@ def _layer_limits(spec: SpaceSpec, layers: int) -> tuple[Option, ...]:
 
 
 def _starting_point(space: SearchSpace, name: str, pattern: Values) -> StartingPoint:
-    values: dict[str, Option] = {}
-    for parameter, choices in space.choices.items():
-        values[parameter] = OUT if choices == (OUT, NEW, JOIN) else choices[0]
+    values = space.simplest
     options = parse(str(pattern[OPTION_STRING])) if OPTION_STRING in pattern else {}
     for key, value in {**pattern, **options}.items():
         if key == OPTION_STRING:
@@ -263,10 +268,9 @@ def _generic_points(space: SearchSpace) -> dict[str, dict[str, Option]]:
     """
     layout = space.layout
     keys = dict.fromkeys(key for keys in layout.kinds.values() for key in keys)
-    attention = [key for key in keys if _is_named(key, ("attn", "attention"))]
-    inside = layout.kinds.get("moe", ())
-    experts = [key for key in inside if _is_named(key, ("mlp", "moe", "expert", "ffn"))]
-    limits = sorted(space.choices.get(LAYERS_PER_SCOPE, ()), key=_limit)
+    attention = [key for key in keys if is_attention(key)]
+    experts = [key for key in layout.kinds.get("moe", ()) if is_feed_forward(key)]
+    limits = sorted(space.choices.get(LAYERS_PER_SCOPE, ()), key=limit_of)
     narrow: dict[str, Option] = {LAYERS_PER_SCOPE: limits[0]} if limits else {}
     wide: dict[str, Option] = {LAYERS_PER_SCOPE: limits[-1]} if limits else {}
     points: dict[str, dict[str, Option]] = {}
@@ -282,6 +286,16 @@ def _generic_points(space: SearchSpace) -> dict[str, dict[str, Option]]:
     if any(unit.layer is None for unit in layout.units):
         points["whole step"] = {"*.*": JOIN, **wide}
     return points
+
+
+def is_attention(key: str) -> bool:
+    """Whether a unit's name says that it attends."""
+    return _is_named(key, ("attn", "attention"))
+
+
+def is_feed_forward(key: str) -> bool:
+    """Whether a unit's name says that it is a feed-forward network, or a part of routed experts."""
+    return _is_named(key, ("mlp", "moe", "expert", "ffn"))
 
 
 def _is_named(key: str, words: tuple[str, ...]) -> bool:

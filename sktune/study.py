@@ -20,11 +20,13 @@ from typing import Any, TextIO
 import optuna
 import sqlalchemy
 from optuna.exceptions import OptunaError
+from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from sktune.errors import StudyError
+from sktune.learned import OUTCOME, PREFIX, PROBE
 from sktune.outcome import Outcome, Reason
 from sktune.plan import Option, Plan
 from sktune.samplers import SamplerFactory
@@ -36,7 +38,6 @@ LOCK_WAIT_S = 10.0
 MOST_ATTEMPTS = 3
 """A trial that has ended this many processes is not tried again."""
 
-_PREFIX = "sktune:"
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 
@@ -50,6 +51,7 @@ class TrialRecord:
         origin: name of the starting point, or of the sampler.
         outcome: None while it runs.
         values: the parameters.
+        is_probe: whether it ran another plan than its parameters', to learn from it; it is never the incumbent.
     """
 
     number: int
@@ -57,6 +59,7 @@ class TrialRecord:
     origin: str
     outcome: Outcome | None
     values: Mapping[str, Option]
+    is_probe: bool = False
 
     @property
     def judged_plan(self) -> Plan:
@@ -75,6 +78,7 @@ class Proposal:
     plan: Plan
     origin: str
     known: Outcome | None
+    is_probe: bool = False
 
     @property
     def number(self) -> int:
@@ -104,6 +108,7 @@ class TuningStudy:
         self.name = name
         self._storage, self._study = storage, study
         self._left_behind: list[Trial] | None = None
+        self._kept: dict[tuple[SamplerFactory, int], BaseSampler] = {}
 
     @classmethod
     def open(cls, name: str, url: str, *, create: bool) -> "TuningStudy":
@@ -124,13 +129,13 @@ class TuningStudy:
     def facts(self) -> dict[str, Any]:
         """What is known of the whole study: fingerprint, layout, baseline, final comparison."""
         attributes = self._study.user_attrs
-        return {key.removeprefix(_PREFIX): value for key, value in attributes.items() if key.startswith(_PREFIX)}
+        return {key.removeprefix(PREFIX): value for key, value in attributes.items() if key.startswith(PREFIX)}
 
     def remember(self, **facts: Any) -> None:
         """Store facts of the whole study; plain values only."""
         with translated(self.name):
             for key, value in facts.items():
-                self._study.set_user_attr(_PREFIX + key, value)
+                self._study.set_user_attr(PREFIX + key, value)
 
     def check_fingerprint(self, fingerprint: Mapping[str, str]) -> None:
         """Compare a fingerprint with the stored one; a study that has none yet takes any.
@@ -153,14 +158,14 @@ class TuningStudy:
         return [
             _record(trial)
             for trial in trials
-            if trial.state is not TrialState.WAITING and _PREFIX + "proposal" in trial.user_attrs
+            if trial.state is not TrialState.WAITING and PREFIX + "proposal" in trial.user_attrs
         ]
 
     def queue(self, points: Sequence[StartingPoint]) -> None:
         """Put starting points before everything that a sampler will propose; those that are queued stay."""
         with translated(self.name):
             for point in points:
-                origin = {_PREFIX + "origin": point.name}
+                origin = {PREFIX + "origin": point.name}
                 self._study.enqueue_trial(dict(point.values), user_attrs=origin, skip_if_exists=True)
 
     def finished(self) -> int:
@@ -174,26 +179,27 @@ class TuningStudy:
         answers = {record.plan: record.outcome for record in records if record.outcome}
         seen = {record.plan for record in records}
         with translated(self.name):
-            self._study.sampler = DistinctSampler(space, sampler, seed, lambda: seen)
+            self._study.sampler = DistinctSampler(space, self._lasting(space, sampler, seed), seed, lambda: seen)
             if self._left_behind is None:
                 self._left_behind = self._orphans()
             trial = self._left_behind.pop() if self._left_behind else self._study.ask()
             for name, choices in space.choices.items():
                 trial.suggest_categorical(name, choices)
-            values = trial.params
-            plan = space.plan(values)
-            attributes = trial.user_attrs
-            origin = attributes.get(_PREFIX + "origin", sampler_name)
-            attempts = attributes.get(_PREFIX + "proposal", {}).get("attempts", 0) + 1
+            # The trial's own attributes are a copy, made before the sampler set any.
+            attributes = self._study.get_trials(deepcopy=False)[trial.number].user_attrs
+            is_probe = PROBE in attributes
+            plan = Plan.from_dict(attributes[PROBE]) if is_probe else space.plan(trial.params)
+            origin = "probe" if is_probe else attributes.get(PREFIX + "origin", sampler_name)
+            attempts = attributes.get(PREFIX + "proposal", {}).get("attempts", 0) + 1
             host = socket.gethostname()
             proposal = {"plan": plan.to_dict(), "origin": origin, "host": host, "attempts": attempts}
-            trial.set_user_attr(_PREFIX + "proposal", proposal)  # one commit
+            trial.set_user_attr(PREFIX + "proposal", proposal)  # one commit
         known = answers.get(plan)
-        if stored := attributes.get(_PREFIX + "outcome"):
+        if stored := attributes.get(OUTCOME):
             known = Outcome.from_dict(stored)  # it ended between storing and telling
         elif attempts > MOST_ATTEMPTS:
             known = Outcome(Reason.CRASHED, f"ended the search itself {MOST_ATTEMPTS} times")
-        return Proposal(trial, plan, origin, known)
+        return Proposal(trial, plan, origin, known, is_probe)
 
     def tell(self, proposal: Proposal, outcome: Outcome, latency_ms: float | None) -> None:
         """Store the outcome of a proposal.
@@ -208,21 +214,31 @@ class TuningStudy:
         """
         with translated(self.name):
             trial = proposal.trial
-            trial.set_user_attr(_PREFIX + "outcome", outcome.to_dict())
+            trial.set_user_attr(OUTCOME, outcome.to_dict())
             trial.set_constraint("feasible", 0.0 if outcome.is_feasible else 1.0)
-            if outcome.is_complete:
+            if outcome.is_complete and not proposal.is_probe:
                 self._study.tell(trial, latency_ms)
                 return
-            if latency_ms is not None:
+            if latency_ms is not None and not proposal.is_probe:  # a probe's is that of no point of the space
                 trial.report(latency_ms, step=0)
             self._study.tell(trial, state=TrialState.PRUNED)
+
+    def _lasting(self, space: SearchSpace, factory: SamplerFactory, seed: int) -> SamplerFactory:
+        """Return a factory of the one sampler that goes on learning, where ``factory`` makes such ones."""
+        if not getattr(factory, "spans_trials", False):
+            return factory
+        key = (factory, seed)
+        if key not in self._kept:
+            self._kept[key] = factory(space, seed)
+        kept = self._kept[key]
+        return lambda space, seed: kept
 
     def _orphans(self) -> list[Trial]:
         """Return trials whose process has died, under their own numbers, the first one last."""
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         # The study's lock keeps other live processes of this host out.
         here = socket.gethostname()
-        dead = [trial for trial in running if trial.user_attrs.get(_PREFIX + "proposal", {}).get("host", here) == here]
+        dead = [trial for trial in running if trial.user_attrs.get(PREFIX + "proposal", {}).get("host", here) == here]
         return [
             Trial(self._study, trial._trial_id)  # noqa: SLF001 - no public way back to a running trial
             for trial in reversed(dead)
@@ -231,19 +247,20 @@ class TuningStudy:
 
 def _record(trial: FrozenTrial) -> TrialRecord:
     attributes = trial.user_attrs
-    proposal, stored = attributes[_PREFIX + "proposal"], attributes.get(_PREFIX + "outcome")
+    proposal, stored = attributes[PREFIX + "proposal"], attributes.get(OUTCOME)
     return TrialRecord(
         trial.number,
         Plan.from_dict(proposal["plan"]),
         proposal["origin"],
         Outcome.from_dict(stored) if stored else None,
         trial.params,
+        PROBE in attributes,
     )
 
 
 def incumbent_first(records: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Return the complete trials, fastest first."""
-    complete = [record for record in records if record.outcome and record.outcome.is_complete]
+    complete = [r for r in records if r.outcome and r.outcome.is_complete and not r.is_probe]
     distinct = {record.plan: record for record in reversed(complete)}
 
     def ratio(record: TrialRecord) -> float:

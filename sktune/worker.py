@@ -77,6 +77,8 @@ class Session:
         layout = trace_layout(target, SpaceSpec.model_validate(request["space"]))
         loaded = time.perf_counter()
         backend = load_backend(spec.backend)(target, layout, decode_inputs(target, 0, 1)[0], **spec.backend_settings)
+        if spec.backend == "sim":
+            layout = layout.with_time_shares(backend.time_shares())  # shapes alone take no time
         self._judge = Judge(target, backend, spec.seed)
         self.answer(
             opened={

@@ -13,7 +13,8 @@ PACKAGE = Path(sktune.__file__).parent
 ORDER = [
     "errors", "documents", "protobuf_text", "ge_graph", "plan", "superkernel_options",
     "superkernel_name", "plog", "fusion",
-    "plan_file", "layout", "space_size", "space", "outcome", "scope_times", "latency", "devices",
+    "plan_file", "layout", "space_size", "space", "segments", "partitioning", "segment_model", "feasibility",
+    "outcome", "scope_times", "latency", "devices",
     "presets", "targets", "targets.base", "targets.causal_lm", "targets.loading",
     "marks", "tracing",
     "sim", "sim.constants", "sim.operators", "sim.ge", "sim.trace", "sim.deployment", "sim.superkernel", "sim.model",
@@ -25,8 +26,9 @@ ORDER = [
     "backends.numerics", "backends.building", "backends.cpp_wrapper", "backends.cuda_graph", "backends.inductor",
     "backends.npu_profile", "backends.npu", "backends.sim",
     "verdict", "trial", "fingerprint", "worker", "supervisor",
-    "samplers", "samplers.distinct", "study", "result",
-    "report", "profile_prior", "search_loop", "inspection", "calibrating", "doctor", "",
+    "learned", "samplers", "samplers.partition", "samplers.procedure", "samplers.grid", "samplers.guide",
+    "samplers.distinct", "study", "result",
+    "report", "comparing", "profile_prior", "search_loop", "inspection", "calibrating", "doctor", "",
     "agent", "view", "profile_view", "cli",
 ]  # fmt: skip
 

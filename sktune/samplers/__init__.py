@@ -1,7 +1,8 @@
 """Samplers: what proposes the next point. The seam is Optuna's own ``BaseSampler``.
 
-A sampler is made anew for every trial, from a seed that belongs to the trial's number: a study that is killed
-and resumed proposes what it would have proposed.
+A sampler is made anew for every trial, from a seed that belongs to the trial's number, or keeps to such seeds by
+itself. It derives what it proposes from the study's trials alone: a study that is killed and resumed proposes what it
+would have proposed, and one that was begun with another strategy is continued.
 """
 
 import hashlib
@@ -9,6 +10,7 @@ import importlib
 from collections.abc import Callable, Mapping
 
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
 
 from sktune.errors import BadInputError, nearest
@@ -17,27 +19,48 @@ from sktune.space import SearchSpace
 SamplerFactory = Callable[[SearchSpace, int], BaseSampler]
 """Makes a sampler from a space and a seed."""
 
+RANDOM_TRIALS = 6
+"""Trials, starting points among them, before a model of Optuna's proposes."""
 
-def _tpe(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
-    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=6)
+
+SAMPLERS: Mapping[str, str] = {
+    "partition": "sktune.samplers.partition:PartitionSampler",
+    "tpe": "sktune.samplers:tpe",
+    "gp": "sktune.samplers:gp",
+    "random": "sktune.samplers:random",
+    "grid": "sktune.samplers.grid:grid",
+    "bottom-up": "sktune.samplers.guide:bottom_up",
+    "top-down": "sktune.samplers.guide:top_down",
+    "profile": "sktune.samplers.guide:by_profile",
+}
+"""The factory of each built-in strategy, as module:function."""
+
+BEGINS_ALONE = frozenset({"grid", "bottom-up", "top-down", "profile"})
+"""Strategies that fix which plan comes first: starting points before them would make them others."""
 
 
-def _random(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
+def tpe(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
+    """Return Optuna's tree-structured Parzen estimator."""
+    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
+
+
+def gp(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
+    """Return Optuna's Gaussian process."""
+    return optuna.samplers.GPSampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
+
+
+def random(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
+    """Return a sampler that draws every parameter by itself."""
     return optuna.samplers.RandomSampler(seed=seed)
 
 
-SAMPLERS: Mapping[str, SamplerFactory] = {"tpe": _tpe, "random": _random}
-
-
 def sampler_factory(name: str) -> SamplerFactory:
-    """Return the factory of a built-in sampler, or of the user's own as ``module:function``.
+    """Return the factory of a built-in strategy, or of the user's own as ``module:function``.
 
     Raises:
-        BadInputError: no such sampler.
+        BadInputError: no such strategy.
     """
-    if name in SAMPLERS:
-        return SAMPLERS[name]
-    module, colon, function = name.partition(":")
+    module, colon, function = SAMPLERS.get(name, name).partition(":")
     if not colon:
         raise BadInputError(f"unknown strategy {name!r}{nearest(name, SAMPLERS)} (or module:function of your own)")
     try:
@@ -52,3 +75,8 @@ def sampler_factory(name: str) -> SamplerFactory:
 def seed_of_trial(seed: int, number: int) -> int:
     """Return the seed of trial ``number`` in a search with ``seed``: 32 bits."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:4], "big")
+
+
+def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
+    """Return the space as Optuna's categoricals."""
+    return {name: CategoricalDistribution(choices) for name, choices in space.choices.items()}

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 from optuna import Study
-from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from sktune.plan import Option, Plan
-from sktune.samplers import SamplerFactory, seed_of_trial
+from sktune.samplers import SamplerFactory, distributions, seed_of_trial
 from sktune.space import SearchSpace
 
 PROPOSALS_OF_ITS_OWN = 8
@@ -52,9 +52,11 @@ class DistinctSampler(BaseSampler):
         seen = {*self._seen(), Plan()}
         values: dict[str, Any] = {}
         for _ in range(PROPOSALS_OF_ITS_OWN):
-            values = self._complete(inner, study, trial, search_space)
+            before, values = values, self._complete(inner, study, trial, search_space)
             if self._space.plan(values) not in seen:
                 return values
+            if values == before:
+                break  # a procedure at its end has nothing else to say
         for _ in range(MOST_CHANGES):
             values = self._changed(values, rng)
             if self._space.plan(values) not in seen:
@@ -97,8 +99,3 @@ class DistinctSampler(BaseSampler):
             if self._space.plan(values) not in seen:
                 return values
         return None
-
-
-def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Return the space as Optuna's categoricals."""
-    return {name: CategoricalDistribution(choices) for name, choices in space.choices.items()}

@@ -161,7 +161,7 @@ def dies_when_observed() -> sktune.Target:
     def observe(*_: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    pieces.Pieces.observe = observe  # type: ignore[method-assign]
+    pieces.Pieces.observe = observe  # type: ignore[assignment, method-assign]
     return flips_a_bit()
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks: scripts to be run from the repository's root, and what they share."""

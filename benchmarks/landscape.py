@@ -1,0 +1,291 @@
+"""Landscapes, and the replay of a search on one.
+
+A landscape knows the true latency of every plan of a search space, so a search on it costs nothing and its
+incumbents can be compared with the optimum. The replay is a real Optuna study in memory, asked and told as
+``sktune.study.TuningStudy`` does; noise is added here, from the seed.
+"""
+
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import numpy as np
+import optuna
+from optuna import Study
+from optuna.distributions import BaseDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from sktune.outcome import Outcome, Reason, ScopeTime, Speedup
+from sktune.plan import Plan
+from sktune.samplers import SamplerFactory
+from sktune.space import SearchSpace
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PROPOSAL, OUTCOME, ORIGIN, PROBE = "sktune:proposal", "sktune:outcome", "sktune:origin", "sktune:probe"
+SCOPE_TIME_NOISE = 0.02
+"""Relative standard deviation of what one scope or gap was seen to take."""
+FAILURES = (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED, Reason.MISMATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What is true of one plan, without noise.
+
+    Attributes:
+        latency_ms: of the decode step; None where the plan fails.
+        reason: one of ``FAILURES`` where the plan fails, else None.
+        blamed: label of the scope that is seen to be at fault; empty where nobody can tell.
+        scope_times: of each scope and each gap, in execution order; empty where they cannot be observed.
+    """
+
+    latency_ms: float | None
+    reason: Reason | None = None
+    blamed: str = ""
+    scope_times: tuple[ScopeTime, ...] = ()
+
+
+class Landscape(Protocol):
+    """A search space and the truth about its plans.
+
+    ``evaluate`` answers for every plan whose scopes fit the layout and carry options of the space: for all plans of
+    the space, and for probes, whose layers of one kind differ. It gives the same answer in every process.
+    """
+
+    @property
+    def name(self) -> str:
+        """How tables call it."""
+        ...
+
+    @property
+    def space(self) -> SearchSpace:
+        """What may vary; its starting points open every search."""
+        ...
+
+    @property
+    def baseline_ms(self) -> float:
+        """True latency of the empty plan."""
+        ...
+
+    @property
+    def best_ms(self) -> float:
+        """True latency of the best plan of the space that does not fail."""
+        ...
+
+    @property
+    def noise(self) -> float:
+        """Relative standard deviation of one measured latency."""
+        ...
+
+    def evaluate(self, plan: Plan) -> Truth:
+        """Return what is true of ``plan``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One search on a landscape; every sequence has one entry for each trial, in the order of their ends.
+
+    Attributes:
+        gains: share of the achievable gain that the incumbent holds, by its true latency: 1 is the optimum, 0 the
+            baseline. The incumbent is chosen by measured latency.
+        ask_s: seconds that the sampler itself took to propose; 0 for starting points.
+        failed: whether the plan failed.
+        probe: whether the trial was a probe.
+        plans: what was evaluated.
+    """
+
+    gains: tuple[float, ...]
+    ask_s: tuple[float, ...]
+    failed: tuple[bool, ...]
+    probe: tuple[bool, ...]
+    plans: tuple[Plan, ...]
+
+
+def replay(
+    landscape: Landscape,
+    factory: SamplerFactory,
+    trials: int,
+    seed: int,
+    scope_times: bool = True,
+    workers: int = 1,
+) -> Run:
+    """Search ``landscape`` for ``trials`` trials, starting points included.
+
+    Args:
+        landscape: what to search.
+        factory: makes the sampler, once.
+        trials: plans to evaluate; one that is proposed again counts again, and has its stored outcome.
+        seed: of the sampler and of the noise; a plan's noise depends on the seed and the plan alone.
+        scope_times: whether the sampler is shown what each scope and gap took.
+        workers: trials that run at any time; the one that was asked for first ends first.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    record = Record(landscape, seed, scope_times)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        search = _Search(landscape.space, _Timed(factory(landscape.space, seed)), record)
+        running: deque[_Asked] = deque()
+        for _ in range(trials):
+            running.append(search.ask())
+            if len(running) == workers:
+                search.tell(running.popleft())
+        while running:
+            search.tell(running.popleft())
+    return record.run
+
+
+def gain(landscape: Landscape, latency_ms: float) -> float:
+    """Return the share of the achievable gain that a true latency holds."""
+    return (landscape.baseline_ms - latency_ms) / (landscape.baseline_ms - landscape.best_ms)
+
+
+class Record:
+    """The trials of one search: measures plans, and keeps what ``Run`` holds.
+
+    Args:
+        landscape: what is searched.
+        seed: of the noise.
+        scope_times: whether outcomes hold what each scope and gap took.
+    """
+
+    def __init__(self, landscape: Landscape, seed: int, scope_times: bool = True) -> None:
+        self._landscape, self._seed, self._scope_times = landscape, seed, scope_times
+        self._known: dict[Plan, tuple[Outcome, float | None]] = {}
+        self._rows: list[tuple[float, float, bool, bool, Plan]] = []
+        self._best = np.inf, landscape.baseline_ms
+        """Measured and true latency of the incumbent."""
+
+    @property
+    def run(self) -> Run:
+        """All trials so far."""
+        gains, ask_s, failed, probe, plans = zip(*self._rows, strict=True)
+        return Run(gains, ask_s, failed, probe, plans)
+
+    def __contains__(self, plan: Plan) -> bool:
+        return plan in self._known
+
+    def judge(self, plan: Plan) -> Outcome:
+        """Return the outcome of ``plan``, the stored one where there is one."""
+        if plan not in self._known:
+            truth = self._landscape.evaluate(plan)
+            outcome = measured(self._landscape, plan, truth, self._seed, self._scope_times)
+            self._known[plan] = outcome, truth.latency_ms
+        return self._known[plan][0]
+
+    def add(self, plan: Plan, ask_s: float, *, is_probe: bool = False) -> Outcome:
+        """Count a trial, and return its outcome."""
+        outcome, (_, true_ms) = self.judge(plan), self._known[plan]
+        if outcome.is_complete and not is_probe:
+            assert outcome.speedup is not None and true_ms is not None
+            self._best = min(self._best, (outcome.speedup.latency_ms, true_ms))
+        achieved = gain(self._landscape, self._best[1])
+        self._rows.append((achieved, ask_s, outcome.reason in FAILURES, is_probe, plan))
+        return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    trial: Trial
+    plan: Plan
+    is_probe: bool
+    ask_s: float
+
+
+class _Search:
+    def __init__(self, space: SearchSpace, sampler: "_Timed", record: Record) -> None:
+        self._space, self._sampler, self._record = space, sampler, record
+        self._study = optuna.create_study(direction="minimize", sampler=sampler)
+        for point in space.starting_points:
+            self._study.enqueue_trial(dict(point.values), user_attrs={ORIGIN: point.name})
+
+    def ask(self) -> _Asked:
+        self._sampler.spent_s = 0.0
+        trial = self._study.ask()
+        for name, choices in self._space.choices.items():
+            trial.suggest_categorical(name, choices)
+        # The trial keeps a copy of its attributes, made before the sampler set any.
+        attributes = self._study.get_trials(deepcopy=False)[trial.number].user_attrs
+        is_probe = PROBE in attributes
+        plan = Plan.from_dict(attributes[PROBE]) if is_probe else self._space.plan(trial.params)
+        origin = attributes.get(ORIGIN, "sampler")
+        trial.set_user_attr(PROPOSAL, {"plan": plan.to_dict(), "origin": origin, "attempts": 1})
+        return _Asked(trial, plan, is_probe, self._sampler.spent_s)
+
+    def tell(self, asked: _Asked) -> None:
+        outcome = self._record.add(asked.plan, asked.ask_s, is_probe=asked.is_probe)
+        trial = asked.trial
+        trial.set_user_attr(OUTCOME, outcome.to_dict())
+        trial.set_constraint("feasible", 0.0 if outcome.is_feasible else 1.0)
+        if outcome.is_complete and not asked.is_probe:
+            assert outcome.speedup is not None
+            self._study.tell(trial, outcome.speedup.latency_ms)
+            return
+        # A probe's latency is that of no point of the space.
+        if outcome.speedup is not None and not asked.is_probe:
+            trial.report(outcome.speedup.latency_ms, step=0)
+        self._study.tell(trial, state=TrialState.PRUNED)
+
+
+def measured(landscape: Landscape, plan: Plan, truth: Truth, seed: int, scope_times: bool = True) -> Outcome:
+    """Return ``truth`` as a trial would have found it: with noise, and pruned where it is seen to be slower."""
+    if truth.latency_ms is None:
+        return Outcome(truth.reason, "fails in this landscape", blamed=truth.blamed)
+    if plan.is_baseline:
+        return Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
+    rng = np.random.default_rng([seed, int(plan.digest[:16], 16)])
+    latency_ms = truth.latency_ms * (1 + landscape.noise * rng.standard_normal())
+    ratio = landscape.baseline_ms / latency_ms
+    halfwidth = 1.96 * landscape.noise * ratio
+    speedup = Speedup(landscape.baseline_ms, latency_ms, ratio, (ratio - halfwidth, ratio + halfwidth), rounds=60)
+    reason = Reason.SLOWER if speedup.ci95[1] < 1.0 else None
+    pieces = _noisy(truth.scope_times, rng) if scope_times else ()
+    return Outcome(reason, speedup=speedup, scope_times=pieces)
+
+
+def _noisy(pieces: Sequence[ScopeTime], rng: np.random.Generator) -> tuple[ScopeTime, ...]:
+    factors = 1 + SCOPE_TIME_NOISE * rng.standard_normal(len(pieces))
+    return tuple(
+        ScopeTime(piece.first, piece.last, piece.in_scope, piece.baseline_ms, float(piece.latency_ms * factor))
+        for piece, factor in zip(pieces, factors, strict=True)
+    )
+
+
+class _Timed(BaseSampler):
+    """A sampler, and the seconds that it spends on proposals."""
+
+    def __init__(self, inner: BaseSampler) -> None:
+        self._inner = inner
+        self.spent_s = 0.0
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self._timed(self._inner.infer_relative_search_space, study, trial)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return self._timed(self._inner.sample_relative, study, trial, search_space)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._timed(self._inner.sample_independent, study, trial, param_name, param_distribution)
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        self._timed(self._inner.before_trial, study, trial)
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        self._inner.after_trial(study, trial, state, values)
+
+    def _timed(self, call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        began = time.perf_counter()
+        try:
+            return call(*arguments, **named)
+        finally:
+            self.spent_s += time.perf_counter() - began

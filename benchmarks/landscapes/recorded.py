@@ -1,0 +1,167 @@
+"""Recorded landscapes: every plan of a small space, really compiled, verified and measured.
+
+``benchmarks/record_landscape.py`` writes the files beside this module, ``NAME.json.gz``; the space is ``NAME.yaml``.
+"""
+
+import gzip
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.landscape import FAILURES, Truth
+from sktune.errors import BadInputError
+from sktune.layout import Layout
+from sktune.outcome import Outcome, Reason, ScopeTime
+from sktune.plan import Plan, Scope
+from sktune.presets import load_space
+from sktune.search_loop import Request, bind_space
+from sktune.space import SearchSpace
+
+FOLDER = Path(__file__).parent
+FORMAT_VERSION = 1
+ENDING = ".json.gz"
+
+
+class RecordedLandscape:
+    """See ``benchmarks.landscape.Landscape``. What was recorded is taken for the truth.
+
+    A probe is no plan of the space: it is put together from what its scopes took in plans that hold them, with the same
+    options.
+
+    Args:
+        name: for tables.
+        space: bound to the layout that was recorded.
+        record: what ``record_landscape.py`` wrote.
+
+    Raises:
+        BadInputError: the record has another format, or not every plan of the space.
+    """
+
+    def __init__(self, name: str, space: SearchSpace, record: Mapping[str, Any]) -> None:
+        if record["version"] != FORMAT_VERSION:
+            raise BadInputError(f"{name}: format {record['version']}, this is {FORMAT_VERSION}; record it again")
+        self.name, self.space = name, space
+        self.baseline_ms: float = record["baseline_ms"]
+        units = [unit.name for unit in space.layout.units]
+        self._truths = {plan_of(entry, units): self._truth(entry, units) for entry in record["plans"]}
+        if len(self._truths) != space.size - 1:
+            raise BadInputError(
+                f"{name}: {len(self._truths)} of {space.size - 1} plans are recorded; record the others"
+            )
+        widths = [(entry["ci95"][1] - entry["ci95"][0]) / entry["ratio"] for entry in record["plans"] if entry["ratio"]]
+        self.noise = statistics.median(widths) / 2 / 1.96
+        self.best_ms = min(
+            [self.baseline_ms, *(truth.latency_ms for truth in self._truths.values() if truth.latency_ms is not None)]
+        )
+
+    def evaluate(self, plan: Plan) -> Truth:
+        """See ``Landscape.evaluate``.
+
+        Raises:
+            BadInputError: a scope of a probe was never observed.
+        """
+        if plan.is_baseline:
+            return Truth(self.baseline_ms)
+        return self._truths.get(plan) or self._assembled(plan)
+
+    def _truth(self, entry: Mapping[str, Any], units: list[str]) -> Truth:
+        reason = Reason(entry["reason"]) if entry["reason"] else None
+        if reason in FAILURES:
+            return Truth(None, reason, entry["blamed"])
+        times = tuple(
+            ScopeTime(units[first], units[last], in_scope, baseline_us / 1e3, latency_us / 1e3)
+            for first, last, in_scope, baseline_us, latency_us in entry["scope_times"]
+        )
+        return Truth(self.baseline_ms / entry["ratio"], scope_times=times)
+
+    def _assembled(self, plan: Plan) -> Truth:
+        pieces: list[ScopeTime] = []
+        for scope in plan.scopes:
+            if scope not in self._observed:
+                if scope not in self._in_failed_plans:
+                    raise BadInputError(f"{self.name}: no recorded plan tells what scope {scope.label!r} takes")
+                return Truth(None, Reason.MISMATCH, scope.label)
+            baseline_ms, latency_ms = self._observed[scope]
+            pieces.append(ScopeTime(scope.first, scope.last, True, baseline_ms, latency_ms))
+        saved_ms = sum(piece.baseline_ms - piece.latency_ms for piece in pieces)
+        return Truth(self.baseline_ms - saved_ms, scope_times=tuple(pieces))
+
+    @cached_property
+    def _observed(self) -> Mapping[Scope, tuple[float, float]]:
+        """What each scope took in the baseline and by itself, the median over the plans that hold it."""
+        found: dict[Scope, list[tuple[float, float]]] = {}
+        for plan, truth in self._truths.items():
+            times = {(piece.first, piece.last): piece for piece in truth.scope_times if piece.in_scope}
+            for scope in plan.scopes:
+                if piece := times.get((scope.first, scope.last)):
+                    found.setdefault(scope, []).append((piece.baseline_ms, piece.latency_ms))
+        return {
+            scope: (statistics.median(base for base, _ in each), statistics.median(own for _, own in each))
+            for scope, each in found.items()
+        }
+
+    @cached_property
+    def _in_failed_plans(self) -> frozenset[Scope]:
+        return frozenset(
+            scope for plan, truth in self._truths.items() if truth.latency_ms is None for scope in plan.scopes
+        )
+
+
+def to_entry(plan: Plan, outcome: Outcome, position: Mapping[str, int]) -> dict[str, Any]:
+    """Return what is stored of one plan; units are named by their ``position`` in the layout."""
+    speedup = outcome.speedup
+    return {
+        "scopes": [[position[scope.first], position[scope.last]] for scope in plan.scopes],
+        "options": dict(plan.scopes[0].options),
+        "reason": outcome.reason,
+        "detail": outcome.detail,
+        "blamed": outcome.blamed,
+        "baseline_ms": round(speedup.baseline_ms, 5) if speedup else None,
+        "ratio": round(speedup.ratio, 5) if speedup else None,
+        "ci95": [round(end, 5) for end in speedup.ci95] if speedup else None,
+        "scope_times": [
+            [position[piece.first], position[piece.last], piece.in_scope,
+             round(1e3 * piece.baseline_ms, 2), round(1e3 * piece.latency_ms, 2)]
+            for piece in outcome.scope_times
+        ],
+    }  # fmt: skip
+
+
+def plan_of(entry: Mapping[str, Any], units: Sequence[str]) -> Plan:
+    """Return the plan of an entry."""
+    options = tuple(entry["options"].items())
+    return Plan(tuple(Scope(units[first], units[last], options) for first, last in entry["scopes"]))
+
+
+def names() -> list[str]:
+    """Return the names of what was recorded."""
+    return sorted(path.name.removesuffix(ENDING) for path in FOLDER.glob(f"*{ENDING}"))
+
+
+def request_of(name: str) -> Request:
+    """Return what ``sktune search`` would be asked for; a name is a preset and a data type."""
+    model, _, dtype = name.rpartition("-")
+    return Request(model, scale="tiny", dtype=dtype, space=FOLDER / f"{name}.yaml")
+
+
+def bound(name: str, layout: Layout) -> SearchSpace:
+    """Return the space of a recorded landscape on its layout."""
+    return bind_space(load_space(FOLDER / f"{name}.yaml"), layout, request_of(name).target()[0])
+
+
+@cache
+def recorded(name: str) -> RecordedLandscape:
+    """Return the landscape ``name``, one of ``names()``."""
+    with gzip.open(FOLDER / f"{name}{ENDING}", "rt", encoding="utf-8") as file:
+        record = json.load(file)
+    return RecordedLandscape(name, bound(name, Layout.from_dict(record["layout"])), record)
+
+
+def _source(name: str, seed: int) -> RecordedLandscape:  # noqa: ARG001 - nothing in it is drawn
+    return recorded(name)
+
+
+RECORDED: Mapping[str, Callable[[int], RecordedLandscape]] = {name: partial(_source, name) for name in names()}

@@ -1,0 +1,185 @@
+"""Which scopes fail: learned from failures, from what was blamed for them, and from what went well.
+
+A scope fails because of what it holds, or because of an option. The first is a logistic model of the segment's unit
+types (normal prior, posterior mode by Newton's method), the second a rate for each value of an option (beta prior).
+What was seen to run is safe, what was blamed is not proposed again. Blame that cannot be pinned on one scope is shared
+among the suspects by their odds, and moves when one of them is seen to run.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sktune.plan import Option, Options
+from sktune.segments import SegmentCatalogue
+
+Vector = npt.NDArray[np.float64]
+Key = tuple[int, Options]
+"""A class of segments and its scope's options."""
+
+PRIOR_LOGIT, PRIOR_LOGIT_SD, TYPE_SD = -3.0, 1.5, 1.0
+OPTION_FAILURES, OPTION_SUCCESSES = 0.3, 6.0
+"""What an option's value is taken to have done before anything is known of it."""
+NEWTON_STEPS = 10
+BANNED = 0.5
+"""A class that failed with other options is left alone where it is more likely to fail than not."""
+
+
+class Feasibility:
+    """What is known of failures.
+
+    Args:
+        catalogue: the segments.
+        defaults: the compiler's value of every option, which plans leave out.
+    """
+
+    def __init__(self, catalogue: SegmentCatalogue, defaults: Mapping[str, Option]) -> None:
+        self._defaults = defaults
+        names = list(dict.fromkeys(catalogue.types))
+        spans = [
+            set(catalogue.types[first : last + 1]) for first, last in zip(catalogue.first, catalogue.last, strict=True)
+        ]
+        described = [[1.0, *(float(name in span) for name in names)] for span in spans]
+        self._described = np.array(described)
+        self._good: dict[int, set[Options]] = {}
+        self._bad: set[Key] = set()
+        self._suspects: list[tuple[Key, ...]] = []
+
+    @property
+    def has_failures(self) -> bool:
+        """Whether anything failed so far."""
+        return bool(self._suspects or self._bad)
+
+    def succeeded(self, scopes: Sequence[Key]) -> None:
+        """Take note of scopes that compiled and kept every bit."""
+        for segment, options in scopes:
+            self._good.setdefault(segment, set()).add(options)
+
+    def failed(self, scopes: Sequence[Key], blamed: Key | None) -> None:
+        """Take note of a plan that failed, and of the scope to blame if that is known."""
+        if blamed is None:
+            self._suspects.append(tuple(dict.fromkeys(scopes)))
+        else:
+            self._bad.add(blamed)
+
+    def blamed(self) -> list[Key]:
+        """Return what is known to fail, and was never seen to run."""
+        guilty = set(self._bad)
+        for group in self._suspects:
+            if len(unknown := [key for key in group if not self._is_good(key)]) == 1:
+                guilty.add(unknown[0])  # all others were seen to run
+        return sorted((key for key in guilty if not self._is_good(key)), key=repr)
+
+    def log_safe(self, options: Sequence[Options]) -> Vector:
+        """Return the logarithm of the probability that a scope works, shape (n_classes, len(options)).
+
+        It is 0 where the scope was seen to run, and ``-inf`` where it is known to fail.
+        """
+        guilty = self.blamed()
+        rates, weights, odds = self._rates(guilty)
+        unknown = -np.logaddexp(0.0, self._described @ weights)
+        unknown[list(self._good)] = 0.0
+        assigned = [self._assigned(combination) for combination in options]
+        of_options = np.array([sum(np.log1p(-rates.get(value, 0.0)) for value in values) for values in assigned])
+        table: Vector = unknown[:, None] + of_options[None, :]
+        for segment, good in self._good.items():
+            shown = set().union(*(self._assigned(combination) for combination in good))
+            for column, (combination, values) in enumerate(zip(options, assigned, strict=True)):
+                novel = (
+                    0.0 if combination in good else sum(np.log1p(-rates.get(value, 0.0)) for value in values - shown)
+                )
+                table[segment, column] = novel
+        for segment, combination in guilty:
+            if segment not in self._good and odds[segment, combination] > BANNED:
+                table[segment] = -np.inf
+            elif combination in options:
+                table[segment, options.index(combination)] = -np.inf
+        return table
+
+    def _is_good(self, key: Key) -> bool:
+        return key[1] in self._good.get(key[0], ())
+
+    def _assigned(self, options: Options) -> frozenset[tuple[str, Option]]:
+        return frozenset({**self._defaults, **dict(options)}.items())
+
+    def _rates(self, guilty: Sequence[Key]) -> tuple[dict[tuple[str, Option], float], Vector, dict[Key, float]]:
+        """Return how often each option's value fails, the weights of unit types, and the odds that a class is to blame.
+
+        Failures are shared between class and options by expectation, twice.
+        """
+        successes: dict[tuple[str, Option], float] = {}
+        for good in self._good.values():
+            for value in set().union(*(self._assigned(combination) for combination in good)):
+                successes[value] = successes.get(value, 0.0) + 1.0
+        weights = self._mode({})
+        rates: dict[tuple[str, Option], float] = {}
+        odds: dict[Key, float] = {}
+        for _ in range(2):
+            failures: dict[tuple[str, Option], float] = {}
+            labels: dict[int, float] = {}
+            for key, share in self._accused(guilty, weights).items():
+                of_class, of_values = self._shares(key, weights, rates, successes)
+                odds[key] = of_class
+                labels[key[0]] = max(labels.get(key[0], 0.0), share * of_class)
+                for value, part in of_values.items():
+                    failures[value] = failures.get(value, 0.0) + share * part
+            rates = {
+                value: (OPTION_FAILURES + failed)
+                / (OPTION_FAILURES + OPTION_SUCCESSES + failed + successes.get(value, 0))
+                for value, failed in failures.items()
+            }
+            weights = self._mode(labels)
+        return rates, weights, odds
+
+    def _accused(self, guilty: Sequence[Key], weights: Vector) -> dict[Key, float]:
+        """Return the share of blame of each key that failed or may have."""
+        shares = dict.fromkeys(guilty, 1.0)
+        for group in self._suspects:
+            unknown = [key for key in group if not self._is_good(key)]
+            if any(key in guilty for key in unknown) or not unknown:
+                continue
+            odds = np.array([np.exp(self._described[segment] @ weights) for segment, _ in unknown])
+            for key, share in zip(unknown, odds / odds.sum(), strict=True):
+                shares[key] = max(shares.get(key, 0.0), float(share))
+        return shares
+
+    def _shares(
+        self,
+        key: Key,
+        weights: Vector,
+        rates: Mapping[tuple[str, Option], float],
+        successes: Mapping[tuple[str, Option], float],
+    ) -> tuple[float, dict[tuple[str, Option], float]]:
+        """Share one failure between what a scope holds and the values of its options."""
+        segment, options = key
+        known = set().union(*(self._assigned(good) for good in self._good.get(segment, ())))
+        chance = 0.0 if segment in self._good else float(1 / (1 + np.exp(-self._described[segment] @ weights)))
+        prior = OPTION_FAILURES / (OPTION_FAILURES + OPTION_SUCCESSES)
+        of_values = {
+            value: rates.get(value, prior / (1 + successes.get(value, 0.0)))
+            for value in self._assigned(options) - known
+        }
+        total = chance + sum(of_values.values())
+        if not total:
+            return 1.0, {}
+        return chance / total, {value: rate / total for value, rate in of_values.items()}
+
+    def _mode(self, labels: Mapping[int, float]) -> Vector:
+        """Return the weights of constant and unit types; ``labels``: blame of classes."""
+        segments = [*self._good, *(segment for segment in labels if segment not in self._good)]
+        weights = np.zeros(self._described.shape[1])
+        weights[0] = PRIOR_LOGIT
+        if not segments:
+            return weights
+        prior, precision = weights.copy(), np.full(len(weights), TYPE_SD**-2)
+        precision[0] = PRIOR_LOGIT_SD**-2
+        rows = self._described[segments]
+        bad = np.array([0.0 if segment in self._good else labels[segment] for segment in segments])
+        weight = np.array([1.0 if segment in self._good else labels[segment] for segment in segments])
+        for _ in range(NEWTON_STEPS):
+            chance = 1.0 / (1.0 + np.exp(-rows @ weights))
+            gradient = rows.T @ (bad - weight * chance) - (weights - prior) * precision
+            curvature = rows.T @ (rows * (weight * chance * (1 - chance))[:, None]) + np.diag(precision)
+            weights = weights + np.linalg.solve(curvature, gradient)
+        return weights

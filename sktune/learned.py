@@ -1,0 +1,194 @@
+"""What a study's trials have taught: what segments save, and which scopes fail.
+
+Rebuilt from the trials alone, in the order of their numbers; a study that goes on only adds what is new.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from optuna.trial import FrozenTrial, TrialState
+
+from sktune.feasibility import Feasibility, Key
+from sktune.outcome import Outcome
+from sktune.plan import Option, Options, Plan
+from sktune.segment_model import Hyperparameters, Observation, Posterior, ScopeSaving, SegmentModel
+from sktune.segments import SegmentCatalogue
+from sktune.space import LAYERS_PER_SCOPE, SearchSpace, limit_of
+
+Point = dict[str, Option]
+
+PREFIX = "sktune:"
+"""Of the attributes that sktune gives to trials and studies."""
+OUTCOME = PREFIX + "outcome"
+PROBE = PREFIX + "probe"
+"""Attributes of a trial: its outcome, and the plan that it tries instead of its parameters' own."""
+
+LEAST_NOISE = 1e-3
+"""Relative noise of a step's latency, where the study does not tell."""
+SCOPE_TIME_NOISE = 0.02
+SETTLED = 200
+"""Observations after which the hyperparameters stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """One choice of all options, and what of it acts."""
+
+    point: Mapping[str, Option]
+    of_scope: Options
+    of_step: Options
+
+
+class Learned:
+    """See the module.
+
+    Attributes:
+        space, catalogue, model, feasibility: what is learned, and of what.
+        combinations: all choices of options that differ in what they do.
+        complete: what each complete plan saved, as a share of the baseline, and its parameters; probes are none.
+        seen: every plan that was tried or is running, the baseline too.
+        failures: of each trial, in order, whether it failed.
+        probes: number of trials that were probes.
+    """
+
+    def __init__(self, space: SearchSpace) -> None:
+        self.space = space
+        most_layers = max(map(limit_of, space.choices.get(LAYERS_PER_SCOPE, ("all",))))
+        self.catalogue = SegmentCatalogue(space.layout, most_layers)
+        self.combinations = _combinations(space)
+        options = [option for combination in self.combinations for option in combination.of_scope]
+        of_step = [option for combination in self.combinations for option in combination.of_step]
+        self.model = SegmentModel(self.catalogue, tuple(dict.fromkeys(options + of_step)), space.options.of_step)
+        searched = {name: value for name, value in space.options.defaults.items() if name in space.option_names}
+        self.feasibility = Feasibility(self.catalogue, searched)
+        self.complete: dict[Plan, tuple[float, Point]] = {}
+        self.seen: set[Plan] = {Plan()}
+        self.failures: list[bool] = []
+        self.probes = 0
+        self.knows_scope_times = False
+        self._read: set[int] = set()
+        self._hyperparameters: Hyperparameters | None = None
+        self._reference_ms: float | None = None
+
+    def read(self, trials: Sequence[FrozenTrial], asking: int | None = None) -> list[Plan]:
+        """Take in the trials that ended since; return the plans that run elsewhere, trial ``asking`` apart."""
+        pending: list[Plan] = []
+        for trial in trials:
+            if trial.number in self._read or trial.number == asking or trial.state is TrialState.WAITING:
+                continue
+            is_whole = all(name in trial.params for name in self.space.choices)
+            if trial.state.is_finished():
+                self._read.add(trial.number)
+                if is_whole:
+                    self._take(trial)
+            elif is_whole:
+                pending.append(self._plan_of(trial))
+        self.seen |= set(pending)
+        return pending
+
+    def posterior(self, pending: Sequence[Plan] = ()) -> Posterior:
+        """Return what is known of the effects, given what is running."""
+        return self.model.fit(self._hyperparameters or self.model.begin(), pending)
+
+    @property
+    def incumbent(self) -> Plan:
+        """The complete plan of the lowest latency; the baseline where there is none."""
+        return max(self.complete, key=lambda plan: self.complete[plan][0], default=Plan())
+
+    def keys(self, plan: Plan) -> list[Key]:
+        """Return segment class and options of each scope."""
+        positions = self.catalogue.positions(plan)
+        return [
+            (int(self.catalogue.class_of[pair]), scope.options)
+            for pair, scope in zip(positions, plan.scopes, strict=True)
+        ]
+
+    def log_safe(self, plans: Sequence[Plan]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+        """Return the logarithm of each plan's probability to work."""
+        if not self.feasibility.has_failures:
+            return np.zeros(len(plans))
+        options = list(dict.fromkeys(scope.options for plan in plans for scope in plan.scopes))
+        table = self.feasibility.log_safe(options)
+        return np.array(
+            [sum(table[segment, options.index(own)] for segment, own in set(self.keys(plan))) for plan in plans]
+        )
+
+    def _plan_of(self, trial: FrozenTrial) -> Plan:
+        if probe := trial.user_attrs.get(PROBE):
+            return Plan.from_dict(probe)
+        return self.space.plan(trial.params)
+
+    def _take(self, trial: FrozenTrial) -> None:
+        plan = self._plan_of(trial)
+        self.seen.add(plan)
+        stored = trial.user_attrs.get(OUTCOME)
+        outcome = Outcome.from_dict(stored) if stored else None
+        is_probe = PROBE in trial.user_attrs
+        self.probes += is_probe
+        keys = self.keys(plan)
+        latency_ms = trial.value if trial.value is not None else trial.intermediate_values.get(0)
+        has_latency = latency_ms is not None or (outcome is not None and outcome.speedup is not None)
+        if (outcome and not outcome.is_feasible) or not has_latency:
+            labels = [scope.label for scope in plan.scopes]
+            is_known = outcome is not None and outcome.blamed in labels
+            self.feasibility.failed(keys, keys[labels.index(outcome.blamed)] if outcome and is_known else None)
+            self.failures.append(True)
+            return
+        self.failures.append(False)
+        self.feasibility.succeeded(keys)
+        observation = self._observation(plan, outcome, latency_ms)
+        self.knows_scope_times |= bool(observation.scopes)
+        self.model.add(observation)
+        if not is_probe and observation.saving is not None:
+            self.complete[plan] = (observation.saving, dict(trial.params))
+        count = self.model.count
+        if count <= 12 or (count <= SETTLED and count % max(1, count // 8) == 0):
+            self._hyperparameters = self.model.choose()
+
+    def _observation(self, plan: Plan, outcome: Outcome | None, latency_ms: float | None) -> Observation:
+        if outcome is None or outcome.speedup is None:
+            assert latency_ms is not None
+            # Without a baseline the first latency serves; what it differs by is learned with the capture's effect.
+            self._reference_ms = self._reference_ms or latency_ms
+            return Observation(plan, 1 - latency_ms / self._reference_ms, LEAST_NOISE)
+        speedup = outcome.speedup
+        low, high = speedup.ci95
+        noise = max(LEAST_NOISE, (high - low) / 3.92 / speedup.ratio / speedup.ratio)
+        scopes = _scope_savings(self.catalogue, plan, outcome, speedup.baseline_ms)
+        return Observation(plan, 1 - 1 / speedup.ratio, noise, scopes)
+
+
+def _combinations(space: SearchSpace) -> list[Combination]:
+    names = space.option_names
+    found: dict[tuple[Options, Options], Combination] = {}
+    for values in itertools.product(*(space.choices[name] for name in names)):
+        point = dict(zip(names, values, strict=True))
+        of_scope, of_step = space.chosen_options(point)
+        found.setdefault((of_scope, of_step), Combination(point, of_scope, of_step))
+    return list(found.values())
+
+
+def _scope_savings(
+    catalogue: SegmentCatalogue, plan: Plan, outcome: Outcome, baseline_ms: float
+) -> tuple[ScopeSaving, ...]:
+    """Return what each class of a plan's scopes saved by itself."""
+    times = {(piece.first, piece.last): piece for piece in outcome.scope_times if piece.in_scope}
+    grouped: dict[tuple[int, Options], list[tuple[float, float]]] = {}
+    for scope, pair in zip(plan.scopes, catalogue.positions(plan), strict=True):
+        if piece := times.get((scope.first, scope.last)):
+            key = (int(catalogue.class_of[pair]), scope.options)
+            saving = (piece.baseline_ms - piece.latency_ms) / baseline_ms
+            noise = SCOPE_TIME_NOISE * (piece.baseline_ms + piece.latency_ms) / baseline_ms
+            grouped.setdefault(key, []).append((saving, noise))
+    return tuple(
+        ScopeSaving(
+            segment,
+            options,
+            float(np.mean([saving for saving, _ in own])),
+            max(1e-6, float(np.mean([noise for _, noise in own])) / math.sqrt(len(own))),
+        )
+        for (segment, options), own in grouped.items()
+    )

@@ -1,0 +1,33 @@
+"""Every plan of a space in a fixed order, from simple to complex."""
+
+from collections.abc import Iterator
+from itertools import combinations, product
+
+from optuna.samplers import BaseSampler
+
+from sktune.samplers.procedure import Procedure, ProcedureSampler
+from sktune.space import SearchSpace, Values
+
+
+def grid(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001 - nothing is left to chance
+    """Return a sampler that walks the whole space: first plans with one parameter set, then with two, and so on."""
+    return ProcedureSampler(space, _walk)
+
+
+def _walk(space: SearchSpace) -> Procedure:
+    point: Values = space.simplest
+    for point in points(space):
+        yield point
+    return point
+
+
+def points(space: SearchSpace) -> Iterator[Values]:
+    """Return all points of ``space``, by the number of parameters that differ from the simplest one."""
+    begin = space.simplest
+    others = {
+        name: tuple(value for value in choices if value != begin[name]) for name, choices in space.choices.items()
+    }
+    for count in range(len(others) + 1):
+        for names in combinations(others, count):
+            for values in product(*(others[name] for name in names)):
+                yield {**begin, **dict(zip(names, values, strict=True))}

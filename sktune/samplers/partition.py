@@ -1,0 +1,332 @@
+"""The partition sampler: proposes the plan that promises most, by what the study has learned of segments.
+
+For each proposal the effects of the segment model are drawn from their posterior (Thompson sampling), the best legal
+plan of each draw is found exactly, for all combinations of options, and of these candidates the one of the largest
+expected improvement is taken. Plans that are known are never proposed again; scopes that are known to fail neither.
+An ordinary Optuna sampler: everything is learned from the study's trials, and the seed belongs to the trial's number.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from optuna import Study
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.trial import FrozenTrial
+from scipy.special import ndtr
+
+from sktune.learned import PROBE, Combination, Learned, Point
+from sktune.partitioning import Partitioner
+from sktune.plan import Option, Options, Plan, Scope
+from sktune.samplers import distributions, seed_of_trial
+from sktune.segment_model import Posterior
+from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, limit_of
+
+Vector = npt.NDArray[np.float64]
+
+MOST_DRAWS = 8
+LEAST_DRAWS = 2
+MOST_WORK = 600_000
+"""Segment classes times problems that are solved at once: what keeps a proposal below 50 ms."""
+NEIGHBOURS = 12
+FREE_FAILURES = 0.5
+FAILURE_SHARE = 0.09
+"""Share of the trials after the tenth that may fail: what is riskier waits."""
+AVERSIONS = (0.0, 0.1, 0.5, 2.0, 20.0)
+"""What a unit of log risk costs, as a multiple of the incumbent's saving: one candidate for each."""
+
+MOST_PROBES = 3
+LEAST_LAYERS = 4
+"""Layers of one kind from which on a probe tells more than a plan of the space."""
+PROBE_LAYERS = 2
+"""Layers that share a partition in a probe, so that scopes over a layer's end are seen, too."""
+PROBE_UNCERTAINTY = 0.15
+"""Uncertain share of the expected saving above which a probe is worth a trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    plan: Plan
+    point: Point
+
+
+class PartitionSampler(BaseSampler):
+    """See the module.
+
+    Args:
+        space: what the study's parameters mean.
+        seed: of the search.
+        probes: whether a trial may be a probe: a plan in which the layers of a kind differ, set as the trial's
+            attribute ``sktune:probe``. The caller has to run that plan, and never to take it for the answer.
+    """
+
+    spans_trials = True
+    """Made once for a study, with the search's seed, as it goes on learning."""
+
+    def __init__(self, space: SearchSpace, seed: int = 0, *, probes: bool = False) -> None:
+        self._space, self._seed = space, seed
+        self._learned = Learned(space)
+        self._partitioner = Partitioner(space, self._learned.catalogue)
+        self._prober = _Prober(self._learned) if probes and not space.untied else None
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002
+        """All parameters are proposed together."""
+        return distributions(self._space)
+
+    def sample_relative(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        search_space: dict[str, BaseDistribution],  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """Return the parameters of a plan that is new, if there is one."""
+        pending = self._learned.read(study.get_trials(deepcopy=False), asking=trial.number)
+        rng = np.random.default_rng(seed_of_trial(self._seed, trial.number))
+        if not self._learned.model.count:
+            points = self._space.starting_points
+            return self._by_chance(rng, points[0].values if points else {})
+        posterior = self._learned.posterior(pending)
+        if self._prober and PROBE not in trial.user_attrs and (probe := self._prober.probe(posterior, rng)):
+            study._storage.set_trial_user_attr(trial._trial_id, PROBE, probe.to_dict())  # noqa: SLF001 - as samplers do
+            return self._incumbent_point()
+        return self._propose(posterior, rng)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Leave parameters that are no part of the space to chance."""
+        chance = RandomSampler(seed=seed_of_trial(self._seed, trial.number))
+        return chance.sample_independent(study, trial, param_name, param_distribution)
+
+    def expected_gain_left(self, study: Study) -> float:
+        """Return what the best plan is expected to save beyond the incumbent, as a share of the baseline.
+
+        The mean over draws of the posterior, each with its own best plan.
+        """
+        self._learned.read(study.get_trials(deepcopy=False))
+        if not self._learned.model.count:
+            return math.inf
+        posterior = self._learned.posterior()
+        draws = _Draws(self._learned, self._partitioner, posterior, np.random.default_rng(self._seed))
+        total, _ = draws.solve(AVERSIONS[2] if self._risks() else 0.0)
+        incumbent = draws.effects @ self._learned.model.row(self._learned.incumbent)
+        return float(np.maximum(0.0, total.max(axis=1) - incumbent)[1:].mean())
+
+    def _propose(self, posterior: Posterior, rng: np.random.Generator) -> Point:
+        for width in (1.0, 2.0, 4.0):
+            candidates = self._candidates(posterior, rng, width) + self._neighbours(rng)
+            new = {candidate.plan: candidate for candidate in candidates if candidate.plan not in self._learned.seen}
+            if new:
+                return self._most_promising(posterior, list(new.values()))
+        return self._by_chance(rng, self._incumbent_point())
+
+    def _risks(self) -> bool:
+        return self._learned.feasibility.has_failures
+
+    def _candidates(self, posterior: Posterior, rng: np.random.Generator, width: float) -> list[_Candidate]:
+        """Return the best plan of each draw, and that of the mean."""
+        draws = _Draws(self._learned, self._partitioner, posterior, rng, width)
+        found: list[_Candidate] = []
+        for aversion in AVERSIONS if self._risks() else (0.0,):
+            total, decode = draws.solve(aversion)
+            # Where some scopes are to be avoided, the second best options give one more plan of what is safe.
+            best = np.argsort(-total, axis=1, kind="stable")[:, : 1 + (aversion == AVERSIONS[-1])]
+            for draw, index in ((draw, int(index)) for draw, row in enumerate(best) for index in row):
+                point = decode(draw, index)
+                found.append(_Candidate(self._space.plan(point), point))
+        return found
+
+    def _neighbours(self, rng: np.random.Generator) -> list[_Candidate]:
+        """Return plans a step or two from the best ones: where the model is wrong, they are what is left."""
+        ranked = sorted(self._learned.complete.values(), key=lambda item: -item[0])[:3]
+        found = []
+        for _ in range(NEIGHBOURS if ranked else 0):
+            _, point = ranked[int(rng.integers(len(ranked)))]
+            changed = self._changed(point, rng, 1 + int(rng.integers(3)))
+            found.append(_Candidate(self._space.plan(changed), changed))
+        return found
+
+    def _most_promising(self, posterior: Posterior, candidates: Sequence[_Candidate]) -> Point:
+        """Return the candidate of the largest expected improvement, times the chance that it works."""
+        plans = [candidate.plan for candidate in candidates]
+        mean, sd = posterior.predict_plans(plans)
+        gain = mean - self._best_saving(posterior)
+        z = gain / sd
+        improvement = gain * ndtr(z) + sd * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+        safe = np.exp(self._learned.log_safe(plans))
+        allowed = 1.0
+        if len(self._learned.failures) >= 10:
+            late = self._learned.failures[10:]
+            allowed = max(0.02, FREE_FAILURES + FAILURE_SHARE * len(late) - sum(late))
+        promise = np.where(1 - safe <= allowed, improvement * safe, safe - 1.0)
+        return candidates[int(np.argmax(promise))].point
+
+    def _best_saving(self, posterior: Posterior) -> float:
+        complete = self._learned.complete
+        if not complete:
+            return 0.0
+        best = sorted(complete, key=lambda plan: -complete[plan][0])[:20]
+        return max(0.0, float(posterior.predict_plans(best)[0].max()))
+
+    def _incumbent_point(self) -> Point:
+        plan = self._learned.incumbent
+        own = self._learned.complete[plan][1] if plan in self._learned.complete else {}
+        return {name: choices[0] for name, choices in self._space.choices.items()} | own
+
+    def _changed(self, point: Mapping[str, Option], rng: np.random.Generator, times: int) -> Point:
+        names = list(self._space.choices)
+        changed = dict(point)
+        for _ in range(times):
+            name = names[int(rng.integers(len(names)))]
+            choices = self._space.choices[name]
+            changed[name] = choices[int(rng.integers(len(choices)))]
+        return changed
+
+    def _by_chance(self, rng: np.random.Generator, point: Mapping[str, Option]) -> Point:
+        """Return a new plan a few changes from ``point``, farther away the longer none is found."""
+        full = {name: choices[0] for name, choices in self._space.choices.items()} | dict(point)
+        changed = full
+        for attempt in range(400):
+            plan = self._space.plan(changed)
+            if plan not in self._learned.seen and (attempt > 300 or self._learned.log_safe([plan])[0] > -math.inf):
+                return changed
+            changed = self._changed(full if attempt < 200 else changed, rng, 1 + attempt // 20)
+        return changed
+
+
+class _Draws:
+    """Draws of the effects, the mean first, and the best plans under each of them."""
+
+    def __init__(
+        self,
+        learned: Learned,
+        partitioner: Partitioner,
+        posterior: Posterior,
+        rng: np.random.Generator,
+        width: float = 1.0,
+    ) -> None:
+        self._learned, self._partitioner = learned, partitioner
+        model, catalogue = learned.model, learned.catalogue
+        most = max(12, MOST_WORK // len(catalogue.first))
+        self.combinations = _promising(learned, posterior, rng, max(4, most // (LEAST_DRAWS + 1)))
+        rounds = len(AVERSIONS) if learned.feasibility.has_failures else 1
+        count = int(np.clip(most // (len(self.combinations) * rounds) - 1, LEAST_DRAWS, MOST_DRAWS))
+        self.effects = np.vstack([posterior.mean, posterior.draw(count, rng, width)])
+        self._options = [combination.of_scope for combination in self.combinations]
+        unknown = posterior.draw_unknown(count, rng, width)
+        unknown = np.hstack([np.zeros((len(unknown), 1)), unknown])
+        self._value = model.value(self.effects, self._options) + np.repeat(unknown, len(self._options), axis=1)
+        self._cut = model.cut(self.effects, len(self._options))
+        steps = [model.step_value(self.effects, combination.of_step) for combination in self.combinations]
+        self._beside = np.column_stack(steps)
+
+    def solve(self, aversion: float) -> tuple[Vector, Callable[[int, int], Point]]:
+        """Return the best total by draw and combination of options, and what makes a point of one of them."""
+        value = self._value
+        if self._learned.feasibility.has_failures:
+            saved = max((saving for saving, _ in self._learned.complete.values()), default=0.0)
+            price = max(aversion, 1e-9) * max(1e-3, saved)
+            value = value + price * np.tile(self._learned.feasibility.log_safe(self._options), (1, len(self.effects)))
+        solution = self._partitioner.solve(value, self._cut)
+        count = len(self._options)
+
+        def decode(draw: int, index: int) -> Point:
+            return {**solution.decode(draw * count + index), **self.combinations[index].point}
+
+        return solution.score.reshape(len(self.effects), count) + self._beside, decode
+
+
+def _promising(learned: Learned, posterior: Posterior, rng: np.random.Generator, most: int) -> list[Combination]:
+    """Return all combinations of options; where these are too many, those that draws prefer for the incumbent."""
+    if len(learned.combinations) <= most:
+        return learned.combinations
+    segments = np.array([segment for segment, _ in learned.keys(learned.incumbent)], dtype=np.int64)
+    effects = np.vstack([posterior.mean, posterior.draw(MOST_DRAWS, rng)])
+    options = [combination.of_scope for combination in learned.combinations]
+    value = learned.model.value(effects, options, segments).sum(axis=0).reshape(len(effects), -1)
+    steps = [learned.model.step_value(effects, combination.of_step) for combination in learned.combinations]
+    ranked = np.argsort(-(value + np.column_stack(steps)), axis=1, kind="stable").T.ravel()
+    return [learned.combinations[index] for index in list(dict.fromkeys(ranked.tolist()))[:most]]
+
+
+class _Prober:
+    """Makes probes: plans in which every few layers of a kind have a partition of their own."""
+
+    def __init__(self, learned: Learned) -> None:
+        self._learned = learned
+        layout = learned.space.layout
+        counts = Counter(layer.kind for layer in layout.layers)
+        self._pays = max(counts.values(), default=0) >= LEAST_LAYERS
+        free = replace(learned.space, untied=True, choices=_free_choices(learned.space))
+        self._free = free
+        self._partitioner = Partitioner(free, learned.catalogue) if self._pays else None
+        limits = [limit_of(value) for value in learned.space.choices.get(LAYERS_PER_SCOPE, ("all",))]
+        self._block = 1 if max(limits) == 1 else PROBE_LAYERS
+
+    def probe(self, posterior: Posterior, rng: np.random.Generator) -> Plan | None:
+        """Return a probe, where one is likely to tell more than a plan of the space."""
+        learned = self._learned
+        if not self._partitioner or not learned.knows_scope_times or learned.feasibility.has_failures:
+            return None
+        if learned.probes >= MOST_PROBES or not learned.complete:
+            return None
+        mean, sd = posterior.predict_plans([learned.incumbent])
+        draws = posterior.draw(MOST_DRAWS, rng)
+        model, options = learned.model, self._options()
+        best = self._partitioner.solve(
+            model.value(draws, [options]) + posterior.draw_unknown(MOST_DRAWS, rng), model.cut(draws, 1)
+        ).score
+        if float(best.std()) < PROBE_UNCERTAINTY * max(float(mean[0]), float(sd[0])):
+            return None
+        plan = self._patchwork(posterior, rng)
+        return plan if plan.scopes and plan not in learned.seen else None
+
+    def _options(self) -> Options:
+        scopes = self._learned.incumbent.scopes
+        return scopes[0].options if scopes else ()
+
+    def _patchwork(self, posterior: Posterior, rng: np.random.Generator) -> Plan:
+        """Return the best plans of many draws, each cut to a block of layers, coarse and fine ones in turn."""
+        assert self._partitioner
+        learned, model = self._learned, self._learned.model
+        layout = learned.space.layout
+        blocks = -(-len(layout.layers) // self._block) + 1
+        draws = posterior.draw(blocks, rng)
+        value = model.value(draws, [self._options()]) + posterior.draw_unknown(blocks, rng)
+        reach = np.ptp(value[learned.catalogue.last == learned.catalogue.first]) or posterior.chosen.unit_sd
+        value += reach * np.linspace(-1.0, 1.0, blocks)[rng.permutation(blocks)]
+        solution = self._partitioner.solve(value, model.cut(draws, 1))
+        plans = [self._free.plan({**solution.decode(block), **self._first_options()}) for block in range(blocks)]
+        scopes: list[Scope] = []
+        for first, last, block in self._blocks():
+            for begins, ends in learned.catalogue.positions(plans[block]):
+                start, end = max(begins, first), min(ends, last)
+                if start <= end:
+                    units = layout.units
+                    scopes.append(Scope(units[start].name, units[end].name, self._options()))
+        return Plan(tuple(scopes), learned.incumbent.options)
+
+    def _blocks(self) -> list[tuple[int, int, int]]:
+        """Return first and last position of each block, and its number; what lies outside of layers joins one."""
+        numbers: list[int] = []
+        for unit in self._learned.space.layout.units:
+            numbers.append(numbers[-1] if numbers and unit.layer is None else (unit.layer or 0) // self._block)
+        starts = [index for index, number in enumerate(numbers) if index == 0 or number != numbers[index - 1]]
+        ends = [*(start - 1 for start in starts[1:]), len(numbers) - 1]
+        return [(start, end, numbers[start]) for start, end in zip(starts, ends, strict=True)]
+
+    def _first_options(self) -> Point:
+        return {name: self._free.choices[name][0] for name in self._free.option_names}
+
+
+def _free_choices(space: SearchSpace) -> dict[str, tuple[Option, ...]]:
+    """Return the parameters of the same space with one for each unit."""
+    free = replace(space, untied=True)
+    units: dict[str, tuple[Option, ...]] = {free.parameter(unit): (OUT, NEW, JOIN) for unit in space.layout.units}
+    tied = {space.parameter(unit) for unit in space.layout.units}
+    return units | {name: choices for name, choices in space.choices.items() if name not in tied}

@@ -1,0 +1,213 @@
+"""Landscapes: their optimum is the optimum, and a replay is what a search would have seen."""
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from optuna import Study
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.trial import FrozenTrial, TrialState
+
+from benchmarks.landscape import OUTCOME, PROBE, PROPOSAL, gain, measured, replay
+from benchmarks.landscapes.simulated import sim_8
+from benchmarks.landscapes.synthetic import SyntheticLandscape, Traits
+from sktune.outcome import Outcome
+from sktune.plan import Plan, Scope
+from sktune.samplers import SamplerFactory, distributions, sampler_factory
+from sktune.search_loop import Request
+from sktune.sim.constants import load_constants
+from sktune.sim.deployment import deploy
+from sktune.sim.model import SimulatedStep, StepModel
+from sktune.sim.trace import trace_operators
+from sktune.space import SearchSpace
+from sktune.targets.loading import load
+
+
+def tiny(traits: Traits, seed: int) -> SyntheticLandscape:
+    """Return a landscape of three layers, small enough to evaluate every point."""
+    kinds = {"dense": ("input_norm", "self_attn", "mlp"), "moe": ("self_attn", "post_norm", "gate", "experts")}
+    return SyntheticLandscape("tiny", traits, seed, kinds, ("dense", "moe", "moe"), {"fusion": (0, 1)})
+
+
+VARIANTS = {
+    "plain": Traits(),
+    "failing": Traits(failing_share=0.3),
+    "coupled": Traits(coupling=1.0),
+    "cliff": Traits(longest=3),
+    "spoiler": Traits(spoiler=True),
+    "shuffled": Traits(is_shuffled=True),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_stated_optimum_is_the_best_of_all_plans(variant: str, seed: int) -> None:
+    """What is computed by dynamic programming is what an enumeration through the space finds."""
+    landscape = tiny(VARIANTS[variant], seed)
+    space = landscape.space
+    values = (dict(zip(space.choices, point, strict=True)) for point in product(*space.choices.values()))
+    plans: set[Plan] = {space.plan(each) for each in values}
+    assert len(plans) == space.size
+    latencies = [truth.latency_ms for truth in map(landscape.evaluate, plans) if truth.latency_ms is not None]
+    assert min(latencies) == pytest.approx(landscape.best_ms)
+    assert landscape.evaluate(Plan()).latency_ms == pytest.approx(landscape.baseline_ms)
+
+
+def proposing(*plans: Plan) -> SamplerFactory:
+    """Return a sampler that proposes the first starting point again and again, and each of ``plans`` as a probe."""
+
+    class Probing(BaseSampler):
+        def __init__(self, space: SearchSpace) -> None:
+            self._space, self._left = space, list(plans)
+
+        def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+            return distributions(self._space)
+
+        def sample_relative(
+            self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+        ) -> dict[str, Any]:
+            if self._left:
+                study._storage.set_trial_user_attr(trial._trial_id, PROBE, self._left.pop(0).to_dict())
+            return dict(self._space.starting_points[0].values)
+
+        def sample_independent(
+            self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+        ) -> Any:
+            raise AssertionError("all parameters are proposed together")
+
+    return lambda space, seed: Probing(space)
+
+
+@dataclass
+class Watching:
+    """A factory of random samplers that keeps the study that they were asked in."""
+
+    study: Study | None = None
+
+    def __call__(self, space: SearchSpace, seed: int) -> BaseSampler:
+        """Return a sampler that remembers its study."""
+        watching = self
+
+        class Watched(RandomSampler):
+            def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+                watching.study = study
+                super().before_trial(study, trial)
+
+        return Watched(seed=seed)
+
+
+def test_all_samplers_open_with_the_starting_points() -> None:
+    """The guide's choices are the first trials, in their order."""
+    landscape = tiny(Traits(), 0)
+    run = replay(landscape, sampler_factory("random"), 12, seed=1)
+    points = [landscape.space.plan(point.values) for point in landscape.space.starting_points]
+    assert list(run.plans[: len(points)]) == points
+    assert len(run.gains) == len(run.failed) == len(run.ask_s) == 12
+    assert max(run.gains) <= 1
+
+
+def test_a_replay_is_its_seed() -> None:
+    """The same seed gives the same search; another seed other proposals and other noise."""
+    landscape = tiny(Traits(), 0)
+    runs = [replay(landscape, sampler_factory("tpe"), 15, seed) for seed in (1, 1, 2)]
+    assert (runs[0].plans, runs[0].gains) == (runs[1].plans, runs[1].gains)
+    assert runs[0].plans != runs[2].plans
+
+
+def test_the_incumbent_is_chosen_by_what_was_measured() -> None:
+    """A gain is the truth about the plan with the lowest measured latency, not the best truth so far."""
+    landscape = tiny(Traits(), 0)
+    landscape.noise = 0.2
+    run = replay(landscape, sampler_factory("random"), 30, seed=3)
+    outcomes = [measured(landscape, plan, landscape.evaluate(plan), 3) for plan in run.plans]
+    complete = [(o.speedup.latency_ms, plan) for o, plan in zip(outcomes, run.plans, strict=True)
+                if o.is_complete and o.speedup]  # fmt: skip
+    truth = landscape.evaluate(min(complete, key=lambda pair: pair[0])[1]).latency_ms
+    assert truth is not None
+    assert run.gains[-1] == pytest.approx(gain(landscape, truth))
+
+
+def test_a_plan_that_is_proposed_again_counts_and_keeps_its_figure() -> None:
+    """Nothing is measured twice, so nobody gains by asking again."""
+    landscape = tiny(Traits(), 0)
+    watching = proposing()
+    run = replay(landscape, watching, 10, seed=0)
+    points = len(landscape.space.starting_points)
+    assert len(run.plans) == 10
+    assert len(set(run.gains[points - 1 :])) == 1
+
+
+def test_a_probe_counts_and_never_wins() -> None:
+    """A probe is a trial with a plan of its own, told as pruned."""
+    landscape = tiny(Traits(), 0)
+    layout = landscape.space.layout
+    # Only the second of two layers of one kind: no point of the tied space.
+    probe = Plan((Scope("model.layers.2.gate", "model.layers.2.experts"),))
+    layout.check(probe)
+    run = replay(landscape, proposing(probe), 8, seed=0)
+    points = len(landscape.space.starting_points)
+    assert run.plans[points] == probe
+    assert run.probe[points]
+    assert run.gains[points] == run.gains[points - 1]
+
+
+@pytest.mark.parametrize("scope_times", [True, False])
+def test_trials_tell_what_a_study_of_sktune_would(scope_times: bool) -> None:
+    """Every trial carries its proposal and its outcome, with scope times where they are shown."""
+    watching = Watching()
+    landscape = tiny(Traits(failing_share=0.3), 1)
+    run = replay(landscape, watching, 25, seed=0, scope_times=scope_times)
+    assert watching.study is not None
+    trials = watching.study.get_trials()
+    assert any(run.failed)
+    for trial, plan, failed in zip(trials, run.plans, run.failed, strict=True):
+        outcome = Outcome.from_dict(trial.user_attrs[OUTCOME])
+        assert Plan.from_dict(trial.user_attrs[PROPOSAL]["plan"]) == plan
+        assert failed == (not outcome.is_feasible)
+        assert trial.state is (TrialState.COMPLETE if outcome.is_complete else TrialState.PRUNED)
+        assert bool(outcome.scope_times) == (scope_times and outcome.speedup is not None)
+        if outcome.blamed:
+            assert outcome.blamed in {scope.label for scope in plan.scopes}
+
+
+def test_scope_times_add_up_to_the_step() -> None:
+    """Without noise, what scopes and gaps take is what the step takes, in the baseline and under the plan."""
+    landscape = tiny(Traits(coupling=1.0), 2)
+    for point in landscape.space.starting_points:
+        truth = landscape.evaluate(landscape.space.plan(point.values))
+        assert truth.latency_ms == pytest.approx(sum(piece.latency_ms for piece in truth.scope_times))
+        assert landscape.baseline_ms == pytest.approx(sum(piece.baseline_ms for piece in truth.scope_times))
+
+
+def test_workers_ask_before_others_are_told() -> None:
+    """With four at a time, four trials run until the first of them ends."""
+    most = 0
+
+    class Counting(RandomSampler):
+        def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+            nonlocal most
+            most = max(most, len(study.get_trials(states=(TrialState.RUNNING,))))
+
+    run = replay(tiny(Traits(), 0), lambda space, seed: Counting(seed), 14, seed=0, workers=4)
+    assert most == 4
+    assert len(run.gains) == 14
+
+
+@pytest.mark.slow
+def test_the_simulated_landscape_is_the_cost_model() -> None:
+    """Latencies put together from pieces are the model's own, and none is below the stated optimum."""
+    landscape = sim_8(0)
+    space = landscape.space
+    rng = np.random.default_rng(0)
+    request = Request("deepseek-v3", backend="sim", scale="small")
+    target, constants = load(request.target()[0]), load_constants()
+    model = StepModel(deploy(trace_operators(target, space.layout, constants), constants), space.layout, constants)
+    for _ in range(60):
+        plan = space.plan({name: choices[rng.integers(len(choices))] for name, choices in space.choices.items()})
+        step, truth = model.step(plan), landscape.evaluate(plan)
+        assert isinstance(step, SimulatedStep) and truth.latency_ms is not None
+        assert truth.latency_ms == pytest.approx(step.total_us / 1e3)
+        assert truth.latency_ms >= landscape.best_ms - 1e-12
