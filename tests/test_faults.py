@@ -42,6 +42,20 @@ def test_a_fault_is_pruned_with_its_reason(runs: Path, fault: str, reason: Reaso
 
 
 @pytest.mark.slow
+def test_a_trial_that_has_its_figure_keeps_it(runs: Path, tmp_path: Path) -> None:
+    """A worker that dies while scopes are observed costs their times, and nothing else."""
+    space = tmp_path / "space.yaml"
+    space.write_text(SPACE.read_text().replace("[mix, fault]", "[mix]").partition("    the fault alone")[0]
+                     + "    sound: {layer.mix: new}\n")  # fmt: skip
+    result = sktune.search(f"{MODELS}:dies_when_observed", trials=1, space=space, runs=runs)
+    (outcome,) = [record.outcome for record in result.trials]
+    assert outcome is not None and outcome.is_feasible
+    assert outcome.speedup is not None
+    assert outcome.scope_times == ()
+    assert outcome.blamed == ""
+
+
+@pytest.mark.slow
 def test_a_model_that_is_not_deterministic_is_refused(runs: Path) -> None:
     """Without a baseline that equals itself there is no verdict."""
     with pytest.raises(NotDeterministicError, match=r"does not equal itself.*make the model deterministic"):

@@ -211,8 +211,7 @@ def test_the_scope_that_changes_bits_is_named() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [EXACT, (*EXACT, ("freezing", True))])
-def test_the_scope_that_does_not_compile_is_named(options: Options) -> None:
+def test_the_scope_that_does_not_compile_is_named() -> None:
     """Of several, the one that holds the operator that the compiler refuses; it was told before it was compiled."""
     target = faulty.raises()
     layout = trace_layout(target, SpaceSpec())

@@ -231,6 +231,7 @@ def test_a_third_stream_does_not_compile() -> None:
     operators, layout = step_of([vector(stream=stream) for stream in range(3)])
     failure = step_latency(operators, Plan((Scope("u0", "u0"),)), layout, CONSTANTS)
     assert isinstance(failure, SimulatedFailure) and failure.reason is Reason.COMPILE_FAILED
+    assert failure.blamed in failure.detail and failure.blamed
 
 
 def test_sync_all_on_too_few_cores_hangs_unless_the_others_are_fed() -> None:

@@ -64,8 +64,10 @@ class RegionCache:
 
     def compile_all(self, holes: Sequence[Hole], at: At = not_told) -> list[_CompiledRegion]:
         """Return the compiled region of each hole; compile those that are not known, on all cores."""
-        # Of scopes that share a region the first stands for all.
-        missing = {identity(hole): hole for hole in reversed(holes) if identity(hole) not in self.compiled}
+        missing: dict[tuple[str, Options], Hole] = {}
+        for hole in holes:
+            if identity(hole) not in self.compiled:
+                missing.setdefault(identity(hole), hole)  # the first of several scopes that share a region
         # Other regions consist of many kernels, which Inductor builds on all cores by itself.
         single_files = [hole for hole in missing.values() if hole.options.get("cpp_wrapper")]
         if self.has_built_wrapper:
