@@ -37,7 +37,8 @@ from sktune.latency import Budget, Contender, Measurement, Samples
 from sktune.noise_floor import Bar, noise_floor
 from sktune.outcome import Speedup
 from sktune.plan import Plan
-from sktune.search_loop import Request, bind_space, space_spec
+from sktune.request import Request
+from sktune.search_loop import bind_space, space_spec
 from sktune.sequential import Comparison
 from sktune.space import SearchSpace
 from sktune.targets.base import Target, decode_inputs

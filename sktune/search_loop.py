@@ -41,6 +41,8 @@ PROCESSES = {"inductor": 4, "npu": 3}
 TRIALS_PER_FLOOR_LOOK = 10
 """A look takes about two seconds."""
 
+SETTLED_GAIN = 0.005
+"""Share of the baseline's latency: a search that is expected to find less than this beyond its incumbent is settled."""
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
 
@@ -158,6 +160,8 @@ class _Search:
             if finished >= space.size - 1 and self._is_exhausted(space):
                 self._study.remember(exhausted=True)
                 break
+            if self._request.until_settled and self._is_settled(space, finished):
+                break
             if self._floor_is_due(finished):
                 self._look_at_floor(supervisor, finished)
             if not self._trial(supervisor, space, sampler, opened):
@@ -167,6 +171,17 @@ class _Search:
         self._stop_if_asked(stop)
         supervisor.deadline_s = self._budget.deadline_s
         self._final(supervisor, self._budget.finalists(self._pace(opened)), stop)
+
+    def _is_settled(self, space: SearchSpace, finished: int) -> bool:
+        """Whether no plan is expected to save more than can be told from the incumbent."""
+        if finished <= len(space.starting_points):
+            return False
+        left = self._study.outlook(space, self._request.seed).expected_gain_left
+        self._study.remember(expected_gain_left=left)
+        threshold = max(SETTLED_GAIN, self._bar().noise_floor)
+        if left < threshold:
+            self._emit({"event": "settled", "trials": finished, "expected_gain_left": left, "threshold": threshold})
+        return left < threshold
 
     def _pace(self, opened: Opened) -> Pace:
         """Return how long things take, by what this study has recorded."""

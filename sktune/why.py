@@ -9,6 +9,7 @@ from optuna.trial import FrozenTrial
 
 from sktune.learned import Learned
 from sktune.plan import Plan
+from sktune.samplers.partition import Outlook
 from sktune.segment_model import Posterior, Vector
 from sktune.segments import SegmentCatalogue
 from sktune.space import SearchSpace
@@ -97,17 +98,14 @@ class Why:
         }
 
 
-def explain(
-    space: SearchSpace, trials: Sequence[FrozenTrial], baseline_ms: float, candidates: Sequence[Plan], left: float
-) -> Why | None:
+def explain(space: SearchSpace, trials: Sequence[FrozenTrial], baseline_ms: float, outlook: Outlook) -> Why | None:
     """Return what ``trials`` have taught; None before anything was measured.
 
     Args:
         space: of the study.
         trials: all of its trials.
         baseline_ms: a step of the baseline.
-        candidates: plans that may be worth a trial.
-        left: the expected gain left, as a share of the baseline.
+        outlook: what is still to be expected.
     """
     learned = Learned(space)
     learned.read(trials)
@@ -121,9 +119,9 @@ def explain(
         _of_borders(learned, posterior, tried, baseline_ms),
         _of_options(learned, posterior, tried, baseline_ms),
         _blamed(learned),
-        _experiment(learned, posterior, candidates, baseline_ms),
+        _experiment(learned, posterior, outlook.candidates, baseline_ms),
         tuple(_savings(learned, posterior, kind, baseline_ms) for kind in space.layout.kinds),
-        left,
+        outlook.expected_gain_left,
         posterior.chosen.step_noise,
     )
 

@@ -26,8 +26,8 @@ ORDER = [
     "backends.numerics", "backends.building", "backends.cpp_wrapper", "backends.cuda_graph", "backends.inductor",
     "backends.npu_profile", "backends.npu", "backends.sim",
     "verdict", "trial", "fingerprint", "worker", "supervisor", "final",
-    "learned", "samplers", "samplers.partition", "samplers.procedure", "samplers.grid", "samplers.guide",
-    "samplers.distinct", "study", "result", "why", "why_view", "report", "comparing", "profile_prior", "request",
+    "learned", "samplers", "samplers.procedure", "samplers.grid", "samplers.guide", "samplers.distinct",
+    "samplers.partition", "study", "result", "why", "why_view", "report", "comparing", "profile_prior", "request",
     "search_loop", "proxy", "inspection", "calibrating", "doctor", "",
     "agent", "view", "profile_view", "cli",
 ]  # fmt: skip

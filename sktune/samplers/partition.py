@@ -24,6 +24,7 @@ from sktune.learned import PROBE, Combination, Learned, Point
 from sktune.partitioning import Partitioner
 from sktune.plan import Option, Options, Plan, Scope
 from sktune.samplers import distributions, seed_of_trial
+from sktune.samplers.distinct import remaining
 from sktune.segment_model import Posterior
 from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, limit_of
 
@@ -209,7 +210,14 @@ class PartitionSampler(BaseSampler):
             if plan not in self._learned.seen and (attempt > 300 or self._learned.log_safe([plan])[0] > -math.inf):
                 return changed
             changed = self._changed(full if attempt < 200 else changed, rng, 1 + attempt // 20)
-        return changed
+        return remaining(self._space, self._learned.seen) or changed
+
+
+class ProbingSampler(PartitionSampler):
+    """The sampler of a study that runs probes: sktune's own."""
+
+    def __init__(self, space: SearchSpace, seed: int = 0) -> None:
+        super().__init__(space, seed, probes=True)
 
 
 class _Draws:
