@@ -41,8 +41,11 @@ PROCESSES = {"inductor": 4, "npu": 3}
 TRIALS_PER_FLOOR_LOOK = 10
 """A look takes about two seconds."""
 
+PACE_TRIALS = 8
+"""The pace is that of the last trials: later ones find more of what they compile in the cache."""
 SETTLED_GAIN = 0.005
 """Share of the baseline's latency: a search that is expected to find less than this beyond its incumbent is settled."""
+
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
 
@@ -185,12 +188,15 @@ class _Search:
 
     def _pace(self, opened: Opened) -> Pace:
         """Return how long things take, by what this study has recorded."""
-        outcomes = [record.outcome for record in self._study.records() if record.outcome and record.outcome.seconds]
+        seconds = [record.outcome.seconds for record in self._study.records() if record.outcome]
+        recent = [own for own in seconds if own][-PACE_TRIALS:] or [{"compile": opened.seconds["baseline"]}]
         opening_s = sum(opened.seconds.values())
-        trials_s = [sum(outcome.seconds.values()) for outcome in outcomes] or [opened.seconds["baseline"]]
-        is_fresh = self._spec.backend in FRESH_PROCESS
-        processes = PROCESSES.get(self._spec.backend, 1)
-        return Pace(opening_s, median(trials_s) + opening_s * is_fresh, MOST_FINALISTS, processes)
+        trial_s = median(sum(own.values()) for own in recent)
+        if self._spec.backend in FRESH_PROCESS:
+            trial_s, finalist_s = trial_s + opening_s, trial_s
+        else:
+            finalist_s = median(sum(own.values()) - own.get("compile", 0.0) for own in recent)
+        return Pace(opening_s, trial_s, max(finalist_s, 0.01), MOST_FINALISTS, PROCESSES.get(self._spec.backend, 1))
 
     def _has_plan(self) -> bool:
         return bool(incumbent_first(self._study.records()))

@@ -15,8 +15,8 @@ from sktune.errors import BadInputError
 
 CLOSING_S = 2.0
 """For storing results, reports, and ending the worker."""
-FINALIST_TRIALS = 2
-"""How many trials' time one more plan in the final comparison may take, where the time is short."""
+MARGIN = 2
+"""How many times as long as expected a plan in the final comparison may take, where the time is short."""
 MOST_SHARE = 1 / 3
 """Of the budget, what is set aside for the final comparison at most."""
 
@@ -57,25 +57,27 @@ class Pace:
 
     Attributes:
         opening_s: until a fresh worker has its baseline.
-        trial_s: one trial, median.
+        trial_s: one trial.
+        finalist_s: one more plan in the final comparison, where what it compiles to is found again.
         most_finalists: how many plans the final comparison takes at most.
         processes: in how many fresh workers it compares them.
     """
 
     opening_s: float
     trial_s: float
+    finalist_s: float
     most_finalists: int
     processes: int
 
     @property
     def final_s(self) -> float:
         """The whole final comparison."""
-        return self.processes * (self.opening_s + self.most_finalists * self.trial_s)
+        return self.processes * (self.opening_s + self.most_finalists * self.finalist_s)
 
     @property
     def least_final_s(self) -> float:
         """A final comparison of one plan with the baseline, measured for longer than in a trial."""
-        return self.opening_s + FINALIST_TRIALS * self.trial_s
+        return self.opening_s + MARGIN * self.finalist_s
 
 
 class TimeBudget:
@@ -117,7 +119,7 @@ class TimeBudget:
         if self.remaining_s >= pace.final_s:
             return pace.most_finalists
         left_s = self.remaining_s - pace.opening_s
-        return max(0, min(pace.most_finalists, int(left_s / (FINALIST_TRIALS * pace.trial_s))))
+        return max(0, min(pace.most_finalists, int(left_s / (MARGIN * pace.finalist_s))))
 
     def expected_left_s(self, trials: float, pace: Pace) -> float:
         """Return how long ``trials`` more trials and the final comparison will take."""
