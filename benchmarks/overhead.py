@@ -1,4 +1,4 @@
-"""Where a search's time goes: compile, verify, measure, and everything else.
+"""Where a search's time goes: compile, verify, measure, observe, and everything else.
 
     python benchmarks/overhead.py [--model deepseek-v3] [--trials 40]
 
@@ -18,7 +18,7 @@ from sktune.request import Request
 from sktune.result import SearchResult
 from sktune.supervisor import Supervisor
 
-STAGES = ("compile", "verify", "measure")
+STAGES = ("compile", "verify", "measure", "observe")
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ def run_once(model: str, plan: Plan, out: Path) -> None:
     with (
         patch.object(cpp_wrapper, "SETTINGS", {}),
         patch.object(cpp_wrapper, "quick_wrapper", lambda device: nullcontext()),
-        patch.object(inductor, "compile_ahead", lambda tasks: None),
+        patch.object(inductor, "compile_ahead", lambda tasks, at: None),
     ):
         step = backend.compile(plan).step
     replays = verify.prepare(target)

@@ -24,6 +24,14 @@ class Cpu:
         run()
         return time.perf_counter() - start
 
+    def moment(self) -> float:
+        """Return this moment, for ``between_s``."""
+        return time.perf_counter()
+
+    def between_s(self, start: float, end: float) -> float:
+        """Return the seconds between two moments."""
+        return end - start
+
     def reset_peak_memory(self) -> None:
         """Nothing is counted."""
 
@@ -45,6 +53,16 @@ class Cuda:
         start = self.now_s()
         run()
         return self.now_s() - start
+
+    def moment(self) -> torch.cuda.Event:
+        """Return the moment at which the GPU gets here, for ``between_s``; the host goes on."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between_s(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        """Return the seconds between two moments, both of which have passed."""
+        return float(start.elapsed_time(end)) / 1e3
 
     def reset_peak_memory(self) -> None:
         """See ``Device.reset_peak_memory``."""

@@ -37,7 +37,7 @@ class FinalComparison:
         speedups = {
             row.name: tuple(own.speedup for own in by_name[row.name] if own.speedup) for row in combined if row.speedup
         }
-        copies = [*(look.speedup.ratio for look in looks), *(one.ratio for one in speedups.get(AGAIN, ()))]
+        copies = [*(look.speedup for look in looks), *speedups.get(AGAIN, ())]
         floor = noise_floor(copies) if copies else 0.0  # a simulation has no noise
         return cls(tuple(combined), speedups, floor, tuple(noise for _, noise in processes))
 
@@ -70,4 +70,4 @@ def floor_looks(facts: Mapping[str, Any]) -> list[FloorLook]:
 
 def floor_of(facts: Mapping[str, Any]) -> float:
     """Return the noise floor, as a relative effect, as far as a study's facts know it."""
-    return noise_floor([look.speedup.ratio for look in floor_looks(facts)])
+    return noise_floor([look.speedup for look in floor_looks(facts)])

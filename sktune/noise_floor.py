@@ -10,6 +10,8 @@ from sktune.sequential import Comparison, compare_with_floor
 
 LEAST_FLOOR = 0.001
 """What is claimed is never less: nobody would change a model for it."""
+WIDE = 2.5
+"""In the final comparison more contenders share the time: intervals up to twice as wide are as good as can be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +61,14 @@ class Bar:
         return speedup.ci95[1] * (1 + self.noise_floor) < max(1.0, self.incumbent_ratio)
 
 
-def noise_floor(ratios: Sequence[float]) -> float:
+def noise_floor(copies: Sequence[Speedup]) -> float:
     """Return the largest relative difference that was seen between the baseline and itself.
 
-    Each of ``ratios`` is one copy's: two copies of one code may differ for ever, by where their buffers lie.
+    Each of ``copies`` is one copy's speedup: two copies of one code may differ for ever, by where their buffers lie.
+    One whose interval is ``WIDE`` times the narrowest's shows the machine, and not the copy.
     """
+    widths = [log(copy.ci95[1] / copy.ci95[0]) for copy in copies]
+    ratios = [copy.ratio for copy, width in zip(copies, widths, strict=True) if width <= WIDE * min(widths)]
     return max([LEAST_FLOOR, *(expm1(abs(log(ratio))) for ratio in ratios)])
 
 

@@ -1,7 +1,7 @@
 """Outcomes: what became of one plan. A trial's failure is a value, never an exception."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -66,12 +66,12 @@ class Outcome:
         reason: why it was pruned; None where it is complete.
         detail: one line for people: the compiler's message, or where the first wrong bit is.
         speedup: the measurement, where it came to one.
-        seconds: time spent, by stage: ``compile``, ``verify``, ``measure``.
+        seconds: time spent, by stage: ``compile``, ``verify``, ``measure``, ``observe``.
         regions, reused: distinct regions of the plan, and how many of them were compiled before.
         code_digest: identity of the generated code.
         fusion: what became of each scope, in lines for people, where the compiler tells.
         fusion_digest: equal for plans that became the same kernels.
-        blamed: label of the scope that the logs blame.
+        blamed: label of the scope that is to blame for the failure, as far as that is known.
         same_as: number of the trial that became the same kernels, whose figures these are.
         added: options that sktune set in every scope to rescue the plan.
         scope_times: what each scope and each gap took, in execution order, where the backend can tell.
@@ -113,7 +113,8 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        return asdict(self)
+        # There may be hundreds of pieces in each of hundreds of trials: their keys are not repeated.
+        return asdict(self) | {"scope_times": [list(astuple(piece)) for piece in self.scope_times]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Outcome":
@@ -121,6 +122,6 @@ class Outcome:
         values = dict(data)
         values["reason"] = Reason(data["reason"]) if data["reason"] else None
         values["fusion"] = tuple(data.get("fusion", ()))
-        values["scope_times"] = tuple(ScopeTime(**piece) for piece in data.get("scope_times", ()))
+        values["scope_times"] = tuple(ScopeTime(*piece) for piece in data.get("scope_times", ()))
         values["speedup"] = Speedup.from_dict(data["speedup"]) if data["speedup"] else None
         return cls(**values)

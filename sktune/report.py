@@ -26,6 +26,7 @@ REFERENCES = {
 }
 
 
+STAGES = ("compile", "verify", "measure", "observe")
 VERIFIED = "logits of 8 decode steps and the state after them, 2 input seeds"
 
 
@@ -117,7 +118,11 @@ def _row(record: TrialRecord, is_simulated: bool) -> dict[str, Any]:
         "comparison": outcome.comparison,
         "noise": outcome.noise,
         "detail": outcome.detail,
-        **{f"{stage}_s": round(outcome.seconds.get(stage, 0.0), 3) for stage in ("compile", "verify", "measure")},
+        "blamed": outcome.blamed,
+        **{
+            f"{stage}_s": round(outcome.seconds.get(stage, 0.0), 3)
+            for stage in ("compile", "verify", "measure", "observe")
+        },
         "regions": outcome.regions,
         "reused": outcome.reused,
         "code_digest": outcome.code_digest,

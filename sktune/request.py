@@ -18,7 +18,7 @@ class Request:
 
     Attributes:
         model: a preset, a folder with a ``config.json``, or ``file.py:function``.
-        trials: total of the study, not of this call; None for 40, or for no end where there is a time budget.
+        trials: total of the study, not of this call; None for 40, or for no end where another budget is given.
         study: name of the study; None for one made of model, backend and device.
         storage: URL of an Optuna storage; None for sqlite in the study's folder.
         runs: folder that holds the studies' folders.
@@ -31,6 +31,7 @@ class Request:
         constants: of the simulated device; ``sim`` only.
         profile: of the baseline; it orders the starting points, and ``sim`` takes its kernels' times.
         proxy_layers: layers of each kind of a smaller model to search first; None to search the whole model at once.
+        until_settled: whether to stop once no plan is expected to save much more.
         layers: layers of each kind that the model is cut to; None for all.
         time_budget_s: most seconds for this call, start and reports included; None for no limit.
     """
@@ -56,6 +57,7 @@ class Request:
     time_budget_s: float | None = None
     proxy_layers: int | None = None
     layers: int | None = None
+    until_settled: bool = False
 
     def __post_init__(self) -> None:
         if self.trials is not None and self.trials < 1:
@@ -81,10 +83,10 @@ class Request:
 
     @property
     def most_trials(self) -> float:
-        """Total number of trials of the study; infinite where only time ends the search."""
+        """Total number of trials of the study; infinite where something else ends the search."""
         if self.trials is not None:
             return self.trials
-        return math.inf if self.time_budget_s else DEFAULT_TRIALS
+        return math.inf if self.time_budget_s or self.until_settled else DEFAULT_TRIALS
 
     def target(self) -> tuple[TargetSpec, Preset | None]:
         """Return what ``model`` names."""

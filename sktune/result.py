@@ -137,6 +137,11 @@ class SearchResult:
         counts = Counter(record.outcome.reason for record in self.trials if record.outcome and record.outcome.reason)
         return {str(reason): counts[reason] for reason in Reason}
 
+    def blamed(self) -> dict[str, int]:
+        """Return how many trials each scope is to blame for, by label, the worst first."""
+        labels = (record.outcome.blamed for record in self.trials if record.outcome)
+        return dict(Counter(filter(None, labels)).most_common())
+
     def summary(self) -> dict[str, Any]:
         """Return the closing event's values."""
         winner = self.winner

@@ -44,6 +44,9 @@ TRIALS_PER_FLOOR_LOOK = 10
 PACE_TRIALS = 8
 """The pace is that of the last trials: later ones find more of what they compile in the cache."""
 
+SETTLED_GAIN = 0.005
+"""Share of the baseline's latency: a search that is expected to find less than this beyond its incumbent is settled."""
+
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
 
@@ -161,6 +164,8 @@ class _Search:
             if finished >= space.size - 1 and self._is_exhausted(space):
                 self._study.remember(exhausted=True)
                 break
+            if self._request.until_settled and self._is_settled(space, finished):
+                break
             if self._floor_is_due(finished):
                 self._look_at_floor(supervisor, finished)
             if not self._trial(supervisor, space, sampler, opened):
@@ -170,6 +175,17 @@ class _Search:
         self._stop_if_asked(stop)
         supervisor.deadline_s = self._budget.deadline_s
         self._final(supervisor, self._budget.finalists(self._pace(opened)), stop)
+
+    def _is_settled(self, space: SearchSpace, finished: int) -> bool:
+        """Whether no plan is expected to save more than can be told from the incumbent."""
+        if finished <= len(space.starting_points):
+            return False
+        left = self._study.outlook(space, self._request.seed).expected_gain_left
+        self._study.remember(expected_gain_left=left)
+        threshold = max(SETTLED_GAIN, self._bar().noise_floor)
+        if left < threshold:
+            self._emit({"event": "settled", "trials": finished, "expected_gain_left": left, "threshold": threshold})
+        return left < threshold
 
     def _pace(self, opened: Opened) -> Pace:
         """Return how long things take, by what this study has recorded."""
@@ -264,7 +280,8 @@ class _Search:
         twin = twins.get(outcome.fusion_digest) if outcome.same_as is not None else None
         if twin and twin.outcome:
             detail = f"the same SuperKernels as trial {twin.number}"
-            return replace(twin.outcome, detail=detail, same_as=twin.number, seconds=outcome.seconds)
+            # What its scopes took was observed once, under the twin's own scopes.
+            return replace(twin.outcome, detail=detail, same_as=twin.number, seconds=outcome.seconds, scope_times=())
         return outcome
 
     def _blocked(self, plan: Plan) -> Outcome | None:
@@ -448,6 +465,7 @@ def _told(outcome: Outcome, is_simulated: bool) -> dict[str, Any]:
         "state": "complete" if outcome.is_complete else "pruned",
         "reason": outcome.reason,
         "detail": outcome.detail,
+        "blamed": outcome.blamed,
         "latency_ms": speedup.get("latency_ms"),
         "baseline_ms": speedup.get("baseline_ms"),
         "speedup": speedup.get("ratio"),

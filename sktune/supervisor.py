@@ -162,23 +162,31 @@ class Supervisor:
         self, plan: Plan, log: str, report: Callable[[str], None], known: Mapping[str, int], bar: Bar
     ) -> Outcome:
         request = {"plan": plan.to_dict(), "known": dict(known), "bar": asdict(bar), "samples": self._samples(log)}
-        stage = "compile"
+        stage, scope = "compile", ""
+        scored: Outcome | None = None
         try:
             for message in self._ask(do="trial", **request, log=str(self._log(log))):
                 if "stage" in message:
-                    stage = message["stage"]
+                    stage, scope = message["stage"], ""
                     report(stage)
+                scope = message.get("scope", scope)
+                if "scored" in message:
+                    scored = Outcome.from_dict({**message["scored"], "log": f"logs/{log}"})
                 if "outcome" in message:
                     outcome = Outcome.from_dict({**message["outcome"], "log": f"logs/{log}"})
                     if outcome.reason is Reason.CRASHED:
                         self.stop()  # what a crashed plan left behind must not meet the next one
                     return outcome
-        except _DeadlineError as failure:
+        except (_DeadlineError, _WorkerDiedError) as failure:
             self.stop()
-            return Outcome(Reason.TIMEOUT, str(failure), log=f"logs/{log}")
-        except _WorkerDiedError as failure:
-            self.stop()
-            return Outcome(Reason.CRASHED, f"the worker {failure} during {stage}", log=f"logs/{log}")
+            if scored:
+                logger.warning("what each scope takes could not be observed: %s", failure)
+                return scored
+            where = f"scope {scope}: " if scope else ""
+            if isinstance(failure, _DeadlineError):
+                return Outcome(Reason.TIMEOUT, f"{where}{failure}", blamed=scope, log=f"logs/{log}")
+            detail = f"{where}the worker {failure} during {stage}"
+            return Outcome(Reason.CRASHED, detail, blamed=scope, log=f"logs/{log}")
         raise BackendError("the worker ended its answer early; see its log")
 
     def _refresh(self) -> None:
@@ -193,7 +201,9 @@ class Supervisor:
         logs = [*sorted(self._work.rglob("*.log")), self._folder / outcome.log]
         found = explain_files([path for path in logs if path.is_file()], [scope.label for scope in plan.scopes])
         told = cause(found)
-        return replace(outcome, detail=f"{outcome.detail}; {told.message}", blamed=told.scope) if told else outcome
+        if told is None:
+            return outcome
+        return replace(outcome, detail=f"{outcome.detail}; {told.message}", blamed=told.scope or outcome.blamed)
 
     def floor_look(self, before_trial: int) -> FloorLook | None:
         """Compare the baseline, compiled once more, with itself; None where nothing is measured.

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -14,21 +14,21 @@ import numpy as np
 import torch
 
 from sktune import latency, verify
-from sktune.backends.base import Backend, Compiled, CompileError, Step
+from sktune.backends.base import At, Backend, Compiled, CompileError, Observe, Step, not_told
 from sktune.devices import device_of
 from sktune.errors import BackendError, NotDeterministicError
 from sktune.latency import Budget, Contender, Measurement
 from sktune.noise_floor import Bar, FloorLook
-from sktune.outcome import Outcome, Reason, Speedup
+from sktune.outcome import Outcome, Reason, ScopeTime, Speedup
 from sktune.plan import Plan
 from sktune.sequential import Comparison
-from sktune.targets.base import Target
+from sktune.targets.base import Inputs, Target
 from sktune.verdict import AGAIN, MOST_FINALISTS
 
 logger = logging.getLogger(__name__)
 
 Report = Callable[[str], None]
-"""Told the stage that begins: ``compile``, ``verify``, ``measure``."""
+"""Told the stage that begins: ``compile``, ``verify``, ``measure``, ``observe``."""
 
 QUALIFYING_BUDGET = Budget(halfwidth=0.015, seconds=5.0, wait_s=3.0)
 FINAL_BUDGET = Budget(halfwidth=0.004, seconds=5.0, wait_s=3.0, warm_up_rounds=10)
@@ -109,25 +109,28 @@ class Judge:
         *,
         bar: Bar | None = None,
         keep: Keep = forget,
+        at: At = not_told,
+        scored: Callable[[Outcome], None] = lambda outcome: None,
     ) -> Outcome:
         """Run one trial of ``plan``. Failures of the plan are outcomes.
 
         A plan that becomes the same kernels as a ``known`` trial (number by fusion digest) is not measured again.
         One that cannot beat the ``bar`` is measured only until that is certain.
+        ``at`` is told which scope is being compiled or first run. ``scored`` is told the outcome before its scopes are
+        observed, which changes nothing but ``scope_times`` and ``seconds``.
 
         Raises:
             OutOfMemoryDuringTrialError: the process should not be used any more.
         """
         seconds: dict[str, float] = {}
         try:
-            return self._judge(
-                plan, report, seconds, known, partial(self._measured, budget or Budget(), bar or Bar(), keep)
-            )
+            measured = partial(self._measured, budget or Budget(), bar or Bar(), keep)
+            compiled, outcome = self._judge(plan, report, seconds, known, at, measured)
         except CompileError as failure:
             if _ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(str(failure)) from failure
             logger.info("the plan does not compile", exc_info=True)
-            return Outcome(failure.reason, str(failure), seconds=seconds)
+            return Outcome(failure.reason, str(failure), seconds=seconds, blamed=failure.blamed)
         except Exception as failure:
             if _ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(_describe(failure)) from failure
@@ -135,6 +138,13 @@ class Judge:
             if "verify" in seconds:
                 return Outcome(Reason.CRASHED, f"a step fails: {_describe(failure)}", seconds=seconds)
             return Outcome(Reason.COMPILE_FAILED, f"the first step fails: {_describe(failure)}", seconds=seconds)
+        if outcome.speedup is None or compiled.observe is None:
+            return outcome
+        scored(outcome)
+        report("observe")
+        with _timed(seconds, "observe"):
+            found = self._observed(compiled.observe)
+        return replace(outcome, scope_times=found, seconds=seconds)
 
     def _judge(
         self,
@@ -142,21 +152,23 @@ class Judge:
         report: Report,
         seconds: dict[str, float],
         known: Mapping[str, int],
+        at: At,
         measured: Callable[[Compiled], dict[str, Any]],
-    ) -> Outcome:
+    ) -> tuple[Compiled, Outcome]:
         report("compile")
         with _timed(seconds, "compile"):
-            compiled = self._backend.compile(plan)
+            compiled = self._backend.compile(plan, at)
         if (twin := known.get(compiled.fusion_digest)) is not None:
-            return Outcome(same_as=twin, seconds=seconds, fusion_digest=compiled.fusion_digest)
+            return compiled, Outcome(same_as=twin, seconds=seconds, fusion_digest=compiled.fusion_digest)
         if compiled.fusion_digest and compiled.fusion_digest == self._baseline.fusion_digest:
-            return Outcome(
+            return compiled, Outcome(
                 Reason.SLOWER, "its scopes hold no operator: the same kernels as the baseline", seconds=seconds
             )
         report("verify")
         self._device.reset_peak_memory()
         with _timed(seconds, "verify"):
             difference = self._difference(compiled)
+            blamed = self._blamed(plan, compiled, difference) if difference else ""
         facts: dict[str, Any] = {
             "seconds": seconds,
             "regions": compiled.regions,
@@ -167,13 +179,44 @@ class Judge:
             "peak_memory_bytes": self._device.peak_memory_bytes(),
         }
         if difference:
-            return Outcome(Reason.MISMATCH, str(difference), **facts)
+            detail = f"scope {blamed}: {difference}" if blamed else str(difference)
+            return compiled, Outcome(Reason.MISMATCH, detail, blamed=blamed, **facts)
         report("measure")
         with _timed(seconds, "measure"):
             facts |= measured(compiled)
         if facts["comparison"] == Comparison.SLOWER:
-            return Outcome(Reason.SLOWER, f"{facts['speedup'].ratio:.3f}x the baseline's speed", **facts)
-        return Outcome(**facts)
+            return compiled, Outcome(Reason.SLOWER, f"{facts['speedup'].ratio:.3f}x the baseline's speed", **facts)
+        return compiled, Outcome(**facts)
+
+    def _blamed(self, plan: Plan, compiled: Compiled, difference: verify.Mismatch) -> str:
+        """Return the label of the scope that changed bits, ``""`` where none can be told from the others."""
+        if len(plan.scopes) == 1:
+            return plan.scopes[0].label
+        if compiled.blame is None:
+            return ""
+        # The seed that showed it comes first; the step need not be the one in which it arose.
+        replays = sorted(self._replays, key=lambda replay: replay.seed != difference.seed)
+        try:
+            with torch.no_grad():
+                return compiled.blame(verify.steps(replays))
+        except Exception:
+            logger.warning("the scope that changes bits could not be told", exc_info=True)
+            return ""
+
+    def _observed(self, observe: Observe) -> tuple[ScopeTime, ...]:
+        """Return what each piece took; a trial that has its figure does not fail for it."""
+        try:
+            with quiet_collector(), torch.no_grad():
+                return observe(self._begin)
+        except Exception:
+            logger.warning("what each scope takes could not be observed", exc_info=True)
+            return ()
+
+    def _begin(self) -> Inputs:
+        """Put the state to where the first replay starts, and return the inputs of its first step."""
+        replay = self._replays[0]
+        replay.start.restore()
+        return replay.inputs[0]
 
     def _difference(self, compiled: Compiled) -> verify.Mismatch | None:
         """Return where a step's bits differ from the baseline's."""

@@ -1,6 +1,6 @@
 """Verification: every bit of the outputs and of the state, against the baseline. There is no tolerance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +96,13 @@ def compare(target: Target, step: Step, recordings: Sequence[Recording]) -> Mism
     return None
 
 
+def steps(replays: Sequence[Replay]) -> Iterator[Inputs]:
+    """Yield the inputs of all steps, replay by replay; each replay starts with the state after its prefill."""
+    for replay in replays:
+        replay.start.restore()
+        yield from replay.inputs
+
+
 def _run(step: Step, replay: Replay) -> Any:
     replay.start.restore()
     step.prepare()
@@ -128,13 +135,19 @@ def _difference(
     return None
 
 
+def same_bits(expected: torch.Tensor, got: torch.Tensor) -> bool:
+    """Whether two tensors have the same shape, type and bits."""
+    if expected.shape != got.shape or expected.dtype != got.dtype:
+        return False
+    return torch.equal(_bits(expected), _bits(got))
+
+
 def _first_difference(name: str, expected: torch.Tensor, got: torch.Tensor, seed: int, step: int) -> Mismatch | None:
     if expected.shape != got.shape or expected.dtype != got.dtype:
         return Mismatch(seed, step, f"{name} (shape or dtype)", (), expected.numel(), got.numel(), None, 1.0)
-    left, right = _bits(expected), _bits(got)
-    if torch.equal(left, right):
+    if same_bits(expected, got):
         return None
-    wrong = (left != right).reshape(*expected.shape, -1).any(-1)
+    wrong = (_bits(expected) != _bits(got)).reshape(*expected.shape, -1).any(-1)
     index = tuple(int(position) for position in wrong.nonzero()[0])
     return Mismatch(
         seed,

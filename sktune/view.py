@@ -29,9 +29,16 @@ def describe_trial(event: Event) -> str:
     head = f"trial {event['trial']:>3}  {_counted(event['scopes'], 'scope'):<10}  {took:5.1f} s  "
     if event["state"] == "complete":
         doubt = "simulated" if event["simulated"] else "[{:.3f}, {:.3f}]".format(*event["ci95"])
-        return f"{head}{event['latency_ms']:.3f} ms, {event['speedup']:.3f}x {doubt}  {event['origin']}"
+        noise = f"  ({event['noise']})" if event["noise"] else ""
+        return f"{head}{event['latency_ms']:.3f} ms, {event['speedup']:.3f}x {doubt}  {event['origin']}{noise}"
     seen = " (known)" if event["known"] else ""
     return f"{head}pruned: {event['reason']}{seen}, {event['detail'][:150]}  {event['origin']}"
+
+
+def describe_floor(event: Event) -> str:
+    """Return a look at the noise floor in one line."""
+    noise = f"; {event['noise']}" if event["noise"] else ""
+    return f"noise floor {event['noise_floor']:.2%}: the baseline against itself {event['ratio']:.4f}x{noise}"
 
 
 def describe_final(event: Event) -> str:
@@ -61,6 +68,8 @@ class PlainView:
             self._write(f"study {event['study']} in {event['folder']}: {event['done']}{of_all} trials done")
         elif kind == "target_ready":
             self._write(f"{event['description']}  ({_counted(event['space_size'], 'plan')})")
+        elif kind == "noise_floor":
+            self._write(describe_floor(event))
         elif kind == "trial_finished":
             mark = ""
             if event["state"] == "complete" and event["speedup"] > self._best:

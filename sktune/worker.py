@@ -106,6 +106,8 @@ class Session:
                 known=request["known"],
                 bar=Bar(**request["bar"]),
                 keep=_keeper(request),
+                at=lambda label: self.answer(scope=label),
+                scored=lambda outcome: self.answer(scored=outcome.to_dict()),
             )
         except OutOfMemoryDuringTrialError as failure:
             traceback.print_exc()

@@ -28,6 +28,7 @@ def test_a_fault_is_pruned_with_its_reason(runs: Path, fault: str, reason: Reaso
     """Plans whose scopes hold the fault are pruned, and the sound plan wins."""
     result = sktune.search(f"{MODELS}:{fault}", trials=3, space=SPACE, runs=runs, compile_timeout_s=20)
     outcomes = {record.origin: record.outcome for record in result.trials}
+    plans = {record.origin: record.plan for record in result.trials}
     assert set(outcomes) == {"the fault alone", "both", "sound"}
     for origin in ("the fault alone", "both"):
         outcome = outcomes[origin]
@@ -35,8 +36,23 @@ def test_a_fault_is_pruned_with_its_reason(runs: Path, fault: str, reason: Reaso
         assert outcome.reason is reason, outcome.detail
         assert detail in outcome.detail
         assert (result.folder / outcome.log).is_file()
+        assert outcome.blamed in {scope.label for scope in plans[origin].scopes}
     assert result.winner is not None
     assert [scope.first for scope in result.winner.plan.scopes] == ["layers.0.mix", "layers.1.mix"]
+
+
+@pytest.mark.slow
+def test_a_trial_that_has_its_figure_keeps_it(runs: Path, tmp_path: Path) -> None:
+    """A worker that dies while scopes are observed costs their times, and nothing else."""
+    space = tmp_path / "space.yaml"
+    space.write_text(SPACE.read_text().replace("[mix, fault]", "[mix]").partition("    the fault alone")[0]
+                     + "    sound: {layer.mix: new}\n")  # fmt: skip
+    result = sktune.search(f"{MODELS}:dies_when_observed", trials=1, space=space, runs=runs)
+    (outcome,) = [record.outcome for record in result.trials]
+    assert outcome is not None and outcome.is_feasible
+    assert outcome.speedup is not None
+    assert outcome.scope_times == ()
+    assert outcome.blamed == ""
 
 
 @pytest.mark.slow

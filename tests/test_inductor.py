@@ -171,6 +171,59 @@ def test_the_same_plan_is_the_same_code_in_another_process(compile_cache: Path) 
 
 
 @pytest.mark.slow
+def test_the_pieces_of_a_plan_hold_every_unit_and_leave_the_state_alone() -> None:
+    """Scopes and gaps in execution order, both sides timed; the step verifies afterwards as before."""
+    bench = Bench()
+    scopes = plan(("embedding", "blocks.0.attention_norm"), ("blocks.1.attention", "blocks.2.feed_forward"))
+    compiled = bench.backend.compile(scopes)
+    assert compiled.observe is not None
+    replay = bench.recordings[0].replay
+
+    def begin() -> Any:
+        replay.start.restore()
+        return replay.inputs[0]
+
+    pieces = compiled.observe(begin)
+    names = [unit.name for unit in bench.layout.units]
+    covered = [name for piece in pieces for name in names[names.index(piece.first) : names.index(piece.last) + 1]]
+    assert covered == names
+    assert [(piece.first, piece.last) for piece in pieces if piece.in_scope] == [
+        (scope.first, scope.last) for scope in scopes.scopes
+    ]
+    assert [piece.in_scope for piece in pieces] == [True, False, True, False]
+    assert all(piece.baseline_ms > 0 and piece.latency_ms > 0 for piece in pieces)
+    assert bench.differs(compiled.step) is None
+
+
+@pytest.mark.slow
+def test_the_scope_that_changes_bits_is_named() -> None:
+    """Among sound scopes, before it and after it, and none where all are sound."""
+    bench = Bench()
+    unit = "blocks.1.feed_forward"
+    mixed = Plan((*ATTENTION.scopes[:2], Scope(unit, unit), ATTENTION.scopes[2]))
+    compiled = bench.backend.compile(mixed)
+    assert bench.differs(compiled.step) is not None
+    replays = [recording.replay for recording in bench.recordings]
+    assert compiled.blame is not None and compiled.blame(verify.steps(replays)) == unit
+    sound = bench.backend.compile(ATTENTION)
+    assert sound.blame is not None and sound.blame(verify.steps(replays)) == ""
+    assert bench.differs(sound.step) is None
+
+
+@pytest.mark.slow
+def test_the_scope_that_does_not_compile_is_named() -> None:
+    """Of several, the one that holds the operator that the compiler refuses; it was told before it was compiled."""
+    target = faulty.raises()
+    layout = trace_layout(target, SpaceSpec())
+    backend = InductorBackend(target, layout, decode_inputs(target, 0, 1)[0])
+    told: list[str] = []
+    with pytest.raises(CompileError, match=r"scope layers.1.fault: .*cannot be fused") as failure:
+        backend.compile(plan(("layers.0.mix", "layers.0.mix"), ("layers.1.fault", "layers.1.fault")), told.append)
+    assert failure.value.blamed == "layers.1.fault" == told[-1]
+    assert "layers.0.mix" in told
+
+
+@pytest.mark.slow
 def test_applied_scopes_are_the_ones_that_were_tuned() -> None:
     """``sktune.apply`` and the Dynamo backend give the bits that the search verified."""
     bench = Bench()

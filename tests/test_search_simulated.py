@@ -74,6 +74,21 @@ def test_every_file_says_simulated(planned: tuple[sktune.SearchResult, list[dict
 
 
 @pytest.mark.slow
+def test_what_the_scopes_take_adds_up_to_the_step(
+    planned: tuple[sktune.SearchResult, list[dict[str, Any]]],
+) -> None:
+    """Simulated scope times have no noise, and survive the record."""
+    measured = [record for record in planned[0].trials if record.outcome and record.outcome.speedup]
+    for record in measured:
+        assert record.outcome is not None and record.outcome.speedup is not None
+        pieces, speedup = record.outcome.scope_times, record.outcome.speedup
+        assert sum(piece.in_scope for piece in pieces) == len(record.plan.scopes)
+        assert sum(piece.latency_ms for piece in pieces) == pytest.approx(speedup.latency_ms, abs=1e-6 * len(pieces))
+        assert sum(piece.baseline_ms for piece in pieces) == pytest.approx(speedup.baseline_ms, abs=1e-6 * len(pieces))
+    assert measured
+
+
+@pytest.mark.slow
 def test_other_constants_are_another_study(tmp_path: Path) -> None:
     """Figures of two simulated devices do not mix."""
     constants = tmp_path / "mine.yaml"

@@ -118,6 +118,8 @@ def test_the_terms_add_up_and_every_operator_stays_busy(
     assert sum(step.terms.values()) == pytest.approx(step.total_us)
     assert step.terms["busy"] == pytest.approx(simulate(Plan(), *units).terms["busy"])
     assert sum(span.operators for span in step.spans) == sum(map(len, units))
+    assert sum(span.time_us for span in step.spans) == pytest.approx(step.total_us)
+    assert sum(span.baseline_us for span in step.spans) == pytest.approx(simulate(Plan(), *units).total_us)
     assert step == simulate(plan, *units)
 
 
@@ -229,6 +231,7 @@ def test_a_third_stream_does_not_compile() -> None:
     operators, layout = step_of([vector(stream=stream) for stream in range(3)])
     failure = step_latency(operators, Plan((Scope("u0", "u0"),)), layout, CONSTANTS)
     assert isinstance(failure, SimulatedFailure) and failure.reason is Reason.COMPILE_FAILED
+    assert failure.blamed in failure.detail and failure.blamed
 
 
 def test_sync_all_on_too_few_cores_hangs_unless_the_others_are_fed() -> None:

@@ -63,7 +63,7 @@ def test_a_trials_line_counts_scopes_in_correct_words(scopes: int, words: str) -
     """One scope is no scopes."""
     event = {
         "trial": 3, "scopes": scopes, "seconds": {"compile": 1.0}, "state": "complete", "simulated": True,
-        "ci95": (1.0, 1.0), "latency_ms": 2.0, "speedup": 1.0, "origin": "baseline",
+        "ci95": (1.0, 1.0), "latency_ms": 2.0, "speedup": 1.0, "origin": "baseline", "noise": "",
     }  # fmt: skip
     assert words in describe_trial(event)
 

@@ -1,15 +1,32 @@
 """The backend protocol: what compiles a plan and runs a step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sktune.outcome import Reason
+from sktune.outcome import Reason, ScopeTime
 from sktune.plan import Plan
+from sktune.targets.base import Inputs
+
+Observe = Callable[[Callable[[], Inputs]], tuple[ScopeTime, ...]]
+"""Tells what each piece of a step takes. Its argument puts the state in place and returns the inputs of a step."""
+
+Blame = Callable[[Iterable[Inputs]], str]
+"""Takes the inputs of consecutive baseline steps, which put the state in place as they are drawn.
+
+Returns the label of the first scope that differs from the baseline's piece on the same inputs, or ``""``.
+"""
+
+At = Callable[[str], None]
+"""Told the label of the scope that is being compiled or run from now on, ``""`` for none."""
 
 
 def _nothing() -> None:
     pass
+
+
+def not_told(label: str) -> None:
+    """Nobody wants to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +43,14 @@ class Step:
 
 
 class CompileError(Exception):
-    """A plan that the compiler refuses. The message is one line; the cause holds the compiler's own error."""
+    """A plan that the compiler refuses. The message is one line; the cause holds the compiler's own error.
 
-    def __init__(self, message: str, reason: Reason = Reason.COMPILE_FAILED) -> None:
+    ``blamed`` is the label of the scope that failed, where that is known.
+    """
+
+    def __init__(self, message: str, reason: Reason = Reason.COMPILE_FAILED, blamed: str = "") -> None:
         super().__init__(message)
-        self.reason = reason
+        self.reason, self.blamed = reason, blamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +65,8 @@ class Compiled:
         fusion: what became of each scope, in lines for people, where the compiler tells.
         fusion_digest: equal for plans that became the same kernels; empty where the compiler does not tell.
         simulated_ms: the step's latency where it is computed and cannot be measured.
+        observe: tells what each scope and each gap takes, beside the baseline; None where that cannot be told.
+        blame: finds the scope that changes bits; None where that cannot be told.
     """
 
     step: Step
@@ -54,6 +76,8 @@ class Compiled:
     fusion: tuple[str, ...] = ()
     fusion_digest: str = ""
     simulated_ms: float | None = None
+    observe: Observe | None = None
+    blame: Blame | None = None
 
 
 class Backend(Protocol):
@@ -69,8 +93,10 @@ class Backend(Protocol):
 
     notes: str
 
-    def compile(self, plan: Plan) -> Compiled:
+    def compile(self, plan: Plan, at: At = not_told) -> Compiled:
         """Compile ``plan`` and run it once, so that nothing is left to do at the first timed step.
+
+        Tells ``at`` which scope it is at, for the case that it does not come back.
 
         Raises:
             CompileError: the compiler refuses the plan.

@@ -5,10 +5,12 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch._inductor import config as inductor_config
+
+from sktune.backends.base import At
 
 logger = logging.getLogger(__name__)
 
@@ -16,19 +18,22 @@ HELPER_WAIT_S = 120.0
 """A helper that takes longer than this after our own share is done is given up: we compile its share ourselves."""
 
 
-def compile_ahead(tasks: Sequence[Callable[[], object]]) -> None:
+def compile_ahead(labelled: Mapping[str, Callable[[], object]], at: At) -> None:
     """Run a share of the tasks in forked helpers, and the rest here, so that all find their results on disk.
 
-    Each task compiles one region, and Inductor keeps what it compiles in its cache. A helper is an accelerator
+    Each task compiles one region, and Inductor keeps what it compiles in its cache. ``at`` is told the labels of those
+    that are compiled here. A helper is an accelerator
     and nothing else: what it fails to do, for whatever reason, the caller's own compile will do, and report.
     """
+    tasks = list(labelled.items())
     helpers = min(len(os.sched_getaffinity(0)), len(tasks)) - 1
     if helpers < 1 or torch.cuda.is_initialized():  # CUDA does not survive a fork
         return
     share = helpers + 1
-    children = [_fork(tasks[helper + 1 :: share]) for helper in range(helpers)]
+    children = [_fork([task for _, task in tasks[helper + 1 :: share]]) for helper in range(helpers)]
     try:
-        for task in tasks[::share]:
+        for label, task in tasks[::share]:
+            at(label)
             task()
         deadline = time.monotonic() + HELPER_WAIT_S
         for child in children:

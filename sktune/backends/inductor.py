@@ -7,7 +7,7 @@ that ``TORCHINDUCTOR_CACHE_DIR`` names: with the same folder, the same plan is t
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,16 +25,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from sktune.backends import cpp_wrapper
-from sktune.backends.base import Compiled, CompileError, Step
+from sktune.backends.base import At, Compiled, CompileError, Step, not_told
 from sktune.backends.building import compile_ahead
 from sktune.backends.cuda_graph import CapturedRegion
 from sktune.backends.numerics import CacheIdentity, kept_operators
 from sktune.backends.options import check_option, option_defaults
+from sktune.backends.pieces import Pieces
 from sktune.backends.regions import Hole, MarkedGraph, Region, Span, cut, strip_marks
+from sktune.devices import Cpu, Cuda
 from sktune.errors import BackendError
 from sktune.layout import Layout
 from sktune.marks import put_on_each
-from sktune.plan import Option, Options, Plan
+from sktune.outcome import ScopeTime
+from sktune.plan import Options, Plan
+from sktune.scope_times import Part, scope_times
 from sktune.targets.base import Inputs, Snapshot, Target
 
 MAX_AUTOTUNE = {"max_autotune": True, "coordinate_descent_tuning": True}
@@ -58,15 +62,19 @@ class RegionCache:
     compiled: dict[tuple[str, Options], _CompiledRegion] = field(default_factory=dict)
     has_built_wrapper: bool = False
 
-    def compile_all(self, holes: Sequence[Hole]) -> list[_CompiledRegion]:
+    def compile_all(self, holes: Sequence[Hole], at: At = not_told) -> list[_CompiledRegion]:
         """Return the compiled region of each hole; compile those that are not known, on all cores."""
-        missing = {identity(hole): hole for hole in holes if identity(hole) not in self.compiled}
+        missing: dict[tuple[str, Options], Hole] = {}
+        for hole in holes:
+            if identity(hole) not in self.compiled:
+                missing.setdefault(identity(hole), hole)  # the first of several scopes that share a region
         # Other regions consist of many kernels, which Inductor builds on all cores by itself.
         single_files = [hole for hole in missing.values() if hole.options.get("cpp_wrapper")]
         if self.has_built_wrapper:
-            compile_ahead([partial(_compile_region, hole.region, hole.options) for hole in single_files])
+            compile_ahead({hole.label: partial(_compile_region, hole) for hole in single_files}, at)
         for key, hole in missing.items():
-            self.compiled[key] = _compile_region(hole.region, hole.options)
+            at(hole.label)
+            self.compiled[key] = _compile_region(hole)
         self.has_built_wrapper |= bool(single_files)  # from here on, helpers find the headers and the shims built
         return [self.compiled[identity(hole)] for hole in holes]
 
@@ -91,7 +99,7 @@ class InductorBackend:
     notes = ""
 
     def __init__(self, target: Target, layout: Layout, inputs: Inputs) -> None:
-        self._target, self._inputs = target, inputs
+        self._target, self._layout, self._inputs = target, layout, inputs
         self._snapshot = Snapshot(target.state)
         for tensor in target.state.values():
             # A CUDA graph reads and writes the state in place; it tells state from activations by this mark.
@@ -100,22 +108,31 @@ class InductorBackend:
         self._marks = put_on_each(target.module, tuple(unit.name for unit in layout.units))
         self._run: Callable[..., Any] | None = None
         self._example_inputs: Sequence[Any] = ()
+        self._device: Cpu | Cuda = Cpu()
         self._marked: MarkedGraph | None = None
         self._captured = self._capture()
 
-    def compile(self, plan: Plan) -> Compiled:
+    def compile(self, plan: Plan, at: At = not_told) -> Compiled:
         """See ``Backend.compile``."""
         marked = self._marked
         assert marked is not None
         chosen = [self._span(marked, scope.first, scope.last, scope.label, scope.options) for scope in plan.scopes]
         cutting = cut(marked.graph_module, chosen, self._example_inputs)
         before = set(self._regions.compiled)
-        regions = self._regions.compile_all(cutting.holes)
+        regions = self._regions.compile_all(cutting.holes, at)
         used = {identity(hole) for hole in cutting.holes}
         step = self._step(cutting.fill([region.function for region in regions]))
-        self._try(step)
         codes = sorted({region.code_digest for region in regions})
-        return Compiled(step, len(used), len(used & before), hashlib.sha256("".join(codes).encode()).hexdigest())
+        digest = hashlib.sha256("".join(codes).encode()).hexdigest()
+        if not cutting.holes:
+            self._try(step)
+            return Compiled(step, code_digest=digest)
+        pieces = Pieces(cutting)
+        self._try(self._step(pieces.first_run(at, self._device)))
+        return Compiled(
+            step, len(used), len(used & before), digest,
+            observe=partial(self._observe, plan, pieces), blame=partial(pieces.blame, self._step),
+        )  # fmt: skip
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: the model uncompiled, and the whole step in max-autotune."""
@@ -142,6 +159,7 @@ class InductorBackend:
                 )
             self._marked = strip_marks(graph_module)
             self._example_inputs = example_inputs
+            self._device = Cuda() if _device_type(example_inputs) == "cuda" else Cpu()
             self._run = self._marked.graph_module.forward
 
             def dispatch(*arguments: Any) -> Any:
@@ -177,6 +195,11 @@ class InductorBackend:
         finally:
             self._snapshot.restore()
 
+    def _observe(self, plan: Plan, pieces: Pieces, begin: Callable[[], Inputs]) -> tuple[ScopeTime, ...]:
+        scopes = {scope.label: scope for scope in plan.scopes}
+        found = pieces.observe(self._step, begin, self._device)
+        return scope_times(self._layout, [Part(scopes.get(label), before, after) for label, before, after in found])
+
     def _span(self, marked: MarkedGraph, first: str, last: str, label: str, options: Options) -> Span:
         for name in (first, last):
             if name not in marked.spans:
@@ -210,8 +233,8 @@ def _device_type(values: Sequence[Any]) -> str:
     return "cuda" if any(isinstance(value, torch.Tensor) and value.is_cuda for value in values) else "cpu"
 
 
-def _compile_region(region: Region, options: Mapping[str, Option]) -> _CompiledRegion:
-    chosen = option_defaults("inductor") | dict(options)
+def _compile_region(hole: Hole) -> _CompiledRegion:
+    region, chosen = hole.region, option_defaults("inductor") | dict(hole.options)
     keep_matmuls, keep_reductions = chosen["matmul"] == "aten", chosen["reductions"] == "aten"
     graph_module, inputs, call = _frozen(region) if chosen["freezing"] else (region.graph_module, region.inputs, None)
     settings = {
@@ -238,7 +261,9 @@ def _compile_region(region: Region, options: Mapping[str, Option]) -> _CompiledR
     except MemoryError:
         raise
     except Exception as failure:
-        raise CompileError(f"{type(failure).__name__}: {first_line(failure)}") from failure
+        raise CompileError(
+            f"scope {hole.label}: {type(failure).__name__}: {first_line(failure)}", blamed=hole.label
+        ) from failure
     function: Callable[..., Any] = call(compiled) if call else compiled
     if chosen["cuda_graph"]:
         function = CapturedRegion(function)

@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from sktune.backends.base import Compiled, CompileError, Step
+from sktune.backends.base import At, Compiled, CompileError, Step, not_told
+from sktune.backends.npu_profile import profile_in_turn, scope_parts
 from sktune.backends.options import step_options
 from sktune.devices import import_torch_npu
 from sktune.errors import BackendError, SktuneError
@@ -24,12 +25,17 @@ from sktune.fusion import RealisedFusion, describe, realised_fusion
 from sktune.ge_graph import GeGraph, read_ge_graph
 from sktune.layout import Layout
 from sktune.marks import MarkedModel, put_on, torchair_scope
+from sktune.outcome import ScopeTime
 from sktune.plan import Plan
 from sktune.plog import explain_files
+from sktune.scope_times import scope_times
 from sktune.targets.base import Inputs, Snapshot, Target
 
 DUMPS = Path("ge_graphs")
 """Where TorchAir dumps its graphs, below the worker's folder."""
+
+PROFILE = Path("profile")
+"""Where torch_npu's profiler writes what each scope took, below the worker's folder."""
 
 _NOISE = re.compile(r"^(Traceback|File |Set TORCH|You can|Use tlparse|from user code|\[ERROR\]|\s*$)")
 
@@ -50,25 +56,37 @@ class NpuBackend:
     def __init__(
         self,
         target: Target,
-        layout: Layout,  # noqa: ARG002 - a backend's signature
+        layout: Layout,
         inputs: Inputs,
         dumps: Path = DUMPS,
     ) -> None:
         self._torchair = _import_torchair()
-        self._target, self._inputs, self._dumps = target, inputs, dumps
+        self._target, self._layout, self._inputs, self._dumps = target, layout, inputs, dumps
         self._snapshot = Snapshot(target.state)
         for tensor in target.state.values():
             # Frozen parameters and the KV cache keep their addresses.
             torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - TorchAir's documentation asks for it
         self._active: MarkedModel | None = None
+        self._baseline: Step | None = None
 
-    def compile(self, plan: Plan) -> Compiled:
+    def compile(self, plan: Plan, at: At = not_told) -> Compiled:  # noqa: ARG002 - GE names what it fails at in plog
         """See ``Backend.compile``."""
         step, graphs = self._convert(plan, self.configuration(plan))
         fusion = _fusion(graphs, plan)
+        if plan.is_baseline:
+            self._baseline = step
+        marked = {label: [each.name for each in operators] for label, operators in _joined(graphs).by_scope().items()}
         return Compiled(
-            step, len(plan.scopes), 0, _digest(graphs), fusion=tuple(describe(fusion)), fusion_digest=fusion.digest
-        )
+            step, len(plan.scopes), 0, _digest(graphs), fusion=tuple(describe(fusion)), fusion_digest=fusion.digest,
+            observe=partial(self._observe, plan, step, marked) if plan.scopes else None,
+        )  # fmt: skip
+
+    def _observe(
+        self, plan: Plan, step: Step, marked: Mapping[str, Sequence[str]], begin: Callable[[], Inputs]
+    ) -> tuple[ScopeTime, ...]:
+        assert self._baseline is not None
+        kernels = profile_in_turn(import_torch_npu(), self._baseline, step, begin(), PROFILE)
+        return scope_times(self._layout, scope_parts(kernels, plan, marked))
 
     def graph_of(self, plan: Plan) -> GeGraph:
         """Return the graph that TorchAir builds for GE, without GE: what was converted runs eagerly, once.

@@ -97,6 +97,7 @@ class Hole:
     call: fx.Node
     region: Region
     options: Mapping[str, Option]
+    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,8 @@ def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Seq
     for order, span in enumerate(occupied):
         name = f"submod_{2 * order + 1}"
         if name in calls:  # else nothing in the span is used or has an effect
-            holes.append(Hole(calls[name], _region(getattr(whole, name), calls[name], real), dict(span.options)))
+            region = _region(getattr(whole, name), calls[name], real)
+            holes.append(Hole(calls[name], region, dict(span.options), span.label))
     return Cutting(whole, tuple(holes))
 
 

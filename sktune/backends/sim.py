@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sktune.backends.base import Compiled, CompileError, Step
+from sktune.backends.base import At, Compiled, CompileError, Step, not_told
 from sktune.backends.npu import NpuBackend
 from sktune.errors import BackendError, SimulationError
 from sktune.ge_graph import GeGraph
@@ -19,6 +19,7 @@ from sktune.layout import Layout
 from sktune.plan import Plan
 from sktune.profiling.analysis import analyse
 from sktune.profiling.reading import read_profile
+from sktune.scope_times import Part, scope_times
 from sktune.sim.constants import ATLAS_A3, load_constants
 from sktune.sim.deployment import deploy, deployment_notes
 from sktune.sim.ge import from_ge_graph, units_plan
@@ -48,7 +49,7 @@ class SimBackend:
         profile: str | None = None,
     ) -> None:
         values = load_constants(Path(constants) if constants else ATLAS_A3)
-        self._step = Step(target.decode_step)
+        self._step, self._layout = Step(target.decode_step), layout
         self.notes = "simulated"
         if profile:
             found = analyse(read_profile(Path(profile)))
@@ -73,14 +74,17 @@ class SimBackend:
         """Return each unit's share of the simulated baseline, 0 to 1."""
         return self._model.time_shares()
 
-    def compile(self, plan: Plan) -> Compiled:
+    def compile(self, plan: Plan, at: At = not_told) -> Compiled:  # noqa: ARG002 - it comes back at once
         """See ``Backend.compile``."""
         step = self._model.step(plan)
         if isinstance(step, SimulatedFailure):
-            raise CompileError(step.detail, step.reason)
+            raise CompileError(step.detail, step.reason, step.blamed)
         superkernels = [name for span in step.spans for name in span.superkernels]
+        scopes = {scope.label: scope for scope in plan.scopes}
+        parts = [Part(scopes.get(span.label or ""), span.baseline_us / 1e3, span.time_us / 1e3) for span in step.spans]
         return Compiled(
             self._step, len(superkernels), 0, code_digest=plan.digest, simulated_ms=step.total_us / 1e3,
+            observe=lambda begin: scope_times(self._layout, parts),
         )  # fmt: skip
 
     def references(self) -> dict[str, Callable[[], Compiled]]:

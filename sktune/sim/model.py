@@ -7,7 +7,7 @@ Tasks of one stream run one after the other, streams run side by side.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 
 import pandas as pd
 
@@ -25,7 +25,8 @@ class Span:
 
     Attributes:
         label: the scope's label; None outside of scopes.
-        time_us: durations of its tasks and the gaps before them.
+        time_us: how much later the step is done for it; all spans add up to the step's time.
+        baseline_us: the same of the same operators in the baseline.
         operators: tasks that it had unfused.
         superkernels: kernel types of the SuperKernels it became; one that holds a single operator gains nothing.
         split_by: types of the operators that could not be fused, and how many of each.
@@ -33,6 +34,7 @@ class Span:
 
     label: str | None
     time_us: float
+    baseline_us: float
     operators: int
     superkernels: tuple[str, ...] = ()
     split_by: Mapping[str, int] | None = None
@@ -59,10 +61,11 @@ class SimulatedStep:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedFailure:
-    """A plan that would not compile, or never end: reason and one line for people."""
+    """A plan that would not compile, or never end: reason, one line for people, and the label of the guilty scope."""
 
     reason: Reason
     detail: str
+    blamed: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +79,9 @@ class _Task:
 
 
 class _PlanFailsError(Exception):
-    def __init__(self, reason: Reason, detail: str) -> None:
+    def __init__(self, reason: Reason, detail: str, scope: Scope) -> None:
         super().__init__(detail)
-        self.failure = SimulatedFailure(reason, detail)
+        self.failure = SimulatedFailure(reason, detail, scope.label)
 
 
 class StepModel:
@@ -107,6 +110,9 @@ class StepModel:
         ]
         self._has_streams = len({operator.stream for operator in self._operators}) > 1
         self._range = _unit_ranges(self._operators)
+        starts, _ = self._schedule(self._alone)
+        ends = (start + task.duration_us for start, task in zip(starts, self._alone, strict=True))
+        self._alone_done = list(accumulate(ends, max))
         self._fused: dict[tuple[tuple[int, ...], FusionOptions], SuperKernel] = {}
 
     def step(self, plan: Plan) -> SimulatedStep | SimulatedFailure:
@@ -119,10 +125,13 @@ class StepModel:
             pieces = self._plan_tasks(plan)
         except _PlanFailsError as failed:
             return failed.failure
-        tasks = [task for _, piece in pieces for task in piece]
-        _, total = self._schedule(tasks)
+        tasks = _flat(pieces)
+        starts, total = self._schedule(tasks)
         terms = self._terms(tasks, total)
-        spans = tuple(self._span(scope, piece) for scope, piece in pieces)
+        spans = tuple(
+            self._span(scope, piece, *times)
+            for (scope, piece), times in zip(pieces, self._span_times(pieces, starts), strict=True)
+        )
         return SimulatedStep(total, terms, spans, len(tasks), self._compile_s(pieces))
 
     def time_shares(self) -> dict[str, float]:
@@ -198,6 +207,7 @@ class StepModel:
                 Reason.COMPILE_FAILED,
                 f"simulated: strict-scope-check=abort: scope {scope.label!r} holds {foreign[0].type}, "
                 f"which cannot be fused ({foreign[0].name})",
+                scope,
             )
         return not foreign
 
@@ -209,6 +219,7 @@ class StepModel:
                 Reason.COMPILE_FAILED,
                 f"simulated: scope {scope.label!r} has operators on {len(streams)} streams, a SuperKernel takes 2; "
                 "end the scope where a stream is switched",
+                scope,
             )
         key = (tuple(self._class[first : last + 1]), options)
         # Events between streams depend on positions, which the key leaves out.
@@ -216,7 +227,7 @@ class StepModel:
         if fused is None:
             fused = self._fused[key] = fuse(operators, options, self._constants)
         if fused.hang:
-            raise _PlanFailsError(Reason.TIMEOUT, f"simulated hang in scope {scope.label!r}: {fused.hang}")
+            raise _PlanFailsError(Reason.TIMEOUT, f"simulated hang in scope {scope.label!r}: {fused.hang}", scope)
         return _Task(first, last, streams, self._gap_us[first], fused.duration_us, fused)
 
     def _schedule(self, tasks: Sequence[_Task]) -> tuple[list[float], float]:
@@ -253,18 +264,29 @@ class StepModel:
             terms["stream_overlap"] += total - sum(terms.values())
         return terms
 
-    def _span(self, scope: Scope | None, tasks: Sequence[_Task]) -> Span:
-        time_us = sum(task.gap_us + task.duration_us for task in tasks)
+    def _span_times(
+        self, pieces: Sequence[tuple[Scope | None, Sequence[_Task]]], starts: Sequence[float]
+    ) -> list[tuple[float, float]]:
+        """Return for each piece how much later the step is done for it, under the plan and in the baseline."""
+        done = list(accumulate((s + t.duration_us for s, t in zip(starts, _flat(pieces), strict=True)), max))
+        tasks = list(accumulate(len(piece) for _, piece in pieces))
+        operators = [piece[-1].last + 1 for _, piece in pieces]
+        plan_us = [0.0, *(done[count - 1] for count in tasks)]
+        baseline_us = [0.0, *(self._alone_done[count - 1] for count in operators)]
+        plan_steps, baseline_steps = pairwise(plan_us), pairwise(baseline_us)
+        return [(b - a, d - c) for (a, b), (c, d) in zip(plan_steps, baseline_steps, strict=True)]
+
+    def _span(self, scope: Scope | None, tasks: Sequence[_Task], time_us: float, baseline_us: float) -> Span:
         operators = sum(task.last - task.first + 1 for task in tasks)
         if scope is None:
-            return Span(None, time_us, operators)
+            return Span(None, time_us, baseline_us, operators)
         kinds = tuple(task.superkernel.kind for task in tasks if task.superkernel)
         split: dict[str, int] = {}
         for task in tasks:
             if task.superkernel is None:
                 kind = self._operators[task.first].type
                 split[kind] = split.get(kind, 0) + 1
-        return Span(scope.label, time_us, operators, kinds, split)
+        return Span(scope.label, time_us, baseline_us, operators, kinds, split)
 
     def _compile_s(self, pieces: Sequence[tuple[Scope | None, Sequence[_Task]]]) -> float:
         constants = self._constants
@@ -301,6 +323,10 @@ _CORE_WORDS: Mapping[str, str] = {
     "aicpu": "AI_CPU",
     "communication": "HCCL",
 }
+
+
+def _flat(pieces: Sequence[tuple[Scope | None, Sequence[_Task]]]) -> list[_Task]:
+    return [task for _, piece in pieces for task in piece]
 
 
 def step_latency(

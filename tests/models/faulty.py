@@ -16,6 +16,7 @@ from torch import nn
 from torch._inductor import lowering
 
 import sktune
+from sktune.backends import pieces
 
 HIDDEN = 64
 TOKENS = torch.Size((2, HIDDEN))
@@ -152,6 +153,16 @@ def runs_out_of_memory() -> sktune.Target:
 def flips_a_bit() -> sktune.Target:
     """The compiled operator returns one wrong bit."""
     return _target(lowering.fallback_handler(torch.ops.sktune_faulty.flipped.default, add_to_fallback_set=False))
+
+
+def dies_when_observed() -> sktune.Target:
+    """The worker ends when the scopes that passed are looked at one by one."""
+
+    def observe(*_: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    pieces.Pieces.observe = observe  # type: ignore[assignment, method-assign]
+    return flips_a_bit()
 
 
 def not_deterministic() -> sktune.Target:
