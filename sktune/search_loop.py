@@ -43,6 +43,7 @@ TRIALS_PER_FLOOR_LOOK = 10
 
 PACE_TRIALS = 8
 """The pace is that of the last trials: later ones find more of what they compile in the cache."""
+
 SETTLED_GAIN = 0.005
 """Share of the baseline's latency: a search that is expected to find less than this beyond its incumbent is settled."""
 

@@ -119,7 +119,9 @@ class TimeBudget:
         if self.remaining_s >= pace.final_s:
             return pace.most_finalists
         left_s = self.remaining_s - pace.opening_s
-        return max(0, min(pace.most_finalists, int(left_s / (MARGIN * pace.finalist_s))))
+        if left_s < pace.finalist_s:
+            return 0
+        return max(1, min(pace.most_finalists, int(left_s / (MARGIN * pace.finalist_s))))
 
     def expected_left_s(self, trials: float, pace: Pace) -> float:
         """Return how long ``trials`` more trials and the final comparison will take."""
