@@ -322,6 +322,12 @@ def plain(seed: int) -> SyntheticLandscape:
     return _full("synthetic", Traits(), seed)
 
 
+def deep(seed: int) -> SyntheticLandscape:
+    """The same with 3 dense and 58 MoE layers, as many as DeepSeek-V3 has."""
+    layers = ("dense",) * 3 + ("moe",) * 58
+    return SyntheticLandscape("synthetic-61", Traits(), seed, {"dense": DENSE, "moe": MOE}, layers, OPTIONS)
+
+
 def failing(seed: int) -> SyntheticLandscape:
     """A fifth of the segments fail."""
     return _full("failing", Traits(failing_share=FAILING_SHARE), seed)
@@ -349,6 +355,7 @@ def shuffled(seed: int) -> SyntheticLandscape:
 
 SYNTHETIC: Mapping[str, Callable[[int], SyntheticLandscape]] = {
     "synthetic": plain,
+    "synthetic-61": deep,
     "failing": failing,
     "coupled": coupled,
     "cliff": cliff,

@@ -42,12 +42,12 @@ AVERSIONS = (0.0, 0.1, 0.5, 2.0, 20.0)
 """What a unit of log risk costs, as a multiple of the incumbent's saving: one candidate for each."""
 
 MOST_PROBES = 3
-LEAST_LAYERS = 4
+LEAST_LAYERS = 12
 """Layers of one kind from which on a probe tells more than a plan of the space."""
 PROBE_LAYERS = 2
 """Layers that share a partition in a probe, so that scopes over a layer's end are seen, too."""
 PROBE_UNCERTAINTY = 0.15
-"""Uncertain share of the expected saving above which a probe is worth a trial."""
+"""Share of the best plan's expected saving that is still to be found, above which a probe is worth a trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,13 +296,11 @@ class _Prober:
             return None
         if learned.probes >= MOST_PROBES or not learned.complete:
             return None
-        mean, sd = posterior.predict_plans([learned.incumbent])
         draws = posterior.draw(MOST_DRAWS, rng)
-        model, options = learned.model, self._options()
-        best = self._partitioner.solve(
-            model.value(draws, [options]) + posterior.draw_unknown(MOST_DRAWS, rng), model.cut(draws, 1)
-        ).score
-        if float(best.std()) < PROBE_UNCERTAINTY * max(float(mean[0]), float(sd[0])):
+        value = learned.model.value(draws, [self._options()]) + posterior.draw_unknown(MOST_DRAWS, rng)
+        best = self._partitioner.solve(value, learned.model.cut(draws, 1)).score
+        incumbent = draws @ learned.model.row(learned.incumbent)
+        if float((best - incumbent).mean()) < PROBE_UNCERTAINTY * float(best.mean()):
             return None
         plan = self._patchwork(posterior, rng)
         return plan if plan.scopes and plan not in learned.seen else None
