@@ -242,12 +242,8 @@ class _Search:
 
     def _bar(self) -> Bar:
         """Return what a plan has to beat now."""
-        records = self._study.records()
-        bounds = [
-            record.outcome.speedup.ci95[0]
-            for record in records
-            if record.outcome and record.outcome.is_complete and record.outcome.speedup
-        ]
+        complete = incumbent_first(self._study.records())  # no probe among them: it can never win
+        bounds = [record.outcome.speedup.ci95[0] for record in complete if record.outcome and record.outcome.speedup]
         floor = 0.0 if self._spec.backend == "sim" else floor_of(self._study.facts)
         return Bar(floor, max(bounds, default=1.0))
 

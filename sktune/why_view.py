@@ -74,7 +74,12 @@ def why_page(why: Why, study: str, is_simulated: bool) -> str:
     """Return one HTML page that needs no network: for each layer kind its strip of units and its savings."""
     kinds = why.segments
     titles = [
-        text for own in kinds for text in (f"{own.kind}: scopes of the best plan", f"{own.kind}: one scope saves")
+        text
+        for own in kinds
+        for text in (
+            f"{own.kind}: scopes of the best plan",
+            f"{own.kind}: what one scope saves, first unit down, last unit across",
+        )
     ]
     figure = make_subplots(
         rows=2 * len(kinds), cols=1, subplot_titles=[escape(title) for title in titles],
@@ -86,7 +91,7 @@ def why_page(why: Why, study: str, is_simulated: bool) -> str:
         _add_matrix(figure, own, 2 * index + 2, unit)
     figure.update_layout(
         title=escape(f"{study}: what scopes save, by first and last unit ({unit} per decode step)"),
-        template="plotly_white", showlegend=False, height=150 + 420 * len(kinds), margin={"l": 220},
+        template="plotly_white", showlegend=False, barmode="overlay", height=150 + 420 * len(kinds), margin={"l": 220},
     )  # fmt: skip
     page: str = figure.to_html(include_plotlyjs=True, config={"displaylogo": False})
     return page
@@ -115,8 +120,7 @@ def _add_matrix(figure: go.Figure, own: SegmentSavings, row: int, unit: str) -> 
         zmid=0.0, zmin=-largest, zmax=largest, showscale=False,
         hovertemplate="%{y} .. %{x}: %{z:.4f} " + unit + "<extra></extra>", row=row, col=1,
     )  # fmt: skip
-    figure.update_xaxes(title="last unit", row=row, col=1)
-    figure.update_yaxes(title="first unit", autorange="reversed", row=row, col=1)
+    figure.update_yaxes(autorange="reversed", row=row, col=1)
 
 
 def write_page(why: Why, study: str, is_simulated: bool, folder: Path) -> Path:
