@@ -2,15 +2,11 @@
 
 import logging
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from types import FrameType
 from typing import Any
 
 from sktune import profile_prior, report
@@ -28,6 +24,7 @@ from sktune.request import Request
 from sktune.result import ProxyFindings, SearchResult, result_of
 from sktune.samplers import BEGINS_ALONE, sampler_factory
 from sktune.space import SearchSpace, SpaceSpec, StartingPoint, bind
+from sktune.stopping import Stop, stoppable
 from sktune.study import TuningStudy, folder_name, incumbent_first, locked, sqlite_url
 from sktune.supervisor import FinalRow, Opened, Supervisor
 from sktune.targets import TargetSpec
@@ -49,13 +46,6 @@ SETTLED_GAIN = 0.005
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
-
-
-@dataclass
-class _Stop:
-    """Whether the user asked to stop after the running trial."""
-
-    requested: bool = False
 
 
 def run(
@@ -94,7 +84,7 @@ def run(
         search = _Search(request, spec, wanted, study, folder, made_with, listener, budget, proxy)
         is_complete = search.has_ended() or study.facts.get("exhausted", False)
         if not is_complete or study.facts.get("final_trials") != study.finished():
-            with _stoppable() as stop:
+            with stoppable() as stop:
                 search.run(supervisor, sampler, stop)
         result = result_of(study, folder)
         report.write(result, folder)
@@ -127,7 +117,7 @@ class _Search:
             return self._study.finished() >= self._request.most_trials
         return bool(self._study.facts.get("proxy") == self._proxy.to_dict())
 
-    def run(self, supervisor: Supervisor, sampler: Any, stop: _Stop) -> None:
+    def run(self, supervisor: Supervisor, sampler: Any, stop: Stop) -> None:
         """Run the trials that are missing, then the final comparison, as far as the time budget lasts."""
         began = time.perf_counter()
         supervisor.deadline_s = self._budget.deadline_s
@@ -141,7 +131,7 @@ class _Search:
             self._study.remember(uncompared=True)
         self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
 
-    def _search(self, supervisor: Supervisor, sampler: Any, stop: _Stop) -> None:
+    def _search(self, supervisor: Supervisor, sampler: Any, stop: Stop) -> None:
         done = self._study.finished()
         most = done + len(self._proxy.carried) if self._proxy else self._request.most_trials
         self._emit({"event": "search_started", "study": self._study.name, "trials": None if math.isinf(most) else most,
@@ -306,7 +296,7 @@ class _Search:
             self._study.remember(baseline_ms=reference)
         return reference / outcome.speedup.ratio
 
-    def _final(self, supervisor: Supervisor, finalists: int, stop: _Stop) -> None:
+    def _final(self, supervisor: Supervisor, finalists: int, stop: Stop) -> None:
         """Compare the best plans with the baseline; ``finalists`` is how many there is time for."""
         if not finalists or not (self._study.finished() or self._proxy):
             raise OutOfTimeError
@@ -315,7 +305,8 @@ class _Search:
         most = finalists if is_short or self._spec.backend in FRESH_PROCESS else MOST_QUALIFIERS
         qualifiers = incumbent_first(self._study.records())[:most]
         numbers = [record.number for record in qualifiers]
-        self._emit({"event": "final_started", "simulated": self._spec.backend == "sim", "qualifiers": numbers})
+        self._emit({"event": "final_started", "simulated": self._spec.backend == "sim", "qualifiers": numbers,
+                    "references": not is_short})  # fmt: skip
         began = time.perf_counter()
         plans = [(str(record.number), record.judged_plan) for record in qualifiers]
 
@@ -338,7 +329,7 @@ class _Search:
         supervisor: Supervisor,
         plans: Sequence[tuple[str, Plan]],
         report_stage: Callable[[str], None],
-        stop: _Stop,
+        stop: Stop,
         *,
         references: bool,
     ) -> FinalComparison:
@@ -407,7 +398,7 @@ class _Search:
         self._emit({"event": "space_exhausted", "plans": len(distinct)})
         return True
 
-    def _stop_if_asked(self, stop: _Stop) -> None:
+    def _stop_if_asked(self, stop: Stop) -> None:
         if stop.requested:
             of_all = "" if math.isinf(self._request.most_trials) else f" of {self._request.most_trials}"
             raise InterruptedSearchError(
@@ -473,28 +464,3 @@ def _told(outcome: Outcome, is_simulated: bool) -> dict[str, Any]:
         "reused": outcome.reused,
         "log": outcome.log,
     }
-
-
-@contextmanager
-def _stoppable() -> Iterator[_Stop]:
-    """First Ctrl-C: stop after the running trial. Second: at once."""
-    stop = _Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # signals belong to the main thread's program
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        if stop.requested:
-            raise KeyboardInterrupt
-        stop.requested = True
-        logger.warning("stopping after this trial; Ctrl-C again stops at once")
-
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield stop
-    except KeyboardInterrupt as failure:
-        raise InterruptedSearchError(
-            "stopped at once; the same command goes on with the trial that was running"
-        ) from failure
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -43,7 +43,7 @@ def describe_floor(event: Event) -> str:
 
 def describe_final(event: Event) -> str:
     """Return what is compared at the end, in one line."""
-    others = "" if event["simulated"] else " and what there is without sktune, in turn"
+    others = "" if event["simulated"] or not event["references"] else " and what there is without sktune, in turn"
     return f"final comparison: the best plans, the baseline{others}"
 
 

@@ -28,7 +28,7 @@ ORDER = [
     "verdict", "trial", "fingerprint", "worker", "supervisor", "final",
     "learned", "samplers", "samplers.procedure", "samplers.grid", "samplers.guide", "samplers.distinct",
     "samplers.partition", "study", "result", "why", "why_view", "report", "comparing", "profile_prior", "request",
-    "search_loop", "proxy", "inspection", "calibrating", "doctor", "",
+    "stopping", "search_loop", "proxy", "inspection", "calibrating", "doctor", "",
     "agent", "view", "profile_view", "cli",
 ]  # fmt: skip
 
