@@ -14,8 +14,8 @@ from typing import Any
 
 import sktune
 from sktune.fingerprint import device_name
+from sktune.request import Request
 from sktune.result import SearchResult
-from sktune.search_loop import Request
 from sktune.supervisor import Supervisor
 
 STAGES = ("compile", "verify", "measure", "observe")

@@ -24,7 +24,7 @@ from unittest.mock import patch
 import sktune
 from sktune.fingerprint import device_name
 from sktune.plan import Plan
-from sktune.search_loop import Request
+from sktune.request import Request
 
 TIMED_STEPS = 100
 

@@ -27,25 +27,32 @@ __all__ = ["Plan", "Scope", "SearchResult", "SktuneError", "Target", "apply", "r
 
 
 def search(
-    model: str, *, trials: int = 40, listener: Callable[[dict[str, Any]], None] = lambda event: None, **options: Any
+    model: str,
+    *,
+    trials: int | None = None,
+    time_budget_s: float | None = None,
+    listener: Callable[[dict[str, Any]], None] = lambda event: None,
+    **options: Any,
 ) -> "SearchResult":
     """Search as ``sktune search`` does, and return the study's result.
 
     Args:
         model: a preset, a folder with a ``config.json``, or ``file.py:function``.
-        trials: total of the study.
+        trials: total of the study; 40, or no limit where there is a time budget.
+        time_budget_s: most seconds for this call.
         listener: called with each event.
-        options: the other fields of ``sktune.search_loop.Request``.
+        options: the other fields of ``sktune.request.Request``.
 
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C.
     """
-    from sktune.search_loop import Request, run
+    from sktune import proxy
+    from sktune.request import Request
 
     known = Request.__dataclass_fields__
     if unknown := options.keys() - known:
         raise BadInputError(f"a search has no option {min(unknown)!r}{nearest(min(unknown), known)}")
-    return run(Request(model, trials, **options), listener)
+    return proxy.search(Request(model, trials, time_budget_s=time_budget_s, **options), listener)
 
 
 def apply(module: "nn.Module", plan: Plan | Path | str, backend: str | None = None) -> "MarkedModel":

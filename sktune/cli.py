@@ -12,14 +12,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sktune import proxy
 from sktune import report as reports
 from sktune.agent import print_event
-from sktune.errors import BadInputError, InterruptedSearchError, SktuneError
+from sktune.errors import BadInputError, InterruptedSearchError, SktuneError, StudyError
 from sktune.fingerprint import package_version
+from sktune.request import Request
 from sktune.result import SearchResult, result_of
 from sktune.samplers import SAMPLERS
-from sktune.search_loop import Request, run
 from sktune.study import TuningStudy, folder_name, sqlite_url
+from sktune.time_budget import parse_duration, process_began_s
 from sktune.view import LiveView, PlainView, comparison_table, inspection_view, result_table
 
 app = typer.Typer(
@@ -79,7 +81,12 @@ def options(
 @app.command()
 def search(
     model: Model,
-    trials: Annotated[int, typer.Option(help="Total number of trials of the study.")] = 40,
+    trials: Annotated[
+        int | None, typer.Option(help="Total number of trials of the study; 40, or no limit with --time-budget.")
+    ] = None,
+    time_budget: Annotated[
+        str | None, typer.Option(help="Most time for this call, all included: 90s, 3m, 1h, 1h30m.")
+    ] = None,
     study: Annotated[
         str | None, typer.Option(help="Name of the study; made of model, backend and device by default.")
     ] = None,
@@ -88,6 +95,12 @@ def search(
     strategy: Annotated[
         str, typer.Option("--strategy", "--sampler", help=f"{', '.join(SAMPLERS)}, or module:function.")
     ] = "partition",
+    until_settled: Annotated[
+        bool, typer.Option("--until-settled", help="Stop once no plan is expected to save another 0.5% of the step.")
+    ] = False,
+    proxy_layers: Annotated[
+        int | None, typer.Option(help="Search on so many layers of each kind first, then try the best on the whole.")
+    ] = None,
     space: Space = None,
     compile_timeout: Annotated[float, typer.Option(help="Most seconds for one compile.")] = 300.0,
     scale: Scale = None,
@@ -105,8 +118,10 @@ def search(
     """Search for the best plan; run again to continue."""
     request = Request(
         model, trials, study, storage, runs, strategy, space, compile_timeout, scale, weights, dtype, backend,
-        device, batch, context, seed, constants, profile,
+        device, batch, context, seed, constants, profile, parse_duration(time_budget) if time_budget else None,
+        proxy_layers, until_settled=until_settled,
     )  # fmt: skip
+    began_s = process_began_s()
     people = Console(stderr=json)
     if json:
         shown: Callable[[dict[str, Any]], None] = PlainView(lambda line: people.print(escape(line), highlight=False))
@@ -116,12 +131,12 @@ def search(
                 print_event(event)
             shown(event)
 
-        result = run(request, listen)
+        result = proxy.search(request, listen, began_s)
     elif people.is_terminal:
         with LiveView(people) as live:
-            result = run(request, live)
+            result = proxy.search(request, live, began_s)
     else:
-        result = run(request, PlainView(lambda line: print(line, flush=True)))
+        result = proxy.search(request, PlainView(lambda line: print(line, flush=True)), began_s)
     people.print(result_table(result))
     if json:
         print_event({"event": "study_finished", **result.summary()})
@@ -132,13 +147,35 @@ def show(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     runs: Runs = Path("runs"),
     storage: Storage = None,
+    why: Annotated[
+        bool, typer.Option("--why", help="What it has learned, in tables and a page with pictures.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show what a study has found so far."""
     result = _stored(study, runs, storage)
-    Console(stderr=json).print(result_table(result))
+    console = Console(stderr=json)
+    console.print(result_table(result))
+    learned = _explained(study, result, storage, console) if why else {}
     if json:
-        print_event({"event": "study", **result.summary(), "blamed": result.blamed()})
+        print_event({"event": "study", **result.summary(), "blamed": result.blamed(), **learned})
+
+
+def _explained(name: str, result: SearchResult, storage: str | None, console: Console) -> dict[str, Any]:
+    """Show why, write its page, and return it for JSON."""
+    from sktune import why_view  # imports plotly
+    from sktune.why import explain
+
+    study = TuningStudy.open(name, storage or sqlite_url(result.folder.resolve()), create=False)
+    space = study.space()
+    outlook = study.outlook(space, seed=0)
+    why = explain(space, study.trials(), result.baseline_ms or 0.0, outlook)
+    if why is None:
+        raise StudyError(f"study {name!r} has measured nothing yet; run `sktune search` first")
+    console.print(why_view.why_tables(why, result.is_simulated))
+    page = why_view.write_page(why, result.study, result.is_simulated, result.folder)
+    console.print(escape(str(page)), highlight=False)
+    return {"why": why.to_dict(), "page": str(page)}
 
 
 @app.command()

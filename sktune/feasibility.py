@@ -19,11 +19,11 @@ Key = tuple[int, Options]
 """A class of segments and its scope's options."""
 
 PRIOR_LOGIT, PRIOR_LOGIT_SD, TYPE_SD = -3.0, 1.5, 1.0
-OPTION_FAILURES, OPTION_SUCCESSES = 0.3, 6.0
+OPTION_FAILURES, OPTION_SUCCESSES = 0.1, 6.0
 """What an option's value is taken to have done before anything is known of it."""
 NEWTON_STEPS = 10
-BANNED = 0.5
-"""A class that failed with other options is left alone where it is more likely to fail than not."""
+BANNED = 0.2
+"""A class that failed is left alone with other options, too, unless these are most likely what failed."""
 
 
 class Feasibility:

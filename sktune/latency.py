@@ -1,22 +1,29 @@
 """Latency: steps timed in turn, ratios with intervals, and when to stop.
 
-Contenders alternate within one process, so that what slows the machine slows all of them alike. A figure is a
-ratio of medians with a bootstrap interval; absolute milliseconds are for people only.
+Contenders alternate within one process in ABBA blocks of random order, so that what slows the machine slows all of them
+alike. A figure is the centre of the blocks' ratios, with an interval that holds at every look
+(``sktune.sequential``); absolute milliseconds are for people only.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import exp
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from sktune import machine
+from sktune.machine import MachineLoad
 from sktune.outcome import Speedup
+from sktune.sequential import block_log_ratios, confidence_sequence
 
 Samples = npt.NDArray[np.float64]
-"""Seconds, shape (rounds, contenders)."""
+"""Seconds, shape (rounds, contenders); rounds 2k and 2k + 1 are one block."""
 
-BOOTSTRAP_RESAMPLES = 1000
+DRIFT = 0.05
+"""Change of the contenders' common speed within a measurement from which people are told of it; it cancels."""
 
 
 class Device(Protocol):
@@ -52,18 +59,44 @@ class Budget:
     """When to stop measuring.
 
     Attributes:
-        halfwidth: half the width of the 95% interval, relative to the ratio, that is narrow enough.
+        halfwidth: half the width of the interval, relative to the ratio, that is narrow enough.
         seconds: most time to spend.
-        rounds_at_once: rounds between two looks at the interval.
-        least_rounds: rounds before the first look.
+        wait_s: most time to spend beyond that for what was disturbed and is left out.
+        look_s: least time between two looks at the interval; the machine's counters advance by 10 ms.
+        least_rounds: rounds before the first look; with fewer than 32 an interval excludes nothing.
         warm_up_rounds: rounds before anything counts.
     """
 
-    halfwidth: float = 0.01
-    seconds: float = 1.0
-    rounds_at_once: int = 30
-    least_rounds: int = 60
+    halfwidth: float = 0.005
+    seconds: float = 2.0
+    wait_s: float = 2.0
+    look_s: float = 0.15
+    least_rounds: int = 40
     warm_up_rounds: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """All that was timed.
+
+    Attributes:
+        samples: every round, disturbed or not.
+        disturbed: for each round, whether the machine did other things meanwhile.
+        least_rounds: undisturbed rounds from which on only they count.
+        noise: what the machine did, in one line for people; empty where it was quiet.
+    """
+
+    samples: Samples
+    disturbed: npt.NDArray[np.bool_]
+    least_rounds: int
+    noise: str = ""
+
+    @property
+    def counted(self) -> Samples:
+        """The rounds that count: the undisturbed ones where there are enough of them, else all."""
+        quiet = ~self.disturbed
+        # Which rounds are left out depends on the machine's counters alone, and on nobody's time.
+        return self.samples[quiet] if quiet.sum() >= self.least_rounds else self.samples
 
 
 def measure(
@@ -72,53 +105,77 @@ def measure(
     rng: np.random.Generator,
     device: Device,
     enough: Callable[[Speedup], bool] = lambda speedup: False,
-) -> Samples:
-    """Run all contenders in turn, in an order that is reversed from round to round, and return the samples.
+    read_load: Callable[[], MachineLoad | None] = machine.read,
+) -> Measurement:
+    """Run all contenders in turn and return the samples.
 
     The first contender is what the others are compared with. Ends when every interval is narrow, or ``enough`` for
     a reason of the caller's, or when the budget is spent, but not before ``least_rounds``.
     """
-    began = device.now_s()
     for _ in range(budget.warm_up_rounds):
         _round(contenders, range(len(contenders)), device)
     rows: list[list[float]] = []
+    causes: list[str] = []
+    began, disturbed_s = device.now_s(), 0.0
+    before = read_load()
     while True:
-        order = rng.permutation(len(contenders))
-        for number in range(budget.rounds_at_once):
-            # ABBA: each contender follows each other equally often, and a drift cancels.
-            rows.append(_round(contenders, order if number % 2 == 0 else order[::-1], device))
-        samples = np.array(rows)
-        if len(rows) < budget.least_rounds:
+        look_began, rows_before = device.now_s(), len(rows)
+        while device.now_s() - look_began < budget.look_s:
+            order = rng.permutation(len(contenders))
+            rows += [_round(contenders, order, device), _round(contenders, order[::-1], device)]
+        after = read_load()
+        cause = machine.disturbance(before, after)
+        before = after
+        causes += [cause] * (len(rows) - rows_before)
+        now = device.now_s()
+        disturbed_s += now - look_began if cause else 0.0
+        found = _measurement(rows, causes, budget.least_rounds)
+        is_spent = now - began - min(disturbed_s, budget.wait_s) > budget.seconds
+        if len(rows) < budget.least_rounds or (not is_spent and (~found.disturbed).sum() < budget.least_rounds):
             continue
-        if device.now_s() - began > budget.seconds:
-            return samples
-        others = [compare(samples, index, rng) for index in range(1, len(contenders))]
-        if all(_halfwidth(other) <= budget.halfwidth or enough(other) for other in others):
-            return samples
+        if is_spent or _is_settled(found.counted, budget, enough):
+            return found
 
 
-def compare(samples: Samples, candidate: int, rng: np.random.Generator, reference: int = 0) -> Speedup:
-    """Return how many times as fast as ``reference`` the ``candidate`` is.
-
-    Rounds are resampled whole, so that what both have in common cancels (paired bootstrap, percentile interval).
-    """
-    pair = samples[:, [reference, candidate]]
-    rows = rng.integers(0, len(pair), size=(BOOTSTRAP_RESAMPLES, len(pair)))
-    medians = np.median(pair[rows], axis=1)
-    low, high = np.quantile(medians[:, 0] / medians[:, 1], [0.025, 0.975])
-    base, own = np.median(pair, axis=0)
+def compare(samples: Samples, candidate: int, reference: int = 0) -> Speedup:
+    """Return how many times as fast as ``reference`` the ``candidate`` is; ``samples`` holds at least one block."""
+    found = confidence_sequence(block_log_ratios(samples, candidate, reference))
+    base, own = np.median(samples[:, [reference, candidate]], axis=0)
     return Speedup(
         baseline_ms=float(base * 1e3),
         latency_ms=float(own * 1e3),
-        ratio=float(base / own),
-        ci95=(float(low), float(high)),
-        rounds=len(pair),
+        ratio=exp(found.centre),
+        ci95=(exp(found.low), exp(found.high)),
+        rounds=len(samples),
     )
 
 
-def _halfwidth(speedup: Speedup) -> float:
+def halfwidth(speedup: Speedup) -> float:
+    """Return half the width of the interval, relative to the ratio."""
     low, high = speedup.ci95
     return (high - low) / 2 / speedup.ratio
+
+
+def _is_settled(samples: Samples, budget: Budget, enough: Callable[[Speedup], bool]) -> bool:
+    others = (compare(samples, index) for index in range(1, samples.shape[1]))
+    return all(halfwidth(other) <= budget.halfwidth or enough(other) for other in others)
+
+
+def _measurement(rows: Sequence[Sequence[float]], causes: Sequence[str], least_rounds: int) -> Measurement:
+    samples = np.array(rows)
+    disturbed = np.array([bool(cause) for cause in causes])
+    told = []
+    if disturbed.any():
+        names = ", ".join(name for name, _ in Counter(filter(None, causes)).most_common())
+        fate = "left out" if (~disturbed).sum() >= least_rounds else "counted all the same"
+        told.append(f"{disturbed.mean():.0%} of the rounds disturbed by {names}, {fate}")
+    third = len(samples) // 3
+    if third:
+        totals = np.log(samples.sum(axis=1))
+        drift = exp(float(np.median(totals[-third:]) - np.median(totals[:third]))) - 1
+        if abs(drift) > DRIFT:
+            told.append(f"the machine became {abs(drift):.0%} {'slower' if drift > 0 else 'faster'}")
+    return Measurement(samples, disturbed, least_rounds, "; ".join(told))
 
 
 def _round(

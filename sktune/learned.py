@@ -51,7 +51,9 @@ class Learned:
         complete: what each complete plan saved, as a share of the baseline, and its parameters; probes are none.
         seen: every plan that was tried or is running, the baseline too.
         failures: of each trial, in order, whether it failed.
+        reasons: why a trial failed, by its number.
         probes: number of trials that were probes.
+        knows_scope_times: whether any trial told what its scopes took.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -67,6 +69,8 @@ class Learned:
         self.complete: dict[Plan, tuple[float, Point]] = {}
         self.seen: set[Plan] = {Plan()}
         self.failures: list[bool] = []
+        self.reasons: dict[int, str] = {}
+        self._failed: list[tuple[int, list[Key]]] = []
         self.probes = 0
         self.knows_scope_times = False
         self._read: set[int] = set()
@@ -116,6 +120,10 @@ class Learned:
             [sum(table[segment, options.index(own)] for segment, own in set(self.keys(plan))) for plan in plans]
         )
 
+    def failed_in(self, segment: int, options: Options) -> list[int]:
+        """Return the numbers of the failed trials that held such a scope."""
+        return [number for number, keys in self._failed if (segment, options) in keys]
+
     def _plan_of(self, trial: FrozenTrial) -> Plan:
         if probe := trial.user_attrs.get(PROBE):
             return Plan.from_dict(probe)
@@ -136,6 +144,8 @@ class Learned:
             is_known = outcome is not None and outcome.blamed in labels
             self.feasibility.failed(keys, keys[labels.index(outcome.blamed)] if outcome and is_known else None)
             self.failures.append(True)
+            self.reasons[trial.number] = str(outcome.reason) if outcome and outcome.reason else "failed"
+            self._failed.append((trial.number, keys))
             return
         self.failures.append(False)
         self.feasibility.succeeded(keys)

@@ -24,8 +24,8 @@ class Speedup:
 
     Attributes:
         baseline_ms, latency_ms: medians over the same rounds.
-        ratio: how many times as fast as the baseline.
-        ci95: bootstrap 95% interval of ``ratio``.
+        ratio: how many times as fast as the baseline; the centre of the rounds' ratios, not the medians' ratio.
+        ci95: interval of ``ratio`` that holds with 95% at every look; see ``sktune.sequential``.
         rounds: how often each was run.
     """
 
@@ -75,6 +75,9 @@ class Outcome:
         same_as: number of the trial that became the same kernels, whose figures these are.
         added: options that sktune set in every scope to rescue the plan.
         scope_times: what each scope and each gap took, in execution order, where the backend can tell.
+        comparison: ``faster``, ``slower``, ``same`` or ``undecided``, against the baseline and beyond the noise floor.
+        noise_floor: relative effect that the baseline showed against itself.
+        noise: what else the machine did while this was measured; empty where it was quiet.
         peak_memory_bytes: most device memory while the steps ran; None on the CPU.
         log: path of the trial's log, relative to the study's folder.
     """
@@ -92,6 +95,9 @@ class Outcome:
     same_as: int | None = None
     added: Mapping[str, Option] = field(default_factory=dict)
     scope_times: tuple[ScopeTime, ...] = ()
+    comparison: str = ""
+    noise_floor: float = 0.0
+    noise: str = ""
     peak_memory_bytes: int | None = None
     log: str = ""
 

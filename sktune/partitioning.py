@@ -7,12 +7,14 @@ its neighbours, and these ways are combined by eliminating one variable after an
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
 from sktune.segments import SegmentCatalogue
 from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, limit_of
@@ -106,6 +108,8 @@ class _FreeSolver:
         return values
 
 
+FORBIDDEN = -1e9
+"""Stands for ``-inf`` where counts are multiplied with values."""
 OUT_AT_FIRST, NEW_AT_FIRST = 0, 1
 """How a template begins; ``1 + n`` means that its first ``n`` units join the scope before it."""
 
@@ -175,6 +179,7 @@ class _TiedSolver:
 
     def __init__(self, space: SearchSpace, catalogue: SegmentCatalogue) -> None:
         self._space, self._class_of = space, catalogue.class_of
+        self._n_classes = len(catalogue.first)
         self._segments = space.segments
         self._offsets = np.concatenate([[0], np.cumsum([segment.length for segment in self._segments])]).tolist()
         counts = Counter(segment.template for segment in self._segments)
@@ -187,110 +192,72 @@ class _TiedSolver:
                 ),
             )
         self._shapes = self._all_shapes()
+        self._tables = [self._link_tables(shape) for shape in self._shapes]
 
     def solve(self, value: Values, cut: Values) -> Solution:
-        inner = {name: self._inner(template, value, cut) for name, template in self._templates.items()}
+        terms = np.maximum(np.vstack([value, cut, np.full((1, value.shape[1]), FORBIDDEN)]), FORBIDDEN)
+        insides = {name: _Inside(template, self._class_of, terms, cut) for name, template in self._templates.items()}
         best = np.full(value.shape[1], -math.inf)
         chosen = np.zeros(value.shape[1], dtype=int)
-        for number, shape in enumerate(self._shapes):
-            score = _Elimination(self._factors(shape, inner, value, cut)).score
+        eliminations = []
+        for number, (shape, tables) in enumerate(zip(self._shapes, self._tables, strict=True)):
+            factors = [
+                _Factor((f"begin {name}", f"end {name}"), inside.table)
+                for name, inside in insides.items()
+                if name not in shape.whole
+            ]
+            factors += [
+                _Factor(names, (counts @ terms).reshape(*sizes, value.shape[1])) for names, sizes, counts in tables
+            ]
+            eliminations.append(_Elimination(factors))
+            score = eliminations[-1].score
             better = score > best
             best, chosen = np.where(better, score, best), np.where(better, number, chosen)
 
         def decode(problem: int) -> Choices:
-            column = slice(problem, problem + 1)
-            shape = self._shapes[chosen[problem]]
-            own = {name: table[..., column] for name, table in inner.items()}
-            factors = self._factors(shape, own, value[:, column], cut[:, column])
-            return self._decode(shape, _Elimination(factors).assignment(), value[:, column], cut[:, column])
+            number = int(chosen[problem])
+            return self._decode(self._shapes[number], eliminations[number].assignment(problem), insides, problem)
 
         return Solution(best, decode)
 
-    def _value(self, value: Values, first: int, last: int) -> Values:
-        segment = self._class_of[first, last]
-        return value[segment] if segment >= 0 else np.full(value.shape[1], -math.inf)
-
-    def _begin(self, template: _Template, begin: int, problems: int) -> tuple[Values, Values, int]:
-        """Return the values of ending in and out of a scope at the first position that is still open."""
-        length = template.length
-        ends_in = np.full((length + 1, problems), -math.inf)
-        ends_out = np.full((length + 1, problems), -math.inf)
-        if begin == OUT_AT_FIRST:
-            ends_out[1] = 0.0
-            return ends_in, ends_out, 1
-        if begin == NEW_AT_FIRST:
-            ends_out[0] = 0.0
-            return ends_in, ends_out, 0
-        ends_in[begin - 1] = 0.0
-        return ends_in, ends_out, begin - 1
-
-    def _run(self, template: _Template, begin: int, value: Values, cut: Values) -> tuple[Values, Values, int]:
-        """Return the best values of the units before each position, ending in and out of a scope."""
-        offset = template.offset
-        ends_in, ends_out, start = self._begin(template, begin, value.shape[1])
-        for last in range(start, template.length):
-            for first in range(start, last + 1):
-                before = np.maximum(ends_out[first], ends_in[first] + cut[offset + first])
-                np.maximum(
-                    ends_in[last + 1], before + self._value(value, offset + first, offset + last), out=ends_in[last + 1]
-                )
-            if last > 0 or begin != NEW_AT_FIRST:
-                ends_out[last + 1] = np.maximum(ends_out[last], ends_in[last])
-        return ends_in, ends_out, start
-
-    def _inner(self, template: _Template, value: Values, cut: Values) -> Values:
-        """Return the best values between head and tail, shape (begins, ends, problems)."""
-        table = np.full((template.begins, template.ends, value.shape[1]), -math.inf)
-        for begin in range(template.begins):
-            ends_in, ends_out, start = self._run(template, begin, value, cut)
-            for tail in range(start, template.length):
-                table[begin, tail] = np.maximum(ends_out[tail], ends_in[tail] + cut[template.offset + tail])
-            table[begin, template.length] = ends_out[template.length]
-        return table
-
-    def _factors(self, shape: _Shape, inner: Mapping[str, Values], value: Values, cut: Values) -> "list[_Factor]":
-        factors = [
-            _Factor((f"begin {name}", f"end {name}"), self._templates[name].count * table)
-            for name, table in inner.items()
-            if name not in shape.whole
-        ]
+    def _link_tables(self, shape: _Shape) -> list[tuple[tuple[str, ...], tuple[int, ...], Any]]:
+        """Return for each pair of variables how often each class and cut counts, by the variables' values."""
+        cells: dict[tuple[str, ...], dict[tuple[int, int], float]] = {}
+        sizes: dict[tuple[str, ...], tuple[int, ...]] = {}
         for link, count in shape.links:
-            factors.append(_Factor(*self._link_values(link, count, value, cut)))
-        return factors
+            left = self._templates[link.left] if link.left else None
+            right = self._templates[link.right] if link.right else None
+            named = [(f"end {left.name}", left.ends)] if left else []
+            named += [(f"begin {right.name}", right.begins)] if right else []
+            names = tuple(name for name, _ in named)
+            sizes[names] = tuple(size for _, size in named)
+            table = cells.setdefault(names, {})
+            ends = range(left.ends) if left else (None,)
+            begins = range(right.begins) if right else (None,)
+            for cell, (end, begin) in enumerate(product(ends, begins)):
+                has_tail = left is not None and end is not None and end < left.length
+                for column in self._link_terms(link, end if has_tail else None, begin):
+                    table[cell, column] = table.get((cell, column), 0.0) + count
+        return [
+            (names, sizes[names], _sparse(table, math.prod(sizes[names]), self._n_classes + len(self._class_of) + 1))
+            for names, table in cells.items()
+        ]
 
-    def _link_values(self, link: _Link, count: int, value: Values, cut: Values) -> tuple[tuple[str, ...], Values]:
-        left = self._templates[link.left] if link.left else None
-        right = self._templates[link.right] if link.right else None
-        ends = range(left.ends) if left else (None,)
-        begins = range(right.begins) if right else (None,)
-        table = np.empty((len(ends), len(begins), value.shape[1]))
-        for row, end in enumerate(ends):
-            has_tail = left is not None and end is not None and end < left.length
-            for column, begin in enumerate(begins):
-                table[row, column] = self._link_value(link, end if has_tail else None, begin, value, cut)
-        names = [f"end {link.left}"] if left else []
-        if right:
-            names.append(f"begin {link.right}")
-        shaped = table.reshape(*([len(ends)] if left else []), *([len(begins)] if right else []), value.shape[1])
-        return tuple(names), count * shaped
-
-    def _link_value(self, link: _Link, tail: int | None, begin: int | None, value: Values, cut: Values) -> Values:
-        pieces = link.without_tail if tail is None else link.with_tail
-        total = np.zeros(value.shape[1])
+    def _link_terms(self, link: _Link, tail: int | None, begin: int | None) -> Iterator[int]:
+        """Yield the rows of the terms (classes, then cuts by position, then what is forbidden) that a link adds."""
         end = -2  # last position of the scope before
         head = 0 if begin is None else max(0, begin - NEW_AT_FIRST)
-        for first, last in pieces:
+        for first, last in link.without_tail if tail is None else link.with_tail:
             start = link.left_offset + tail if first is None and tail is not None else first
             stop = link.right_offset + head - 1 if last is None else last
             if start is None or stop < start:  # a head of no unit
                 continue
-            total = total + self._value(value, start, stop)
+            yield int(self._class_of[start, stop])  # -1, the last row, is what is forbidden
             if start == end + 1:
-                total = total + cut[start]
+                yield self._n_classes + start
             end = stop
         if begin == NEW_AT_FIRST and end + 1 == link.right_offset:
-            total = total + cut[link.right_offset]
-        return total
+            yield self._n_classes + link.right_offset
 
     def _all_shapes(self) -> list[_Shape]:
         passable = [name for name, template in self._templates.items() if not template.breaks - {0}]
@@ -355,17 +322,15 @@ class _TiedSolver:
             pieces.append((start, border))
         return (*pieces, (border + 1, None))
 
-    def _decode(self, shape: _Shape, chosen: Mapping[str, int], value: Values, cut: Values) -> Choices:
+    def _decode(
+        self, shape: _Shape, chosen: Mapping[str, int], insides: "Mapping[str, _Inside]", problem: int
+    ) -> Choices:
         choices: Choices = {}
-        for index, segment in enumerate(self._segments):
-            template = self._templates[segment.template]
-            if self._offsets[index] != template.offset:
-                continue
-            if template.name in shape.whole:
+        for name, template in self._templates.items():
+            if name in shape.whole:
                 own = [JOIN] * template.length
             else:
-                begin, end = chosen[f"begin {template.name}"], chosen[f"end {template.name}"]
-                own = self._inside(template, begin, end, value, cut)
+                own = insides[name].choices(chosen[f"begin {name}"], chosen[f"end {name}"], problem)
             for position, choice in enumerate(own):
                 unit = self._space.layout.units[template.offset + position]
                 choices[self._space.parameter(unit)] = choice
@@ -373,34 +338,64 @@ class _TiedSolver:
             choices[LAYERS_PER_SCOPE] = shape.limit
         return choices
 
-    def _inside(self, template: _Template, begin: int, end: int, value: Values, cut: Values) -> list[str]:
-        ends_in, ends_out, start = self._run(template, begin, value, cut)
-        offset = template.offset
-        own = [OUT] * template.length
-        own[end:] = [NEW] + [JOIN] * (template.length - end - 1) if end < template.length else []
+
+class _Inside:
+    """The best partition of a template between its head and its tail, for every way to begin.
+
+    Attributes:
+        table: its value over all occurrences, shape (begins, ends, problems).
+    """
+
+    def __init__(self, template: _Template, class_of: npt.NDArray[np.int64], terms: Values, cut: Values) -> None:
+        length, offset, problems = template.length, template.offset, terms.shape[1]
+        self._template = template
+        window = class_of[offset : offset + length, offset : offset + length]
+        self._value = terms[window]  # by first and last unit; -1, the last row, is what is forbidden
+        self._cut = cut[offset : offset + length]
+        shape = (template.begins, length + 1, problems)
+        self._in, self._out, self._before = np.full(shape, -math.inf), np.full(shape, -math.inf), np.empty(shape)
+        self._out[OUT_AT_FIRST, 1] = 0.0
+        self._out[NEW_AT_FIRST, 0] = 0.0
+        for head in range(1, length):
+            self._in[NEW_AT_FIRST + head, head] = 0.0
+        for position in range(length):
+            self._before[:, position] = np.maximum(self._out[:, position], self._in[:, position] + self._cut[position])
+            reached = (self._before[:, : position + 1] + self._value[: position + 1, position]).max(axis=1)
+            np.maximum(self._in[:, position + 1], reached, out=self._in[:, position + 1])
+            out = np.maximum(self._out[:, position], self._in[:, position])
+            if position == 0:
+                out[NEW_AT_FIRST] = -math.inf  # the first unit begins a scope
+            np.maximum(self._out[:, position + 1], out, out=self._out[:, position + 1])
+        self._before[:, length] = self._out[:, length]  # without a tail, the last unit is out
+        self.table: Values = template.count * self._before
+
+    def choices(self, begin: int, end: int, problem: int) -> list[str]:
+        """Return the units' choices that make the best of it."""
+        template = self._template
         head = max(0, begin - NEW_AT_FIRST)
+        start = 1 if begin == OUT_AT_FIRST else head
+        own = [OUT] * template.length
         own[:head] = [JOIN] * head
-        position = end
-        in_scope = end < template.length and bool(ends_in[end] + cut[min(offset + end, len(cut) - 1)] > ends_out[end])
+        own[end:] = [NEW] + [JOIN] * (template.length - end - 1) if end < template.length else []
+        ends_in, ends_out = self._in[begin, :, problem], self._out[begin, :, problem]
+        before = self._before[begin, :, problem]
+        position, in_scope = end, bool(before[end] > ends_out[end])
         while position > start:
-            if not in_scope:
+            if in_scope:
+                reached = before[start:position] + self._value[start:position, position - 1, problem]
+                first = start + int(np.argmax(reached))
+                own[first:position] = [NEW] + [JOIN] * (position - first - 1)
+                position, in_scope = first, bool(before[first] > ends_out[first])
+            else:
                 position -= 1
                 in_scope = bool(ends_in[position] > ends_out[position])
-                continue
-            options = {
-                first: float(
-                    (
-                        np.maximum(ends_out[first], ends_in[first] + cut[offset + first])
-                        + self._value(value, offset + first, offset + position - 1)
-                    )[0]
-                )
-                for first in range(start, position)
-            }
-            first = max(options, key=options.__getitem__)
-            own[first:position] = [NEW] + [JOIN] * (position - first - 1)
-            in_scope = bool(ends_in[first] + cut[offset + first] > ends_out[first])
-            position = first
         return own
+
+
+def _sparse(table: Mapping[tuple[int, int], float], rows: int, columns: int) -> Any:
+    entries = list(table)
+    at = ([cell for cell, _ in entries], [column % columns for _, column in entries])
+    return scipy.sparse.csr_array((list(table.values()), at), shape=(rows, columns))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Reports: ``best_plan.yaml``, ``trials.csv`` and ``report.md``, from a study's record and without a device."""
 
+from math import expm1
 from pathlib import Path
 from typing import Any
 
@@ -7,15 +8,19 @@ import pandas as pd
 
 from sktune.backends.options import SUPERKERNEL_BACKENDS, step_options
 from sktune.errors import StudyError
+from sktune.final import floor_looks
+from sktune.noise_floor import drift
 from sktune.outcome import Speedup
 from sktune.plan import Plan
 from sktune.plan_file import write_plan
 from sktune.result import BEST_PLAN, SearchResult
 from sktune.study import TrialRecord
 from sktune.supervisor import FinalRow
+from sktune.verdict import AGAIN
 
 REFERENCES = {
     "baseline": "baseline (no scope, kernel by kernel)",
+    AGAIN: "the baseline, compiled again",
     "uncompiled": "the model uncompiled",
     "torch.compile(mode='max-autotune')": 'torch.compile(mode="max-autotune") of the whole step',
 }
@@ -62,13 +67,28 @@ def evidence(result: SearchResult) -> dict[str, Any]:
         "speedup": round(winner.speedup.ratio, 4),
         "ci95": None if result.is_simulated else [round(bound, 4) for bound in winner.speedup.ci95],
         "rounds": winner.speedup.rounds,
+        "processes": len(winner.speedups),
+        **(
+            {}
+            if result.is_simulated or not result.comparison
+            else {"noise_floor": round(result.comparison.noise_floor, 5)}
+        ),
         **({"simulated": True} if result.is_simulated else {}),
         "bit_identical": True if result.is_verified else None,
         "verified": VERIFIED if result.is_verified else "not done: the figures are simulated",
-        "code_digest": next(row.code_digest for row in result.final if row.name == str(winner.number)),
+        **({} if result.is_compared else {"final_comparison": "not made: the time budget ended before"}),
+        "code_digest": _code_digest(result, winner.number),
         "tied_trials": [tie.number for tie in result.verdict.ties] if result.verdict else [],
         "fingerprint": dict(result.facts.get("fingerprint", {})),
     }
+
+
+def _code_digest(result: SearchResult, number: int) -> str:
+    """Return the code's identity in the final comparison, or in the trial where there was none."""
+    final = [row.code_digest for row in result.final if row.name == str(number)]
+    return (
+        final + [record.outcome.code_digest for record in result.trials if record.number == number and record.outcome]
+    )[0]
 
 
 def trials_csv(result: SearchResult) -> str:
@@ -95,6 +115,8 @@ def _row(record: TrialRecord, is_simulated: bool) -> dict[str, Any]:
         "ci95_high": high,
         "simulated": is_simulated,
         "scopes": len(record.plan.scopes),
+        "comparison": outcome.comparison,
+        "noise": outcome.noise,
         "detail": outcome.detail,
         "blamed": outcome.blamed,
         **{
@@ -116,14 +138,37 @@ def verdict_line(result: SearchResult) -> str:
     if result.verdict is None:
         return "The search has not come to its final comparison; run the same command again."
     if winner is None:
-        return "No scope: no plan beats the baseline with confidence. Keep the model as it is."
+        return f"No scope: no plan beats the baseline with confidence. Keep the model as it is.{_unfinished(result)}"
     if result.is_simulated:
         ratio = f"{winner.speedup.ratio:.3f} times as fast as the baseline"
-        return f"Trial {winner.number} is {ratio}, simulated; verification was not done."
+        return f"Trial {winner.number} is {ratio}, simulated; verification was not done.{_doubt(result)}"
     low, high = winner.speedup.ci95
     return (
         f"Trial {winner.number} is {winner.speedup.ratio:.3f} times as fast as the baseline "
-        f"(95% interval {low:.3f} to {high:.3f}), and every bit is the same."
+        f"(95% interval {low:.3f} to {high:.3f}), and every bit is the same.{_doubt(result)}"
+    )
+
+
+def _unfinished(result: SearchResult) -> str:
+    return "" if result.is_compared else " The time budget ended before more was known; run the same command again."
+
+
+def _doubt(result: SearchResult) -> str:
+    if result.is_compared:
+        return ""
+    return " There was no time for a final comparison: this is the trial's own figure, and the best of many flatters."
+
+
+def proxy_line(result: SearchResult) -> str:
+    """Return in one line how well fewer layers ranked the plans that were carried over."""
+    proxy = result.proxy
+    assert proxy is not None
+    passed = len(result.proxy_ranking())
+    ranked = result.proxy_rank_correlation
+    told = "too few to rank" if ranked is None else f"Spearman's rank correlation of their speedups {ranked:.2f}"
+    return (
+        f"Found with {proxy.layers} layers of each kind in {proxy.trials} trials (study {_cell(proxy.study)}). Of "
+        f"{len(proxy.carried)} plans carried over, {passed} passed on the whole model: {told}."
     )
 
 
@@ -138,12 +183,15 @@ def report_markdown(result: SearchResult) -> str:
         f"{summary['trials']} trials: {summary['complete']} complete; pruned: {pruned}.\n",
         f"Space: {result.facts.get('space_size', '?')} plans. {_time_spent(result)}\n",
     ]
+    if result.proxy:
+        parts.append(f"{proxy_line(result)}\n")
     if result.final:
         parts += [
             "## Final comparison\n",
             SIMULATED if result.is_simulated else _FINAL_NOTE,
             _final_table(result),
             _ties(result),
+            _doubts(result),
         ]
     if result.winner:
         plan = result.winner.plan
@@ -158,8 +206,9 @@ SIMULATED = (
     "rely on any.\n"
 )
 _FINAL_NOTE = (
-    "The best trials were measured again in turn, and the fastest of them once more, with the references, and verified "
-    "again: these figures are the ones to quote. A trial's own figure flatters the best of many.\n"
+    "The best trials were measured again in turn, and the fastest of them once more in fresh processes, verified again "
+    "in each: these figures are the ones to quote. A trial's own figure flatters the best of many. Intervals have the "
+    "process as the unit; those of the last two rows are of one process.\n"
 )
 
 
@@ -204,8 +253,9 @@ def _final_row(result: SearchResult, row: FinalRow) -> tuple[str, str, str, str,
     bits = "differ" if row.speedup and row.bit_identical is False else row.verdict
     if row.speedup is None:
         return name, "-", "-", "-", bits
-    interval = "-" if row.name == "baseline" else _interval(row.speedup, result.is_simulated)
-    return name, f"{row.speedup.latency_ms:.3f}", f"{row.speedup.ratio:.3f}", interval, bits
+    speedup = result.winner.speedup if result.winner and row.name == str(result.winner.number) else row.speedup
+    interval = "-" if row.name == "baseline" else _interval(speedup, result.is_simulated)
+    return name, f"{speedup.latency_ms:.3f}", f"{speedup.ratio:.3f}", interval, bits
 
 
 def _final_table(result: SearchResult) -> str:
@@ -221,6 +271,25 @@ def _ties(result: SearchResult) -> str:
         return ""
     ties = ", ".join(_tie(tie.number, tie.speedup, tie.plan) for tie in result.verdict.ties)
     return f"Cannot be told apart from the winner, and are not simpler: {ties}.\n"
+
+
+def _doubts(result: SearchResult) -> str:
+    """Return how the figures were freed of luck, and what disturbed them."""
+    comparison = result.comparison
+    if comparison is None or result.is_simulated:
+        return ""
+    looks = floor_looks(result.facts)
+    told = [f"Noise floor: the baseline seemed up to {comparison.noise_floor:.2%} from itself; no less is claimed."]
+    if len(looks) > 1:
+        told.append(f"From the first look at it to the last the baseline's latency changed by {drift(looks):+.1%}.")
+    if result.verdict and result.verdict.optimism > 0:
+        lost = -expm1(-result.verdict.optimism)
+        told.append(f"The winner's figures are lowered by {lost:.2%}, for having been picked as the best.")
+    disturbed = [record for record in result.trials if record.outcome and record.outcome.noise]
+    if disturbed:
+        told.append(f"The machine was not quiet in {len(disturbed)} of {len(result.trials)} trials (see trials.csv).")
+    told += [f"Process {number}: {_cell(noise)}." for number, noise in enumerate(comparison.noise, 1) if noise]
+    return " ".join(told) + "\n"
 
 
 def _tie(number: int, speedup: Speedup, plan: Plan) -> str:

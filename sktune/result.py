@@ -1,18 +1,50 @@
 """Results: what a study has found, read from its record alone."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from sktune.final import FinalComparison, floor_of
 from sktune.outcome import Reason
-from sktune.plan import Plan
-from sktune.study import TrialRecord, TuningStudy
+from sktune.plan import Option, Plan
+from sktune.study import TrialRecord, TuningStudy, incumbent_first
 from sktune.supervisor import FinalRow
 from sktune.verdict import FinalPlan, Verdict, decide
 
 BEST_PLAN = "best_plan.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedPlan:
+    """A plan that was found on fewer layers: its trial there, its speedup there, and its parameters."""
+
+    trial: int
+    speedup: float
+    values: Mapping[str, Option]
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyFindings:
+    """What a search on ``layers`` layers of each kind has found in so many ``trials``: the plans to carry over."""
+
+    study: str
+    layers: int
+    trials: int
+    carried: tuple[CarriedPlan, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {**asdict(self), "carried": [asdict(plan) for plan in self.carried]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ProxyFindings":
+        """Inverse of ``to_dict``."""
+        return cls(**{**data, "carried": tuple(CarriedPlan(**plan) for plan in data["carried"])})
 
 
 @dataclass(frozen=True)
@@ -24,7 +56,7 @@ class SearchResult:
         folder: where its files lie.
         trials: all trials that have ended, by number.
         verdict: what is recommended; None before the final comparison.
-        final: rows of the final comparison, the baseline first.
+        comparison: the final comparison; None before it, and where the time did not suffice for one.
         facts: what else the study knows: description, fingerprint, seconds.
     """
 
@@ -32,8 +64,13 @@ class SearchResult:
     folder: Path
     trials: Sequence[TrialRecord]
     verdict: Verdict | None
-    final: Sequence[FinalRow]
+    comparison: FinalComparison | None
     facts: Mapping[str, Any]
+
+    @property
+    def final(self) -> Sequence[FinalRow]:
+        """Rows of the final comparison, the baseline first."""
+        return self.comparison.rows if self.comparison else ()
 
     @property
     def winner(self) -> FinalPlan | None:
@@ -61,7 +98,39 @@ class SearchResult:
     @property
     def is_verified(self) -> bool:
         """Whether bits were compared."""
-        return not self.final or self.final[0].bit_identical is not None
+        return not self.is_simulated
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the verdict is that of a final comparison, and not of trials alone."""
+        return bool(self.verdict and self.final)
+
+    @property
+    def proxy(self) -> ProxyFindings | None:
+        """Where the plans were found on fewer layers: what was found there."""
+        stored = self.facts.get("proxy")
+        return ProxyFindings.from_dict(stored) if stored else None
+
+    def proxy_ranking(self) -> list[tuple[float, float]]:
+        """Return speedups on fewer layers and on the whole model of each carried plan that passed there."""
+        pairs = []
+        for plan in self.proxy.carried if self.proxy else ():
+            for record in self.trials:
+                is_plan = plan.values.items() <= record.values.items() and not record.is_probe
+                if is_plan and record.outcome and record.outcome.is_complete and record.outcome.speedup:
+                    pairs.append((plan.speedup, record.outcome.speedup.ratio))
+                    break
+        return pairs
+
+    @property
+    def proxy_rank_correlation(self) -> float | None:
+        """Spearman's rank correlation of ``proxy_ranking``; None for fewer than three plans, or all alike."""
+        pairs = self.proxy_ranking()
+        if len(pairs) < 3:
+            return None
+        ranks = pd.DataFrame(pairs).rank()
+        found = float(ranks[0].corr(ranks[1]))
+        return None if math.isnan(found) else found
 
     def pruned(self) -> dict[str, int]:
         """Return how many trials were pruned, by reason."""
@@ -89,6 +158,8 @@ class SearchResult:
             "bit_identical": True if self.verdict and self.is_verified else None,
             **({"simulated": True} if self.is_simulated else {}),
             **({} if self.verdict else {"finished": False}),
+            **({"compared": False} if self.verdict and not self.is_compared else {}),
+            **({"proxy_rank_correlation": self.proxy_rank_correlation} if self.proxy else {}),
             "plan": str(self.folder / BEST_PLAN) if winner else None,
         }
 
@@ -98,19 +169,35 @@ def result_of(study: TuningStudy, folder: Path) -> SearchResult:
     facts = study.facts
     trials = [record for record in study.records() if record.outcome]
     stored = facts.get("final")
-    rows = [FinalRow.from_dict(row) for row in stored["rows"]] if stored else []
-    verdict = _verdict(rows, stored["samples_us"], trials) if stored else None
-    return SearchResult(study.name, folder, trials, verdict, rows, facts)
+    comparison = FinalComparison.from_dict(stored) if stored else None
+    verdict = _verdict(comparison, trials) if comparison else None
+    if facts.get("uncompared"):
+        own = _verdict_of_trials(trials, floor_of(facts))
+        if not (verdict and own and verdict.winner and own.winner and verdict.winner.number == own.winner.number):
+            return SearchResult(study.name, folder, trials, own, None, facts)
+    return SearchResult(study.name, folder, trials, verdict, comparison, facts)
 
 
-def _verdict(
-    rows: Sequence[FinalRow], samples_us: Mapping[str, Sequence[float]], trials: Sequence[TrialRecord]
-) -> Verdict:
+def _verdict_of_trials(trials: Sequence[TrialRecord], noise_floor: float) -> Verdict | None:
+    """Return the best verified trial by its own figure, where no time was left to compare it again."""
+    if not trials:
+        return None
+    best = incumbent_first(trials)[:1]
+    return decide(
+        [
+            FinalPlan(record.number, record.judged_plan, (record.outcome.speedup,), record.outcome.speedup)
+            for record in best
+            if record.outcome and record.outcome.speedup
+        ],
+        noise_floor,
+    )
+
+
+def _verdict(comparison: FinalComparison, trials: Sequence[TrialRecord]) -> Verdict:
     plans = {str(record.number): record.judged_plan for record in trials}
     finalists = [
-        FinalPlan(int(row.name), plans[row.name], row.speedup)
-        for row in rows
+        FinalPlan(int(row.name), plans[row.name], comparison.speedups[row.name], row.speedup)
+        for row in comparison.rows
         if row.name in plans and row.speedup and row.bit_identical is not False
     ]
-    samples = {int(name): values for name, values in samples_us.items() if name in plans}
-    return decide(finalists, samples, seed=0)
+    return decide(finalists, comparison.noise_floor)

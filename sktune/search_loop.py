@@ -1,13 +1,15 @@
 """The search: asks for plans, has them judged, stores what comes back, and compares the best at the end."""
 
 import logging
+import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from types import FrameType
 from typing import Any
 
@@ -15,98 +17,38 @@ from sktune import profile_prior, report
 from sktune.backends import BACKENDS, DEVICES, FRESH_PROCESS
 from sktune.backends.options import SUPERKERNEL_BACKENDS, all_choices, check_searched, option_rules
 from sktune.errors import BackendError, BadInputError, InterruptedSearchError, SpaceError, nearest
+from sktune.final import FinalComparison, floor_looks, floor_of
 from sktune.fingerprint import fingerprint
 from sktune.layout import Layout
+from sktune.noise_floor import Bar, drift
 from sktune.outcome import Outcome, Reason
 from sktune.plan import Option, Plan
 from sktune.presets import Preset, load_space
-from sktune.result import SearchResult, result_of
+from sktune.request import Request
+from sktune.result import ProxyFindings, SearchResult, result_of
 from sktune.samplers import BEGINS_ALONE, sampler_factory
 from sktune.space import SearchSpace, SpaceSpec, StartingPoint, bind
 from sktune.study import TuningStudy, folder_name, incumbent_first, locked, sqlite_url
-from sktune.supervisor import FinalRow, Supervisor
-from sktune.targets import TargetSpec, describe
+from sktune.supervisor import FinalRow, Opened, Supervisor
+from sktune.targets import TargetSpec
+from sktune.time_budget import OutOfTimeError, Pace, TimeBudget
 from sktune.verdict import MOST_FINALISTS, MOST_QUALIFIERS
 
 logger = logging.getLogger(__name__)
 
+PROCESSES = {"inductor": 4, "npu": 3}
+"""Fresh processes of the final comparison. On an NPU each has to compile everything; a simulation needs one."""
+TRIALS_PER_FLOOR_LOOK = 10
+"""A look takes about two seconds."""
+
+PACE_TRIALS = 8
+"""The pace is that of the last trials: later ones find more of what they compile in the cache."""
+
+SETTLED_GAIN = 0.005
+"""Share of the baseline's latency: a search that is expected to find less than this beyond its incumbent is settled."""
+
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a search is asked for.
-
-    Attributes:
-        model: a preset, a folder with a ``config.json``, or ``file.py:function``.
-        trials: total of the study, not of this call.
-        study: name of the study; None for one made of model, backend and device.
-        storage: URL of an Optuna storage; None for sqlite in the study's folder.
-        runs: folder that holds the studies' folders.
-        strategy: one of ``sktune.samplers.SAMPLERS``, or ``module:function``.
-        space: a YAML file with a search space; None for the preset's.
-        compile_timeout_s: most time for one compile.
-        backend: ``inductor``, ``npu`` or ``sim``; None: ``npu`` on the device npu, else ``inductor``.
-        scale, weights, dtype, device, batch, context: see ``sktune.targets.TargetSpec``.
-        seed: of weights, inputs and proposals.
-        constants: of the simulated device; ``sim`` only.
-        profile: of the baseline; it orders the starting points, and ``sim`` takes its kernels' times.
-    """
-
-    model: str
-    trials: int = 40
-    study: str | None = None
-    storage: str | None = None
-    runs: Path = Path("runs")
-    strategy: str = "partition"
-    space: Path | None = None
-    compile_timeout_s: float = 300.0
-    scale: str | None = None
-    weights: Path | None = None
-    dtype: str | None = None
-    backend: str | None = None
-    device: str | None = None
-    batch: int | None = None
-    context: int | None = None
-    seed: int = 0
-    constants: Path | None = None
-    profile: Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.trials < 1:
-            raise BadInputError(f"--trials is the total number of trials, at least 1; got {self.trials}")
-        if self.compile_timeout_s <= 0:
-            raise BadInputError(f"--compile-timeout is a number of seconds above 0; got {self.compile_timeout_s:g}")
-        if self.device not in (None, "cpu", "cuda", "npu"):
-            raise BadInputError(f"--device is cpu, cuda or npu; got {self.device!r}")
-        if self.backend not in (None, *BACKENDS):
-            raise BadInputError(f"--backend is {', '.join(BACKENDS)}; got {self.backend!r}")
-        if self.dtype not in (None, "bfloat16", "float16", "float32"):
-            raise BadInputError(f"--dtype is bfloat16, float16 or float32; got {self.dtype!r}")
-        if self.constants and self.backend != "sim":
-            raise BadInputError("--constants are those of the simulated device; add --backend sim")
-        for path in (self.constants, self.profile):
-            if path and not path.exists():
-                raise BadInputError(f"there is no file {path}")
-        for name, value in (("batch", self.batch), ("context", self.context)):
-            if value is not None and value < 1:
-                raise BadInputError(f"--{name} is at least 1; got {value}")
-
-    def target(self) -> tuple[TargetSpec, Preset | None]:
-        """Return what ``model`` names."""
-        backend = self.backend or ("npu" if self.device == "npu" else "inductor")
-        device = self.device or DEVICES[backend][0]
-        if backend == "sim" and self.scale not in (None, "tiny"):
-            device = "meta"  # shapes only
-        if device not in DEVICES[backend]:
-            possible = " or ".join(name for name in DEVICES[backend] if name != "meta")
-            raise BadInputError(f"--backend {backend} runs on {possible}, not on {device}")
-        return describe(
-            self.model, scale=self.scale, weights=self.weights, seed=self.seed, dtype=self.dtype, backend=backend,
-            device=device, batch=self.batch, context=self.context, constants=self.constants,
-            profile=self.profile if backend == "sim" else None,
-        )  # fmt: skip
 
 
 @dataclass
@@ -116,16 +58,24 @@ class _Stop:
     requested: bool = False
 
 
-def run(request: Request, listener: Listener = lambda event: None) -> SearchResult:
-    """Search until the study holds ``request.trials`` trials, and return what it recommends.
+def run(
+    request: Request,
+    listener: Listener = lambda event: None,
+    began_s: float | None = None,
+    proxy: ProxyFindings | None = None,
+) -> SearchResult:
+    """Search until the study holds ``request.trials`` trials or the time is spent, and return what it recommends.
 
     Args:
         request: what to search.
         listener: called with each event, a dictionary with the key ``event`` (see docs/events.md).
+        began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
+        proxy: of a search on fewer layers, whose plans are tried, and no other; None to search.
 
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C; what was found is stored.
     """
+    budget = TimeBudget(request.time_budget_s or math.inf, time.monotonic() if began_s is None else began_s)
     spec, preset = request.target()
     wanted = space_spec(request, preset)
     check_space_options(wanted)
@@ -141,8 +91,8 @@ def run(request: Request, listener: Listener = lambda event: None) -> SearchResu
             supervisor.start()  # its imports take as long as making a database
         study = TuningStudy.open(name, request.storage or sqlite_url(folder.resolve()), create=True)
         study.check_fingerprint(made_with)
-        search = _Search(request, spec, wanted, study, folder, made_with, listener)
-        is_complete = study.finished() >= request.trials or study.facts.get("exhausted", False)
+        search = _Search(request, spec, wanted, study, folder, made_with, listener, budget, proxy)
+        is_complete = search.has_ended() or study.facts.get("exhausted", False)
         if not is_complete or study.facts.get("final_trials") != study.finished():
             with _stoppable() as stop:
                 search.run(supervisor, sampler, stop)
@@ -164,15 +114,39 @@ class _Search:
         folder: Path,
         made_with: Mapping[str, str],
         listener: Listener,
+        budget: TimeBudget,
+        proxy: ProxyFindings | None,
     ) -> None:
         self._request, self._spec, self._space_spec = request, spec, space_spec
         self._study, self._folder, self._made_with, self._emit = study, folder, made_with, listener
+        self._budget, self._proxy = budget, proxy
+
+    def has_ended(self) -> bool:
+        """Whether no trial is missing."""
+        if self._proxy is None:
+            return self._study.finished() >= self._request.most_trials
+        return bool(self._study.facts.get("proxy") == self._proxy.to_dict())
 
     def run(self, supervisor: Supervisor, sampler: Any, stop: _Stop) -> None:
-        """Run the trials that are missing, then the final comparison."""
-        self._emit({"event": "search_started", "study": self._study.name, "trials": self._request.trials,
-                    "done": self._study.finished(), "folder": str(self._folder)})  # fmt: skip
+        """Run the trials that are missing, then the final comparison, as far as the time budget lasts."""
         began = time.perf_counter()
+        supervisor.deadline_s = self._budget.deadline_s
+        try:
+            self._search(supervisor, sampler, stop)
+        except OutOfTimeError as spent:
+            if not self._study.finished():
+                raise BadInputError(
+                    f"--time-budget: {self._budget.seconds:g} s ended before a plan was tried; give more time"
+                ) from spent
+            self._study.remember(uncompared=True)
+        self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
+
+    def _search(self, supervisor: Supervisor, sampler: Any, stop: _Stop) -> None:
+        done = self._study.finished()
+        most = done + len(self._proxy.carried) if self._proxy else self._request.most_trials
+        self._emit({"event": "search_started", "study": self._study.name, "trials": None if math.isinf(most) else most,
+                    "time_budget_s": self._request.time_budget_s, "done": done,
+                    "folder": str(self._folder)})  # fmt: skip
         opened = supervisor.open()
         space = bind_space(self._space_spec, self._layout(opened.layout), self._spec)
         # Only now: a space that does not fit the model must leave a study that the mended one can use.
@@ -181,17 +155,55 @@ class _Search:
         )
         self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
                     "seconds": dict(opened.seconds)})  # fmt: skip
-        self._queue(space)
-        while (finished := self._study.finished()) < self._request.trials:
+        most = self._queue(space)
+        while (finished := self._study.finished()) < most:
             self._stop_if_asked(stop)
+            if not self._budget.allows_trial(self._pace(opened), self._has_plan()):
+                self._emit({"event": "time_budget_spent", "trials": finished})
+                break
             if finished >= space.size - 1 and self._is_exhausted(space):
                 self._study.remember(exhausted=True)
                 break
-            self._trial(supervisor, space, sampler)
-        self._final(supervisor, stop)
-        self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
+            if self._request.until_settled and self._is_settled(space, finished):
+                break
+            if self._floor_is_due(finished):
+                self._look_at_floor(supervisor, finished)
+            if not self._trial(supervisor, space, sampler, opened):
+                break
+        if self._proxy and self._study.finished() >= most:
+            self._study.remember(proxy=self._proxy.to_dict())
+        self._stop_if_asked(stop)
+        supervisor.deadline_s = self._budget.deadline_s
+        self._final(supervisor, self._budget.finalists(self._pace(opened)), stop)
 
-    def _trial(self, supervisor: Supervisor, space: SearchSpace, sampler: Any) -> None:
+    def _is_settled(self, space: SearchSpace, finished: int) -> bool:
+        """Whether no plan is expected to save more than can be told from the incumbent."""
+        if finished <= len(space.starting_points):
+            return False
+        left = self._study.outlook(space, self._request.seed).expected_gain_left
+        self._study.remember(expected_gain_left=left)
+        threshold = max(SETTLED_GAIN, self._bar().noise_floor)
+        if left < threshold:
+            self._emit({"event": "settled", "trials": finished, "expected_gain_left": left, "threshold": threshold})
+        return left < threshold
+
+    def _pace(self, opened: Opened) -> Pace:
+        """Return how long things take, by what this study has recorded."""
+        seconds = [record.outcome.seconds for record in self._study.records() if record.outcome]
+        recent = [own for own in seconds if own][-PACE_TRIALS:] or [{"compile": opened.seconds["baseline"]}]
+        opening_s = sum(opened.seconds.values())
+        trial_s = median(sum(own.values()) for own in recent)
+        if self._spec.backend in FRESH_PROCESS:
+            trial_s, finalist_s = trial_s + opening_s, trial_s
+        else:
+            finalist_s = median(sum(own.values()) - own.get("compile", 0.0) for own in recent)
+        return Pace(opening_s, trial_s, max(finalist_s, 0.01), MOST_FINALISTS, PROCESSES.get(self._spec.backend, 1))
+
+    def _has_plan(self) -> bool:
+        return bool(incumbent_first(self._study.records()))
+
+    def _trial(self, supervisor: Supervisor, space: SearchSpace, sampler: Any, opened: Opened) -> bool:
+        """Run one trial; returns whether it came to an end before its time did."""
         proposal = self._study.ask(space, sampler, self._request.strategy, self._request.seed)
         number = proposal.number
         self._emit({"event": "trial_started", "trial": number, "origin": proposal.origin,
@@ -201,12 +213,49 @@ class _Search:
             outcome = Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
         outcome = outcome or self._blocked(proposal.plan)
         if outcome is None:
-            outcome = self._judged(supervisor, proposal.plan, number)
+            supervisor.deadline_s = self._budget.trial_deadline_s(self._pace(opened), self._has_plan())
+            try:
+                outcome = self._judged(supervisor, proposal.plan, number)
+            except OutOfTimeError:
+                self._study.postpone(proposal)
+                self._emit({"event": "time_budget_spent", "trials": self._study.finished(), "unfinished": number})
+                return False
         self._study.tell(proposal, outcome, self._value(outcome))
         is_simulated = self._spec.backend == "sim"
+        left = self._request.most_trials - self._study.finished()
         self._emit({"event": "trial_finished", "trial": number, "origin": proposal.origin,
                     "scopes": len(proposal.plan.scopes), "known": proposal.known is not None,
-                    "simulated": is_simulated, **_told(outcome, is_simulated)})  # fmt: skip
+                    "simulated": is_simulated, **_told(outcome, is_simulated),
+                    "expected_left_s": self._budget.expected_left_s(left, self._pace(opened))})  # fmt: skip
+        return True
+
+    def _floor_is_due(self, finished: int) -> bool:
+        looks = floor_looks(self._study.facts)
+        return not looks or finished >= looks[-1].before_trial + TRIALS_PER_FLOOR_LOOK
+
+    def _look_at_floor(self, supervisor: Supervisor, finished: int) -> None:
+        """Compare the baseline with itself, and remember what that shows."""
+        if self._spec.backend == "sim":
+            return
+        try:
+            look = supervisor.floor_look(finished)
+        except (BackendError, OutOfTimeError) as failure:
+            logger.warning("the noise floor could not be measured: %s", failure)
+            return
+        if look is None:
+            return
+        looks = [*floor_looks(self._study.facts), look]
+        self._study.remember(floor_looks=[one.to_dict() for one in looks])
+        self._emit({"event": "noise_floor", "before_trial": finished, "ratio": look.speedup.ratio,
+                    "ci95": list(look.speedup.ci95), "noise_floor": floor_of(self._study.facts),
+                    "drift": drift(looks), "noise": look.noise})  # fmt: skip
+
+    def _bar(self) -> Bar:
+        """Return what a plan has to beat now."""
+        complete = incumbent_first(self._study.records())  # no probe among them: it can never win
+        bounds = [record.outcome.speedup.ci95[0] for record in complete if record.outcome and record.outcome.speedup]
+        floor = 0.0 if self._spec.backend == "sim" else floor_of(self._study.facts)
+        return Bar(floor, max(bounds, default=1.0))
 
     def _judged(self, supervisor: Supervisor, plan: Plan, number: int) -> Outcome:
         records = [record for record in self._study.records() if record.outcome and record.outcome.fusion_digest]
@@ -216,10 +265,10 @@ class _Search:
         def report_stage(stage: str) -> None:
             self._emit({"event": "trial_stage", "trial": number, "stage": stage})
 
-        log = f"trial-{number:04d}.log"
-        outcome = supervisor.judge(plan, log, report_stage, known)
+        log, bar = f"trial-{number:04d}.log", self._bar()
+        outcome = supervisor.judge(plan, log, report_stage, known, bar)
         if self._hangs(outcome) and not any("feed-sync-all" in dict(scope.options) for scope in plan.scopes):
-            rescued = supervisor.judge(plan.with_option("feed-sync-all", 1), log, report_stage)
+            rescued = supervisor.judge(plan.with_option("feed-sync-all", 1), log, report_stage, bar=bar)
             if self._hangs(rescued):
                 detail = f"{outcome.detail}; it hangs with feed-sync-all=1, too"
                 return replace(outcome, detail=detail, added={"feed-sync-all": 1})
@@ -257,10 +306,13 @@ class _Search:
             self._study.remember(baseline_ms=reference)
         return reference / outcome.speedup.ratio
 
-    def _final(self, supervisor: Supervisor, stop: _Stop) -> None:
-        self._stop_if_asked(stop)
+    def _final(self, supervisor: Supervisor, finalists: int, stop: _Stop) -> None:
+        """Compare the best plans with the baseline; ``finalists`` is how many there is time for."""
+        if not finalists or not (self._study.finished() or self._proxy):
+            raise OutOfTimeError
+        is_short = finalists < MOST_FINALISTS
         # Graphs on an NPU keep their memory: as few as possible in one process.
-        most = MOST_FINALISTS if self._spec.backend in FRESH_PROCESS else MOST_QUALIFIERS
+        most = finalists if is_short or self._spec.backend in FRESH_PROCESS else MOST_QUALIFIERS
         qualifiers = incumbent_first(self._study.records())[:most]
         numbers = [record.number for record in qualifiers]
         self._emit({"event": "final_started", "simulated": self._spec.backend == "sim", "qualifiers": numbers})
@@ -270,17 +322,51 @@ class _Search:
         def report_stage(stage: str) -> None:
             self._emit({"event": "final_stage", "stage": stage})
 
-        try:
-            rows, samples = supervisor.final(plans, report_stage)
-        except BackendError as failure:
-            # Compiling the whole step is the user's alternative, not ours: its failure must not cost them the answer.
-            logger.warning("%s; comparing again without torch.compile of the whole step", failure)
-            rows, samples = supervisor.final(plans, report_stage, references=False)
+        if len(plans) > MOST_FINALISTS:
+            entered = supervisor.qualify(plans, report_stage)
+            plans = [(name, plan) for name, plan in plans if name in entered]
+        final = self._compared(supervisor, plans, report_stage, stop, references=not is_short)
         self._study.remember(
-            final=_final_facts(rows, samples),
+            final=final.to_dict(),
+            uncompared=False,
             final_seconds=time.perf_counter() - began,
             final_trials=self._study.finished(),
         )
+
+    def _compared(
+        self,
+        supervisor: Supervisor,
+        plans: Sequence[tuple[str, Plan]],
+        report_stage: Callable[[str], None],
+        stop: _Stop,
+        *,
+        references: bool,
+    ) -> FinalComparison:
+        """Compare the finalists in one fresh process after the other, as many as there is time for."""
+        processes: list[tuple[list[FinalRow], str]] = []
+        longest_s = 0.0
+        for number in range(1, PROCESSES.get(self._spec.backend, 1) + 1):
+            self._stop_if_asked(stop)
+            if processes and self._budget.remaining_s < longest_s:
+                break
+            began = time.perf_counter()
+            # What sktune does not tune is shown for comparison, and needs no interval over processes.
+            shows_references = references and number == 1
+            try:
+                found = supervisor.final(plans, report_stage, number=number, references=shows_references)
+            except OutOfTimeError:
+                if not processes:
+                    raise
+                break
+            except BackendError as failure:
+                if not shows_references:
+                    raise
+                # Compiling the whole step is the user's alternative, not ours: its failure must not cost the answer.
+                logger.warning("%s; comparing again without torch.compile of the whole step", failure)
+                found = supervisor.final(plans, report_stage, number=number, references=False)
+            processes.append(found)
+            longest_s = max(longest_s, time.perf_counter() - began)
+        return FinalComparison.of(processes, floor_looks(self._study.facts))
 
     def _layout(self, traced: Layout) -> Layout:
         """Return the study's layout: with the shares of the first trace, which a resumed search must see again."""
@@ -296,15 +382,23 @@ class _Search:
             )
         return layout
 
-    def _queue(self, space: SearchSpace) -> None:
-        """Queue the starting points whose plans are new, for strategies that take them."""
-        if self._request.strategy in BEGINS_ALONE:
-            return
-        points: Sequence[StartingPoint] = space.starting_points
-        if self._request.profile:
-            points = profile_prior.ordered(points, self._request.profile)
-        known = {record.plan for record in self._study.records()}
-        self._study.queue([point for point in points if space.plan(point.values) not in known])
+    def _queue(self, space: SearchSpace) -> float:
+        """Queue the points that come first and whose plans are new; return the study's total number of trials."""
+        known = {record.plan for record in self._study.records() if record.outcome}
+        if self._proxy:
+            points = [
+                StartingPoint(f"proxy trial {plan.trial}", {**space.simplest, **plan.values})
+                for plan in self._proxy.carried
+            ]
+            new = [point for point in points if space.plan(point.values) not in known]
+            self._study.queue(new)
+            return self._study.finished() + len(new)
+        if self._request.strategy not in BEGINS_ALONE:
+            found: Sequence[StartingPoint] = space.starting_points
+            if self._request.profile:
+                found = profile_prior.ordered(found, self._request.profile)
+            self._study.queue([point for point in found if space.plan(point.values) not in known])
+        return self._request.most_trials
 
     def _is_exhausted(self, space: SearchSpace) -> bool:
         distinct = {record.plan for record in self._study.records() if record.outcome}
@@ -315,8 +409,9 @@ class _Search:
 
     def _stop_if_asked(self, stop: _Stop) -> None:
         if stop.requested:
+            of_all = "" if math.isinf(self._request.most_trials) else f" of {self._request.most_trials}"
             raise InterruptedSearchError(
-                f"stopped after {self._study.finished()} of {self._request.trials} trials; the same command goes on"
+                f"stopped after {self._study.finished()}{of_all} trials; the same command goes on"
             )
 
 
@@ -371,17 +466,13 @@ def _told(outcome: Outcome, is_simulated: bool) -> dict[str, Any]:
         "baseline_ms": speedup.get("baseline_ms"),
         "speedup": speedup.get("ratio"),
         "ci95": None if is_simulated else speedup.get("ci95"),
+        "comparison": outcome.comparison,
+        "noise": outcome.noise,
         "seconds": values["seconds"],
         "regions": outcome.regions,
         "reused": outcome.reused,
         "log": outcome.log,
     }
-
-
-def _final_facts(rows: Sequence[FinalRow], samples: Sequence[Sequence[float]]) -> dict[str, Any]:
-    timed = [row.name for row in rows if row.speedup]
-    microseconds = {name: [round(value * 1e6, 1) for value in own] for name, own in zip(timed, samples, strict=True)}
-    return {"rows": [asdict(row) for row in rows], "samples_us": microseconds}
 
 
 @contextmanager

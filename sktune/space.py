@@ -136,20 +136,24 @@ class SearchSpace:
         """
         self._check(values)
         limit = limit_of(values.get(LAYERS_PER_SCOPE, "all"))
-        runs: list[list[Unit]] = []
-        open_run = False
+        runs: list[tuple[Unit, Unit]] = []
+        open_run, layers = False, 0.0
         for unit in self.layout.units:
             choice = values[self.parameter(unit)]
             if choice == OUT:
                 open_run = False
                 continue
-            if choice == JOIN and open_run and _fits(runs[-1], unit, limit):
-                runs[-1].append(unit)
+            last = runs[-1][1] if open_run else unit
+            more = unit.layer is not None and unit.layer != last.layer
+            if choice == JOIN and open_run and unit.place == last.place and layers + more <= limit:
+                runs[-1] = (runs[-1][0], unit)
+                layers += more
             else:
-                runs.append([unit])
+                runs.append((unit, unit))
+                layers = float(unit.layer is not None)
             open_run = True
         of_scope, of_step = self.chosen_options(values)
-        return Plan(tuple(Scope(run[0].name, run[-1].name, of_scope) for run in runs), of_step)
+        return Plan(tuple(Scope(first.name, last.name, of_scope) for first, last in runs), of_step)
 
     def chosen_options(self, values: Values) -> tuple[Options, Options]:
         """Return the options of every scope, and those of the whole step, without what changes nothing."""
@@ -210,13 +214,6 @@ def bind(spec: SpaceSpec, layout: Layout, options: Mapping[str, tuple[Option, ..
 def limit_of(value: Option) -> float:
     """Return a value of ``layers_per_scope`` as a number."""
     return math.inf if value == "all" else float(value)
-
-
-def _fits(run: list[Unit], unit: Unit, limit: float) -> bool:
-    if run[-1].place != unit.place:
-        return False
-    layers = {member.layer for member in run} - {None}
-    return unit.layer is None or unit.layer in layers or len(layers) < limit
 
 
 def _layer_limits(spec: SpaceSpec, layers: int) -> tuple[Option, ...]:

@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +19,22 @@ from typing import Any, TextIO
 
 import optuna
 import sqlalchemy
+from optuna.distributions import CategoricalDistribution
 from optuna.exceptions import OptunaError
 from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from sktune.backends.options import option_rules
 from sktune.errors import StudyError
+from sktune.layout import Layout
 from sktune.learned import OUTCOME, PREFIX, PROBE
 from sktune.outcome import Outcome, Reason
 from sktune.plan import Option, Plan
 from sktune.samplers import SamplerFactory
 from sktune.samplers.distinct import DistinctSampler
+from sktune.samplers.partition import Outlook, PartitionSampler
 from sktune.space import SearchSpace, StartingPoint
 
 DATABASE = "study.db"
@@ -179,7 +183,7 @@ class TuningStudy:
         answers = {record.plan: record.outcome for record in records if record.outcome}
         seen = {record.plan for record in records}
         with translated(self.name):
-            self._study.sampler = DistinctSampler(space, self._lasting(space, sampler, seed), seed, lambda: seen)
+            self._study.sampler = self._sampler(space, sampler, seed, seen)
             if self._left_behind is None:
                 self._left_behind = self._orphans()
             trial = self._left_behind.pop() if self._left_behind else self._study.ask()
@@ -223,15 +227,49 @@ class TuningStudy:
                 trial.report(latency_ms, step=0)
             self._study.tell(trial, state=TrialState.PRUNED)
 
-    def _lasting(self, space: SearchSpace, factory: SamplerFactory, seed: int) -> SamplerFactory:
-        """Return a factory of the one sampler that goes on learning, where ``factory`` makes such ones."""
+    def postpone(self, proposal: Proposal) -> None:
+        """Leave a proposal to be taken up by a later search, as if it had not been asked for."""
+        with translated(self.name):
+            stored = proposal.trial.user_attrs[PREFIX + "proposal"]
+            proposal.trial.set_user_attr(PREFIX + "proposal", {**stored, "attempts": stored["attempts"] - 1})
+
+    def outlook(self, space: SearchSpace, seed: int) -> Outlook:
+        """Return what is still to be expected of a search."""
+        return PartitionSampler(space, seed).outlook(self.trials())
+
+    def trials(self) -> list[FrozenTrial]:
+        """Return all trials as Optuna stores them."""
+        with translated(self.name):
+            return self._study.get_trials(deepcopy=False)
+
+    def space(self) -> SearchSpace:
+        """Return the space that the study's trials come from.
+
+        Raises:
+            StudyError: it has no trial yet.
+        """
+        facts = self.facts
+        trials = [trial for trial in self.trials() if trial.state is not TrialState.WAITING and trial.params]
+        if not trials or "layout" not in facts:
+            raise StudyError(f"study {self.name!r} has no trial yet; run `sktune search` first")
+        found = max(trials, key=lambda trial: len(trial.distributions)).distributions
+        choices: dict[str, tuple[Option, ...]] = {
+            name: tuple(value for value in own.choices if isinstance(value, bool | int | str))
+            for name, own in found.items()
+            if isinstance(own, CategoricalDistribution)
+        }
+        untied = any(name.startswith("layers.") for name in choices)
+        return SearchSpace(
+            Layout.from_dict(facts["layout"]), choices, option_rules(facts["fingerprint"]["backend"]), untied
+        )
+
+    def _sampler(self, space: SearchSpace, factory: SamplerFactory, seed: int, seen: Collection[Plan]) -> BaseSampler:
+        """Return the sampler of the next proposal: the one that goes on learning, where ``factory`` makes such ones."""
         if not getattr(factory, "spans_trials", False):
-            return factory
-        key = (factory, seed)
-        if key not in self._kept:
-            self._kept[key] = factory(space, seed)
-        kept = self._kept[key]
-        return lambda space, seed: kept
+            return DistinctSampler(space, factory, seed, lambda: seen)
+        if (factory, seed) not in self._kept:
+            self._kept[factory, seed] = factory(space, seed)
+        return self._kept[factory, seed]
 
     def _orphans(self) -> list[Trial]:
         """Return trials whose process has died, under their own numbers, the first one last."""

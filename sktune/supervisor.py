@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import select
 import signal
@@ -14,15 +15,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from sktune import errors
+from sktune import errors, samples
 from sktune.backends import FRESH_PROCESS
 from sktune.errors import BackendError, SktuneError
 from sktune.layout import Layout
+from sktune.noise_floor import Bar, FloorLook
 from sktune.outcome import Outcome, Reason, Speedup
 from sktune.plan import Plan
 from sktune.plog import cause, explain_files
 from sktune.space import SpaceSpec
 from sktune.targets import TargetSpec
+from sktune.time_budget import OutOfTimeError
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +88,11 @@ class Supervisor:
         folder: the study's folder; logs go to ``logs/`` in it.
         cache: folder of the compiler's caches.
         compile_timeout_s: most time for one compile.
+
+    Attributes:
+        deadline_s: when every request has to be over, on the clock of ``time.monotonic``; one that is not ends with
+            its worker, in an ``OutOfTimeError``.
+        starts: how many workers were started.
     """
 
     def __init__(self, spec: TargetSpec, space: SpaceSpec, folder: Path, cache: Path, compile_timeout_s: float) -> None:
@@ -97,6 +105,7 @@ class Supervisor:
         self._opened: Opened | None = None
         self._has_judged = False
         self._work: Path | None = None
+        self.deadline_s = math.inf
         self.starts = 0
 
     def __enter__(self) -> Self:
@@ -116,6 +125,7 @@ class Supervisor:
         Raises:
             SktuneError: of the class that the worker raised.
             BackendError: the worker dies, or takes longer than an hour.
+            OutOfTimeError: at ``deadline_s``; so do all other requests.
         """
         if self._process is None:
             self.start()
@@ -124,15 +134,21 @@ class Supervisor:
         return self._opened
 
     def judge(
-        self, plan: Plan, log: str, report: Callable[[str], None], known: Mapping[str, int] | None = None
+        self,
+        plan: Plan,
+        log: str,
+        report: Callable[[str], None],
+        known: Mapping[str, int] | None = None,
+        bar: Bar | None = None,
     ) -> Outcome:
         """Run one trial. Whatever happens to the worker becomes the outcome.
 
         Args:
             plan: what to judge.
             known: numbers of finished trials by the digest of what they became.
-            log: file name of the trial's log.
+            log: file name of the trial's log; its samples' file is named after it.
             report: told the stage that begins.
+            bar: what the plan has to beat; one that cannot is measured only until that is certain.
 
         Raises:
             SktuneError: no worker can be started any more.
@@ -140,13 +156,16 @@ class Supervisor:
         self._refresh()
         self.open()
         self._has_judged = True
-        return self._explained(self._judge(plan, log, report, known or {}), plan)
+        return self._explained(self._judge(plan, log, report, known or {}, bar or Bar()), plan)
 
-    def _judge(self, plan: Plan, log: str, report: Callable[[str], None], known: Mapping[str, int]) -> Outcome:
+    def _judge(
+        self, plan: Plan, log: str, report: Callable[[str], None], known: Mapping[str, int], bar: Bar
+    ) -> Outcome:
+        request = {"plan": plan.to_dict(), "known": dict(known), "bar": asdict(bar), "samples": self._samples(log)}
         stage, scope = "compile", ""
         scored: Outcome | None = None
         try:
-            for message in self._ask(do="trial", plan=plan.to_dict(), known=dict(known), log=str(self._log(log))):
+            for message in self._ask(do="trial", **request, log=str(self._log(log))):
                 if "stage" in message:
                     stage, scope = message["stage"], ""
                     report(stage)
@@ -186,30 +205,67 @@ class Supervisor:
             return outcome
         return replace(outcome, detail=f"{outcome.detail}; {told.message}", blamed=told.scope or outcome.blamed)
 
-    def final(
-        self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None], *, references: bool = True
-    ) -> tuple[list[FinalRow], list[list[float]]]:
-        """Compare the fastest plans; returns the rows, and the samples in seconds of those that were timed.
+    def floor_look(self, before_trial: int) -> FloorLook | None:
+        """Compare the baseline, compiled once more, with itself; None where nothing is measured.
 
-        ``references`` adds what a user has without sktune: the model uncompiled, and torch.compile.
+        Raises:
+            BackendError: the worker does not survive it.
+        """
+        self._refresh()
+        self.open()
+        log = f"floor-{before_trial:04d}.log"
+        found = self._answer("floor", do="floor", before_trial=before_trial, log=log)["floor"]
+        return FloorLook.from_dict(found) if found else None
+
+    def qualify(self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None]) -> list[str]:
+        """Return the names of the plans that enter the final comparison: the fastest, measured in turn.
+
+        Raises:
+            BackendError: the worker does not survive it.
+        """
+        self._refresh()
+        self.open()
+        answer = self._answer("qualified", report, log="qualifying.log", do="qualify", plans=_entries(plans))
+        names: list[str] = answer["qualified"]
+        return names
+
+    def final(
+        self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None], *, number: int = 1, references: bool
+    ) -> tuple[list[FinalRow], str]:
+        """Compare plans in a fresh process; returns the rows, and what else the machine did meanwhile.
+
+        Args:
+            plans: names and plans.
+            report: told the stage that begins.
+            number: of the process, from 1; its log and its samples are named after it.
+            references: adds what a user has without sktune: the model uncompiled, and torch.compile.
 
         Raises:
             BackendError: the worker does not survive the comparison.
         """
-        self._refresh()
+        if self._spec.backend != "sim":  # a simulation has no luck to be drawn again
+            self.stop()
         self.open()
-        entries = [[name, plan.to_dict()] for name, plan in plans]
-        request = {"do": "final", "plans": entries, "references": references}
+        answer = self._answer(
+            "final", report, log=f"final-{number}.log", do="final", plans=_entries(plans), references=references
+        )
+        return [FinalRow.from_dict(row) for row in answer["final"]], answer["noise"]
+
+    def _answer(
+        self, key: str, report: Callable[[str], None] = lambda stage: None, *, log: str, **request: Any
+    ) -> dict[str, Any]:
+        """Send a request and return the answer that has ``key``; a worker that dies of it is a ``BackendError``."""
+        self._has_judged = True
         try:
-            for message in self._ask(**request, log=str(self._log("final.log"))):
+            for message in self._ask(**request, samples=self._samples(log), log=str(self._log(log))):
                 if "stage" in message:
                     report(message["stage"])
-                if "final" in message:
-                    return [FinalRow.from_dict(row) for row in message["final"]], message["samples"]
+                if key in message:
+                    return message
         except (_DeadlineError, _WorkerDiedError) as failure:
             self.stop()
-            raise BackendError(f"the final comparison failed: the worker {failure}; see logs/final.log") from failure
-        raise BackendError("the worker ended its answer early; see logs/final.log")
+            raise BackendError(f"the comparison failed: the worker {failure}; see logs/{log}") from failure
+        raise BackendError(f"the worker ended its answer early; see logs/{log}")
 
     def stop(self) -> None:
         """End the worker and its compilers at once."""
@@ -284,6 +340,9 @@ class Supervisor:
         folder.mkdir(parents=True, exist_ok=True)
         return folder.resolve() / name
 
+    def _samples(self, log: str) -> str:
+        return str(self._folder.resolve() / samples.FOLDER / Path(log).with_suffix(".npz"))
+
     def _ask(self, **request: Any) -> Iterator[dict[str, Any]]:
         """Send a request and yield the answers, while each stage keeps to its deadline."""
         allowed_s = OPEN_TIMEOUT_S if request["do"] == "open" else self._compile_timeout_s
@@ -294,7 +353,10 @@ class Supervisor:
         except BrokenPipeError as failure:
             raise _WorkerDiedError(self._end()) from failure
         while True:
-            line = self._line(deadline)
+            line = self._line(min(deadline, self.deadline_s))
+            if line is None and time.monotonic() >= self.deadline_s:
+                self.stop()
+                raise OutOfTimeError
             if line is None:
                 raise _DeadlineError(f"{stage} did not end within {allowed_s:g} s")
             message = json.loads(line)
@@ -332,6 +394,10 @@ class Supervisor:
             return f"ended with exit code {code}"
         name = signal.Signals(-code).name
         return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+
+
+def _entries(plans: Sequence[tuple[str, Plan]]) -> list[list[Any]]:
+    return [[name, plan.to_dict()] for name, plan in plans]
 
 
 def _rebuilt(name: str, message: str) -> SktuneError:

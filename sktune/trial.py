@@ -17,19 +17,31 @@ from sktune import latency, verify
 from sktune.backends.base import At, Backend, Compiled, CompileError, Observe, Step, not_told
 from sktune.devices import device_of
 from sktune.errors import BackendError, NotDeterministicError
-from sktune.latency import Budget, Contender
+from sktune.latency import Budget, Contender, Measurement
+from sktune.noise_floor import Bar, FloorLook
 from sktune.outcome import Outcome, Reason, ScopeTime, Speedup
 from sktune.plan import Plan
+from sktune.sequential import Comparison
 from sktune.targets.base import Inputs, Target
-from sktune.verdict import MOST_FINALISTS
+from sktune.verdict import AGAIN, MOST_FINALISTS
 
 logger = logging.getLogger(__name__)
 
 Report = Callable[[str], None]
 """Told the stage that begins: ``compile``, ``verify``, ``measure``, ``observe``."""
 
-QUALIFYING_BUDGET = Budget(halfwidth=0.015, seconds=5.0, least_rounds=40, rounds_at_once=20)
-FINAL_BUDGET = Budget(halfwidth=0.004, seconds=12.0, least_rounds=100, rounds_at_once=50, warm_up_rounds=10)
+QUALIFYING_BUDGET = Budget(halfwidth=0.015, seconds=5.0, wait_s=3.0)
+FINAL_BUDGET = Budget(halfwidth=0.004, seconds=5.0, wait_s=3.0, warm_up_rounds=10)
+"""In each of the processes."""
+FLOOR_BUDGET = Budget(halfwidth=0.002, seconds=1.5, wait_s=1.0)
+
+
+Keep = Callable[[Sequence[str], Measurement], None]
+"""Told the names of the contenders and all their samples."""
+
+
+def forget(names: Sequence[str], measurement: Measurement) -> None:
+    """Keep no samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +49,7 @@ class Finalist:
     """One row of the final comparison.
 
     Attributes:
-        name: ``baseline``, ``uncompiled``, ``plan 12``, ...
+        name: ``baseline``, ``baseline again``, ``uncompiled``, ``plan 12``, ...
         speedup: against the baseline, None where it does not run.
         verdict: ``identical``, or where the bits differ, or why it does not run.
         bit_identical: whether every bit is the baseline's; None where that cannot be known.
@@ -99,12 +111,15 @@ class Judge:
         budget: Budget | None = None,
         known: Mapping[str, int] = MappingProxyType({}),
         *,
+        bar: Bar | None = None,
+        keep: Keep = forget,
         at: At = not_told,
         scored: Callable[[Outcome], None] = lambda outcome: None,
     ) -> Outcome:
         """Run one trial of ``plan``. Failures of the plan are outcomes.
 
         A plan that becomes the same kernels as a ``known`` trial (number by fusion digest) is not measured again.
+        One that cannot beat the ``bar`` is measured only until that is certain.
         ``at`` is told which scope is being compiled or first run. ``scored`` is told the outcome before its scopes are
         observed, which changes nothing but ``scope_times`` and ``seconds``.
 
@@ -113,7 +128,8 @@ class Judge:
         """
         seconds: dict[str, float] = {}
         try:
-            compiled, outcome = self._judge(plan, report, budget or Budget(), seconds, known, at)
+            measured = partial(self._measured, budget or Budget(), bar or Bar(), keep)
+            compiled, outcome = self._judge(plan, report, seconds, known, at, measured)
         except CompileError as failure:
             if _ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(str(failure), failure.blamed) from failure
@@ -135,7 +151,13 @@ class Judge:
         return replace(outcome, scope_times=found, seconds=seconds)
 
     def _judge(
-        self, plan: Plan, report: Report, budget: Budget, seconds: dict[str, float], known: Mapping[str, int], at: At
+        self,
+        plan: Plan,
+        report: Report,
+        seconds: dict[str, float],
+        known: Mapping[str, int],
+        at: At,
+        measured: Callable[[Compiled], dict[str, Any]],
     ) -> tuple[Compiled, Outcome]:
         report("compile")
         with _timed(seconds, "compile"):
@@ -165,10 +187,10 @@ class Judge:
             return compiled, Outcome(Reason.MISMATCH, detail, blamed=blamed, **facts)
         report("measure")
         with _timed(seconds, "measure"):
-            speedup = self._measure(compiled, budget)
-        if _is_slower(speedup):
-            return compiled, Outcome(Reason.SLOWER, f"{speedup.ratio:.3f}x the baseline's speed", speedup, **facts)
-        return compiled, Outcome(speedup=speedup, **facts)
+            facts |= measured(compiled)
+        if facts["comparison"] == Comparison.SLOWER:
+            return compiled, Outcome(Reason.SLOWER, f"{facts['speedup'].ratio:.3f}x the baseline's speed", **facts)
+        return compiled, Outcome(**facts)
 
     def _blamed(self, plan: Plan, compiled: Compiled, difference: verify.Mismatch) -> str:
         """Return the label of the scope that changed bits, ``""`` where none can be told from the others."""
@@ -204,46 +226,73 @@ class Judge:
         """Return where a step's bits differ from the baseline's."""
         return verify.compare(self._target, compiled.step, self._recordings)
 
-    def _measure(self, compiled: Compiled, budget: Budget) -> Speedup:
-        rng = np.random.default_rng(self._seed)
-        samples = self._in_turn([self._baseline, compiled], budget, rng, _is_slower)
-        return latency.compare(samples, 1, rng)
+    def _measured(self, budget: Budget, bar: Bar, keep: Keep, compiled: Compiled) -> dict[str, Any]:
+        """Return the outcome's fields that come of measuring."""
+        entries = {"baseline": self._baseline, "plan": compiled}
+        speedups, noise = self._in_turn(entries, budget, keep, bar.is_out_of_reach)
+        return {
+            "speedup": speedups["plan"],
+            "comparison": bar.comparison(speedups["plan"]),
+            "noise_floor": bar.noise_floor,
+            "noise": noise,
+        }
 
-    def final(
-        self, plans: Sequence[tuple[str, Plan]], report: Report, *, references: bool
-    ) -> tuple[list[Finalist], list[list[float]]]:
-        """Compile ``plans`` again, let the fastest of them qualify, and verify and measure those and ``references``.
+    def floor_look(self, before_trial: int, keep: Keep = forget) -> FloorLook | None:
+        """Compare the baseline, compiled once more, with itself; None where nothing is measured."""
+        if not self._is_real:
+            return None
+        entries = {"baseline": self._baseline, AGAIN: self._backend.compile(Plan())}
+        speedups, noise = self._in_turn(entries, FLOOR_BUDGET, keep)
+        return FloorLook(before_trial, speedups[AGAIN], noise)
+
+    def qualified(self, plans: Sequence[tuple[str, Plan]], report: Report, keep: Keep = forget) -> list[str]:
+        """Compile ``plans`` again and return the names of the fastest, and of those that do not compile any more.
 
         A trial's own figure can be a fifth off, with the state of the machine and of the worker; which plans are the
         fastest is therefore decided in turn, too.
-
-        Returns the rows, the baseline first and the plans in the given order, and each timed row's samples in
-        seconds. Rows that do not run come last.
         """
         entries, broken = self._compile_all(
             {name: partial(self._backend.compile, plan) for name, plan in plans}, report
         )
-        entries = {"baseline": self._baseline, **self._qualified(entries, report)}
+        if len(entries) > MOST_FINALISTS:
+            report("measure")
+            speedups, _ = self._in_turn({"baseline": self._baseline, **entries}, QUALIFYING_BUDGET, keep)
+            fastest = sorted(entries, key=lambda name: speedups[name].ratio, reverse=True)[:MOST_FINALISTS]
+            entries = {name: entry for name, entry in entries.items() if name in fastest}
+        return [*entries, *(row.name for row in broken)]
+
+    def final(
+        self, plans: Sequence[tuple[str, Plan]], report: Report, *, references: bool, keep: Keep = forget
+    ) -> tuple[list[Finalist], str]:
+        """Compile, verify and measure ``plans`` and ``references`` in turn with the baseline and its second copy.
+
+        Returns the rows, the baseline first and the plans in the given order, and the noise of the machine; see
+        ``sktune.latency.Measurement``. Rows that do not run come last.
+        """
+        makers = {name: partial(self._backend.compile, plan) for name, plan in plans}
+        if self._is_real:
+            makers = {AGAIN: partial(self._backend.compile, Plan()), **makers}
+        entries, broken = self._compile_all(makers, report)
+        entries = {"baseline": self._baseline, **entries}
         if references:
             others, also_broken = self._compile_all(self._backend.references(), report)
             entries, broken = {**entries, **others}, broken + also_broken
         report("verify")
-        verdicts = [self._difference(entry) for entry in entries.values()]
+        verdicts = {name: self._difference(entry) for name, entry in entries.items()}
         equal = "identical" if self._is_real else "not verified: simulated"
         report("measure")
-        rng = np.random.default_rng(self._seed)
-        samples = self._in_turn(list(entries.values()), FINAL_BUDGET, rng)
+        speedups, noise = self._in_turn(entries, FINAL_BUDGET, keep)
         rows = [
             Finalist(
                 name,
-                latency.compare(samples, index, rng),
-                str(verdict) if verdict else equal,
-                verdict is None if self._is_real else None,
+                speedups[name],
+                str(verdicts[name]) if verdicts[name] else equal,
+                verdicts[name] is None if self._is_real else None,
                 entry.code_digest,
             )
-            for index, ((name, entry), verdict) in enumerate(zip(entries.items(), verdicts, strict=True))
+            for name, entry in entries.items()
         ]
-        return rows + broken, samples.T.tolist()
+        return rows + broken, noise
 
     def _compile_all(
         self, makers: Mapping[str, Callable[[], Compiled]], report: Report
@@ -258,29 +307,23 @@ class Judge:
                 broken.append(Finalist(name, None, f"does not compile: {failure}", False))
         return compiled, broken
 
-    def _qualified(self, entries: dict[str, Compiled], report: Report) -> dict[str, Compiled]:
-        """Return the fastest, in their order."""
-        if len(entries) <= MOST_FINALISTS:
-            return entries
-        report("measure")
-        rng = np.random.default_rng(self._seed)
-        samples = self._in_turn(list(entries.values()), QUALIFYING_BUDGET, rng)
-        fastest = np.argsort(np.median(samples, axis=0), kind="stable")[:MOST_FINALISTS]
-        return {name: entry for index, (name, entry) in enumerate(entries.items()) if index in fastest}
-
     def _in_turn(
         self,
-        entries: Sequence[Compiled],
+        entries: Mapping[str, Compiled],
         budget: Budget,
-        rng: np.random.Generator,
+        keep: Keep,
         enough: Callable[[Speedup], bool] = lambda speedup: False,
-    ) -> latency.Samples:
-        simulated_ms = [entry.simulated_ms for entry in entries if entry.simulated_ms is not None]
+    ) -> tuple[dict[str, Speedup], str]:
+        """Measure ``entries``, the baseline first; returns their speedups, and the noise of the machine."""
+        simulated_ms = [entry.simulated_ms for entry in entries.values() if entry.simulated_ms is not None]
         if len(simulated_ms) == len(entries):
-            return np.array([simulated_ms]) / 1e3
+            return {name: _exact(simulated_ms[0], own) for name, own in zip(entries, simulated_ms, strict=True)}, ""
         with quiet_collector():
-            contenders = [self._contender(entry.step) for entry in entries]
-            return latency.measure(contenders, budget, rng, self._device, enough)
+            contenders = [self._contender(entry.step) for entry in entries.values()]
+            found = latency.measure(contenders, budget, np.random.default_rng(self._seed), self._device, enough)
+        keep(list(entries), found)
+        speedups = {name: latency.compare(found.counted, index) for index, name in enumerate(entries)}
+        return speedups, found.noise
 
     def _contender(self, step: Step) -> Contender:
         replay = self._replays[0]
@@ -293,8 +336,10 @@ class Judge:
         return Contender(lambda: step.run(*inputs), prepare)
 
 
-def _is_slower(speedup: Speedup) -> bool:
-    return speedup.ci95[1] < 1.0
+def _exact(baseline_ms: float, latency_ms: float) -> Speedup:
+    """Return a speedup that was computed."""
+    ratio = baseline_ms / latency_ms
+    return Speedup(baseline_ms, latency_ms, ratio, (ratio, ratio), 1)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from sktune.layout import Unit
 from sktune.plan import Option
-from sktune.report import final_rows, verdict_line
+from sktune.report import final_rows, proxy_line, verdict_line
 from sktune.result import BEST_PLAN, SearchResult
 from sktune.space import SearchSpace
 
@@ -29,15 +29,28 @@ def describe_trial(event: Event) -> str:
     head = f"trial {event['trial']:>3}  {_counted(event['scopes'], 'scope'):<10}  {took:5.1f} s  "
     if event["state"] == "complete":
         doubt = "simulated" if event["simulated"] else "[{:.3f}, {:.3f}]".format(*event["ci95"])
-        return f"{head}{event['latency_ms']:.3f} ms, {event['speedup']:.3f}x {doubt}  {event['origin']}"
+        noise = f"  ({event['noise']})" if event["noise"] else ""
+        return f"{head}{event['latency_ms']:.3f} ms, {event['speedup']:.3f}x {doubt}  {event['origin']}{noise}"
     seen = " (known)" if event["known"] else ""
     return f"{head}pruned: {event['reason']}{seen}, {event['detail'][:150]}  {event['origin']}"
+
+
+def describe_floor(event: Event) -> str:
+    """Return a look at the noise floor in one line."""
+    noise = f"; {event['noise']}" if event["noise"] else ""
+    return f"noise floor {event['noise_floor']:.2%}: the baseline against itself {event['ratio']:.4f}x{noise}"
 
 
 def describe_final(event: Event) -> str:
     """Return what is compared at the end, in one line."""
     others = "" if event["simulated"] else " and what there is without sktune, in turn"
     return f"final comparison: the best plans, the baseline{others}"
+
+
+def describe_spent(event: Event) -> str:
+    """Return what the end of the time budget stopped, in one line."""
+    cut = f"; trial {event['unfinished']} was cut off and is left for later" if "unfinished" in event else ""
+    return f"the time for trials is spent after {_counted(event['trials'], 'trial')}{cut}"
 
 
 class PlainView:
@@ -51,12 +64,12 @@ class PlainView:
         """Show one event."""
         kind = event["event"]
         if kind == "search_started":
-            self._write(
-                f"study {event['study']} in {event['folder']}: {event['done']} of "
-                f"{_counted(event['trials'], 'trial')} done"
-            )
+            of_all = f" of {event['trials']:,}" if event["trials"] else ""
+            self._write(f"study {event['study']} in {event['folder']}: {event['done']}{of_all} trials done")
         elif kind == "target_ready":
             self._write(f"{event['description']}  ({_counted(event['space_size'], 'plan')})")
+        elif kind == "noise_floor":
+            self._write(describe_floor(event))
         elif kind == "trial_finished":
             mark = ""
             if event["state"] == "complete" and event["speedup"] > self._best:
@@ -64,6 +77,8 @@ class PlainView:
             self._write(describe_trial(event) + mark)
         elif kind == "space_exhausted":
             self._write(f"the whole space was tried: {_counted(event['plans'], 'plan')}")
+        elif kind == "time_budget_spent":
+            self._write(describe_spent(event))
         elif kind == "final_started":
             self._write(describe_final(event))
 
@@ -74,7 +89,9 @@ class LiveView:
     def __init__(self, console: Console) -> None:
         self._lines: deque[str] = deque(maxlen=LAST_TRIALS)
         self._title, self._status, self._best = "", "loading the model", ""
-        self._done, self._total, self._best_ratio = 0, 1, 1.0
+        self._done, self._best_ratio = 0, 1.0
+        self._total: int | None = None
+        self._ends_s: float | None = None
         self._began = time.monotonic()
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render)
 
@@ -98,23 +115,28 @@ class LiveView:
             self._status = self._status.partition(" -")[0] + f" - {event['stage']}"
         elif kind == "trial_finished":
             self._done += 1
+            self._ends_s = time.monotonic() + event["expected_left_s"]
             self._lines.append(describe_trial(event))
             if event["state"] == "complete" and event["speedup"] > self._best_ratio:
                 self._best_ratio, self._best = event["speedup"], describe_trial(event)
+        elif kind == "time_budget_spent":
+            self._lines.append(describe_spent(event))
         elif kind == "final_started":
             self._status = describe_final(event)
 
     def _render(self) -> RenderableType:
         spent = time.monotonic() - self._began
         width = 30
-        filled = int(width * min(1.0, self._done / self._total))
+        filled = int(width * min(1.0, self._done / self._total)) if self._total else 0
         bar = "━" * filled + "─" * (width - filled)
+        done = f"{self._done}/{self._total} trials" if self._total else _counted(self._done, "trial")
+        left = "" if self._ends_s is None else f", about {_rough(max(0.0, self._ends_s - time.monotonic()))} left"
         grid = Table.grid(padding=(0, 1))
         for line in self._lines:
             grid.add_row(Text(line, overflow="ellipsis", no_wrap=True))
         return Group(
             Text(self._title, style="bold"),
-            Text(f"{bar} {self._done}/{self._total} trials  {spent:.0f} s  {self._status}"),
+            Text(f"{bar} {done}  {spent:.0f} s{left}  {self._status}"),
             Text(f"best: {self._best or 'none yet'}", style="green" if self._best else ""),
             grid,
         )
@@ -132,6 +154,7 @@ def result_table(result: SearchResult) -> RenderableType:
     lines = [
         f"{_counted(summary['trials'], 'trial')}: {summary['complete']} complete; pruned: {pruned}",
         verdict_line(result),
+        *([proxy_line(result)] if result.proxy else []),
     ]
     if result.verdict and result.verdict.ties:
         ties = ", ".join(str(tie.number) for tie in result.verdict.ties)
@@ -220,6 +243,10 @@ def _parameter_table(space: SearchSpace) -> Table:
 
 def _as_in_yaml(value: Option) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value) or "not given"
+
+
+def _rough(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def _counted(count: int, noun: str) -> str:

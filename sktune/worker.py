@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -93,6 +94,7 @@ class Session:
 
     def do_trial(self, request: Mapping[str, Any]) -> None:
         """Judge one plan."""
+        from sktune.noise_floor import Bar
         from sktune.outcome import Outcome, Reason
         from sktune.plan import Plan
         from sktune.trial import OutOfMemoryDuringTrialError
@@ -102,6 +104,8 @@ class Session:
                 Plan.from_dict(request["plan"]),
                 self._stage,
                 known=request["known"],
+                bar=Bar(**request["bar"]),
+                keep=_keeper(request),
                 at=lambda label: self.answer(scope=label),
                 scored=lambda outcome: self.answer(scored=outcome.to_dict()),
             )
@@ -112,16 +116,37 @@ class Session:
             sys.exit(1)
         self.answer(outcome=outcome.to_dict())
 
+    def do_floor(self, request: Mapping[str, Any]) -> None:
+        """Compare the baseline with itself."""
+        look = self._judge.floor_look(request["before_trial"], _keeper(request))
+        self.answer(floor=look and look.to_dict())
+
+    def do_qualify(self, request: Mapping[str, Any]) -> None:
+        """Choose the plans that enter the final comparison."""
+        self.answer(qualified=self._judge.qualified(_plans(request), self._stage, _keeper(request)))
+
     def do_final(self, request: Mapping[str, Any]) -> None:
         """Compare the fastest plans."""
-        from sktune.plan import Plan
-
-        plans = [(name, Plan.from_dict(plan)) for name, plan in request["plans"]]
-        rows, samples = self._judge.final(plans, self._stage, references=request["references"])
-        self.answer(final=[asdict(row) for row in rows], samples=samples)
+        rows, noise = self._judge.final(
+            _plans(request), self._stage, references=request["references"], keep=_keeper(request)
+        )
+        self.answer(final=[asdict(row) for row in rows], noise=noise)
 
     def _stage(self, name: str) -> None:
         self.answer(stage=name)
+
+
+def _plans(request: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    from sktune.plan import Plan
+
+    return [(name, Plan.from_dict(plan)) for name, plan in request["plans"]]
+
+
+def _keeper(request: Mapping[str, Any]) -> Any:
+    """Return what writes samples to where the request says."""
+    from sktune import samples
+
+    return partial(samples.write, Path(request["samples"]))
 
 
 def log_to(path: str) -> None:

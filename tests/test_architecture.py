@@ -11,10 +11,10 @@ PACKAGE = Path(sktune.__file__).parent
 
 # A module imports only from those above it in this list.
 ORDER = [
-    "errors", "documents", "protobuf_text", "ge_graph", "plan", "superkernel_options",
+    "errors", "documents", "time_budget", "protobuf_text", "ge_graph", "plan", "superkernel_options",
     "superkernel_name", "plog", "fusion",
     "plan_file", "layout", "space_size", "space", "segments", "partitioning", "segment_model", "feasibility",
-    "outcome", "scope_times", "latency", "devices",
+    "outcome", "scope_times", "machine", "sequential", "noise_floor", "latency", "samples", "devices",
     "presets", "targets", "targets.base", "targets.causal_lm", "targets.loading",
     "marks", "tracing",
     "sim", "sim.constants", "sim.operators", "sim.ge", "sim.trace", "sim.deployment", "sim.superkernel", "sim.model",
@@ -25,10 +25,10 @@ ORDER = [
     "backends", "backends.options", "backends.base", "verify", "backends.regions", "backends.pieces",
     "backends.numerics", "backends.building", "backends.cpp_wrapper", "backends.cuda_graph", "backends.inductor",
     "backends.npu_profile", "backends.npu", "backends.sim",
-    "verdict", "trial", "fingerprint", "worker", "supervisor",
-    "learned", "samplers", "samplers.partition", "samplers.procedure", "samplers.grid", "samplers.guide",
-    "samplers.distinct", "study", "result",
-    "report", "comparing", "profile_prior", "search_loop", "inspection", "calibrating", "doctor", "",
+    "verdict", "trial", "fingerprint", "worker", "supervisor", "final",
+    "learned", "samplers", "samplers.procedure", "samplers.grid", "samplers.guide", "samplers.distinct",
+    "samplers.partition", "study", "result", "why", "why_view", "report", "comparing", "profile_prior", "request",
+    "search_loop", "proxy", "inspection", "calibrating", "doctor", "",
     "agent", "view", "profile_view", "cli",
 ]  # fmt: skip
 

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from sktune.doctor import State, examine, usable
-from sktune.search_loop import Request, bind_space, check_space_options, space_spec
+from sktune.request import Request
+from sktune.search_loop import bind_space, check_space_options, space_spec
 from sktune.superkernel_options import has_superkernel
 from tests import profiles
 from tests.conftest import decoder_layout

@@ -16,8 +16,8 @@ from benchmarks.landscapes.simulated import sim_8
 from benchmarks.landscapes.synthetic import SyntheticLandscape, Traits
 from sktune.outcome import Outcome
 from sktune.plan import Plan, Scope
+from sktune.request import Request
 from sktune.samplers import SamplerFactory, distributions, sampler_factory
-from sktune.search_loop import Request
 from sktune.sim.constants import load_constants
 from sktune.sim.deployment import deploy
 from sktune.sim.model import SimulatedStep, StepModel

@@ -9,7 +9,7 @@ import yaml
 import sktune
 from sktune.errors import BadInputError, SimulationError, SpaceError, StudyError
 from sktune.inspection import inspect_model
-from sktune.search_loop import Request
+from sktune.request import Request
 from sktune.sim.constants import ATLAS_A3
 from tests import profiles
 

@@ -15,7 +15,7 @@ from sktune.inspection import inspect_model
 from sktune.layout import Layout, Unit
 from sktune.plan import Plan, Scope
 from sktune.presets import load_preset, preset_names
-from sktune.search_loop import Request
+from sktune.request import Request
 from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, OptionRules, SearchSpace, SpaceSpec, bind
 from tests.conftest import CHILDREN, decoder_layout
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from sktune.backends.options import all_choices, option_rules
 from sktune.space import SpaceSpec, bind
-from sktune.view import describe_trial, inspection_view
+from sktune.view import LiveView, describe_trial, inspection_view
 from tests.conftest import decoder_layout
 
 
@@ -63,6 +63,34 @@ def test_a_trials_line_counts_scopes_in_correct_words(scopes: int, words: str) -
     """One scope is no scopes."""
     event = {
         "trial": 3, "scopes": scopes, "seconds": {"compile": 1.0}, "state": "complete", "simulated": True,
-        "ci95": (1.0, 1.0), "latency_ms": 2.0, "speedup": 1.0, "origin": "baseline",
+        "ci95": (1.0, 1.0), "latency_ms": 2.0, "speedup": 1.0, "origin": "baseline", "noise": "",
     }  # fmt: skip
     assert words in describe_trial(event)
+
+
+@pytest.mark.parametrize(
+    ("trials", "left_s", "words"),
+    [(40, 42.0, "1/40 trials"), (None, 42.0, "1 trial "), (40, 300.0, "about 5 min left")],
+)
+def test_the_live_view_tells_what_is_done_and_left(trials: int | None, left_s: float, words: str) -> None:
+    """Of a number of trials, or without end."""
+    console = Console(width=120, force_terminal=True)
+    with console.capture() as captured, LiveView(console) as live:
+        live({"event": "search_started", "trials": trials, "done": 0})
+        live(
+            {
+                "event": "trial_finished",
+                "trial": 0,
+                "scopes": 1,
+                "seconds": {},
+                "state": "pruned",
+                "known": False,
+                "reason": "slower",
+                "detail": "",
+                "origin": "tpe",
+                "expected_left_s": left_s,
+            }
+        )
+    text = captured.get()
+    assert words in text
+    assert "left" in text

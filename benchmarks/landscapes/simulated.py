@@ -16,7 +16,8 @@ from benchmarks.landscape import Truth
 from benchmarks.landscapes.optimum import Savings, best_tied_saving, limit_of
 from sktune.outcome import ScopeTime
 from sktune.plan import Option, Options, Plan
-from sktune.search_loop import Request, bind_space, space_spec
+from sktune.request import Request
+from sktune.search_loop import bind_space, space_spec
 from sktune.sim.constants import Constants, load_constants
 from sktune.sim.deployment import deploy
 from sktune.sim.operators import Operator

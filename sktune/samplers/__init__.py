@@ -24,7 +24,7 @@ RANDOM_TRIALS = 6
 
 
 SAMPLERS: Mapping[str, str] = {
-    "partition": "sktune.samplers.partition:PartitionSampler",
+    "partition": "sktune.samplers.partition:ProbingSampler",
     "tpe": "sktune.samplers:tpe",
     "gp": "sktune.samplers:gp",
     "random": "sktune.samplers:random",

@@ -61,7 +61,7 @@ class DistinctSampler(BaseSampler):
             values = self._changed(values, rng)
             if self._space.plan(values) not in seen:
                 return values
-        return self._remaining(seen) or values
+        return remaining(self._space, seen) or values
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -90,12 +90,14 @@ class DistinctSampler(BaseSampler):
         choices = self._space.choices[name]
         return {**values, name: choices[rng.integers(len(choices))]}
 
-    def _remaining(self, seen: Collection[Plan]) -> dict[str, Option] | None:
-        points = math.prod(len(choices) for choices in self._space.choices.values())
-        if points > SMALL_SPACE:
-            return None
-        for point in itertools.product(*self._space.choices.values()):
-            values = dict(zip(self._space.choices, point, strict=True))
-            if self._space.plan(values) not in seen:
-                return values
+
+def remaining(space: SearchSpace, seen: Collection[Plan]) -> dict[str, Option] | None:
+    """Return a point of a small space whose plan is not among ``seen``; None where there is none, or space is large."""
+    points = math.prod(len(choices) for choices in space.choices.values())
+    if points > SMALL_SPACE:
         return None
+    for point in itertools.product(*space.choices.values()):
+        values = dict(zip(space.choices, point, strict=True))
+        if space.plan(values) not in seen:
+            return values
+    return None

@@ -13,7 +13,7 @@ from optuna.samplers import BaseSampler
 
 from sktune.plan import Option
 from sktune.samplers.procedure import Answer, Procedure, ProcedureSampler
-from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, Values, is_attention, is_feed_forward
+from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, Values, is_attention, is_feed_forward, limit_of
 
 Step = Generator[Values, Answer, Answer]
 
@@ -191,8 +191,7 @@ def _narrow(space: SearchSpace) -> Values:
 
 def _limits(space: SearchSpace) -> list[Option]:
     """Return the choices for how many layers a scope may reach into, the narrowest first."""
-    limits = space.choices.get(LAYERS_PER_SCOPE, ())
-    return sorted(limits, key=lambda limit: (limit == "all", limit if isinstance(limit, int) else 0))
+    return sorted(space.choices.get(LAYERS_PER_SCOPE, ()), key=limit_of)
 
 
 def _unit_parameters(space: SearchSpace) -> list[str]:

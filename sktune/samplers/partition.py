@@ -24,6 +24,7 @@ from sktune.learned import PROBE, Combination, Learned, Point
 from sktune.partitioning import Partitioner
 from sktune.plan import Option, Options, Plan, Scope
 from sktune.samplers import distributions, seed_of_trial
+from sktune.samplers.distinct import remaining
 from sktune.segment_model import Posterior
 from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, limit_of
 
@@ -53,6 +54,20 @@ PROBE_UNCERTAINTY = 0.15
 class _Candidate:
     plan: Plan
     point: Point
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is still to be expected of a search.
+
+    Attributes:
+        expected_gain_left: what the best plan is expected to save beyond the incumbent, as a share of the baseline:
+            the mean over draws of the posterior, each with its own best plan.
+        candidates: plans that were not tried, and that some draw takes for the best.
+    """
+
+    expected_gain_left: float
+    candidates: tuple[Plan, ...]
 
 
 class PartitionSampler(BaseSampler):
@@ -103,19 +118,18 @@ class PartitionSampler(BaseSampler):
         chance = RandomSampler(seed=seed_of_trial(self._seed, trial.number))
         return chance.sample_independent(study, trial, param_name, param_distribution)
 
-    def expected_gain_left(self, study: Study) -> float:
-        """Return what the best plan is expected to save beyond the incumbent, as a share of the baseline.
-
-        The mean over draws of the posterior, each with its own best plan.
-        """
-        self._learned.read(study.get_trials(deepcopy=False))
+    def outlook(self, trials: Sequence[FrozenTrial]) -> Outlook:
+        """Return what is still to be expected, after ``trials``."""
+        self._learned.read(trials)
         if not self._learned.model.count:
-            return math.inf
+            return Outlook(math.inf, ())
         posterior = self._learned.posterior()
         draws = _Draws(self._learned, self._partitioner, posterior, np.random.default_rng(self._seed))
-        total, _ = draws.solve(AVERSIONS[2] if self._risks() else 0.0)
+        total, decode = draws.solve(AVERSIONS[2] if self._risks() else 0.0)
         incumbent = draws.effects @ self._learned.model.row(self._learned.incumbent)
-        return float(np.maximum(0.0, total.max(axis=1) - incumbent)[1:].mean())
+        left = float(np.maximum(0.0, total.max(axis=1) - incumbent)[1:].mean())
+        plans = [self._space.plan(decode(draw, int(index))) for draw, index in enumerate(total.argmax(axis=1))]
+        return Outlook(left, tuple(plan for plan in dict.fromkeys(plans) if plan not in self._learned.seen))
 
     def _propose(self, posterior: Posterior, rng: np.random.Generator) -> Point:
         for width in (1.0, 2.0, 4.0):
@@ -196,7 +210,14 @@ class PartitionSampler(BaseSampler):
             if plan not in self._learned.seen and (attempt > 300 or self._learned.log_safe([plan])[0] > -math.inf):
                 return changed
             changed = self._changed(full if attempt < 200 else changed, rng, 1 + attempt // 20)
-        return changed
+        return remaining(self._space, self._learned.seen) or changed
+
+
+class ProbingSampler(PartitionSampler):
+    """The sampler of a study that runs probes: sktune's own."""
+
+    def __init__(self, space: SearchSpace, seed: int = 0) -> None:
+        super().__init__(space, seed, probes=True)
 
 
 class _Draws:

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from optuna import Study
-from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
+from sktune.learned import OUTCOME, PROBE
 from sktune.plan import Plan
+from sktune.samplers import distributions
 from sktune.space import SearchSpace, Values
-
-OUTCOME = "sktune:outcome"
-"""The attribute of a trial that holds its outcome, as ``TuningStudy`` writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class ProcedureSampler(BaseSampler):
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002
         """All parameters are proposed together."""
-        return {name: CategoricalDistribution(choices) for name, choices in self._space.choices.items()}
+        return distributions(self._space)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -89,6 +88,8 @@ def answers(space: SearchSpace, trials: Sequence[FrozenTrial]) -> Mapping[Plan, 
     for trial in trials:
         if trial.state is TrialState.WAITING or not trial.params.keys() >= space.choices.keys():
             continue
+        if PROBE in trial.user_attrs:
+            continue  # its figures are another plan's
         plan = space.plan(trial.params)
         is_complete = trial.state is TrialState.COMPLETE
         value = trial.value if is_complete else trial.intermediate_values.get(0)

@@ -30,6 +30,7 @@ class TargetSpec:
         profile: a measured baseline that the simulation starts from, or None.
         batch, context: sequences decoded together, and tokens in the KV cache before the first step; None: the
             preset's.
+        layers: how many layers of each kind the model is cut to, with random weights; None for all.
     """
 
     source: str
@@ -44,14 +45,16 @@ class TargetSpec:
     context: int | None = None
     constants: str | None = None
     profile: str | None = None
+    layers: int | None = None
 
     @property
     def name(self) -> str:
         """Short name for studies and reports."""
+        cut = "" if self.layers is None else f"-proxy{self.layers}"
         if self.kind == "preset":
-            return f"{self.source}-{self.scale}"
+            return f"{self.source}-{self.scale}{cut}"
         if self.kind == "config":
-            return Path(self.source).resolve().name
+            return f"{Path(self.source).resolve().name}{cut}"
         module, _, function = self.source.rpartition(":")
         return f"{Path(module).stem if module.endswith('.py') else module.rpartition('.')[2]}-{function}"
 
@@ -62,7 +65,10 @@ class TargetSpec:
 
     def fingerprint(self) -> str:
         """Identity of what is built: the spec, and the content of the files that it names."""
-        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode())
+        values = asdict(self)
+        if self.layers is None:
+            del values["layers"]  # studies from before it was there go on
+        digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode())
         for path in self._files():
             digest.update(path.name.encode())
             # Checkpoints are too large to hash at every start; their size and time tell them apart.
@@ -95,6 +101,7 @@ def describe(
     context: int | None = None,
     constants: Path | None = None,
     profile: Path | None = None,
+    layers: int | None = None,
 ) -> tuple[TargetSpec, Preset | None]:
     """Return what ``--model`` names, and its preset where it is one.
 
@@ -113,6 +120,7 @@ def describe(
         "context": context,
         "constants": str(constants.resolve()) if constants else None,
         "profile": str(profile.resolve()) if profile else None,
+        "layers": layers,
     }
     if model in preset_names():
         preset = load_preset(model)
@@ -126,6 +134,10 @@ def describe(
         )
     path, colon, function = model.rpartition(":")
     if colon and path and function:
+        if layers is not None:
+            raise TargetError(
+                f"--proxy-layers cuts models that are built from a configuration, not {model!r}; leave it out"
+            )
         if path.endswith(".py"):
             if not Path(path).is_file():
                 raise TargetError(f"--model {model}: there is no file {path!r}; give path/to/file.py:function")

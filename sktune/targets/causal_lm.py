@@ -53,8 +53,12 @@ def from_configuration(spec: TargetSpec, model: ModelSpec) -> Target:
     scale = spec.scale or FULL
     values = model.configuration(scale)
     config = _read_config(spec.weights) if spec.weights else AutoConfig.for_model(model.model_type, **values)
-    layers = config.num_hidden_layers
-    of_all = f"{layers} of {model.published['num_hidden_layers']} layers" if scale != FULL else f"{layers} layers"
+    layers = _cut(config, spec).num_hidden_layers
+    of_all = (
+        f"{layers} of {model.published['num_hidden_layers']} layers"
+        if scale != FULL or spec.layers
+        else f"{layers} layers"
+    )
     batch = spec.batch or model.batch.get(scale, DEFAULT_BATCH)
     context = spec.context or model.context.get(scale, DEFAULT_CONTEXT)
     return _build(spec, config, model.experts, f"{spec.source}, {scale}: {of_all}", batch, context)
@@ -62,9 +66,31 @@ def from_configuration(spec: TargetSpec, model: ModelSpec) -> Target:
 
 def from_folder(spec: TargetSpec) -> Target:
     """Build the causal language model whose ``config.json`` lies in the spec's folder."""
-    config = _read_config(spec.weights or spec.source)
+    config = _cut(_read_config(spec.weights or spec.source), spec)
     name = f"{spec.name}: {config.num_hidden_layers} layers"
     return _build(spec, config, "batched_mm", name, spec.batch or DEFAULT_BATCH, spec.context or DEFAULT_CONTEXT)
+
+
+def _cut(config: PreTrainedConfig, spec: TargetSpec) -> PreTrainedConfig:
+    """Leave the first ``spec.layers`` layers of each kind in ``config``, and return it.
+
+    Raises:
+        TargetError: the configuration mixes kinds in a way that fewer layers do not keep.
+    """
+    if spec.layers is None:
+        return config
+    if getattr(config, "mlp_only_layers", None) or getattr(config, "decoder_sparse_step", 1) != 1:
+        raise TargetError("--proxy-layers: dense and MoE layers of this model alternate; leave it out")
+    if len(set(getattr(config, "layer_types", None) or ())) > 1:
+        raise TargetError("--proxy-layers: this model's layers attend in several ways; leave it out")
+    dense = min(getattr(config, "first_k_dense_replace", None) or 0, config.num_hidden_layers)
+    kept = min(spec.layers, dense)
+    if dense:
+        config.first_k_dense_replace = kept
+    config.num_hidden_layers = kept + min(spec.layers, config.num_hidden_layers - dense)
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[: config.num_hidden_layers]
+    return config
 
 
 def _read_config(folder: str) -> PreTrainedConfig:
@@ -119,7 +145,7 @@ def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, 
         return [(tokens(generator, 1),) for _ in range(steps)]
 
     prefill(0, 1)  # allocates the cache
-    weights = f"weights of {Path(spec.weights).name}" if spec.weights else "random weights"
+    weights = f"weights of {Path(spec.weights).name}" if spec.weights and spec.layers is None else "random weights"
     origin = "shapes only, no weights" if spec.device == META else f"{weights}, seed {spec.seed}"
     short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[spec.dtype]
     description = f"{name}, hidden {config.hidden_size}, {short}, {origin}, batch {batch}, context {context}"
@@ -132,13 +158,14 @@ def _has_torchair() -> bool:
 
 def _model(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> nn.Module:
     model: nn.Module
-    if spec.weights and spec.device == META:
+    weights = spec.weights if spec.layers is None else None  # a cut model's layers have other numbers
+    if weights and spec.device == META:
         raise TargetError(f"--weights {spec.weights}: a model of shapes only has no weights; leave --weights out")
-    if spec.weights:
+    if weights:
         try:
             # Safetensors only: a pickled checkpoint runs code when it is read.
             model = AutoModelForCausalLM.from_pretrained(
-                spec.weights, config=config, dtype=dtype, local_files_only=True, use_safetensors=True
+                weights, config=config, dtype=dtype, local_files_only=True, use_safetensors=True
             )
         except (OSError, ValueError, RuntimeError) as failure:
             reason = str(failure).strip().partition("\n")[0]

@@ -1,0 +1,78 @@
+"""The machine: what else it does while something is timed, from two readings of Linux's counters."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+OTHER_LOAD = 0.1
+"""Share of our cores at work for others from which a reading counts as disturbed. An idle desktop stays under 0.03;
+counters advance by 10 ms."""
+STEAL = 0.02
+"""Share of our cores that the hypervisor gave to other machines."""
+FREQUENCY_CHANGE = 0.05
+"""Share by which the fastest of our cores changes. nvbench drops samples at 0.8 of the peak; CPUs step finer."""
+_CORES_ASKED = 16
+"""Reading the clock of a core may wake it; the fastest of these stands for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLoad:
+    """Counters at one moment.
+
+    Attributes:
+        at_s: time from some moment.
+        busy_s: time at work of the cores that this process may use, summed, for whomever.
+        steal_s: time that the hypervisor withheld from them, summed.
+        own_s: processor time of this process, all threads.
+        cores: how many cores these are.
+        clock_mhz: of the fastest of them; None where the system does not tell.
+    """
+
+    at_s: float
+    busy_s: float
+    steal_s: float
+    own_s: float
+    cores: int
+    clock_mhz: float | None
+
+
+def read() -> MachineLoad | None:
+    """Return the counters now; None where the system has no /proc/stat."""
+    try:
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    counters = [[int(value) for value in line.split()[1:9]] for line in lines if line.partition(" ")[0] in ours]
+    # proc(5): user nice system idle iowait irq softirq steal
+    busy = sum(sum(core[:3]) + sum(core[5:7]) for core in counters)
+    steal = sum(core[7] for core in counters)
+    return MachineLoad(
+        time.perf_counter(), busy * tick_s, steal * tick_s, time.process_time(), len(counters), _clock_mhz()
+    )
+
+
+def disturbance(before: MachineLoad | None, after: MachineLoad | None) -> str:
+    """Return what disturbed the time between two readings, in a few words; empty where nothing did."""
+    if before is None or after is None or after.at_s <= before.at_s:
+        return ""
+    core_s = (after.at_s - before.at_s) * after.cores
+    others = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
+    if others > OTHER_LOAD * core_s:
+        return "other load"
+    if after.steal_s - before.steal_s > STEAL * core_s:
+        return "steal time"
+    if before.clock_mhz and after.clock_mhz and abs(after.clock_mhz / before.clock_mhz - 1) > FREQUENCY_CHANGE:
+        return "changing clock"
+    return ""
+
+
+def _clock_mhz() -> float | None:
+    cores = sorted(os.sched_getaffinity(0))[:_CORES_ASKED]
+    paths = [Path(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq") for core in cores]
+    try:
+        return max(int(path.read_text(encoding="ascii")) for path in paths) / 1e3  # kHz
+    except (OSError, ValueError):
+        return None  # a virtual machine's /proc/cpuinfo has a number, too, but it never changes

@@ -1,0 +1,133 @@
+"""Sequential comparison: an interval of a speedup that holds however often it is looked at, and what follows from it.
+
+Unit of evidence is the ABBA block: two rounds, the second in the reverse order, the order drawn anew for each block.
+Its value is the mean of the rounds' log ratios, reference over candidate, in which a linear drift cancels. If the
+candidate is faster by one constant factor exp(theta), then swapping the two within a block turns the value's distance
+from theta around: given how far all blocks lie from theta, on which side each lies is a fair coin, because the order
+was one. That is all that is assumed: timings may be heavy-tailed, autocorrelated and drifting, as long as the noise
+does not know the order.
+
+With symmetric scores psi, exp(lambda S - lambda^2 V / 2), with S the sum of psi and V that of psi^2, is a
+supermartingale (de la Pena 1999, "A general class of exponential inequalities for martingales and ratios", lemma 6.1).
+Mixed over lambda ~ N(0, rho^2) (Robbins 1970; Johari, Pekelis and Walsh 2019, the mSPRT) it stays below 1 / ALPHA for
+ever with probability 1 - ALPHA (Ville's inequality). The interval holds every theta for which it is below now.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+ALPHA = 0.05
+"""Probability that the interval ever misses, over all looks; half of it on each side."""
+CLIP = 3.0
+"""Scores are clipped at so many median distances, about two standard deviations: one bad block cannot decide."""
+MIXTURE_VARIANCE = 0.6
+"""rho^2: the interval is narrowest, for its purpose, at about 60 blocks (Waudby-Smith et al. 2021, section 2.3)."""
+FIRST_SCALE = 8
+"""The scale of the first so many blocks is their own; after that, it is that of the blocks before, renewed at each
+doubling, so that a score never depends on what comes later."""
+FARTHEST = 3.0
+"""Log ratios are looked for this far: a factor of 20."""
+_HALVINGS = 14
+
+Blocks = npt.NDArray[np.float64]
+"""Log ratios, shape (blocks,)."""
+
+
+class Comparison(StrEnum):
+    """What can be said of a candidate against a reference."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class LogInterval:
+    """An interval of a log ratio, and the robust centre of the blocks."""
+
+    low: float
+    centre: float
+    high: float
+
+
+def block_log_ratios(samples: npt.NDArray[np.float64], candidate: int, reference: int = 0) -> Blocks:
+    """Return the value of each whole block.
+
+    Args:
+        samples: seconds, shape (rounds, contenders); rounds 2k and 2k + 1 are one block.
+        candidate, reference: columns.
+    """
+    ratios = np.log(samples[:, reference]) - np.log(samples[:, candidate])
+    whole = len(ratios) // 2 * 2
+    means: Blocks = ratios[:whole].reshape(-1, 2).mean(axis=1)
+    return means
+
+
+def confidence_sequence(blocks: Blocks, alpha: float = ALPHA) -> LogInterval:
+    """Return the interval that holds the true log ratio, at every look at once, with probability 1 - ``alpha``.
+
+    It ends at ``FARTHEST`` where there are too few blocks to exclude anything: with 5%, fewer than 14.
+    """
+    centre = _bisect(blocks, float(blocks.min()), float(blocks.max()))
+    step = max(float(np.median(np.abs(blocks - centre))), 1e-6)
+    low, high = (_end(blocks, centre, side * step, alpha) for side in (-1, 1))
+    return LogInterval(low, centre, high)
+
+
+def compare_with_floor(low: float, high: float, floor: float) -> Comparison:
+    """Return what an interval of a log ratio says where effects up to ``floor`` (a log ratio, too) mean nothing."""
+    if low > floor:
+        return Comparison.FASTER
+    if high < -floor:
+        return Comparison.SLOWER
+    return Comparison.SAME if -floor <= low and high <= floor else Comparison.UNDECIDED
+
+
+def _scores(blocks: Blocks, theta: float) -> Blocks:
+    distances = blocks - theta
+    sizes = np.abs(distances)
+    scale = np.empty_like(sizes)
+    start, end = 0, FIRST_SCALE
+    while start < len(sizes):
+        scale[start:end] = np.median(sizes[: start or end])
+        start, end = end, 2 * end
+    scores: Blocks = np.clip(distances / (CLIP * np.maximum(scale, 1e-12)), -1.0, 1.0)
+    return scores
+
+
+def _is_excluded(blocks: Blocks, theta: float, alpha: float) -> bool:
+    scores = _scores(blocks, theta)
+    spread = 1.0 + MIXTURE_VARIANCE * float(np.square(scores).sum())
+    log_evidence = MIXTURE_VARIANCE * float(scores.sum()) ** 2 / (2 * spread) - np.log(spread) / 2
+    return bool(log_evidence >= np.log(1 / alpha))
+
+
+def _bisect(blocks: Blocks, low: float, high: float) -> float:
+    """Return the log ratio at which the scores cancel."""
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        if float(_scores(blocks, middle).sum()) > 0:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _end(blocks: Blocks, centre: float, step: float, alpha: float) -> float:
+    """Return the nearest log ratio in the direction of ``step`` from which on everything is excluded."""
+    inside, outside = centre, centre + step
+    while not _is_excluded(blocks, outside, alpha):
+        if abs(outside - centre) >= FARTHEST:
+            return centre + float(np.copysign(FARTHEST, step))
+        inside, outside = outside, centre + 2 * (outside - centre)
+    for _ in range(_HALVINGS):
+        middle = (inside + outside) / 2
+        if _is_excluded(blocks, middle, alpha):
+            outside = middle
+        else:
+            inside = middle
+    return outside

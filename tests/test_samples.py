@@ -1,0 +1,34 @@
+"""Samples are kept, and can be read back."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sktune import samples
+from sktune.errors import BadInputError
+from sktune.latency import Measurement
+
+
+def test_samples_come_back_as_they_were_taken(tmp_path: Path) -> None:
+    """Names, seconds and what was disturbed."""
+    taken = Measurement(np.array([[0.005, 0.004], [0.0051, 0.0042]]), np.array([False, True]), least_rounds=40)
+    path = tmp_path / samples.FOLDER / "trial-0003.npz"
+    samples.write(path, ["baseline", "plan"], taken)
+    found = samples.read(path)
+    assert found.names == ("baseline", "plan")
+    np.testing.assert_allclose(found.seconds, taken.samples, rtol=1e-6)
+    assert found.disturbed.tolist() == [False, True]
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    """In one line that says what to do; nothing in it is executed."""
+    path = tmp_path / "trial.npz"
+    with pytest.raises(BadInputError, match="name a file of a study's samples/"):
+        samples.read(path)
+    path.write_bytes(b"no archive")
+    with pytest.raises(BadInputError, match="holds no samples"):
+        samples.read(path)
+    np.savez_compressed(path, names=np.array([object()], dtype=object), seconds=np.zeros(1), disturbed=np.zeros(1))
+    with pytest.raises(BadInputError, match="holds no samples"):
+        samples.read(path)
