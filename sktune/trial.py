@@ -64,7 +64,11 @@ class Finalist:
 
 
 class OutOfMemoryDuringTrialError(Exception):
-    """Memory ran out: what the process still holds can no longer be relied on."""
+    """Memory ran out: what the process still holds can no longer be relied on. ``blamed`` as in ``CompileError``."""
+
+    def __init__(self, message: str, blamed: str = "") -> None:
+        super().__init__(message)
+        self.blamed = blamed
 
 
 class Judge:
@@ -128,7 +132,7 @@ class Judge:
             compiled, outcome = self._judge(plan, report, seconds, known, at, measured)
         except CompileError as failure:
             if _ran_out_of_memory(failure):
-                raise OutOfMemoryDuringTrialError(str(failure)) from failure
+                raise OutOfMemoryDuringTrialError(str(failure), failure.blamed) from failure
             logger.info("the plan does not compile", exc_info=True)
             return Outcome(failure.reason, str(failure), seconds=seconds, blamed=failure.blamed)
         except Exception as failure:

@@ -111,7 +111,8 @@ class Session:
             )
         except OutOfMemoryDuringTrialError as failure:
             traceback.print_exc()
-            self.answer(outcome=Outcome(Reason.CRASHED, f"out of memory: {failure}").to_dict())
+            crashed = Outcome(Reason.CRASHED, f"out of memory: {failure}", blamed=failure.blamed)
+            self.answer(outcome=crashed.to_dict())
             sys.exit(1)
         self.answer(outcome=outcome.to_dict())
 

@@ -1,11 +1,13 @@
 """The command: what it prints, how it ends, and what bad input gets."""
 
+import csv
 import json
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +194,10 @@ def test_show_and_report_read_the_record(own_study: tuple[list[dict[str, Any]], 
     _, folder = own_study
     shown = sktune_command("show", "own", "--runs", str(folder.parent))
     assert "times as fast as the baseline" in shown.stdout
+    told = json.loads(sktune_command("show", "own", "--json", "--runs", str(folder.parent)).stdout.splitlines()[-1])
+    with (folder / "trials.csv").open() as table:
+        guilty = [row["blamed"] for row in csv.DictReader(table) if row["blamed"]]
+    assert told["blamed"] == Counter(guilty)
     (folder / "report.md").unlink()
     assert sktune_command("report", "own", "--runs", str(folder.parent)).returncode == 0
     assert (folder / "report.md").is_file()
