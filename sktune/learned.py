@@ -74,6 +74,7 @@ class Learned:
         self.probes = 0
         self.knows_scope_times = False
         self._read: set[int] = set()
+        self._taken: set[Plan] = set()
         self._hyperparameters: Hyperparameters | None = None
         self._reference_ms: float | None = None
 
@@ -131,6 +132,9 @@ class Learned:
 
     def _take(self, trial: FrozenTrial) -> None:
         plan = self._plan_of(trial)
+        if plan in self._taken:
+            return  # answered from the record: it tells nothing new
+        self._taken.add(plan)
         self.seen.add(plan)
         stored = trial.user_attrs.get(OUTCOME)
         outcome = Outcome.from_dict(stored) if stored else None

@@ -112,6 +112,7 @@ class TuningStudy:
         self.name = name
         self._storage, self._study = storage, study
         self._left_behind: list[Trial] | None = None
+        self._ended: dict[int, TrialRecord] = {}
         self._kept: dict[tuple[SamplerFactory, int], BaseSampler] = {}
 
     @classmethod
@@ -159,11 +160,11 @@ class TuningStudy:
         """Return all trials that were proposed, by number."""
         with translated(self.name):
             trials = self._study.get_trials(deepcopy=False)
-        return [
-            _record(trial)
-            for trial in trials
-            if trial.state is not TrialState.WAITING and PREFIX + "proposal" in trial.user_attrs
-        ]
+        own = [t for t in trials if t.state is not TrialState.WAITING and PREFIX + "proposal" in t.user_attrs]
+        for trial in own:
+            if trial.number not in self._ended and trial.state.is_finished():
+                self._ended[trial.number] = _record(trial)
+        return [self._ended.get(trial.number) or _record(trial) for trial in own]
 
     def queue(self, points: Sequence[StartingPoint]) -> None:
         """Put starting points before everything that a sampler will propose; those that are queued stay."""
