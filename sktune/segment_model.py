@@ -127,7 +127,7 @@ class SegmentModel:
         rows = []
         for scope in observation.scopes:
             row = np.zeros(size)
-            self._put_scope(row, scope.segment, scope.options)
+            self._put_scopes(row, [scope.segment], scope.options)
             row[self._others_at + 1] = 1.0
             row[self._others_at + 2] = self._length(scope.segment)
             rows.append((row, scope.saving, scope.noise_sd))
@@ -142,8 +142,12 @@ class SegmentModel:
     def row(self, plan: Plan) -> Vector:
         """Return what describes a plan: the saving is its product with the effects."""
         row = np.zeros(self.n_fixed + len(self._effects))
-        for scope, pair in zip(plan.scopes, self.catalogue.positions(plan), strict=True):
-            self._put_scope(row, int(self.catalogue.class_of[pair]), scope.options)
+        pairs = self.catalogue.positions(plan)
+        by_options: dict[Options, list[int]] = {}
+        for scope, pair in zip(plan.scopes, pairs, strict=True):
+            by_options.setdefault(scope.options, []).append(int(self.catalogue.class_of[pair]))
+        for options, segments in by_options.items():
+            self._put_scopes(row, segments, options)
         for position in self.catalogue.cuts(plan):
             row[self._cuts_at + self.borders[self.catalogue.border(position)]] += 1.0
         for index, (name, value) in enumerate(self.step_options):
@@ -252,16 +256,17 @@ class SegmentModel:
                 total += effects[:, self._steps_at + index]
         return total
 
-    def _put_scope(self, row: Vector, segment: int, options: Options) -> None:
-        described = self.catalogue.matrix[segment]
+    def _put_scopes(self, row: Vector, segments: Sequence[int], options: Options) -> None:
+        described = self.catalogue.matrix[segments].sum(axis=0)
         row[: self._options_at] += described
         width = len(self.catalogue.small)
         for index, option in enumerate(self.options):
             if option in options:
                 at = self._options_at + index * width
                 row[at : at + width] += described[self.catalogue.small]
-        if segment in self._effects:
-            row[self.n_fixed + self._effects[segment]] += 1.0
+        for segment in segments:
+            if segment in self._effects:
+                row[self.n_fixed + self._effects[segment]] += 1.0
 
     def _effect(self, segment: int) -> None:
         if segment not in self._effects and len(self._effects) < MOST_SEGMENT_EFFECTS:

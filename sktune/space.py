@@ -128,6 +128,11 @@ class SearchSpace:
             return f"{OUTSIDE}.{unit.key}"
         return f"layers.{unit.layer}.{unit.key}" if self.untied else f"{self.layout.layers[unit.layer].kind}.{unit.key}"
 
+    @cached_property
+    def _parameters(self) -> tuple[str, ...]:
+        """Each unit's parameter: their names are asked for at every proposal, and there may be hundreds."""
+        return tuple(self.parameter(unit) for unit in self.layout.units)
+
     def plan(self, values: Values) -> Plan:
         """Return the canonical plan that ``values`` stand for.
 
@@ -138,8 +143,8 @@ class SearchSpace:
         limit = limit_of(values.get(LAYERS_PER_SCOPE, "all"))
         runs: list[tuple[Unit, Unit]] = []
         open_run, layers = False, 0.0
-        for unit in self.layout.units:
-            choice = values[self.parameter(unit)]
+        for unit, parameter in zip(self.layout.units, self._parameters, strict=True):
+            choice = values[parameter]
             if choice == OUT:
                 open_run = False
                 continue

@@ -1,0 +1,138 @@
+"""What the partition sampler needs for one proposal as a study grows, apart from the storage.
+
+    python benchmarks/ask_time.py [--trials 1000] [--layers 61] [--units 12]
+
+The space is untied: every layer has parameters of its own. The study lies in memory; each trial tells its latency and
+what its scopes took, by a landscape that is a sum over units, borders and options. Prints a table and the machine.
+"""
+
+import argparse
+import platform
+import resource
+import time
+import warnings
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import optuna
+from optuna import Study
+from optuna.distributions import BaseDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.trial import FrozenTrial
+
+from sktune.fingerprint import device_name
+from sktune.layout import Layer, Layout, Unit
+from sktune.learned import OUTCOME
+from sktune.outcome import Outcome, ScopeTime, Speedup
+from sktune.plan import Plan
+from sktune.samplers import distributions
+from sktune.samplers.partition import PartitionSampler
+from sktune.space import OptionRules, SearchSpace, SpaceSpec, bind
+
+UNIT_MS = 0.03
+WINDOW = 20
+"""Proposals before each count of trials that a row is the median of."""
+
+
+class Timed(PartitionSampler):
+    """The sampler, with the seconds of each proposal; reading the trials from the storage is the storage's share."""
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        super().__init__(space, seed)
+        self.own_s: list[float] = []
+        self.storage_s: list[float] = []
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Propose, and note the time."""
+        began = time.perf_counter()
+        study.get_trials(deepcopy=False)
+        read = time.perf_counter()
+        point = super().sample_relative(study, trial, search_space)
+        self.storage_s.append(read - began)
+        self.own_s.append(time.perf_counter() - read - self.storage_s[-1])
+        return point
+
+
+def space_of(layers: int, units: int) -> SearchSpace:
+    """Return the untied space of a model whose first layers are dense, with three options."""
+    keys = [f"unit_{index}" for index in range(units)]
+    found = tuple(Unit(f"layers.{layer}.{key}", key, layer) for layer in range(layers) for key in keys)
+    kinds = tuple(Layer(f"layers.{layer}", "dense" if layer < 3 else "moe") for layer in range(layers))
+    options: dict[str, tuple[bool | int | str, ...]] = {"fusion": (0, 1), "early": (1, 0, 2), "split": (4, 1)}
+    rules = OptionRules({"fusion": 0, "early": 1, "split": 4})
+    return bind(SpaceSpec(untied=True, layers_per_scope=[1, 2, "all"]), Layout(found, kinds), options, rules)
+
+
+def judged(space: SearchSpace, plan: Plan) -> Outcome:
+    """Return what a trial of ``plan`` would have found."""
+    units = space.layout.units
+    position = {unit.name: index for index, unit in enumerate(units)}
+    baseline_ms = len(units) * UNIT_MS
+    pieces = []
+    for scope in plan.scopes:
+        covered = range(position[scope.first], position[scope.last] + 1)
+        each = [0.1 if int(units[index].key.rpartition("_")[2]) % 3 else 0.25 for index in covered]
+        changed = 0.02 * len(scope.options) * (1 if len(covered) > 8 else -1)
+        saved_ms = UNIT_MS * (sum(each) - 0.15 - max(0, len(covered) - 24) * 0.1 + changed)
+        alone_ms = len(covered) * UNIT_MS
+        pieces.append(ScopeTime(scope.first, scope.last, True, alone_ms, alone_ms - saved_ms))
+    latency_ms = baseline_ms - sum(piece.baseline_ms - piece.latency_ms for piece in pieces)
+    ratio = baseline_ms / latency_ms
+    speedup = Speedup(baseline_ms, latency_ms, ratio, (ratio * 0.997, ratio * 1.003), 60)
+    return Outcome(speedup=speedup, scope_times=tuple(pieces))
+
+
+def run(space: SearchSpace, trials: int) -> Timed:
+    """Search for ``trials`` trials, and return the sampler with its times."""
+    sampler = Timed(space, 0)
+    study = optuna.create_study(sampler=sampler)
+    wanted = distributions(space)
+    for point in space.starting_points:
+        study.enqueue_trial(dict(point.values))
+    for _ in range(trials):
+        trial = study.ask(wanted)
+        outcome = judged(space, space.plan(trial.params))
+        trial.set_user_attr(OUTCOME, outcome.to_dict())
+        assert outcome.speedup is not None
+        study.tell(trial, outcome.speedup.latency_ms)
+    return sampler
+
+
+def rows(sampler: Timed, trials: int) -> Sequence[str]:
+    """Return the table's rows, one for each decade of trials."""
+    found = []
+    for count in (20, 50, 100, 200, 500, 1000, 2000):
+        if count > trials:
+            break
+        own = sampler.own_s[max(0, count - WINDOW) : count]
+        storage = sampler.storage_s[max(0, count - WINDOW) : count]
+        if own:
+            found.append(f"| {count} | {1e3 * median(own):.1f} | {1e3 * max(own):.1f} | {1e3 * median(storage):.2f} |")
+    return found
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--layers", type=int, default=61)
+    parser.add_argument("--units", type=int, default=12)
+    arguments = parser.parse_args()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.simplefilter("ignore", ExperimentalWarning)
+    space = space_of(arguments.layers, arguments.units)
+    before_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    sampler = run(space, arguments.trials)
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{arguments.layers} layers of {arguments.units} units, untied, three options; {device_name('cpu')}, "
+          f"Python {platform.python_version()}\n")  # fmt: skip
+    print("| trials | ask, ms (median) | ask, ms (worst) | reading the storage, ms |\n| ---: | ---: | ---: | ---: |")
+    print("\n".join(rows(sampler, arguments.trials)))
+    print(f"\nPeak memory {peak_mib:.0f} MiB, {before_mib:.0f} MiB of it before the search.")
+
+
+if __name__ == "__main__":
+    main()
