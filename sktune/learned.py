@@ -5,6 +5,7 @@ Rebuilt from the trials alone, in the order of their numbers; a study that goes 
 
 import itertools
 import math
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -42,13 +43,22 @@ class Combination:
     of_step: Options
 
 
+@dataclass(frozen=True, slots=True)
+class CompletePlan:
+    """A complete plan, what it saved as a share of the baseline, and its parameters."""
+
+    saving: float
+    plan: Plan
+    point: Point
+
+
 class Learned:
     """See the module.
 
     Attributes:
         space, catalogue, model, feasibility: what is learned, and of what.
         combinations: all choices of options that differ in what they do.
-        complete: what each complete plan saved, as a share of the baseline, and its parameters; probes are none.
+        ranked: the complete plans, best first; probes are none.
         seen: every plan that was tried or is running, the baseline too.
         failures: of each trial, in order, whether it failed.
         reasons: why a trial failed, by its number.
@@ -66,7 +76,7 @@ class Learned:
         self.model = SegmentModel(self.catalogue, tuple(dict.fromkeys(options + of_step)), space.options.of_step)
         searched = {name: value for name, value in space.options.defaults.items() if name in space.option_names}
         self.feasibility = Feasibility(self.catalogue, searched)
-        self.complete: dict[Plan, tuple[float, Point]] = {}
+        self.ranked: list[CompletePlan] = []
         self.seen: set[Plan] = {Plan()}
         self.failures: list[bool] = []
         self.reasons: dict[int, str] = {}
@@ -101,7 +111,7 @@ class Learned:
     @property
     def incumbent(self) -> Plan:
         """The complete plan of the lowest latency; the baseline where there is none."""
-        return max(self.complete, key=lambda plan: self.complete[plan][0], default=Plan())
+        return self.ranked[0].plan if self.ranked else Plan()
 
     def keys(self, plan: Plan) -> list[Key]:
         """Return segment class and options of each scope."""
@@ -157,7 +167,8 @@ class Learned:
         self.knows_scope_times |= bool(observation.scopes)
         self.model.add(observation)
         if not is_probe and observation.saving is not None:
-            self.complete[plan] = (observation.saving, dict(trial.params))
+            own = CompletePlan(observation.saving, plan, dict(trial.params))
+            insort(self.ranked, own, key=lambda item: -item.saving)
         count = self.model.count
         if count <= 12 or (count <= SETTLED and count % max(1, count // 8) == 0):
             self._hyperparameters = self.model.choose()

@@ -20,7 +20,7 @@ from sktune.segments import SegmentCatalogue
 from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, limit_of
 from sktune.space_size import Segment
 
-Values = npt.NDArray[np.float64]
+Values = npt.NDArray[np.float64] | npt.NDArray[np.float32]
 Choices = dict[str, bool | int | str]
 
 

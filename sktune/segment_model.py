@@ -19,6 +19,7 @@ from sktune.plan import Option, Options, Plan
 from sktune.segments import SegmentCatalogue
 
 Vector = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
 
 PRIOR_SD: Mapping[str, float] = {
     "scope": 2.0,
@@ -211,7 +212,7 @@ class SegmentModel:
 
     def value(
         self, effects: Vector, options: Sequence[Options], segments: npt.NDArray[np.int64] | None = None
-    ) -> Vector:
+    ) -> Singles:
         """Return the saving of each class of segments.
 
         Args:
@@ -222,7 +223,8 @@ class SegmentModel:
         Returns shape (n_classes, n_draws * len(options)), options innermost.
         """
         catalogue = self.catalogue
-        matrix = catalogue.matrix if segments is None else catalogue.matrix[segments]
+        matrix = catalogue.single if segments is None else catalogue.single[segments]
+        effects = effects.astype(np.float32)
         own = matrix @ effects[:, : self._options_at].T
         for row, segment in enumerate(self._effects if segments is None else segments.tolist()):
             if segment in self._effects:
@@ -238,7 +240,7 @@ class SegmentModel:
             active = [by_option[index] for index, option in enumerate(self.options) if option in combination]
             columns.append(small @ sum(active).T if active else np.zeros_like(own))  # type: ignore[union-attr]
         stacked = own[:, :, None] + np.stack(columns, axis=2)
-        flat: Vector = stacked.reshape(len(own), -1)
+        flat: Singles = stacked.reshape(len(own), -1)
         return flat
 
     def cut(self, effects: Vector, repeats: int) -> Vector:
@@ -308,13 +310,13 @@ class Posterior:
         drawn: Vector = self.mean + width * spread.T
         return drawn
 
-    def draw_unknown(self, count: int, rng: np.random.Generator, width: float = 1.0) -> Vector:
+    def draw_unknown(self, count: int, rng: np.random.Generator, width: float = 1.0) -> Singles:
         """Return draws of what classes that were never met save by themselves, shape (n_classes, count); else 0."""
         catalogue = self.model.catalogue
         sd = width * self.chosen.segment_ratio * self.chosen.unit_sd
         scale = sd * np.sqrt((catalogue.last - catalogue.first + 1).astype(float))
         scale[self.model.known_segments] = 0.0
-        drawn: Vector = scale[:, None] * rng.standard_normal((len(scale), count))
+        drawn: Singles = scale[:, None].astype(np.float32) * rng.standard_normal((len(scale), count), dtype=np.float32)
         return drawn
 
     def predict(self, rows: Vector) -> tuple[Vector, Vector]:

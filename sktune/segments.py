@@ -36,6 +36,7 @@ class SegmentCatalogue:
         features: what the columns of ``matrix`` are.
         matrix: description of each class, shape (n_classes, n_features): counts of units and inner borders by type,
             and terms for its length.
+        single: ``matrix`` in single precision, for what is computed for all classes at every proposal.
         small: columns of ``matrix`` that options may act on: the scope as such, its length, and its units by type.
 
     Args:
@@ -55,6 +56,7 @@ class SegmentCatalogue:
         _, where = np.unique(self.class_of[firsts, lasts], return_index=True)
         self.first, self.last = firsts[where], lasts[where]
         self.features, self.matrix = self._describe()
+        self.single = self.matrix.astype(np.float32)
         groups = ("scope", "unit", "unit type")
         self.small = np.array([index for index, feature in enumerate(self.features) if feature.group in groups])
 

@@ -215,7 +215,7 @@ def _experiment(
     if not new:
         return None
     mean, sd = posterior.predict_plans(new)
-    best = learned.complete[learned.incumbent][0] if learned.complete else 0.0
+    best = learned.ranked[0].saving if learned.ranked else 0.0
     may_win = mean + 1.96 * sd > best
     index = int(np.argmax(np.where(may_win, sd, -1.0)))
     low, high = mean[index] - 1.96 * sd[index], mean[index] + 1.96 * sd[index]

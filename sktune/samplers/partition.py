@@ -35,6 +35,8 @@ LEAST_DRAWS = 2
 MOST_WORK = 600_000
 """Segment classes times problems that are solved at once: what keeps a proposal below 50 ms."""
 NEIGHBOURS = 12
+LIKELY_BEST = 20
+"""Complete plans, by their own figures, of which one is the best by the model."""
 FREE_FAILURES = 0.5
 FAILURE_SHARE = 0.09
 """Share of the trials after the tenth that may fail: what is riskier waits."""
@@ -157,10 +159,10 @@ class PartitionSampler(BaseSampler):
 
     def _neighbours(self, rng: np.random.Generator) -> list[_Candidate]:
         """Return plans a step or two from the best ones: where the model is wrong, they are what is left."""
-        ranked = sorted(self._learned.complete.values(), key=lambda item: -item[0])[:3]
+        ranked = self._learned.ranked[:3]
         found = []
         for _ in range(NEIGHBOURS if ranked else 0):
-            _, point = ranked[int(rng.integers(len(ranked)))]
+            point = ranked[int(rng.integers(len(ranked)))].point
             changed = self._changed(point, rng, 1 + int(rng.integers(3)))
             found.append(_Candidate(self._space.plan(changed), changed))
         return found
@@ -181,15 +183,11 @@ class PartitionSampler(BaseSampler):
         return candidates[int(np.argmax(promise))].point
 
     def _best_saving(self, posterior: Posterior) -> float:
-        complete = self._learned.complete
-        if not complete:
-            return 0.0
-        best = sorted(complete, key=lambda plan: -complete[plan][0])[:20]
-        return max(0.0, float(posterior.predict_plans(best)[0].max()))
+        best = [own.plan for own in self._learned.ranked[:LIKELY_BEST]]
+        return max(0.0, float(posterior.predict_plans(best)[0].max())) if best else 0.0
 
     def _incumbent_point(self) -> Point:
-        plan = self._learned.incumbent
-        own = self._learned.complete[plan][1] if plan in self._learned.complete else {}
+        own = self._learned.ranked[0].point if self._learned.ranked else {}
         return {name: choices[0] for name, choices in self._space.choices.items()} | own
 
     def _changed(self, point: Mapping[str, Option], rng: np.random.Generator, times: int) -> Point:
@@ -240,7 +238,7 @@ class _Draws:
         self.effects = np.vstack([posterior.mean, posterior.draw(count, rng, width)])
         self._options = [combination.of_scope for combination in self.combinations]
         unknown = posterior.draw_unknown(count, rng, width)
-        unknown = np.hstack([np.zeros((len(unknown), 1)), unknown])
+        unknown = np.hstack([np.zeros((len(unknown), 1), np.float32), unknown])
         self._value = model.value(self.effects, self._options) + np.repeat(unknown, len(self._options), axis=1)
         self._cut = model.cut(self.effects, len(self._options))
         steps = [model.step_value(self.effects, combination.of_step) for combination in self.combinations]
@@ -250,9 +248,10 @@ class _Draws:
         """Return the best total by draw and combination of options, and what makes a point of one of them."""
         value = self._value
         if self._learned.feasibility.has_failures:
-            saved = max((saving for saving, _ in self._learned.complete.values()), default=0.0)
+            saved = self._learned.ranked[0].saving if self._learned.ranked else 0.0
             price = max(aversion, 1e-9) * max(1e-3, saved)
-            value = value + price * np.tile(self._learned.feasibility.log_safe(self._options), (1, len(self.effects)))
+            risk = (price * self._learned.feasibility.log_safe(self._options)).astype(np.float32)
+            value = value + np.tile(risk, (1, len(self.effects)))
         solution = self._partitioner.solve(value, self._cut)
         count = len(self._options)
 
@@ -294,7 +293,7 @@ class _Prober:
         learned = self._learned
         if not self._partitioner or not learned.knows_scope_times or learned.feasibility.has_failures:
             return None
-        if learned.probes >= MOST_PROBES or not learned.complete:
+        if learned.probes >= MOST_PROBES or not learned.ranked:
             return None
         draws = posterior.draw(MOST_DRAWS, rng)
         value = learned.model.value(draws, [self._options()]) + posterior.draw_unknown(MOST_DRAWS, rng)
