@@ -33,7 +33,7 @@ from sktune.verdict import MOST_FINALISTS, MOST_QUALIFIERS
 
 logger = logging.getLogger(__name__)
 
-PROCESSES = {"inductor": 4, "npu": 3}
+PROCESSES = {"inductor": 3, "npu": 3}
 """Fresh processes of the final comparison. On an NPU each has to compile everything; a simulation needs one."""
 TRIALS_PER_FLOOR_LOOK = 10
 """A look takes about two seconds."""

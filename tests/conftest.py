@@ -35,3 +35,9 @@ def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return one runs folder for all searches of the session, so that they share compiled code."""
     return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture
+def one_final_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare finalists in one fresh process, where a test is about something else: each costs many seconds."""
+    monkeypatch.setattr("sktune.search_loop.PROCESSES", {})

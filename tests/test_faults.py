@@ -13,6 +13,7 @@ SPACE = MODELS.with_suffix(".yaml")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_final_process")
 @pytest.mark.parametrize(
     ("fault", "reason", "detail"),
     [
@@ -42,6 +43,7 @@ def test_a_fault_is_pruned_with_its_reason(runs: Path, fault: str, reason: Reaso
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_final_process")
 def test_a_trial_that_has_its_figure_keeps_it(runs: Path, tmp_path: Path) -> None:
     """A worker that dies while scopes are observed costs their times, and nothing else."""
     space = tmp_path / "space.yaml"
@@ -56,6 +58,7 @@ def test_a_trial_that_has_its_figure_keeps_it(runs: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_final_process")
 def test_a_model_that_is_not_deterministic_is_refused(runs: Path) -> None:
     """Without a baseline that equals itself there is no verdict."""
     with pytest.raises(NotDeterministicError, match=r"does not equal itself.*make the model deterministic"):
@@ -63,6 +66,7 @@ def test_a_model_that_is_not_deterministic_is_refused(runs: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_final_process")
 def test_a_step_that_cannot_be_captured_is_refused(runs: Path) -> None:
     """Data-dependent control flow gets one line."""
     with pytest.raises(BackendError, match="cannot be captured as one graph"):
@@ -70,6 +74,7 @@ def test_a_step_that_cannot_be_captured_is_refused(runs: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_final_process")
 @pytest.mark.parametrize(
     ("function", "message"),
     [("returns_nothing", "returns NoneType; return a sktune.Target"), ("hang", "did you mean 'hangs'")],
