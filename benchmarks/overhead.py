@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import sktune
+from sktune.final import floor_looks
 from sktune.fingerprint import device_name
 from sktune.request import Request
 from sktune.result import SearchResult
@@ -49,10 +50,12 @@ def print_table(result: SearchResult, baseline: float, opened: float, final: flo
     """Print where the time went; ``opened`` is what it took until the model was ready, storage and process included."""
     outcomes = [record.outcome for record in result.trials if record.outcome]
     spent = {stage: sum(outcome.seconds.get(stage, 0.0) for outcome in outcomes) for stage in STAGES}
-    outside = whole - baseline - final - sum(spent.values())
+    floor = sum(look.seconds for look in floor_looks(result.facts))
+    outside = whole - baseline - final - floor - sum(spent.values())
     rows = [
         ("baseline: import the compiler, capture, compile, verify", baseline),
         *((f"trials: {stage}", spent[stage]) for stage in STAGES),
+        ("noise floor: the baseline compiled again, measure", floor),
         ("final comparison: compile, verify, measure, report", final),
         ("outside of these", outside),
         ("- of which the start: storage, process, imports, model, prefill, trace", opened),

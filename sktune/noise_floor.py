@@ -22,16 +22,18 @@ class FloorLook:
         before_trial: number of the trial that came next.
         speedup: of the second over the first.
         noise: what the machine did meanwhile; see ``sktune.latency.Measurement``.
+        seconds: how long the look took, the compile included.
     """
 
     before_trial: int
     speedup: Speedup
     noise: str = ""
+    seconds: float = 0.0
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "FloorLook":
         """Inverse of ``to_dict``."""
-        return cls(data["before_trial"], Speedup.from_dict(data["speedup"]), data["noise"])
+        return cls(**{**data, "speedup": Speedup.from_dict(data["speedup"])})
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""

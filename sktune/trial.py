@@ -241,9 +241,11 @@ class Judge:
         """Compare the baseline, compiled once more, with itself; None where nothing is measured."""
         if not self._is_real:
             return None
-        entries = {"baseline": self._baseline, AGAIN: self._backend.compile(Plan())}
-        speedups, noise = self._in_turn(entries, FLOOR_BUDGET, keep)
-        return FloorLook(before_trial, speedups[AGAIN], noise)
+        seconds: dict[str, float] = {}
+        with _timed(seconds, "floor"):
+            entries = {"baseline": self._baseline, AGAIN: self._backend.compile(Plan())}
+            speedups, noise = self._in_turn(entries, FLOOR_BUDGET, keep)
+        return FloorLook(before_trial, speedups[AGAIN], noise, seconds["floor"])
 
     def qualified(self, plans: Sequence[tuple[str, Plan]], report: Report, keep: Keep = forget) -> list[str]:
         """Compile ``plans`` again and return the names of the fastest, and of those that do not compile any more.
