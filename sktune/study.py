@@ -112,6 +112,7 @@ class TuningStudy:
         self.name = name
         self._storage, self._study = storage, study
         self._left_behind: list[Trial] | None = None
+        self._foresight: PartitionSampler | None = None
         self._ended: dict[int, TrialRecord] = {}
         self._kept: dict[tuple[SamplerFactory, int], BaseSampler] = {}
 
@@ -236,7 +237,8 @@ class TuningStudy:
 
     def outlook(self, space: SearchSpace, seed: int) -> Outlook:
         """Return what is still to be expected of a search."""
-        return PartitionSampler(space, seed).outlook(self.trials())
+        self._foresight = self._foresight or PartitionSampler(space, seed)
+        return self._foresight.outlook(self.trials())
 
     def trials(self) -> list[FrozenTrial]:
         """Return all trials as Optuna stores them."""
