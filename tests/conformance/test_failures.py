@@ -111,11 +111,12 @@ def test_the_search_goes_on_after_what_torchair_refuses(tmp_path: Path) -> None:
     assert events[-1]["bit_identical"] is True
 
     work = sorted((folder / "work").iterdir())
-    assert len(work) == 5  # the final comparison has one, too
+    # Four trials, a look at the noise floor, and the three processes of the final comparison.
+    assert len(work) == 8
     dumps = [sorted(path.name for path in place.glob("ge_graphs/*.txt")) for place in work]
     processes = [{name.partition("_pid_")[2].partition("_")[0] for name in names} for names in dumps]
     assert all(len(pids) == 1 for pids in processes)
-    assert len(set.union(*processes)) == 5
+    assert len(set.union(*processes)) == 8
 
 
 def test_a_model_that_torchair_cannot_convert_ends_in_one_line(tmp_path: Path) -> None:
