@@ -3,7 +3,7 @@
     python benchmarks/overhead.py [--model deepseek-v3] [--trials 40]
 
 Runs a search in a fresh folder, then reads the times from its record and compiles some of its plans again in
-the same worker, cold against warm. Prints a table and the machine's description.
+the same worker, cold against warm. Prints tables, what the search found, and the machine's description.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from typing import Any
 import sktune
 from sktune.final import floor_looks
 from sktune.fingerprint import device_name
+from sktune.report import final_rows, verdict_line
 from sktune.request import Request
 from sktune.result import SearchResult
 from sktune.supervisor import Supervisor
@@ -43,6 +44,7 @@ def main() -> None:
         print(f"{result.facts['description']}; {device_name('cpu')}\n")
         opened = marks["target_ready"] - began - start["baseline"]
         print_table(result, start["baseline"], opened, ended - marks["final_started"], ended - began)
+        print_answer(result)
         print_recompile(result, Request(arguments.model, arguments.trials), Path(folder))
 
 
@@ -65,6 +67,14 @@ def print_table(result: SearchResult, baseline: float, opened: float, final: flo
     print("| | s | share |\n| --- | ---: | ---: |")
     for name, seconds in rows:
         print(f"| {name} | {seconds:.2f} | {seconds / whole:.2%} |")
+
+
+def print_answer(result: SearchResult) -> None:
+    """Print the final comparison."""
+    print(f"\n{verdict_line(result)}\n\n| | ms per step | speedup | 95% interval | bits |")
+    print("| --- | ---: | ---: | --- | --- |")
+    for row in final_rows(result):
+        print(f"| {' | '.join(row)} |")
 
 
 def print_recompile(result: SearchResult, request: Request, folder: Path) -> None:
