@@ -33,7 +33,7 @@ Vector = npt.NDArray[np.float64]
 MOST_DRAWS = 8
 LEAST_DRAWS = 2
 MOST_WORK = 600_000
-"""Segment classes times problems that are solved at once: what keeps a proposal below 50 ms."""
+"""Segment classes times problems that are solved at once, so that a proposal takes some ten milliseconds."""
 NEIGHBOURS = 12
 LIKELY_BEST = 20
 """Complete plans, by their own figures, of which one is the best by the model."""
