@@ -20,6 +20,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from sktune.learned import OUTCOME, PREFIX, PROBE
 from sktune.outcome import Outcome, Reason, ScopeTime, Speedup
 from sktune.plan import Plan
 from sktune.samplers import SamplerFactory
@@ -28,7 +29,7 @@ from sktune.space import SearchSpace
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PROPOSAL, OUTCOME, ORIGIN, PROBE = "sktune:proposal", "sktune:outcome", "sktune:origin", "sktune:probe"
+PROPOSAL, ORIGIN = PREFIX + "proposal", PREFIX + "origin"
 SCOPE_TIME_NOISE = 0.02
 """Relative standard deviation of what one scope or gap was seen to take."""
 FAILURES = (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED, Reason.MISMATCH)

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sktune.feasibility import Feasibility, Key
 from sktune.outcome import Outcome
 from sktune.plan import Option, Options, Plan
-from sktune.segment_model import Hyperparameters, Observation, Posterior, ScopeSaving, SegmentModel
+from sktune.segment_model import LEAST_NOISE, Hyperparameters, Observation, Posterior, ScopeSaving, SegmentModel
 from sktune.segments import SegmentCatalogue
 from sktune.space import LAYERS_PER_SCOPE, SearchSpace, limit_of
 
@@ -27,8 +27,6 @@ OUTCOME = PREFIX + "outcome"
 PROBE = PREFIX + "probe"
 """Attributes of a trial: its outcome, and the plan that it tries instead of its parameters' own."""
 
-LEAST_NOISE = 1e-3
-"""Relative noise of a step's latency, where the study does not tell."""
 SCOPE_TIME_NOISE = 0.02
 SETTLED = 200
 """Observations after which the hyperparameters stay."""

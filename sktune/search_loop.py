@@ -215,6 +215,7 @@ class _Search:
         left = self._request.most_trials - self._study.finished()
         self._emit({"event": "trial_finished", "trial": number, "origin": proposal.origin,
                     "scopes": len(proposal.plan.scopes), "known": proposal.known is not None,
+                    "probe": proposal.is_probe,
                     "simulated": is_simulated, **_told(outcome, is_simulated),
                     "expected_left_s": self._budget.expected_left_s(left, self._pace(opened))})  # fmt: skip
         return True

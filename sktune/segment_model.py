@@ -42,9 +42,8 @@ STEP_OPTION_SD = 0.02
 CAPTURE_SD = 0.003
 """What a plan may gain or lose by being cut up at all, as a share of the baseline."""
 MOST_SEGMENT_EFFECTS = 256
-LEAST_NOISE = 5e-4
-SCOPE_TIME_NOISE = 0.02
-"""Relative noise of a scope's own time, where hyperparameters begin."""
+LEAST_NOISE = 1e-3
+"""Relative noise of a step's latency, where the study does not tell, and of what is expected of a running plan."""
 
 
 @dataclass(frozen=True, slots=True)

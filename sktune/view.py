@@ -53,6 +53,10 @@ def describe_spent(event: Event) -> str:
     return f"the time for trials is spent after {_counted(event['trials'], 'trial')}{cut}"
 
 
+def _may_win(event: Event) -> bool:
+    return bool(event["state"] == "complete" and not event["probe"])
+
+
 class PlainView:
     """One line for each thing that happens."""
 
@@ -72,7 +76,7 @@ class PlainView:
             self._write(describe_floor(event))
         elif kind == "trial_finished":
             mark = ""
-            if event["state"] == "complete" and event["speedup"] > self._best:
+            if _may_win(event) and event["speedup"] > self._best:
                 self._best, mark = event["speedup"], "  <- best"
             self._write(describe_trial(event) + mark)
         elif kind == "space_exhausted":
@@ -117,7 +121,7 @@ class LiveView:
             self._done += 1
             self._ends_s = time.monotonic() + event["expected_left_s"]
             self._lines.append(describe_trial(event))
-            if event["state"] == "complete" and event["speedup"] > self._best_ratio:
+            if _may_win(event) and event["speedup"] > self._best_ratio:
                 self._best_ratio, self._best = event["speedup"], describe_trial(event)
         elif kind == "time_budget_spent":
             self._lines.append(describe_spent(event))

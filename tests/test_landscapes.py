@@ -11,9 +11,10 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from benchmarks.landscape import OUTCOME, PROBE, PROPOSAL, gain, measured, replay
+from benchmarks.landscape import PROPOSAL, gain, measured, replay
 from benchmarks.landscapes.simulated import sim_8
 from benchmarks.landscapes.synthetic import SyntheticLandscape, Traits
+from sktune.learned import OUTCOME, PROBE
 from sktune.outcome import Outcome
 from sktune.plan import Plan, Scope
 from sktune.request import Request

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from sktune.backends.options import all_choices, option_rules
 from sktune.space import SpaceSpec, bind
-from sktune.view import LiveView, describe_trial, inspection_view
+from sktune.view import LiveView, PlainView, describe_trial, inspection_view
 from tests.conftest import decoder_layout
 
 
@@ -85,6 +85,7 @@ def test_the_live_view_tells_what_is_done_and_left(trials: int | None, left_s: f
                 "seconds": {},
                 "state": "pruned",
                 "known": False,
+                "probe": False,
                 "reason": "slower",
                 "detail": "",
                 "origin": "tpe",
@@ -94,3 +95,16 @@ def test_the_live_view_tells_what_is_done_and_left(trials: int | None, left_s: f
     text = captured.get()
     assert words in text
     assert "left" in text
+
+
+@pytest.mark.parametrize(("is_probe", "is_best"), [(False, True), (True, False)])
+def test_a_probe_is_never_shown_as_the_best(is_probe: bool, is_best: bool) -> None:
+    """It runs to be learned from: no plan of the space has its figure."""
+    event = {
+        "event": "trial_finished", "trial": 8, "scopes": 30, "seconds": {"compile": 1.0}, "state": "complete",
+        "known": False, "probe": is_probe, "simulated": False, "ci95": (1.9, 2.1), "latency_ms": 2.0, "speedup": 2.0,
+        "origin": "probe", "noise": "",
+    }  # fmt: skip
+    lines: list[str] = []
+    PlainView(lines.append)(event)
+    assert ("<- best" in lines[0]) is is_best

@@ -4,7 +4,6 @@ Layers of one kind are partitioned alike, so a layer's inside is settled by dyna
 first and last run of joined units; those lengths, and whether the first unit joins, are all that layers' borders see.
 """
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -115,8 +114,3 @@ def _border_runs(
         opened = (end - layer.last_run, int(counted[number])) if layer.last_run else None
     if opened is not None:
         yield opened[0], starts[-1] - 1
-
-
-def limit_of(value: object) -> float:
-    """Return a choice of ``layers_per_scope`` as a number."""
-    return math.inf if value == "all" else float(str(value))

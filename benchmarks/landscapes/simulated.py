@@ -13,7 +13,7 @@ from itertools import groupby, product
 import numpy as np
 
 from benchmarks.landscape import Truth
-from benchmarks.landscapes.optimum import Savings, best_tied_saving, limit_of
+from benchmarks.landscapes.optimum import Savings, best_tied_saving
 from sktune.outcome import ScopeTime
 from sktune.plan import Option, Options, Plan
 from sktune.request import Request
@@ -23,7 +23,7 @@ from sktune.sim.deployment import deploy
 from sktune.sim.operators import Operator
 from sktune.sim.superkernel import FusionOptions, busy_us, fuse, head_us
 from sktune.sim.trace import trace_operators
-from sktune.space import LAYERS_PER_SCOPE, NEW, OUT, SearchSpace
+from sktune.space import LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, limit_of
 from sktune.targets.loading import load
 from sktune.tracing import trace_layout
 

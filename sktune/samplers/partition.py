@@ -229,7 +229,7 @@ class _Draws:
         rng: np.random.Generator,
         width: float = 1.0,
     ) -> None:
-        self._learned, self._partitioner = learned, partitioner
+        self._partitioner = partitioner
         model, catalogue = learned.model, learned.catalogue
         most = max(12, MOST_WORK // len(catalogue.first))
         self.combinations = _promising(learned, posterior, rng, max(4, most // (LEAST_DRAWS + 1)))
@@ -243,15 +243,17 @@ class _Draws:
         self._cut = model.cut(self.effects, len(self._options))
         steps = [model.step_value(self.effects, combination.of_step) for combination in self.combinations]
         self._beside = np.column_stack(steps)
+        self._risk: Vector | None = None
+        if learned.feasibility.has_failures:
+            saved = learned.ranked[0].saving if learned.ranked else 0.0
+            self._risk = max(1e-3, saved) * learned.feasibility.log_safe(self._options)
 
     def solve(self, aversion: float) -> tuple[Vector, Callable[[int, int], Point]]:
         """Return the best total by draw and combination of options, and what makes a point of one of them."""
         value = self._value
-        if self._learned.feasibility.has_failures:
-            saved = self._learned.ranked[0].saving if self._learned.ranked else 0.0
-            price = max(aversion, 1e-9) * max(1e-3, saved)
-            risk = (price * self._learned.feasibility.log_safe(self._options)).astype(np.float32)
-            value = value + np.tile(risk, (1, len(self.effects)))
+        if self._risk is not None:
+            priced = (max(aversion, 1e-9) * self._risk).astype(np.float32)
+            value = value + np.tile(priced, (1, len(self.effects)))
         solution = self._partitioner.solve(value, self._cut)
         count = len(self._options)
 
