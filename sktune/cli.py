@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.syntax import Syntax
 from rich.table import Table
 
 from sktune import proxy
@@ -217,6 +218,56 @@ def compare(
         for event in compared.events():
             print_event(event)
         print_event({"event": "compare_finished", "studies": list(dict.fromkeys(studies)), "picture": str(picture)})
+
+
+@app.command()
+def apply(
+    to: Annotated[Path, typer.Option("--to", help="The model's folder: its modeling_*.py and its YAML.")],
+    plan: Annotated[Path | None, typer.Argument(help="A best_plan.yaml; none with --undo.")] = None,
+    yaml: Annotated[Path | None, typer.Option(help="The YAML to switch scopes on in, where there are several.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Change the files; without it, the diff is all.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Put the files back as they were.")] = False,
+    json: Json = False,
+) -> None:
+    """Turn a plan into a change of a model's source and configuration."""
+    from sktune.plan_file import read_plan_file
+    from sktune.source import changes  # imports libcst
+    from sktune.source.applying import source_change
+
+    if undo == (plan is not None) or (undo and write):
+        raise BadInputError("give a plan to apply, or --undo alone to take one back")
+    told = Console(stderr=True)
+    if plan is None:
+        restored = [str(path) for path in changes.undo(to)]
+        told.print(escape(f"as before: {', '.join(restored)}"), highlight=False, soft_wrap=True)
+        if json:
+            print_event({"event": "plan_undone", "files": restored})
+        return
+    change = source_change(read_plan_file(plan), to, yaml)
+    if write:
+        change.write()
+    if not json:
+        _print_diff(change.diff)
+    for line in (*change.notes, _next_step(change.diff, written=write)):
+        told.print(escape(line), highlight=False, soft_wrap=True)
+    if json:
+        paths = [str(each.path) for each in change.changes]
+        summary = {"files": paths, "written": write, "notes": change.notes, "diff": change.diff}
+        print_event({"event": "plan_applied", **summary})
+
+
+def _print_diff(diff: str) -> None:
+    console = Console()
+    if console.is_terminal:
+        console.print(Syntax(diff, "diff", theme="ansi_dark", background_color="default"))
+    else:
+        print(diff, end="")  # as `git apply` takes it
+
+
+def _next_step(diff: str, *, written: bool) -> str:
+    if not diff:
+        return "nothing to change: the plan is there already"
+    return "written; `sktune apply --undo --to DIR` takes it back" if written else "nothing written; add --write"
 
 
 @app.command()

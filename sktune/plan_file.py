@@ -44,6 +44,8 @@ class PlanFile(Document):
     version: Literal[1]
     backend: Literal["inductor", "npu"] = "inductor"
     plan: _PlanEntry
+    layers: Annotated[int, Field(ge=1)] | None = None
+    """How many decoder layers the model has; what writes a plan into source code has to know."""
     evidence: dict[str, Any] = Field(default_factory=dict)
 
     def to_plan(self) -> Plan:
@@ -76,8 +78,15 @@ def read_plan(path: Path | str) -> Plan:
     return read_plan_file(path).to_plan()
 
 
-def write_plan(plan: Plan, evidence: Mapping[str, Any], backend: str = "inductor") -> str:
-    """Return ``plan``, the backend that its scopes are for (``inductor`` or ``npu``), and its evidence as YAML."""
+def write_plan(plan: Plan, evidence: Mapping[str, Any], backend: str = "inductor", n_layers: int | None = None) -> str:
+    """Return a plan file's text.
+
+    Args:
+        plan: to be written.
+        evidence: for readers.
+        backend: whose scopes they are, ``inductor`` or ``npu``.
+        n_layers: of the model.
+    """
     scopes = [
         {
             "first": s.first,
@@ -92,6 +101,7 @@ def write_plan(plan: Plan, evidence: Mapping[str, Any], backend: str = "inductor
         "version": 1,
         "backend": backend,
         "plan": {"scopes": scopes, **options},
+        **({"layers": n_layers} if n_layers else {}),
         "evidence": dict(evidence),
     }
     head = "# A plan for SuperKernel scopes, found by sktune. Apply it: sktune.apply(model, 'best_plan.yaml')\n"

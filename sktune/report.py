@@ -40,7 +40,8 @@ def write(result: SearchResult, folder: Path) -> list[Path]:
     """
     files = {"trials.csv": trials_csv(result), "report.md": report_markdown(result)}
     if result.winner:
-        files[BEST_PLAN] = write_plan(result.winner.plan, evidence(result), _plan_backend(result))
+        n_layers = len(result.facts.get("layout", {}).get("layers", ()))
+        files[BEST_PLAN] = write_plan(result.winner.plan, evidence(result), _plan_backend(result), n_layers)
     try:
         if not result.winner:
             (folder / BEST_PLAN).unlink(missing_ok=True)

@@ -13,7 +13,9 @@ PACKAGE = Path(sktune.__file__).parent
 ORDER = [
     "errors", "documents", "time_budget", "protobuf_text", "ge_graph", "plan", "superkernel_options",
     "superkernel_name", "plog", "fusion",
-    "plan_file", "layout", "space_size", "space", "segments", "partitioning", "segment_model", "feasibility",
+    "plan_file", "source", "source.classes", "source.flow", "source.placing", "source.rewriting", "source.flag",
+    "source.changes", "source.applying",
+    "layout", "space_size", "space", "segments", "partitioning", "segment_model", "feasibility",
     "outcome", "scope_times", "machine", "sequential", "noise_floor", "latency", "samples", "devices",
     "presets", "targets", "targets.base", "targets.causal_lm", "targets.loading",
     "marks", "tracing",

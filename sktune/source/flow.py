@@ -1,0 +1,278 @@
+"""Which submodules each statement of a decode step runs, followed through methods, submodules and loops over layers.
+
+A *suite* is a list of statements at one depth. The same suite runs once for each layer; every run is a ``Run`` of its
+own, so that a scope of layer 7 is found in layer 7's run of the layer's ``forward``.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import libcst as cst
+import libcst.matchers as m
+
+from sktune.source.classes import ModuleClass, attribute_of_self, calls_in, last_name
+
+MOST_DEPTH = 40
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A method, and the class that it belongs to."""
+
+    owner: ModuleClass
+    node: cst.FunctionDef
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One call that a statement makes: of a unit, or of code that is followed.
+
+    Attributes:
+        firsts, lasts: modules that may run first and last in it; one each but for branches.
+        runs: of suites inside; none for a unit.
+    """
+
+    firsts: frozenset[str]
+    lasts: frozenset[str]
+    runs: "tuple[Run, ...]" = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """A statement, and what it runs, in order."""
+
+    node: cst.BaseStatement
+    steps: tuple[Step, ...]
+
+    @property
+    def firsts(self) -> frozenset[str]:
+        return self.steps[0].firsts if self.steps else frozenset()
+
+    @property
+    def lasts(self) -> frozenset[str]:
+        return self.steps[-1].lasts if self.steps else frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run of a suite.
+
+    Attributes:
+        suite: the list of statements, as libcst has it.
+        function: where it stands.
+        layer: the decoder layer that runs, None outside of layers.
+        index: the name of the loop's variable that counts layers, where the suite stands in such a loop.
+    """
+
+    suite: cst.BaseSuite
+    function: Function
+    layer: int | None
+    index: str | None
+    statements: tuple[Statement, ...]
+
+    @property
+    def firsts(self) -> frozenset[str]:
+        return next((each.firsts for each in self.statements if each.steps), frozenset())
+
+    @property
+    def lasts(self) -> frozenset[str]:
+        return next((each.lasts for each in reversed(self.statements) if each.steps), frozenset())
+
+    def walk(self, depth: int = 0) -> "Iterator[tuple[int, Run]]":
+        """Yield this run and all inside it, with their depths."""
+        yield depth, self
+        for statement in self.statements:
+            for step in statement.steps:
+                for run in step.runs:
+                    yield from run.walk(depth + 1)
+
+
+@dataclass(frozen=True)
+class _Here:
+    """What is known where code runs: the module, the layer, and what local names stand for."""
+
+    function: Function
+    prefix: str
+    layer: int | None = None
+    index: str | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+
+class Follower:
+    """Follows a step through the classes of a file.
+
+    Args:
+        classes: of the file.
+        units: names at which scopes begin and end; nothing is followed deeper than these.
+        n_layers: how many modules the list of decoder layers holds.
+    """
+
+    def __init__(self, classes: Mapping[str, ModuleClass], units: Sequence[str], n_layers: int) -> None:
+        self._classes, self._units, self._n_layers = classes, tuple(units), n_layers
+        self._children = {name: each.children(tuple(classes)) for name, each in classes.items()}
+        self._depth = 0
+
+    def follow(self, root: ModuleClass, method: str) -> Run | None:
+        """Return the run of ``method`` of the model ``root``; None where that method is another class's."""
+        if method not in root.methods:
+            return None
+        return self._method(root, method, _Here(Function(root, root.methods[method]), ""))
+
+    def _method(self, owner: ModuleClass, name: str, here: _Here) -> Run | None:
+        if name not in owner.methods or self._depth > MOST_DEPTH:
+            return None
+        node = owner.methods[name]
+        self._depth += 1
+        run = self._suite(node.body, replace(here, function=Function(owner, node), index=None, names={}, numbers={}))
+        self._depth -= 1
+        return run
+
+    def _suite(self, suite: cst.BaseSuite, here: _Here) -> Run:
+        statements = []
+        names = dict(here.names)
+        for node in suite.body:
+            local = replace(here, names=names)
+            if not isinstance(node, cst.BaseStatement):
+                continue
+            statements.append(Statement(node, tuple(self._steps(node, local))))
+            names |= self._bound(node, local)
+        return Run(suite, here.function, here.layer, here.index, tuple(statements))
+
+    def _steps(self, node: cst.BaseStatement, here: _Here) -> Iterator[Step]:
+        if isinstance(node, cst.If):
+            yield from self._calls(node.test, here)
+            yield from self._branches(node, here)
+        elif isinstance(node, cst.For):
+            yield from self._calls(node.iter, here)
+            yield from self._loop(node, here)
+        elif isinstance(node, cst.With):
+            for item in node.items:
+                yield from self._calls(item, here)
+            yield from _inside([self._suite(node.body, here)])
+        elif isinstance(node, cst.While | cst.Try):
+            yield from _inside([self._suite(node.body, here)])
+        elif not isinstance(node, cst.FunctionDef | cst.ClassDef):
+            yield from self._calls(node, here)
+
+    def _branches(self, node: cst.If, here: _Here) -> Iterator[Step]:
+        runs = [self._suite(node.body, here)]
+        other = node.orelse
+        while isinstance(other, cst.If):
+            runs.append(self._suite(other.body, here))
+            other = other.orelse
+        if isinstance(other, cst.Else):
+            runs.append(self._suite(other.body, here))
+        firsts = frozenset().union(*(run.firsts for run in runs))
+        lasts = frozenset().union(*(run.lasts for run in runs))
+        if firsts:
+            yield Step(firsts, lasts, tuple(runs))
+
+    def _loop(self, node: cst.For, here: _Here) -> Iterator[Step]:
+        path, element, index = self._layers_of(node, here)
+        if path is None:
+            yield from _inside([self._suite(node.body, here)])
+            return
+        runs = []
+        for number in range(self._n_layers):
+            names = {**here.names, **({element: f"{path}.{number}"} if element else {})}
+            numbers = {**here.numbers, **({index: number} if index else {})}
+            inside = replace(here, layer=number, index=index, names=names, numbers=numbers)
+            runs.append(self._suite(node.body, inside))
+        yield from _inside(runs)
+
+    def _layers_of(self, node: cst.For, here: _Here) -> tuple[str | None, str | None, str | None]:
+        """Return the list of layers that a loop goes over, the names of its element and of its index."""
+        target, iterated = node.target, node.iter
+        names = [last_name(item.value) for item in target.elements] if isinstance(target, cst.Tuple) else [""]
+        if m.matches(iterated, m.Call(func=m.Name("enumerate"))) and len(names) == 2:
+            assert isinstance(iterated, cst.Call)
+            return self._list_path(iterated.args[0].value, here), names[1], names[0]
+        if m.matches(iterated, m.Call(func=m.Name("range"))) and isinstance(target, cst.Name):
+            for indexed in m.findall(node.body, m.Subscript(slice=[m.SubscriptElement(m.Index(m.Name(target.value)))])):
+                assert isinstance(indexed, cst.Subscript)
+                if path := self._list_path(indexed.value, here):
+                    return path, None, target.value
+        if isinstance(target, cst.Name):
+            return self._list_path(iterated, here), target.value, None
+        return None, None, None
+
+    def _list_path(self, node: cst.BaseExpression, here: _Here) -> str | None:
+        if isinstance(node, cst.Subscript):  # self.layers[: self.n_layers]
+            if m.matches(node, m.Subscript(slice=[m.SubscriptElement(m.Slice())])):
+                return self._list_path(node.value, here)
+            return None
+        name = attribute_of_self(node)
+        child = self._children[here.function.owner.name].get(name) if name else None
+        return here.prefix + name if name and child and child.is_list else None
+
+    def _bound(self, node: cst.BaseStatement, here: _Here) -> Mapping[str, str]:
+        """Return the local names that a statement makes stand for modules: ``layer = self.layers[i]``."""
+        found: dict[str, str] = {}
+        for assigned in m.findall(node, m.Assign()) if isinstance(node, cst.SimpleStatementLine) else ():
+            assert isinstance(assigned, cst.Assign)
+            path = self._module_path(assigned.value, here)
+            if path and isinstance(target := assigned.targets[0].target, cst.Name):
+                found[target.value] = path
+        return found
+
+    def _calls(self, node: cst.CSTNode, here: _Here) -> Iterator[Step]:
+        for call in calls_in(node):
+            if step := self._call(call, here):
+                yield step
+
+    def _call(self, call: cst.Call, here: _Here) -> Step | None:
+        function = call.func
+        name = attribute_of_self(function)
+        if name and name in here.function.owner.methods:
+            return _of_run(self._method(here.function.owner, name, here))
+        if path := self._module_path(function, here):
+            return self._module(path, "forward", here)
+        if isinstance(function, cst.Attribute) and (path := self._module_path(function.value, here)):
+            return self._module(path, function.attr.value, here)
+        return None
+
+    def _module_path(self, node: cst.BaseExpression, here: _Here) -> str | None:
+        if isinstance(node, cst.Name):
+            return here.names.get(node.value)
+        if isinstance(node, cst.Subscript) and (path := self._list_path(node.value, here)):
+            number = _number(node.slice[0].slice, here.numbers)
+            return None if number is None else f"{path}.{number}"
+        name = attribute_of_self(node)
+        if name and name in self._children[here.function.owner.name]:
+            return here.prefix + name
+        return None
+
+    def _module(self, path: str, method: str, here: _Here) -> Step | None:
+        """Return the step of a submodule: followed where scopes begin or end inside it, else as one."""
+        if not any(unit.startswith(path + ".") for unit in self._units):
+            return Step(frozenset({path}), frozenset({path}))
+        inside = replace(here, prefix=path + ".")
+        runs = [self._method(owner, method, inside) for owner in self._classes_at(path, here)]
+        found = [run for run in runs if run and run.firsts]
+        if not found:
+            return Step(frozenset({path}), frozenset({path}))
+        firsts = frozenset().union(*(run.firsts for run in found))
+        return Step(firsts, frozenset().union(*(run.lasts for run in found)), tuple(found))
+
+    def _classes_at(self, path: str, here: _Here) -> list[ModuleClass]:
+        """Return the classes that a submodule of the module ``here``, or an element of its lists, may be of."""
+        name = path.removeprefix(here.prefix).partition(".")[0]
+        return [self._classes[each] for each in self._children[here.function.owner.name][name].classes]
+
+
+def _number(index: cst.BaseSlice, numbers: Mapping[str, int]) -> int | None:
+    if not isinstance(index, cst.Index):
+        return None
+    return int(index.value.value) if isinstance(index.value, cst.Integer) else numbers.get(last_name(index.value))
+
+
+def _of_run(run: Run | None) -> Step | None:
+    return Step(run.firsts, run.lasts, (run,)) if run and run.firsts else None
+
+
+def _inside(runs: Sequence[Run]) -> Iterator[Step]:
+    """Yield the one step of runs that follow one another."""
+    found = [run for run in runs if run.firsts]
+    if found:
+        yield Step(found[0].firsts, found[-1].lasts, tuple(runs))

@@ -1,0 +1,361 @@
+"""A plan in source code: what `sktune apply` changes, what it leaves alone, and what it refuses."""
+
+import ast
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from sktune.errors import BadInputError, PlanError
+from sktune.layout import Layout
+from sktune.plan import Plan, Scope
+from sktune.plan_file import PlanFile, read_plan_file, write_plan
+from sktune.source import changes
+from sktune.source.applying import source_change
+from sktune.source.flag import turn_on
+from sktune.source.rewriting import rewrite
+from sktune.space import OptionRules, SearchSpace, SpaceSpec, bind
+from sktune.tracing import trace_layout
+from tests.projects import MODEL, N_LAYERS, TEMPLATE, target_of
+
+SOURCE = TEMPLATE / MODEL / "models" / "modeling_tiny.py"
+FUSION = (("stream-fusion", 1),)
+
+
+def layers(*keys: tuple[str, str], among: range = range(N_LAYERS), options: Any = ()) -> Plan:
+    """Return the plan with the same scopes in several layers."""
+    name = "model.layers.{}.{}".format
+    return Plan(tuple(Scope(name(i, first), name(i, last), options) for i in among for first, last in keys))
+
+
+ATTENTION = layers(("self_attn", "self_attn"), options=FUSION)
+
+
+def plan_file(plan: Plan, **values: Any) -> PlanFile:
+    """Return a plan as a file holds it."""
+    return PlanFile.model_validate(yaml.safe_load(write_plan(plan, {}, "npu", N_LAYERS)) | values)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return the model's folder in a copy of the project."""
+    shutil.copytree(TEMPLATE, tmp_path / "project")
+    return tmp_path / "project" / MODEL
+
+
+def test_attention_only_is_what_an_engineer_would_write(folder: Path) -> None:
+    """A flag turned on, one block around one statement, a number for its label; nothing else differs."""
+    change = source_change(plan_file(ATTENTION), folder)
+    removed = [line[1:] for line in change.diff.splitlines() if line.startswith("-") and not line.startswith("---")]
+    added = [line[1:] for line in change.diff.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    assert [line for line in removed if line.strip() not in {other.strip() for other in added}] == [
+        "  enable_superkernel: False  # off until a plan is applied"
+    ]
+    assert [line for line in added if line.strip() not in {other.strip() for other in removed}] == [
+        "  enable_superkernel: True  # off until a plan is applied",
+        "        self.layer_idx = layer_idx",
+        "        with superkernel_scope(",
+        '            self.enable_superkernel and not is_prefill, f"self_attn_{self.layer_idx}", "stream-fusion=1"',
+        "        ):",
+    ]
+    assert change.notes == ()
+    assert source_change(plan_file(ATTENTION), folder).diff == change.diff  # nothing was written
+
+
+def test_twice_is_once_another_plan_replaces_it_and_undone_all_bytes_are_back(folder: Path) -> None:
+    """The record beside the model knows the way back from any number of plans."""
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    source_change(plan_file(ATTENTION), folder).write()
+    once = {path: path.read_bytes() for path in before}
+    again = source_change(plan_file(ATTENTION), folder)
+    assert again.diff == "" and again.changes == ()
+    again.write()
+    assert {path: path.read_bytes() for path in before} == once
+
+    other = layers(("mlp", "mlp"), among=range(1, N_LAYERS))
+    source_change(plan_file(other), folder).write()
+    text = (folder / "models" / "modeling_tiny.py").read_text()
+    assert text.count("with superkernel_scope(") == 1
+    assert "self.layer_idx >= 1" in text
+    assert changes.undo(folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_windows_line_ends_and_scopes_of_the_users_own_survive_or_are_replaced(folder: Path) -> None:
+    """A file keeps its line ends; scopes written by hand make room for the plan's, and come back when it is undone."""
+    path = folder / "models" / "modeling_tiny.py"
+    by_hand = rewrite(path.read_text(), layers(("mlp", "mlp")), N_LAYERS, "executor.utils").text
+    path.write_bytes(by_hand.replace("\n", "\r\n").encode())
+    before = path.read_bytes()
+    source_change(plan_file(ATTENTION), folder).write()
+    after = path.read_bytes()
+    assert after.count(b"\n") == after.count(b"\r\n")
+    assert b"mlp_{" not in after and b"self_attn_{" in after
+    changes.undo(folder)
+    assert path.read_bytes() == before
+
+
+def test_a_file_edited_since_is_neither_overwritten_nor_undone(folder: Path) -> None:
+    """The user's edit is worth more than our record."""
+    source_change(plan_file(ATTENTION), folder).write()
+    path = folder / "models" / "modeling_tiny.py"
+    path.write_text(path.read_text() + "# mine\n")
+    for attempt in (lambda: changes.undo(folder), lambda: source_change(plan_file(ATTENTION), folder)):
+        with pytest.raises(BadInputError, match="was edited after sktune had changed it"):
+            attempt()
+    assert path.read_text().endswith("# mine\n")
+
+
+def test_a_write_that_was_interrupted_can_be_finished_and_undone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way back is written before the first file."""
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    change = source_change(plan_file(ATTENTION), folder)
+
+    def full(path: Path, text: str) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no space"):
+        patched.setattr(changes, "_write_text", full)
+        change.write()
+    source_change(plan_file(ATTENTION), folder).write()
+    changes.undo(folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+REFUSED = {
+    "two layers in one scope": (
+        Plan((Scope("model.layers.0.input_layernorm", "model.layers.1.mlp"),)),
+        "ends in a later pass of the loop over layers",
+    ),
+    "two functions": (
+        Plan((Scope("model.norm", "lm_head"),)),
+        "begins in TinyModel.forward and ends in TinyForCausalLM",
+    ),
+    "layers that cross": (
+        Plan(
+            (
+                Scope("model.layers.0.input_layernorm", "model.layers.0.post_attention_layernorm"),
+                Scope("model.layers.1.self_attn", "model.layers.1.mlp"),
+            )
+        ),
+        "in some layers one ends where in others the other has begun",
+    ),
+    "another model": (Plan((Scope("transformer.h.0.attn", "transformer.h.0.attn"),)), "no class runs the plan's units"),
+    "no scope": (Plan(), "has no scope"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_this_source_cannot_say_is_refused_with_the_reason(case: str, folder: Path) -> None:
+    """Refused before anything is written."""
+    plan, reason = REFUSED[case]
+    with pytest.raises(PlanError, match=reason):
+        source_change(plan_file(plan), folder)
+    assert not (folder / changes.RECORD).exists()
+
+
+LAYER = "class DecoderLayer(nn.Module):\n    def __init__(self, config{}):\n".format
+EDITS = {
+    "no flag": (
+        "self.enable_superkernel = config.enable_superkernel",
+        "self.other = 1",
+        "DecoderLayer does not know whether scopes are wanted",
+    ),
+    "no number": (LAYER(", layer_idx"), LAYER(""), "DecoderLayer does not know its layer's number"),
+    "no mark of prefill": ("is_prefill", "something", "cannot tell prefill from decode"),
+    "two units in one statement": (
+        "self.mlp(hidden_states)",
+        "self.mlp(self.post_attention_layernorm(hidden_states))",
+        "is not the first unit that its statement runs",
+    ),
+    "no Python": ("class MLP", "class class MLP", "mend the file first"),
+}
+
+
+@pytest.mark.parametrize("case", EDITS)
+def test_source_that_lacks_what_a_scope_needs_is_refused_with_the_mend(case: str, folder: Path) -> None:
+    """The message says what to add."""
+    old, new, reason = EDITS[case]
+    path = folder / "models" / "modeling_tiny.py"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(PlanError, match=reason):
+        source_change(plan_file(layers(("mlp", "mlp"))), folder)
+
+
+def test_a_guard_that_the_step_carries_along_is_used_and_the_flag_is_copied() -> None:
+    """cann-recipes-infer's newer models hand metadata down instead of a parameter."""
+    text = (
+        SOURCE.read_text()
+        .replace("is_prefill=False", "forward_metadata=None")
+        .replace("is_prefill=is_prefill", "is_prefill=forward_metadata.is_prefill")
+    )
+    head = text.replace("self.enable_superkernel = config.enable_superkernel\n        self.input", "self.input")
+    new = rewrite(head, layers(("mlp", "mlp")), N_LAYERS, "executor.utils").text
+    assert "self.enable_superkernel and not forward_metadata.is_prefill" in new
+    assert new.count("self.enable_superkernel = config.enable_superkernel") == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: 1\nenable_superkernel: false # b\n", "a: 1\nenable_superkernel: True # b\n"),
+        (
+            "m:\n  custom_params:\n    # first\n    x: 1\n",
+            "m:\n  custom_params:\n    # first\n    enable_superkernel: True\n    x: 1\n",
+        ),
+        ("model_config: {x: 1}\n", "model_config: {enable_superkernel: True, x: 1}\n"),
+        ("exe_mode: ge_graph\nenable_superkernel: yes\n", "exe_mode: ge_graph\nenable_superkernel: yes\n"),
+    ],
+)
+def test_the_switch_is_turned_on_where_the_repository_keeps_it(text: str, expected: str) -> None:
+    """Comments, order and form stay."""
+    assert turn_on(text, Path("a.yaml")) == expected
+    assert turn_on(expected, Path("a.yaml")) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("exe_mode: eager\nenable_superkernel: False\n", "a.yaml:1: exe_mode is 'eager'"),
+        ("a: 1\n", "has no custom_params and no model_config"),
+        ("a: [1\n", "is no YAML"),
+    ],
+)
+def test_a_yaml_in_which_scopes_would_do_nothing_is_refused(text: str, message: str) -> None:
+    """One line with the mend."""
+    with pytest.raises(BadInputError, match=message) as failure:
+        turn_on(text, Path("a.yaml"))
+    assert "\n" not in str(failure.value)
+
+
+@dataclass
+class Watched:
+    """Which units ran while which scope was open."""
+
+    labels: list[str] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+    options: dict[str, str] = field(default_factory=dict)
+    units: dict[str, list[str]] = field(default_factory=dict)
+
+    @contextmanager
+    def scope(self, enable: bool, label: str, options: str) -> Iterator[None]:
+        """Stand in for the recipes' helper."""
+        if not enable:
+            yield
+            return
+        assert not self.open and label not in self.labels
+        self.labels.append(label)
+        self.open.append(label)
+        self.options[label] = options
+        yield
+        self.open.pop()
+
+
+def units_by_scope(project: Path, units: list[str], *, prefill: bool = False) -> list[tuple[list[str], str]]:
+    """Run the model in ``project`` with scopes on; return the units and the options of each scope."""
+    target = target_of(project, scopes=True)
+    watched = Watched()
+    module: Any = type(target.module).forward.__globals__
+    module["superkernel_scope"] = watched.scope
+    modules = dict(target.module.named_modules())
+    for name in units:
+
+        def begin(module: Any, arguments: Any, name: str = name) -> None:
+            for label in watched.open:
+                watched.units.setdefault(label, []).append(name)
+
+        modules[name].register_forward_pre_hook(begin)
+    (inputs,) = target.prefill(0, 1)
+    with torch.no_grad():
+        target.decode_step(*inputs, is_prefill=prefill)
+    return [(watched.units[label], watched.options[label]) for label in watched.labels]
+
+
+@pytest.fixture(scope="module")
+def layout() -> Layout:
+    """Return the layout of the project's model."""
+    return trace_layout(target_of(TEMPLATE), SpaceSpec())
+
+
+def space_of(layout: Layout, *, untied: bool) -> SearchSpace:
+    """Return a space with one option."""
+    options: Any = {"stream-fusion": (0, 1)}
+    return bind(SpaceSpec(untied=untied), layout, options, OptionRules({"stream-fusion": 0}))
+
+
+def asked(plan: Plan, units: list[str]) -> list[tuple[list[str], str]]:
+    """Return the units and options of each scope, by the plan."""
+    spans = [(units.index(scope.first), units.index(scope.last)) for scope in plan.scopes]
+    options = [":".join(f"{name}={value}" for name, value in scope.options) for scope in plan.scopes]
+    return [(units[first : last + 1], text) for (first, last), text in zip(spans, options, strict=True)]
+
+
+def check_source(plan: Plan, project: Path, units: list[str]) -> bool:
+    """Apply ``plan`` and run the model; return whether its source can say the plan."""
+    try:
+        change = source_change(plan_file(plan), project / MODEL)
+    except PlanError as failure:
+        assert "cannot be said in this source" in str(failure)
+        return False
+    change.write()
+    ast.parse((project / MODEL / "models" / "modeling_tiny.py").read_text())
+    assert units_by_scope(project, units) == asked(plan, units)
+    assert units_by_scope(project, units, prefill=True) == []
+    return True
+
+
+def test_starting_points_run_as_the_plan_says(tmp_path: Path, layout: Layout) -> None:
+    """Every starting point of the generic space can be said, and runs with just its units in each scope."""
+    space = space_of(layout, untied=False)
+    names = [unit.name for unit in layout.units]
+    for point in space.starting_points:
+        project = tmp_path / point.name.replace(" ", "-")
+        shutil.copytree(TEMPLATE, project)
+        assert check_source(space.plan(point.values), project, names), point.name
+    assert len(space.starting_points) >= 5
+
+
+@seed(0)
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@given(data=st.data())
+def test_random_plans_run_as_they_say_or_not_at_all(data: st.DataObject, tmp_path_factory: Any, layout: Layout) -> None:
+    """Points of the tied and of the untied space; the model is really run."""
+    space = space_of(layout, untied=data.draw(st.booleans(), "untied"))
+    values = {name: data.draw(st.sampled_from(choices), name) for name, choices in space.choices.items()}
+    plan = space.plan(values)
+    if not plan.scopes:
+        return
+    project = tmp_path_factory.mktemp("random") / "project"
+    shutil.copytree(TEMPLATE, project)
+    check_source(plan, project, [unit.name for unit in layout.units])
+
+
+def test_the_command_shows_writes_and_undoes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The diff on standard output is a patch; with --json the last line has the same."""
+    from sktune.cli import app
+
+    path = tmp_path / "best_plan.yaml"
+    path.write_text(write_plan(ATTENTION, {}, "npu", N_LAYERS))
+    assert read_plan_file(path).layers == N_LAYERS
+    app(["apply", str(path), "--to", str(folder)], standalone_mode=False)
+    shown = capsys.readouterr()
+    assert shown.out.startswith("--- a/config.yaml\n+++ b/config.yaml\n")
+    assert "nothing written" in shown.err
+    app(["apply", str(path), "--to", str(folder), "--write", "--json"], standalone_mode=False)
+    event = json.loads(capsys.readouterr().out)
+    assert event["event"] == "plan_applied" and event["written"] and event["diff"] == shown.out
+    app(["apply", "--undo", "--to", str(folder), "--json"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["event"] == "plan_undone"
+    with pytest.raises(BadInputError, match="no plan was applied"):
+        app(["apply", "--undo", "--to", str(folder)], standalone_mode=False)
