@@ -70,10 +70,11 @@ class _FreeSolver:
         ]
 
     def solve(self, value: Values, cut: Values) -> Solution:
-        n, problems = len(self._classes), value.shape[1]
-        ends_in = np.full((n + 1, problems), -math.inf)
-        ends_out = np.zeros((n + 1, problems))
-        begins = np.zeros((n + 1, problems))  # best value before a scope that begins here
+        n, shape = len(self._classes), (len(self._classes) + 1, value.shape[1])
+        cut = cut.astype(value.dtype)
+        ends_in = np.full(shape, -math.inf, value.dtype)
+        ends_out = np.zeros(shape, value.dtype)
+        begins = np.zeros(shape, value.dtype)  # best value before a scope that begins here
         for last, classes in enumerate(self._classes):
             begins[last] = np.maximum(ends_out[last], ends_in[last] + cut[last])
             inside = value[classes]

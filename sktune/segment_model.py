@@ -230,14 +230,14 @@ class SegmentModel:
                 own[segment if segments is None else row] += effects[:, self.n_fixed + self._effects[segment]]
         small = matrix[:, catalogue.small]
         width = len(catalogue.small)
-        by_option = [
-            effects[:, self._options_at + index * width : self._options_at + (index + 1) * width]
-            for index in range(len(self.options))
-        ]
+        by_option = {
+            option: small @ effects[:, self._options_at + index * width : self._options_at + (index + 1) * width].T
+            for index, option in enumerate(self.options)
+        }
         columns = []
         for combination in options:
-            active = [by_option[index] for index, option in enumerate(self.options) if option in combination]
-            columns.append(small @ sum(active).T if active else np.zeros_like(own))  # type: ignore[union-attr]
+            active = [by_option[option] for option in combination if option in by_option]
+            columns.append(np.sum(active, axis=0) if active else np.zeros_like(own))
         stacked = own[:, :, None] + np.stack(columns, axis=2)
         flat: Singles = stacked.reshape(len(own), -1)
         return flat

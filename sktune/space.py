@@ -129,9 +129,19 @@ class SearchSpace:
         return f"layers.{unit.layer}.{unit.key}" if self.untied else f"{self.layout.layers[unit.layer].kind}.{unit.key}"
 
     @cached_property
-    def _parameters(self) -> tuple[str, ...]:
-        """Each unit's parameter: their names are asked for at every proposal, and there may be hundreds."""
-        return tuple(self.parameter(unit) for unit in self.layout.units)
+    def _steps(self) -> tuple[tuple[str, int, int, bool], ...]:
+        """Return for each unit its parameter, whether it is in a layer, whether it begins another layer than the unit
+        before, and whether it shares that one's place: plans are made at every proposal, and units may be hundreds."""
+        units = self.layout.units
+        return tuple(
+            (
+                self.parameter(unit),
+                int(unit.layer is not None),
+                int(unit.layer is not None and unit.layer != before.layer),
+                unit.place == before.place,
+            )
+            for before, unit in zip((units[:1] + units), units, strict=False)
+        )
 
     def plan(self, values: Values) -> Plan:
         """Return the canonical plan that ``values`` stand for.
@@ -141,22 +151,22 @@ class SearchSpace:
         """
         self._check(values)
         limit = limit_of(values.get(LAYERS_PER_SCOPE, "all"))
-        runs: list[tuple[Unit, Unit]] = []
-        open_run, layers = False, 0.0
-        for unit, parameter in zip(self.layout.units, self._parameters, strict=True):
+        firsts: list[int] = []
+        lasts: list[int] = []
+        is_open, layers = False, 0
+        for index, (parameter, in_layer, more, may_join) in enumerate(self._steps):
             choice = values[parameter]
             if choice == OUT:
-                open_run = False
-                continue
-            last = runs[-1][1] if open_run else unit
-            more = unit.layer is not None and unit.layer != last.layer
-            if choice == JOIN and open_run and unit.place == last.place and layers + more <= limit:
-                runs[-1] = (runs[-1][0], unit)
+                is_open = False
+            elif choice == JOIN and is_open and may_join and layers + more <= limit:
+                lasts[-1] = index
                 layers += more
             else:
-                runs.append((unit, unit))
-                layers = float(unit.layer is not None)
-            open_run = True
+                firsts.append(index)
+                lasts.append(index)
+                is_open, layers = True, in_layer
+        units = self.layout.units
+        runs = [(units[first], units[last]) for first, last in zip(firsts, lasts, strict=True)]
         of_scope, of_step = self.chosen_options(values)
         return Plan(tuple(Scope(first.name, last.name, of_scope) for first, last in runs), of_step)
 
