@@ -19,11 +19,12 @@ Key = tuple[int, Options]
 """A class of segments and its scope's options."""
 
 PRIOR_LOGIT, PRIOR_LOGIT_SD, TYPE_SD = -3.0, 1.5, 1.0
-OPTION_FAILURES, OPTION_SUCCESSES = 0.1, 6.0
-"""What an option's value is taken to have done before anything is known of it."""
+OPTION_PRIOR, INEXACT_PRIOR = (0.1, 2.0), (0.5, 1.0)
+"""Failures and successes that an option's value is taken to have had before anything is known of it; the second for
+values that often change bits."""
 NEWTON_STEPS = 10
-BANNED = 0.2
-"""A class that failed is left alone with other options, too, unless these are most likely what failed."""
+BANNED = 0.8
+"""Odds that a class is itself to blame for its failure from which on it is left alone with other options, too."""
 
 
 class Feasibility:
@@ -32,10 +33,16 @@ class Feasibility:
     Args:
         catalogue: the segments.
         defaults: the compiler's value of every option, which plans leave out.
+        inexact: values of options that often change bits.
     """
 
-    def __init__(self, catalogue: SegmentCatalogue, defaults: Mapping[str, Option]) -> None:
-        self._defaults = defaults
+    def __init__(
+        self,
+        catalogue: SegmentCatalogue,
+        defaults: Mapping[str, Option],
+        inexact: frozenset[tuple[str, Option]] = frozenset(),
+    ) -> None:
+        self._defaults, self._inexact = defaults, inexact
         names = list(dict.fromkeys(catalogue.types))
         spans = [
             set(catalogue.types[first : last + 1]) for first, last in zip(catalogue.first, catalogue.last, strict=True)
@@ -91,9 +98,10 @@ class Feasibility:
                 )
                 table[segment, column] = novel
         for segment, combination in guilty:
-            if segment not in self._good and odds[segment, combination] > BANNED:
-                table[segment] = -np.inf
-            elif combination in options:
+            if segment not in self._good:
+                of_class = odds[segment, combination]
+                table[segment] += -np.inf if of_class > BANNED else np.log1p(-of_class)
+            if combination in options:
                 table[segment, options.index(combination)] = -np.inf
         return table
 
@@ -124,13 +132,14 @@ class Feasibility:
                 labels[key[0]] = max(labels.get(key[0], 0.0), share * of_class)
                 for value, part in of_values.items():
                     failures[value] = failures.get(value, 0.0) + share * part
-            rates = {
-                value: (OPTION_FAILURES + failed)
-                / (OPTION_FAILURES + OPTION_SUCCESSES + failed + successes.get(value, 0))
-                for value, failed in failures.items()
-            }
+            rates = {value: self._rate(value, failed, successes) for value, failed in failures.items()}
             weights = self._mode(labels)
         return rates, weights, odds
+
+    def _rate(self, value: tuple[str, Option], failed: float, successes: Mapping[tuple[str, Option], float]) -> float:
+        """Return how often an option's value fails, after so many failures."""
+        bad, good = INEXACT_PRIOR if value in self._inexact else OPTION_PRIOR
+        return (bad + failed) / (bad + good + failed + successes.get(value, 0.0))
 
     def _accused(self, guilty: Sequence[Key], weights: Vector) -> dict[Key, float]:
         """Return the share of blame of each key that failed or may have."""
@@ -155,9 +164,8 @@ class Feasibility:
         segment, options = key
         known = set().union(*(self._assigned(good) for good in self._good.get(segment, ())))
         chance = 0.0 if segment in self._good else float(1 / (1 + np.exp(-self._described[segment] @ weights)))
-        prior = OPTION_FAILURES / (OPTION_FAILURES + OPTION_SUCCESSES)
         of_values = {
-            value: rates.get(value, prior / (1 + successes.get(value, 0.0)))
+            value: rates.get(value, self._rate(value, 0.0, successes))
             for value in self._assigned(options) - known
         }
         total = chance + sum(of_values.values())

@@ -73,7 +73,7 @@ class Learned:
         of_step = [option for combination in self.combinations for option in combination.of_step]
         self.model = SegmentModel(self.catalogue, tuple(dict.fromkeys(options + of_step)), space.options.of_step)
         searched = {name: value for name, value in space.options.defaults.items() if name in space.option_names}
-        self.feasibility = Feasibility(self.catalogue, searched)
+        self.feasibility = Feasibility(self.catalogue, searched, space.options.inexact)
         self.ranked: list[CompletePlan] = []
         self.seen: set[Plan] = {Plan()}
         self.failures: list[bool] = []

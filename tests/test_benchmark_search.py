@@ -11,7 +11,16 @@ import pytest
 
 from benchmarks import search
 from benchmarks.landscape import measured
-from benchmarks.landscapes.recorded import FORMAT_VERSION, RecordedLandscape, plan_of, to_entry
+from benchmarks.landscapes.recorded import (
+    ENDING,
+    FOLDER,
+    FORMAT_VERSION,
+    RecordedLandscape,
+    names,
+    plan_of,
+    recorded,
+    to_entry,
+)
 from benchmarks.landscapes.synthetic import SyntheticLandscape, Traits
 from benchmarks.record_landscape import WorkingFile, plans_of, to_repeat, write
 from sktune.errors import BadInputError
@@ -140,20 +149,20 @@ def record_of(landscape: SyntheticLandscape, entries: list[dict[str, Any]]) -> d
 def test_a_recorded_landscape_answers_as_what_was_recorded() -> None:
     """Latency, failure, blame and scope times of every plan come back; the best is the fastest that does not fail."""
     landscape = tiny(Traits(failing_share=0.2), 1)
-    recorded = RecordedLandscape("recorded", landscape.space, record_of(landscape, entries_of(landscape)))
+    replayed = RecordedLandscape("recorded", landscape.space, record_of(landscape, entries_of(landscape)))
     for plan in plans_of(landscape.space):
-        ours, theirs = recorded.evaluate(plan), landscape.evaluate(plan)
+        ours, theirs = replayed.evaluate(plan), landscape.evaluate(plan)
         assert (ours.reason, ours.blamed) == (theirs.reason, theirs.blamed)
         if theirs.latency_ms is not None:
             assert ours.latency_ms == pytest.approx(theirs.latency_ms, rel=1e-4)
             assert len(ours.scope_times) == len(theirs.scope_times)
-    assert recorded.best_ms == pytest.approx(landscape.best_ms, rel=1e-4)
+    assert replayed.best_ms == pytest.approx(landscape.best_ms, rel=1e-4)
 
 
 def test_a_probe_is_put_together_from_recorded_scopes() -> None:
     """Layers of one kind that differ were never recorded as one plan; what their scopes took was."""
     landscape = tiny(Traits(), 1)
-    recorded = RecordedLandscape("recorded", landscape.space, record_of(landscape, entries_of(landscape)))
+    replayed = RecordedLandscape("recorded", landscape.space, record_of(landscape, entries_of(landscape)))
     probe = Plan(
         (
             Scope("model.layers.1.self_attn", "model.layers.1.post_norm"),
@@ -161,7 +170,7 @@ def test_a_probe_is_put_together_from_recorded_scopes() -> None:
         )
     )
     assert probe not in plans_of(landscape.space)
-    assert recorded.evaluate(probe).latency_ms == pytest.approx(landscape.evaluate(probe).latency_ms, rel=1e-3)
+    assert replayed.evaluate(probe).latency_ms == pytest.approx(landscape.evaluate(probe).latency_ms, rel=1e-3)
 
 
 def test_a_record_that_lacks_plans_is_refused() -> None:
@@ -170,6 +179,16 @@ def test_a_record_that_lacks_plans_is_refused() -> None:
     entries = entries_of(landscape)
     with pytest.raises(BadInputError, match=f"{len(entries) - 5} of {len(entries)} plans"):
         RecordedLandscape("recorded", landscape.space, record_of(landscape, entries[5:]))
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_is_committed_is_whole_and_small(name: str) -> None:
+    """Every plan of the stated space, in a file that a clone can bear."""
+    landscape = recorded(name)
+    assert 1_000 <= landscape.space.size <= 20_000
+    assert (FOLDER / f"{name}{ENDING}").stat().st_size < 3e6
+    assert len(landscape.space.starting_points) >= 3
+    assert landscape.best_ms < landscape.baseline_ms
 
 
 def test_a_recording_goes_on_after_a_kill(tmp_path: Path) -> None:

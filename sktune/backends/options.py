@@ -89,7 +89,8 @@ def check_searched(backend: str, device: str, name: str, value: Option) -> None:
 def option_rules(backend: str) -> OptionRules:
     """Return the defaults of ``backend``, which options hold for the whole step, and which of them act."""
     if backend == "inductor":
-        return OptionRules(_defaults(INDUCTOR))
+        others = {(name, value) for name in EXACT for value in INDUCTOR[name].values if value != EXACT[name]}
+        return OptionRules(_defaults(INDUCTOR), inexact=frozenset(others))
     defaults = {**superkernel_options.option_defaults(), **_defaults(TORCHAIR)}
     return OptionRules(defaults, frozenset(TORCHAIR), superkernel_options.normalise)
 

@@ -38,8 +38,10 @@ NEIGHBOURS = 12
 LIKELY_BEST = 20
 """Complete plans, by their own figures, of which one is the best by the model."""
 FREE_FAILURES = 0.5
-FAILURE_SHARE = 0.09
+FAILURE_SHARE = 0.11
 """Share of the trials after the tenth that may fail: what is riskier waits."""
+FAILURE_PRICE = 0.005
+"""What a failure costs, as a share of the best plan's saving: what promises next to nothing takes no risk."""
 AVERSIONS = (0.0, 0.1, 0.5, 2.0, 20.0)
 """What a unit of log risk costs, as a multiple of the incumbent's saving: one candidate for each."""
 
@@ -179,7 +181,8 @@ class PartitionSampler(BaseSampler):
         if len(self._learned.failures) >= 10:
             late = self._learned.failures[10:]
             allowed = max(0.02, FREE_FAILURES + FAILURE_SHARE * len(late) - sum(late))
-        promise = np.where(1 - safe <= allowed, improvement * safe, safe - 1.0)
+        price = FAILURE_PRICE * max(1e-3, self._best_saving(posterior))
+        promise = np.where(1 - safe <= allowed, improvement * safe - price * (1 - safe), safe - 2.0)
         return candidates[int(np.argmax(promise))].point
 
     def _best_saving(self, posterior: Posterior) -> float:
