@@ -58,6 +58,11 @@ class Feasibility:
         """Whether anything failed so far."""
         return bool(self._suspects or self._bad)
 
+    @property
+    def has_risks(self) -> bool:
+        """Whether anything failed so far, or is of a kind that often does."""
+        return self.has_failures or bool(self._inexact)
+
     def succeeded(self, scopes: Sequence[Key]) -> None:
         """Take note of scopes that compiled and kept every bit."""
         for segment, options in scopes:
@@ -132,7 +137,8 @@ class Feasibility:
                 labels[key[0]] = max(labels.get(key[0], 0.0), share * of_class)
                 for value, part in of_values.items():
                     failures[value] = failures.get(value, 0.0) + share * part
-            rates = {value: self._rate(value, failed, successes) for value, failed in failures.items()}
+            expected = dict.fromkeys(self._inexact, 0.0) | failures
+            rates = {value: self._rate(value, failed, successes) for value, failed in expected.items()}
             weights = self._mode(labels)
         return rates, weights, odds
 

@@ -121,7 +121,7 @@ class Learned:
 
     def log_safe(self, plans: Sequence[Plan]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
         """Return the logarithm of each plan's probability to work."""
-        if not self.feasibility.has_failures:
+        if not self.feasibility.has_risks:
             return np.zeros(len(plans))
         options = list(dict.fromkeys(scope.options for plan in plans for scope in plan.scopes))
         table = self.feasibility.log_safe(options)

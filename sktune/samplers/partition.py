@@ -144,7 +144,7 @@ class PartitionSampler(BaseSampler):
         return self._by_chance(rng, self._incumbent_point())
 
     def _risks(self) -> bool:
-        return self._learned.feasibility.has_failures
+        return self._learned.feasibility.has_risks
 
     def _candidates(self, posterior: Posterior, rng: np.random.Generator, width: float) -> list[_Candidate]:
         """Return the best plan of each draw, and that of the mean."""
@@ -236,7 +236,7 @@ class _Draws:
         model, catalogue = learned.model, learned.catalogue
         most = max(12, MOST_WORK // len(catalogue.first))
         self.combinations = _promising(learned, posterior, rng, max(4, most // (LEAST_DRAWS + 1)))
-        rounds = len(AVERSIONS) if learned.feasibility.has_failures else 1
+        rounds = len(AVERSIONS) if learned.feasibility.has_risks else 1
         count = int(np.clip(most // (len(self.combinations) * rounds) - 1, LEAST_DRAWS, MOST_DRAWS))
         self.effects = np.vstack([posterior.mean, posterior.draw(count, rng, width)])
         self._options = [combination.of_scope for combination in self.combinations]
@@ -247,7 +247,7 @@ class _Draws:
         steps = [model.step_value(self.effects, combination.of_step) for combination in self.combinations]
         self._beside = np.column_stack(steps)
         self._risk: Vector | None = None
-        if learned.feasibility.has_failures:
+        if learned.feasibility.has_risks:
             saved = learned.ranked[0].saving if learned.ranked else 0.0
             self._risk = max(1e-3, saved) * learned.feasibility.log_safe(self._options)
 
