@@ -19,12 +19,13 @@ Key = tuple[int, Options]
 """A class of segments and its scope's options."""
 
 PRIOR_LOGIT, PRIOR_LOGIT_SD, TYPE_SD = -3.0, 1.5, 1.0
-OPTION_PRIOR, INEXACT_PRIOR = (0.1, 2.0), (0.5, 1.0)
+OPTION_PRIOR, INEXACT_PRIOR = (0.1, 6.0), (0.5, 1.0)
 """Failures and successes that an option's value is taken to have had before anything is known of it; the second for
 values that often change bits."""
 NEWTON_STEPS = 10
-BANNED = 0.8
-"""Odds that a class is itself to blame for its failure from which on it is left alone with other options, too."""
+BANNED, BANNED_BESIDE_INEXACT = 0.2, 0.8
+"""Odds that a class is itself to blame for its failure from which on it is left alone with other options, too; the
+second where it failed with a value that often changes bits."""
 
 
 class Feasibility:
@@ -105,7 +106,8 @@ class Feasibility:
         for segment, combination in guilty:
             if segment not in self._good:
                 of_class = odds[segment, combination]
-                table[segment] += -np.inf if of_class > BANNED else np.log1p(-of_class)
+                most = BANNED_BESIDE_INEXACT if self._assigned(combination) & self._inexact else BANNED
+                table[segment] += -np.inf if of_class > most else np.log1p(-of_class)
             if combination in options:
                 table[segment, options.index(combination)] = -np.inf
         return table
@@ -171,8 +173,7 @@ class Feasibility:
         known = set().union(*(self._assigned(good) for good in self._good.get(segment, ())))
         chance = 0.0 if segment in self._good else float(1 / (1 + np.exp(-self._described[segment] @ weights)))
         of_values = {
-            value: rates.get(value, self._rate(value, 0.0, successes))
-            for value in self._assigned(options) - known
+            value: rates.get(value, self._rate(value, 0.0, successes)) for value in self._assigned(options) - known
         }
         total = chance + sum(of_values.values())
         if not total:

@@ -6,6 +6,7 @@ import optuna
 import pytest
 
 from benchmarks.landscape import Truth, measured, replay
+from benchmarks.landscapes.recorded import names, recorded
 from benchmarks.landscapes.synthetic import SYNTHETIC, SyntheticLandscape
 from sktune.feasibility import Feasibility
 from sktune.learned import OUTCOME, PROBE, Learned
@@ -136,6 +137,26 @@ def test_blame_by_mistake_is_taken_back() -> None:
     assert learned.log_safe([()])[3, 0] < -0.1
     learned.succeeded([(3, ())])
     assert learned.blamed() == [(7, ())]
+
+
+def test_a_scope_that_failed_with_an_inexact_value_is_tried_with_an_exact_one() -> None:
+    """The best scope of a model is not lost to the first options that it was tried with."""
+    catalogue = SegmentCatalogue(SPACE.layout, 2)
+    learned = Feasibility(catalogue, {"reductions": "fused"}, frozenset({("reductions", "fused")}))
+    exact = (("reductions", "aten"),)
+    learned.failed([(3, ())], blamed=(3, ()))
+    fused, aten = learned.log_safe([(), exact])[3]
+    assert fused == -float("inf")
+    assert aten > -1.0
+    learned.failed([(3, exact)], blamed=(3, exact))
+    assert learned.log_safe([(), exact])[3].max() == -float("inf")
+
+
+@pytest.mark.parametrize("name", names())
+def test_on_what_was_recorded_the_optimum_is_near_after_twenty_trials(name: str) -> None:
+    """Real latencies, real mismatches; benchmarks/search.py has a hundred seeds."""
+    gains = [replay(recorded(name), PartitionSampler, 20, seed).gains[-1] for seed in range(5)]
+    assert sorted(gains)[2] >= 0.95, gains
 
 
 def test_an_option_that_fails_everywhere_is_told_from_a_scope_that_fails() -> None:
