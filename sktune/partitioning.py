@@ -71,12 +71,12 @@ class _FreeSolver:
 
     def solve(self, value: Values, cut: Values) -> Solution:
         n, shape = len(self._classes), (len(self._classes) + 1, value.shape[1])
-        cut = cut.astype(value.dtype)
+        cuts: Any = cut.astype(value.dtype)
         ends_in = np.full(shape, -math.inf, value.dtype)
         ends_out = np.zeros(shape, value.dtype)
         begins = np.zeros(shape, value.dtype)  # best value before a scope that begins here
         for last, classes in enumerate(self._classes):
-            begins[last] = np.maximum(ends_out[last], ends_in[last] + cut[last])
+            begins[last] = np.maximum(ends_out[last], ends_in[last] + cuts[last])
             inside = value[classes]
             inside += begins[self._earliest[last] : last + 1]
             ends_in[last + 1] = inside.max(axis=0)

@@ -206,6 +206,63 @@ def test_a_guard_that_the_step_carries_along_is_used_and_the_flag_is_copied() ->
     assert new.count("self.enable_superkernel = config.enable_superkernel") == 3
 
 
+WAYS = (
+    (
+        """    def __init__(self, config, layer_idx):
+        super().__init__()
+        self.enable_superkernel = config.enable_superkernel
+        self.input""",
+        """    def __init__(self, config, infer_config, layer_idx):
+        super().__init__()
+        self.make(config, layer_idx)
+
+    def make(self, config, layer_idx):
+        self.layer_idx = layer_idx
+        self.input""",
+    ),
+    (
+        """        self.layers = nn.ModuleList(
+            [DecoderLayer(config, layer_idx) for layer_idx in range(config.num_hidden_layers)]
+        )
+""",
+        """        layers = []
+        for index in range(config.num_hidden_layers):
+            layers.append(DecoderLayer(config, index))
+        self.layers = nn.ModuleList(layers)
+""",
+    ),
+    (
+        """        hidden_states = self.mlp(hidden_states)
+""",
+        """        if self.is_fast:
+            hidden_states = fast(hidden_states)
+        else:
+            hidden_states = self.mlp(hidden_states)
+""",
+    ),
+    ("self.enable_superkernel = config.enable_superkernel", "self.config = config"),
+    ("is_prefill=False", "forward_metadata=None"),
+    ("is_prefill=is_prefill", "forward_metadata=forward_metadata"),
+)
+
+
+def test_models_that_make_themselves_in_the_recipes_ways_are_read() -> None:
+    """Attributes made by methods of ``__init__``, lists filled one by one, the flag and the guard handed down."""
+    text = SOURCE.read_text()
+    for old, new in WAYS:
+        assert old in text
+        text = text.replace(old, new)
+    plan = layers(("self_attn", "mlp"), options=FUSION)
+    new = rewrite(text, plan, N_LAYERS, "executor.utils").text
+    assert 'self.enable_superkernel = infer_config.model_config.custom_params.get("enable_superkernel", False)' in new
+    assert (
+        'self.enable_superkernel and not forward_metadata.is_prefill, f"self_attn_to_mlp_{self.layer_idx}", '
+        '"stream-fusion=1"\n'
+    ) in new
+    assert new.count("self.layer_idx = layer_idx") == text.count("self.layer_idx = layer_idx")
+    assert rewrite(new, plan, N_LAYERS, "executor.utils").text == new
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -34,15 +34,36 @@ class ModuleClass:
         return {item.name.value: item for item in body if isinstance(item, cst.FunctionDef)}
 
     @cached_property
-    def assigned(self) -> Mapping[str, cst.BaseExpression]:
-        """What ``__init__`` assigns to attributes; of several assignments the last."""
-        found: dict[str, cst.BaseExpression] = {}
-        init = self.methods.get("__init__")
-        for node in m.findall(init, m.Assign()) if init else ():
+    def _making(self) -> Sequence[cst.FunctionDef]:
+        """``__init__``, and the methods that it calls, in turn."""
+        found: dict[str, cst.FunctionDef] = {}
+        wanted = ["__init__"]
+        while wanted:
+            name = wanted.pop(0)
+            if name in self.methods and name not in found:
+                found[name] = self.methods[name]
+                wanted += [attribute_of_self(call.func) or "" for call in calls_in(found[name])]
+        return list(found.values())
+
+    @cached_property
+    def assigned(self) -> Mapping[str, Sequence[cst.BaseExpression]]:
+        """What ``__init__``, and what it calls, assigns to attributes."""
+        found: dict[str, list[cst.BaseExpression]] = {}
+        for node in (node for function in self._making for node in m.findall(function, m.Assign())):
             assert isinstance(node, cst.Assign)
             for target in node.targets:
                 if name := attribute_of_self(target.target):
-                    found[name] = node.value
+                    found.setdefault(name, []).append(node.value)
+        return found
+
+    @cached_property
+    def _appended(self) -> Mapping[str, Sequence[cst.BaseExpression]]:
+        """What is appended to lists, by the list's name."""
+        found: dict[str, list[cst.BaseExpression]] = {}
+        for call in (call for function in self._making for call in calls_in(function)):
+            if m.matches(call, m.Call(func=m.Attribute(attr=m.Name("append")), args=[m.Arg()])):
+                assert isinstance(call.func, cst.Attribute)
+                found.setdefault(last_name(call.func.value), []).append(call.args[0].value)
         return found
 
     @property
@@ -54,9 +75,13 @@ class ModuleClass:
     def children(self, known: Sequence[str]) -> Mapping[str, Child]:
         """Return its submodules; ``known`` are the classes of the file."""
         found: dict[str, Child] = {}
-        for name, value in self.assigned.items():
-            called = [last_name(call.func) for call in m.findall(value, m.Call()) if isinstance(call, cst.Call)]
+        for name, values in self.assigned.items():
+            called = [last_name(call.func) for value in values for call in calls_in(value)]
             is_list = any(name in _LISTS for name in called)
+            if is_list:
+                names = {last_name(node) for value in values for node in m.findall(value, m.Name() | m.Attribute())}
+                made = [value for name in sorted(names) for value in self._appended.get(name, ())]
+                called += [last_name(call.func) for value in made for call in calls_in(value)]
             classes = tuple(dict.fromkeys(name for name in called if name in known))
             if classes or is_list or _makes_module(called):
                 found[name] = Child(classes, is_list)
@@ -95,9 +120,9 @@ def last_name(node: cst.CSTNode) -> str:
 
 
 def calls_in(node: cst.CSTNode) -> Iterator[cst.Call]:
-    """Yield the calls inside an expression or a simple statement, in the order in which they run."""
+    """Yield the calls inside a piece of code, in the order in which they run; functions that it defines stay closed."""
     for child in node.children:
-        if not isinstance(child, cst.Lambda | cst.BaseSuite):
+        if not isinstance(child, cst.Lambda | cst.FunctionDef | cst.ClassDef):
             yield from calls_in(child)
     if isinstance(node, cst.Call):
         yield node

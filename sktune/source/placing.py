@@ -191,7 +191,8 @@ def _around(statement: Statement, unit: str, side: int) -> list[str]:
     if not step.runs:
         return [] if _is_bare_call(statement.node) else [_code(statement.node)]
     found: list[str] = []
-    for run in step.runs[:1] if side < 0 else step.runs[-1:]:
+    runs = [run for run in step.runs if unit in (run.firsts if side < 0 else run.lasts)]
+    for run in runs[:1] if side < 0 else runs[-1:]:
         holding = [index for index, each in enumerate(run.statements) if each.steps]
         at = holding[0 if side < 0 else -1]
         beyond = run.statements[:at] if side < 0 else run.statements[at + 1 :]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import libcst as cst
 import libcst.matchers as m
@@ -16,6 +17,11 @@ from sktune.source.placing import Block, find_blocks
 HELPER = "superkernel_scope"
 """What the recipes call their context manager: ``superkernel_scope(enable, scope, options)``, by position."""
 FLAG = "enable_superkernel"
+FLAG_OF = {
+    "infer_config": f'infer_config.model_config.custom_params.get("{FLAG}", False)',
+    "runner_settings": f'runner_settings.get("model_config").get("{FLAG}", False)',
+}
+"""How the recipes read the flag, by the parameter of ``__init__`` that it comes with."""
 PREFILL = "is_prefill"
 LONGEST = 60
 """Characters of arguments that stand in the line of their ``with``."""
@@ -120,9 +126,12 @@ class _Guards:
         if names:
             return names[0]
         for other in self._classes.values():
-            value = other.assigned.get(FLAG)
-            if value is not None and _root(value) in owner.parameters:
-                return self._add(owner, FLAG, cst.Module([]).code_for_node(value))
+            for value in other.assigned.get(FLAG, ()):
+                if _root(value) in owner.parameters:
+                    return self._add(owner, FLAG, cst.Module([]).code_for_node(value))
+        for parameter, read in FLAG_OF.items():
+            if parameter in owner.parameters:
+                return self._add(owner, FLAG, read)
         raise PlanError(
             f"{owner.name} does not know whether scopes are wanted; give it the flag: "
             f"self.{FLAG} = config.{FLAG} in its __init__"
@@ -135,19 +144,29 @@ class _Guards:
         return name
 
     def _prefill(self, function: Function) -> str:
-        if PREFILL in parameters_of(function.node):
+        given = parameters_of(function.node)
+        if PREFILL in given:
             return PREFILL
         for node in m.findall(function.node.body, m.Attribute(attr=m.Name(PREFILL))):
             if not _is_written(node, function.node):
                 return cst.Module([]).code_for_node(node)
         if PREFILL in function.owner.assigned:
             return f"self.{PREFILL}"
+        if carrier := next((name for name in given if name in self._carriers), None):
+            return f"{carrier}.{PREFILL}"
         if "decode" in function.node.name.value:
             return ""
         where = f"{function.owner.name}.{function.node.name.value}"
         raise PlanError(
             f"{where} cannot tell prefill from decode, and prefill must stay as it is; give it the parameter {PREFILL}"
         )
+
+    @cached_property
+    def _carriers(self) -> frozenset[str]:
+        """Names that carry the mark of prefill wherever they are handed to, as the file uses them."""
+        carried = m.Attribute(value=m.Name(), attr=m.Name(PREFILL))
+        found = (node for owner in self._classes.values() for node in m.findall(owner.node, carried))
+        return frozenset({"forward_metadata"} | {_root(node) for node in found}) - {"self"}
 
 
 def _root(node: cst.CSTNode) -> str:
@@ -224,14 +243,12 @@ class _Inserter(cst.CSTTransformer):
         return updated_node
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
-        """Add to ``__init__`` what a condition needs, right after ``super().__init__()``."""
+        """Add to ``__init__`` what a condition needs, at its end."""
         additions = self._additions.get(self._classes[-1], ()) if self._classes else ()
         if original_node.name.value != "__init__" or not additions:
             return updated_node
-        body = list(updated_node.body.body)
-        after = next((index for index, each in enumerate(body) if m.matches(each, _SUPER_INIT)), -1)
         new = [cst.parse_statement(line) for line in additions]
-        return updated_node.with_deep_changes(updated_node.body, body=[*body[: after + 1], *new, *body[after + 1 :]])
+        return updated_node.with_deep_changes(updated_node.body, body=[*updated_node.body.body, *new])
 
     def leave_IndentedBlock(
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
@@ -242,11 +259,6 @@ class _Inserter(cst.CSTTransformer):
             return updated_node
         statements = list(updated_node.body)
         return updated_node.with_changes(body=_nest(statements, 0, len(statements) - 1, written))
-
-
-_SUPER_INIT = m.SimpleStatementLine(
-    body=[m.Expr(m.Call(func=m.Attribute(value=m.Call(func=m.Name("super")), attr=m.Name("__init__"))))]
-)
 
 
 def _nest(
