@@ -19,6 +19,7 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial
 from scipy.special import ndtr
+from threadpoolctl import ThreadpoolController
 
 from sktune.learned import PROBE, Combination, Learned, Point
 from sktune.partitioning import Partitioner
@@ -92,6 +93,7 @@ class PartitionSampler(BaseSampler):
         self._learned = Learned(space)
         self._partitioner = Partitioner(space, self._learned.catalogue)
         self._prober = _Prober(self._learned) if probes and not space.untied else None
+        self._threads = ThreadpoolController()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002
         """All parameters are proposed together."""
@@ -104,6 +106,10 @@ class PartitionSampler(BaseSampler):
         search_space: dict[str, BaseDistribution],  # noqa: ARG002
     ) -> dict[str, Any]:
         """Return the parameters of a plan that is new, if there is one."""
+        with self._threads.limit(limits=1, user_api="blas"):  # on matrices this small, threads wait for one another
+            return self._point(study, trial)
+
+    def _point(self, study: Study, trial: FrozenTrial) -> Point:
         pending = self._learned.read(study.get_trials(deepcopy=False), asking=trial.number)
         rng = np.random.default_rng(seed_of_trial(self._seed, trial.number))
         if not self._learned.model.count:
