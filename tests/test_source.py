@@ -383,6 +383,7 @@ def test_starting_points_run_as_the_plan_says(tmp_path: Path, layout: Layout) ->
     assert len(space.starting_points) >= 5
 
 
+@pytest.mark.slow
 @seed(0)
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
