@@ -13,8 +13,8 @@ PACKAGE = Path(sktune.__file__).parent
 ORDER = [
     "errors", "documents", "time_budget", "protobuf_text", "ge_graph", "plan", "superkernel_options",
     "superkernel_name", "plog", "fusion",
-    "plan_file", "source", "source.classes", "source.flow", "source.placing", "source.rewriting", "source.flag",
-    "source.changes", "source.applying",
+    "plan_file", "source", "source.flag", "source.changes", "source.classes", "source.flow", "source.placing",
+    "source.rewriting", "source.applying",
     "layout", "space_size", "space", "segments", "partitioning", "segment_model", "feasibility",
     "outcome", "scope_times", "machine", "sequential", "noise_floor", "latency", "samples", "devices",
     "presets", "targets", "targets.base", "targets.causal_lm", "targets.loading",

@@ -8,6 +8,7 @@ import yaml
 from sktune.errors import BadInputError
 
 FLAG = "enable_superkernel"
+"""The switch's name, in YAML and in the models' code."""
 MODE, NEEDED_MODE = "exe_mode", "ge_graph"
 PARENTS = ("custom_params", "model_config")
 """Where the switch belongs if it is nowhere yet, the best place first."""

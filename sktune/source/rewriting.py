@@ -11,12 +11,12 @@ from sktune import superkernel_options
 from sktune.errors import PlanError
 from sktune.plan import Plan
 from sktune.source.classes import LAYER_INDEX, ModuleClass, classes_of, last_name, parameters_of
+from sktune.source.flag import FLAG
 from sktune.source.flow import Function
 from sktune.source.placing import Block, find_blocks
 
 HELPER = "superkernel_scope"
 """What the recipes call their context manager: ``superkernel_scope(enable, scope, options)``, by position."""
-FLAG = "enable_superkernel"
 FLAG_OF = {
     "infer_config": f'infer_config.model_config.custom_params.get("{FLAG}", False)',
     "runner_settings": f'runner_settings.get("model_config").get("{FLAG}", False)',
