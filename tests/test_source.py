@@ -263,6 +263,32 @@ def test_models_that_make_themselves_in_the_recipes_ways_are_read() -> None:
     assert rewrite(new, plan, N_LAYERS, "executor.utils").text == new
 
 
+CALL = "        hidden_states = self.mlp(hidden_states)\n"
+INSIDE = CALL.replace("        hidden", "            hidden", 1)
+
+
+def test_a_unit_that_branches_share_is_in_its_scope_whichever_runs() -> None:
+    """A block around one branch would silently leave the other without its scope; prefill's branch does not count."""
+    plan = layers(("mlp", "mlp"))
+    branches = SOURCE.read_text().replace(CALL, f"        if self.is_fast:\n{INSIDE}        else:\n{INSIDE}")
+    new = rewrite(branches, plan, N_LAYERS, "executor.utils").text
+    assert new.count("with superkernel_scope(") == 1
+    assert new.index("with superkernel_scope(") < new.index("if self.is_fast:")
+    prefill = SOURCE.read_text().replace(CALL, f"        if is_prefill:\n{INSIDE}        else:\n{INSIDE}")
+    new = rewrite(prefill, plan, N_LAYERS, "executor.utils").text
+    assert new.index("with superkernel_scope(") > new.index("if is_prefill:\n" + INSIDE + "        else:\n")
+    apart = SOURCE.read_text().replace(CALL, CALL + CALL)
+    assert rewrite(apart, plan, N_LAYERS, "executor.utils").text.count("self.mlp(hidden_states)") == 2
+
+
+def test_a_mark_of_prefill_is_taken_from_what_the_function_is_given() -> None:
+    """A local name may not be bound yet where the scope begins."""
+    text = SOURCE.read_text().replace("is_prefill=False", "meta=None").replace("is_prefill=is_prefill", "meta=meta")
+    text = text.replace(CALL, CALL + "        later = make()\n        use(later.is_prefill)\n")
+    with pytest.raises(PlanError, match="cannot tell prefill from decode"):
+        rewrite(text, layers(("mlp", "mlp")), N_LAYERS, "executor.utils")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

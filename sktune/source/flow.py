@@ -13,6 +13,8 @@ import libcst.matchers as m
 from sktune.source.classes import ModuleClass, attribute_of_self, calls_in, last_name
 
 MOST_DEPTH = 40
+PREFILL = "is_prefill"
+"""What models call the mark of prefill."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,11 +158,12 @@ class Follower:
             yield from self._calls(node, here)
 
     def _branches(self, node: cst.If, here: _Here) -> Iterator[Step]:
-        runs = [self._suite(node.body, here)]
-        other = node.orelse
+        runs: list[Run] = []
+        other: cst.If | cst.Else | None = node
         while isinstance(other, cst.If):
-            runs.append(self._suite(other.body, here))
-            other = other.orelse
+            if not _needs_prefill(other.test):
+                runs.append(self._suite(other.body, here))
+            other = None if _needs_decode(other.test) else other.orelse
         if isinstance(other, cst.Else):
             runs.append(self._suite(other.body, here))
         firsts = frozenset().union(*(run.firsts for run in runs))
@@ -259,6 +262,21 @@ class Follower:
         """Return the classes that a submodule of the module ``here``, or an element of its lists, may be of."""
         name = path.removeprefix(here.prefix).partition(".")[0]
         return [self._classes[each] for each in self._children[here.function.owner.name][name].classes]
+
+
+_IS_PREFILL = m.Name(PREFILL) | m.Attribute(attr=m.Name(PREFILL))
+
+
+def _needs_prefill(test: cst.BaseExpression) -> bool:
+    """Whether a condition holds in prefill only: ``is_prefill``, ``is_prefill and ...``."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        return _needs_prefill(test.left) or _needs_prefill(test.right)
+    return m.matches(test, _IS_PREFILL)
+
+
+def _needs_decode(test: cst.BaseExpression) -> bool:
+    """Whether a condition always holds in decode: ``not is_prefill``."""
+    return m.matches(test, m.UnaryOperation(operator=m.Not(), expression=_IS_PREFILL))
 
 
 def _number(index: cst.BaseSlice, numbers: Mapping[str, int]) -> int | None:

@@ -1,6 +1,6 @@
 """Where a plan's scopes stand in the source: for each of them a run of statements, and the layers that it holds for."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -131,9 +131,28 @@ def _place(scope: Scope, runs: Sequence[tuple[int, Run]]) -> _Place:
         firsts = [index for index, each in enumerate(run.statements) if scope.first in each.firsts]
         lasts = [index for index, each in enumerate(run.statements) if scope.last in each.lasts]
         places += [_Place(run, first, last, depth) for first in firsts for last in lasts if last >= first]
-    if not places:
-        raise PlanError(f"scope {scope.label!r} cannot be said in this source: {_obstacle(scope, runs)}")
-    return max(places, key=lambda place: (place.depth, place.first - place.last))
+    # A unit may be called in several branches: a block around one of them would leave the others without a scope.
+    whole = [
+        place for place in places if all(_holds_all(place, unit, runs[0][1]) for unit in (scope.first, scope.last))
+    ]
+    if not whole:
+        obstacle = "its units are called in several places" if places else _obstacle(scope, runs)
+        raise PlanError(f"scope {scope.label!r} cannot be said in this source: {obstacle}")
+    return max(whole, key=lambda place: (place.depth, place.first - place.last))
+
+
+def _holds_all(place: _Place, unit: str, step: Run) -> bool:
+    """Whether every call of ``unit`` in the decode ``step`` lies in the statements of ``place``."""
+    inside = place.run.statements[place.first : place.last + 1]
+    return set(_calls_of(unit, inside)) == set(_calls_of(unit, step.statements))
+
+
+def _calls_of(unit: str, statements: Sequence[Statement]) -> Iterator[Step]:
+    for step in (step for statement in statements for step in statement.steps):
+        if unit in step.firsts and not step.runs:
+            yield step
+        for run in step.runs:
+            yield from _calls_of(unit, run.statements)
 
 
 def _obstacle(scope: Scope, runs: Sequence[tuple[int, Run]]) -> str:

@@ -12,7 +12,7 @@ from sktune.errors import PlanError
 from sktune.plan import Plan
 from sktune.source.classes import LAYER_INDEX, ModuleClass, classes_of, last_name, parameters_of
 from sktune.source.flag import FLAG
-from sktune.source.flow import Function
+from sktune.source.flow import PREFILL, Function
 from sktune.source.placing import Block, find_blocks
 
 HELPER = "superkernel_scope"
@@ -22,7 +22,6 @@ FLAG_OF = {
     "runner_settings": f'runner_settings.get("model_config").get("{FLAG}", False)',
 }
 """How the recipes read the flag, by the parameter of ``__init__`` that it comes with."""
-PREFILL = "is_prefill"
 LONGEST = 60
 """Characters of arguments that stand in the line of their ``with``."""
 
@@ -80,7 +79,8 @@ class _Unwrapper(cst.CSTTransformer):
     ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
         """Return the body of a scope in its place."""
         calls = [item.item for item in original_node.items]
-        if len(calls) != 1 or not isinstance(calls[0], cst.Call) or last_name(calls[0].func) != HELPER:
+        is_scope = len(calls) == 1 and isinstance(calls[0], cst.Call) and last_name(calls[0].func) == HELPER
+        if not is_scope or not isinstance(updated_node.body, cst.IndentedBlock):
             return updated_node
         first, *others = updated_node.body.body
         assert isinstance(first, cst.SimpleStatementLine | cst.BaseCompoundStatement)
@@ -148,7 +148,8 @@ class _Guards:
         if PREFILL in given:
             return PREFILL
         for node in m.findall(function.node.body, m.Attribute(attr=m.Name(PREFILL))):
-            if not _is_written(node, function.node):
+            # A local name may not be bound yet where the scope begins.
+            if _root(node) in given and not _is_written(node, function.node):
                 return cst.Module([]).code_for_node(node)
         if PREFILL in function.owner.assigned:
             return f"self.{PREFILL}"
