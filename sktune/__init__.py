@@ -27,7 +27,7 @@ __all__ = ["Plan", "Scope", "SearchResult", "SktuneError", "Target", "apply", "r
 
 
 def search(
-    model: str,
+    model: str = "",
     *,
     trials: int | None = None,
     time_budget_s: float | None = None,
@@ -37,7 +37,7 @@ def search(
     """Search as ``sktune search`` does, and return the study's result.
 
     Args:
-        model: a preset, a folder with a ``config.json``, or ``file.py:function``.
+        model: a preset, a folder with a ``config.json``, or ``file.py:function``; empty where ``recipe`` is given.
         trials: total of the study; 40, or no limit where there is a time budget.
         time_budget_s: most seconds for this call.
         listener: called with each event.

@@ -33,12 +33,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Model = Annotated[
-    str,
-    typer.Option(
-        help="A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with config.json, or path/to/file.py:function."
-    ),
-]
+MODEL_HELP = "A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with config.json, or path/to/file.py:function."
+Model = Annotated[str, typer.Option(help=MODEL_HELP)]
 Runs = Annotated[Path, typer.Option(help="Folder that holds the studies.")]
 Storage = Annotated[str | None, typer.Option(help="URL of an Optuna storage; sqlite in the study's folder by default.")]
 Json = Annotated[
@@ -81,7 +77,10 @@ def options(
 
 @app.command()
 def search(
-    model: Model,
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "",
+    recipe: Annotated[
+        Path | None, typer.Option(help="A recipe.yaml: a program that is started for each plan; see docs/recipes.md.")
+    ] = None,
     trials: Annotated[
         int | None, typer.Option(help="Total number of trials of the study; 40, or no limit with --time-budget.")
     ] = None,
@@ -120,7 +119,7 @@ def search(
     request = Request(
         model, trials, study, storage, runs, strategy, space, compile_timeout, scale, weights, dtype, backend,
         device, batch, context, seed, constants, profile, parse_duration(time_budget) if time_budget else None,
-        proxy_layers, until_settled=until_settled,
+        proxy_layers, until_settled=until_settled, recipe=recipe,
     )  # fmt: skip
     began_s = process_began_s()
     people = Console(stderr=json)
@@ -342,6 +341,33 @@ def fusion(
         console.print(escape(line), highlight=False, soft_wrap=True)
     if json:
         print_event({"event": "fusion_finished", "digest": found.digest, **asdict(found)})
+
+
+recipes = typer.Typer(help="Programs that a script of their own starts.", no_args_is_help=True)
+app.add_typer(recipes, name="recipe")
+
+
+@recipes.command("init")
+def recipe_init(
+    folder: Annotated[Path, typer.Argument(help="A checkout of cann-recipes-infer, or a model's folder.")],
+    yaml: Annotated[Path | None, typer.Option(help="The YAML to start it with, where there are several.")] = None,
+    command: Annotated[str | None, typer.Option(help="What starts it, where no script is found.")] = None,
+    out: Annotated[Path, typer.Option(help="Where to write the recipe.")] = Path("recipe.yaml"),
+    json: Json = False,
+) -> None:
+    """Look at a model's folder and write a recipe for `search --recipe`."""
+    from sktune.recipes.scouting import scout
+
+    scouted = scout(folder, yaml, command)
+    if out.exists():
+        raise BadInputError(f"{out} is there already; name another file with --out")
+    out.write_text(scouted.text, encoding="utf-8")
+    told = Console(stderr=json)
+    for line in (*scouted.found, *(f"not known: {line}" for line in scouted.unknown), f"written: {out}"):
+        told.print(escape(line), highlight=False, soft_wrap=True)
+    if json:
+        found = {"recipe": str(out), "found": scouted.found, "unknown": scouted.unknown}
+        print_event({"event": "recipe_written", **found})
 
 
 @app.command()

@@ -38,6 +38,13 @@ class _PlanEntry(Document):
     options: dict[str, Option] = {}
 
 
+class DecodeEntry(Document):
+    """The decode step among the compiled calls of a program; see ``sktune.recipes.reports.DecodeCall``."""
+
+    function: str
+    signature: str = ""
+
+
 class PlanFile(Document):
     """A plan file of version 1."""
 
@@ -46,6 +53,8 @@ class PlanFile(Document):
     plan: _PlanEntry
     layers: Annotated[int, Field(ge=1)] | None = None
     """How many decoder layers the model has; what writes a plan into source code has to know."""
+    decode: DecodeEntry | None = None
+    """For ``sktune.launch``; without it, every compiled call of a model that has the plan's units is a decode step."""
     evidence: dict[str, Any] = Field(default_factory=dict)
 
     def to_plan(self) -> Plan:
@@ -78,7 +87,13 @@ def read_plan(path: Path | str) -> Plan:
     return read_plan_file(path).to_plan()
 
 
-def write_plan(plan: Plan, evidence: Mapping[str, Any], backend: str = "inductor", n_layers: int | None = None) -> str:
+def write_plan(
+    plan: Plan,
+    evidence: Mapping[str, Any],
+    backend: str = "inductor",
+    n_layers: int | None = None,
+    decode: Mapping[str, str] | None = None,
+) -> str:
     """Return a plan file's text.
 
     Args:
@@ -86,6 +101,7 @@ def write_plan(plan: Plan, evidence: Mapping[str, Any], backend: str = "inductor
         evidence: for readers.
         backend: whose scopes they are, ``inductor`` or ``npu``.
         n_layers: of the model.
+        decode: the decode step's function and signature in a program that sktune has started.
     """
     scopes = [
         {
@@ -102,6 +118,7 @@ def write_plan(plan: Plan, evidence: Mapping[str, Any], backend: str = "inductor
         "backend": backend,
         "plan": {"scopes": scopes, **options},
         **({"layers": n_layers} if n_layers else {}),
+        **({"decode": dict(decode)} if decode else {}),
         "evidence": dict(evidence),
     }
     head = "# A plan for SuperKernel scopes, found by sktune. Apply it: sktune.apply(model, 'best_plan.yaml')\n"

@@ -41,7 +41,9 @@ def write(result: SearchResult, folder: Path) -> list[Path]:
     files = {"trials.csv": trials_csv(result), "report.md": report_markdown(result)}
     if result.winner:
         n_layers = len(result.facts.get("layout", {}).get("layers", ()))
-        files[BEST_PLAN] = write_plan(result.winner.plan, evidence(result), _plan_backend(result), n_layers)
+        files[BEST_PLAN] = write_plan(
+            result.winner.plan, evidence(result), _plan_backend(result), n_layers, result.facts.get("decode")
+        )
     try:
         if not result.winner:
             (folder / BEST_PLAN).unlink(missing_ok=True)
@@ -76,7 +78,9 @@ def evidence(result: SearchResult) -> dict[str, Any]:
         ),
         **({"simulated": True} if result.is_simulated else {}),
         "bit_identical": True if result.is_verified else None,
-        "verified": VERIFIED if result.is_verified else "not done: the figures are simulated",
+        "verified": result.facts.get("verified", VERIFIED)
+        if result.is_verified
+        else "not done: the figures are simulated",
         **({} if result.is_compared else {"final_comparison": "not made: the time budget ended before"}),
         "code_digest": _code_digest(result, winner.number),
         "tied_trials": [tie.number for tie in result.verdict.ties] if result.verdict else [],

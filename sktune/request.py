@@ -7,7 +7,7 @@ from pathlib import Path
 from sktune.backends import BACKENDS, DEVICES
 from sktune.errors import BadInputError
 from sktune.presets import Preset
-from sktune.targets import TargetSpec, describe
+from sktune.targets import TargetSpec, describe, describe_recipe
 
 DEFAULT_TRIALS = 40
 
@@ -31,6 +31,7 @@ class Request:
         constants: of the simulated device; ``sim`` only.
         profile: of the baseline; it orders the starting points, and ``sim`` takes its kernels' times.
         proxy_layers: layers of each kind of a smaller model to search first; None to search the whole model at once.
+        recipe: a recipe's file, in place of ``model``: a program that is started for each plan.
         until_settled: whether to stop once no plan is expected to save much more.
         layers: layers of each kind that the model is cut to; None for all.
         time_budget_s: most seconds for this call, start and reports included; None for no limit.
@@ -58,8 +59,13 @@ class Request:
     proxy_layers: int | None = None
     layers: int | None = None
     until_settled: bool = False
+    recipe: Path | None = None
 
     def __post_init__(self) -> None:
+        if bool(self.model) == (self.recipe is not None):
+            raise BadInputError("give --model, or --recipe for a program that is started by a script of its own")
+        if self.recipe:
+            self._check_recipe()
         if self.trials is not None and self.trials < 1:
             raise BadInputError(f"--trials is the total number of trials, at least 1; got {self.trials}")
         if self.compile_timeout_s <= 0:
@@ -81,6 +87,15 @@ class Request:
             if value is not None and value < 1:
                 raise BadInputError(f"--{name} is at least 1; got {value}")
 
+    def _check_recipe(self) -> None:
+        """Raise ``BadInputError`` where something is given that the recipe's program decides."""
+        decided = ("scale", "weights", "dtype", "backend", "device", "batch", "context", "constants", "profile")
+        for name in (*decided, "proxy_layers"):
+            if getattr(self, name) is not None:
+                raise BadInputError(
+                    f"--{name.replace('_', '-')} does not go with --recipe: its program decides; leave it out"
+                )
+
     @property
     def most_trials(self) -> float:
         """Total number of trials of the study; infinite where something else ends the search."""
@@ -89,7 +104,9 @@ class Request:
         return math.inf if self.time_budget_s or self.until_settled else DEFAULT_TRIALS
 
     def target(self) -> tuple[TargetSpec, Preset | None]:
-        """Return what ``model`` names."""
+        """Return what ``model`` or ``recipe`` names."""
+        if self.recipe:
+            return describe_recipe(self.recipe, self.seed), None
         backend = self.backend or ("npu" if self.device == "npu" else "inductor")
         device = self.device or DEVICES[backend][0]
         if backend == "sim" and self.scale not in (None, "tiny"):

@@ -20,6 +20,8 @@ from sktune.noise_floor import Bar, drift
 from sktune.outcome import Outcome, Reason
 from sktune.plan import Option, Plan
 from sktune.presets import Preset, load_space
+from sktune.recipes.document import read_recipe
+from sktune.recipes.supervising import RecipeSupervisor
 from sktune.request import Request
 from sktune.result import ProxyFindings, SearchResult, result_of
 from sktune.samplers import BEGINS_ALONE, sampler_factory
@@ -35,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 PROCESSES = {"inductor": 3, "npu": 3}
 """Fresh processes of the final comparison. On an NPU each has to compile everything; a simulation needs one."""
+MOST_RECIPE_FINALISTS = 3
+"""Each is a run of the user's program in each of the processes."""
 TRIALS_PER_FLOOR_LOOK = 10
 """A look takes about two seconds."""
 
@@ -45,6 +49,7 @@ SETTLED_GAIN = 0.005
 """Share of the baseline's latency: a search that is expected to find less than this beyond its incumbent is settled."""
 
 Event = dict[str, Any]
+AnySupervisor = Supervisor | RecipeSupervisor
 Listener = Callable[[Event], None]
 
 
@@ -75,8 +80,7 @@ def run(
     name = request.study or f"{spec.name}-{spec.backend}-{spec.device}"
     folder = request.runs / folder_name(name)
     sampler = sampler_factory(request.strategy)
-    cache = (request.runs / "cache").resolve()
-    with locked(folder), Supervisor(spec, wanted, folder, cache, request.compile_timeout_s) as supervisor:
+    with locked(folder), _supervisor(request, spec, wanted, folder) as supervisor:
         if not supervisor.has_run:
             supervisor.start()  # its imports take as long as making a database
         study = TuningStudy.open(name, request.storage or sqlite_url(folder.resolve()), create=True)
@@ -90,6 +94,13 @@ def run(
         report.write(result, folder)
         listener({"event": "study_finished", **result.summary()})
         return result
+
+
+def _supervisor(request: Request, spec: TargetSpec, space: SpaceSpec, folder: Path) -> AnySupervisor:
+    cache = (request.runs / "cache").resolve()
+    if spec.kind == "recipe":
+        return RecipeSupervisor(read_recipe(Path(spec.source)), space, folder, cache)
+    return Supervisor(spec, space, folder, cache, request.compile_timeout_s)
 
 
 class _Search:
@@ -117,7 +128,7 @@ class _Search:
             return self._study.finished() >= self._request.most_trials
         return bool(self._study.facts.get("proxy") == self._proxy.to_dict())
 
-    def run(self, supervisor: Supervisor, sampler: Any, stop: Stop) -> None:
+    def run(self, supervisor: AnySupervisor, sampler: Any, stop: Stop) -> None:
         """Run the trials that are missing, then the final comparison, as far as the time budget lasts."""
         began = time.perf_counter()
         supervisor.deadline_s = self._budget.deadline_s
@@ -131,7 +142,7 @@ class _Search:
             self._study.remember(uncompared=True)
         self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
 
-    def _search(self, supervisor: Supervisor, sampler: Any, stop: Stop) -> None:
+    def _search(self, supervisor: AnySupervisor, sampler: Any, stop: Stop) -> None:
         done = self._study.finished()
         most = done + len(self._proxy.carried) if self._proxy else self._request.most_trials
         self._emit({"event": "search_started", "study": self._study.name, "trials": None if math.isinf(most) else most,
@@ -141,7 +152,10 @@ class _Search:
         space = bind_space(self._space_spec, self._layout(opened.layout), self._spec)
         # Only now: a space that does not fit the model must leave a study that the mended one can use.
         self._study.remember(
-            fingerprint=dict(self._made_with), description=opened.description, space_size=str(space.size)
+            fingerprint=dict(self._made_with),
+            description=opened.description,
+            space_size=str(space.size),
+            **opened.facts,
         )
         self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
                     "seconds": dict(opened.seconds)})  # fmt: skip
@@ -183,6 +197,8 @@ class _Search:
         recent = [own for own in seconds if own][-PACE_TRIALS:] or [{"compile": opened.seconds["baseline"]}]
         opening_s = sum(opened.seconds.values())
         trial_s = median(sum(own.values()) for own in recent)
+        if self._spec.kind == "recipe":
+            return Pace(2 * trial_s, trial_s, trial_s, MOST_RECIPE_FINALISTS, PROCESSES.get(self._spec.backend, 1))
         if self._spec.backend in FRESH_PROCESS:
             trial_s, finalist_s = trial_s + opening_s, trial_s
         else:
@@ -192,7 +208,7 @@ class _Search:
     def _has_plan(self) -> bool:
         return bool(incumbent_first(self._study.records()))
 
-    def _trial(self, supervisor: Supervisor, space: SearchSpace, sampler: Any, opened: Opened) -> bool:
+    def _trial(self, supervisor: AnySupervisor, space: SearchSpace, sampler: Any, opened: Opened) -> bool:
         """Run one trial; returns whether it came to an end before its time did."""
         proposal = self._study.ask(space, sampler, self._request.strategy, self._request.seed)
         number = proposal.number
@@ -224,7 +240,7 @@ class _Search:
         looks = floor_looks(self._study.facts)
         return not looks or finished >= looks[-1].before_trial + TRIALS_PER_FLOOR_LOOK
 
-    def _look_at_floor(self, supervisor: Supervisor, finished: int) -> None:
+    def _look_at_floor(self, supervisor: AnySupervisor, finished: int) -> None:
         """Compare the baseline with itself, and remember what that shows."""
         if self._spec.backend == "sim":
             return
@@ -248,7 +264,7 @@ class _Search:
         floor = 0.0 if self._spec.backend == "sim" else floor_of(self._study.facts)
         return Bar(floor, max(bounds, default=1.0))
 
-    def _judged(self, supervisor: Supervisor, plan: Plan, number: int) -> Outcome:
+    def _judged(self, supervisor: AnySupervisor, plan: Plan, number: int) -> Outcome:
         records = [record for record in self._study.records() if record.outcome and record.outcome.fusion_digest]
         twins = {record.outcome.fusion_digest: record for record in reversed(records) if record.outcome}
         known = {digest: record.number for digest, record in twins.items()}
@@ -297,13 +313,14 @@ class _Search:
             self._study.remember(baseline_ms=reference)
         return reference / outcome.speedup.ratio
 
-    def _final(self, supervisor: Supervisor, finalists: int, stop: Stop) -> None:
+    def _final(self, supervisor: AnySupervisor, finalists: int, stop: Stop) -> None:
         """Compare the best plans with the baseline; ``finalists`` is how many there is time for."""
         if not finalists or not (self._study.finished() or self._proxy):
             raise OutOfTimeError
-        is_short = finalists < MOST_FINALISTS
-        # Graphs on an NPU keep their memory: as few as possible in one process.
-        most = finalists if is_short or self._spec.backend in FRESH_PROCESS else MOST_QUALIFIERS
+        is_short = finalists < (MOST_RECIPE_FINALISTS if self._spec.kind == "recipe" else MOST_FINALISTS)
+        # Graphs on an NPU keep their memory: as few as possible in one process. A recipe's program holds one plan.
+        is_costly = self._spec.backend in FRESH_PROCESS or self._spec.kind == "recipe"
+        most = finalists if is_short or is_costly else MOST_QUALIFIERS
         qualifiers = incumbent_first(self._study.records())[:most]
         numbers = [record.number for record in qualifiers]
         self._emit({"event": "final_started", "simulated": self._spec.backend == "sim", "qualifiers": numbers,
@@ -327,7 +344,7 @@ class _Search:
 
     def _compared(
         self,
-        supervisor: Supervisor,
+        supervisor: AnySupervisor,
         plans: Sequence[tuple[str, Plan]],
         report_stage: Callable[[str], None],
         stop: Stop,

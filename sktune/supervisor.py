@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,11 +46,13 @@ class Opened:
         description: what is tuned, in one line.
         seconds: ``load`` (imports, model, prefill, trace) and ``baseline`` (import of the compiler, capture,
             compile, verify).
+        facts: what else the study should remember.
     """
 
     layout: Layout
     description: str
     seconds: Mapping[str, float]
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ the parameters. Layers whose trees are equal in names, classes and shapes are of
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -38,14 +39,33 @@ def trace_layout(target: Target, spec: SpaceSpec) -> Layout:
     """
     inputs = decode_inputs(target, 0, 1)[0]
     snapshot = Snapshot(target.state)
-    calls, places = _record_calls(target, inputs)
+    with torch.no_grad():
+        _, calls = record_calls(target.module, partial(target.decode_step, *inputs))
     snapshot.restore()
-    modules = dict(target.module.named_modules())
-    layers = _find_layers(modules, calls)
-    units = _choose_units(modules, calls, layers, spec)
-    shares = _time_shares(target, inputs, snapshot, [unit.name for unit in units])
-    timed = tuple(replace(unit, time_share=shares[unit.name], place=places[unit.name]) for unit in units)
-    return Layout(timed, _name_kinds(modules, layers, timed))
+    layout = layout_of(target.module, calls, spec)
+    return layout.with_time_shares(_time_shares(target, inputs, snapshot, [unit.name for unit in layout.units]))
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The modules that ran exactly once in a step, in the order in which they began, and the place of each."""
+
+    names: Sequence[str]
+    places: Mapping[str, str]
+
+
+def layout_of(module: nn.Module, calls: Calls, spec: SpaceSpec) -> Layout:
+    """Return the layout of a step that ran ``calls``, without shares of its time.
+
+    Raises:
+        TargetError: no module of the tree ran, or none is a unit.
+        SpaceError: ``spec`` names units that did not run.
+    """
+    modules = dict(module.named_modules())
+    layers = _find_layers(modules, calls.names)
+    found = _choose_units(modules, calls.names, layers, spec)
+    units = tuple(replace(unit, place=calls.places[unit.name]) for unit in found)
+    return Layout(units, _name_kinds(modules, layers, units))
 
 
 class _Places(TorchDispatchMode):
@@ -70,22 +90,26 @@ class _Places(TorchDispatchMode):
         return function(*arguments, **(options or {}))
 
 
-def _record_calls(target: Target, inputs: Sequence[Any]) -> tuple[list[str], dict[str, str]]:
-    """Return the paths of the modules that ran exactly once, in the order in which they began, and their places."""
+def record_calls(module: nn.Module, step: Callable[[], Any]) -> tuple[Any, Calls]:
+    """Run ``step`` eagerly, once; return what it returns, and which modules ran.
+
+    Raises:
+        TargetError: the step fails, or runs no module of the tree.
+    """
     begun: list[str] = []
     places: dict[str, str] = {}
     borders = _Places()
     handles = []
-    for name, module in target.module.named_modules():
+    for name, each in module.named_modules():
 
         def begin(_module: nn.Module, _arguments: Any, name: str = name) -> None:
             begun.append(name)
             places[name] = borders.now
 
-        handles.append(module.register_forward_pre_hook(begin))
+        handles.append(each.register_forward_pre_hook(begin))
     try:
-        with torch.no_grad(), borders:
-            target.decode_step(*inputs)
+        with borders:
+            output = step()
     except Exception as failure:
         raise TargetError(
             f"the eager decode step fails: {type(failure).__name__}: {_one_line(failure)}; mend the step or its inputs"
@@ -97,7 +121,7 @@ def _record_calls(target: Target, inputs: Sequence[Any]) -> tuple[list[str], dic
     once = [name for name in begun if counts[name] == 1]
     if not [name for name in once if name]:
         raise TargetError("the decode step runs no submodule of the target's module; give the tree that it runs")
-    return once, places
+    return output, Calls(once, places)
 
 
 def _one_line(failure: BaseException) -> str:
@@ -244,10 +268,23 @@ def _time_shares(target: Target, inputs: Sequence[Any], snapshot: Snapshot, name
     """Return each unit's median share of the eager step's time over ``TIMED_STEPS`` steps; 0 on the meta device."""
     if any(parameter.is_meta for parameter in target.module.parameters()):
         return dict.fromkeys(names, 0.0)
-    modules = dict(target.module.named_modules())
-    began: dict[str, float] = {}
-    spent: dict[str, list[float]] = {name: [] for name in names}
     clock = device_of([*target.module.parameters(), *target.state.values()]).now_s
+    rounds = []
+    with torch.no_grad():
+        for _ in range(TIMED_STEPS):
+            snapshot.restore()
+            rounds.append(time_units(target.module, names, partial(target.decode_step, *inputs), clock)[1])
+    snapshot.restore()
+    return median_shares(rounds)
+
+
+def time_units(
+    module: nn.Module, names: Sequence[str], step: Callable[[], Any], clock: Callable[[], float]
+) -> tuple[Any, dict[str, float]]:
+    """Run ``step`` eagerly, once; return what it returns, and each named module's share of its time, 0 to 1."""
+    modules = dict(module.named_modules())
+    began: dict[str, float] = {}
+    spent: dict[str, float] = {}
     handles = []
     for name in names:
 
@@ -255,19 +292,19 @@ def _time_shares(target: Target, inputs: Sequence[Any], snapshot: Snapshot, name
             began[name] = clock()
 
         def end(_module: nn.Module, _arguments: Any, _output: Any, name: str = name) -> None:
-            spent[name].append(clock() - began[name])
+            spent[name] = clock() - began[name]
 
         handles += [modules[name].register_forward_pre_hook(begin), modules[name].register_forward_hook(end)]
-    totals = []
     try:
-        with torch.no_grad():
-            for _ in range(TIMED_STEPS):
-                snapshot.restore()
-                start = clock()
-                target.decode_step(*inputs)
-                totals.append(clock() - start)
+        start = clock()
+        output = step()
+        total = clock() - start
     finally:
         for handle in handles:
             handle.remove()
-        snapshot.restore()
-    return {name: median(part / total for part, total in zip(spent[name], totals, strict=True)) for name in names}
+    return output, {name: part / total for name, part in spent.items()}
+
+
+def median_shares(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median share of each unit over several steps."""
+    return {name: median(shares.get(name, 0.0) for shares in rounds) for name in rounds[0]}

@@ -11,6 +11,8 @@ from typing import Any
 
 from sktune.errors import TargetError, nearest
 from sktune.presets import Preset, load_preset, preset_names
+from sktune.recipes.document import digest as recipe_digest
+from sktune.recipes.document import read_recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,7 @@ class TargetSpec:
 
     Attributes:
         source: a preset's name, a folder with a ``config.json``, or ``file.py:function``.
-        kind: ``preset``, ``config`` or ``function``.
+        kind: ``preset``, ``config``, ``function``, or ``recipe`` for a program that is started for each plan.
         scale: ``tiny``, ``small`` or ``full``; only presets have scales.
         weights: folder of a checkpoint in Hugging Face format, or None for random weights.
         seed: of random weights and inputs.
@@ -53,6 +55,8 @@ class TargetSpec:
         cut = "" if self.layers is None else f"-proxy{self.layers}"
         if self.kind == "preset":
             return f"{self.source}-{self.scale}{cut}"
+        if self.kind == "recipe":
+            return read_recipe(Path(self.source)).name
         if self.kind == "config":
             return f"{Path(self.source).resolve().name}{cut}"
         module, _, function = self.source.rpartition(":")
@@ -69,6 +73,9 @@ class TargetSpec:
         if self.layers is None:
             del values["layers"]  # studies from before it was there go on
         digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode())
+        if self.kind == "recipe":
+            path = Path(self.source)
+            digest.update(recipe_digest(read_recipe(path), path).encode())
         for path in self._files():
             digest.update(path.name.encode())
             # Checkpoints are too large to hash at every start; their size and time tell them apart.
@@ -86,6 +93,17 @@ class TargetSpec:
         if self.weights:
             files += sorted(path for path in Path(self.weights).iterdir() if path.is_file())
         return files
+
+
+def describe_recipe(path: Path, seed: int) -> TargetSpec:
+    """Return what the recipe in ``path`` names.
+
+    Raises:
+        TargetError: no recipe; one line with file, line and key.
+    """
+    recipe = read_recipe(path)
+    source = str(path.resolve())
+    return TargetSpec(source, "recipe", seed=seed, dtype="", backend=recipe.backend, device=recipe.device_type)
 
 
 def describe(

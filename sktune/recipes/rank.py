@@ -1,0 +1,325 @@
+"""Inside a rank: takes ``torch.compile`` over, puts a plan's scopes on the decode step, and reports what it does.
+
+The program's own calls are all that ever runs. Scopes are open only while the decode step is being called: prefill,
+eager calls and other models never see them.
+"""
+
+import atexit
+import functools
+import gc
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sktune.devices import device_of
+from sktune.errors import PlanError, SktuneError
+from sktune.latency import Device
+from sktune.marks import MakeScope, MarkedModel, Scope, put_on, scope_maker
+from sktune.plan import Option, Plan
+from sktune.plan_file import read_plan_file
+from sktune.recipes.reports import PLAN_VARIABLE, RUN_VARIABLE, VERIFIED_STEPS, DecodeCall, Task
+from sktune.recipes.tensors import digest_of, outputs_of, signature_of, state_of
+from sktune.space import SpaceSpec
+from sktune.tracing import Calls, layout_of, median_shares, record_calls, time_units
+
+logger = logging.getLogger(__name__)
+
+RANK_VARIABLES = ("RANK", "RANK_ID", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK")
+TRACED_CALL, TIMED_CALLS = 2, (3, 6)
+"""Of each compiled function, counted from 1, while inspecting; the first may set things up."""
+STEPS_A_LINE = 16
+
+Function = Callable[..., Any]
+
+
+def rank_of_this_process() -> int:
+    """Return the rank, from torch.distributed or the launch script's environment; 0 for a process alone."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return next((int(os.environ[name]) for name in RANK_VARIABLES if os.environ.get(name, "").isdigit()), 0)
+
+
+class Reporter:
+    """Appends events to this rank's report; does nothing where nobody asked for one."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._file: Any = None
+
+    def begin(self) -> None:
+        """Open the report; its ``end`` is written at the process's exit, after what was registered later."""
+        if self._folder is None or self._file is not None:
+            return
+        path = self._folder / f"rank-{rank_of_this_process()}.jsonl"
+        self._file = path.open("a", encoding="utf-8")
+        self.tell("start", pid=os.getpid())
+        atexit.register(self.tell, "end")
+
+    def tell(self, event: str, **values: Any) -> None:
+        """Write one event."""
+        if self._file is not None:
+            self._file.write(json.dumps({"event": event, **values}) + "\n")
+            self._file.flush()
+
+
+class Gate:
+    """Lets scopes through only while the decode step is called."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+
+
+class GatedScope:
+    """A scope that is entered and left only while its gate is open."""
+
+    def __init__(self, scope: Scope, gate: Gate) -> None:
+        self._scope, self._gate = scope, gate
+
+    def __enter__(self) -> None:
+        if self._gate.is_open:
+            self._scope.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if self._gate.is_open:
+            self._scope.__exit__(*error)
+
+
+class MarkedStep:
+    """A compiled function whose decode calls run a plan's scopes, are verified and timed."""
+
+    def __init__(self, inner: Function, tree: nn.Module, signature: str, plan: Plan, make: MakeScope, to: Reporter):
+        self._inner, self._tree, self._signature = inner, tree, signature
+        self._plan, self._make, self._reporter = plan, make, to
+        self._gate = Gate()
+        self._marks: MarkedModel | None = None
+        self._device: Device | None = None
+        self._steps = 0
+        self._seconds: list[float] = []
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run the program's call."""
+        if self._signature and signature_of((arguments, keywords)) != self._signature:
+            return self._inner(*arguments, **keywords)
+        device = self._prepared()
+        began = device.now_s()
+        self._gate.is_open = True
+        try:
+            output = self._inner(*arguments, **keywords)
+        except BaseException as failure:
+            self._fail("run" if self._steps else "compile", failure)
+            raise
+        finally:
+            self._gate.is_open = False
+        self._count(device.now_s() - began, output, (arguments, keywords))
+        return output
+
+    def _prepared(self) -> Device:
+        if self._device is None:
+            try:
+                self._marks = put_on(self._tree, self._plan, self._gated)
+            except SktuneError as failure:
+                self._fail("mark", failure)
+                raise
+            self._device = device_of(self._tree.parameters())
+            atexit.register(self._flush)
+        return self._device
+
+    def _gated(self, label: str, options: Mapping[str, Option]) -> Scope:
+        return GatedScope(self._make(label, options), self._gate)
+
+    def _count(self, seconds: float, output: Any, arguments: Any) -> None:
+        if self._steps == 0:
+            self._reporter.tell("compiled", seconds=seconds)
+        else:
+            self._seconds.append(seconds)
+        if self._steps < VERIFIED_STEPS:
+            self._reporter.tell("outputs", digests=_digests(outputs_of(output)))
+        self._steps += 1
+        if self._steps == VERIFIED_STEPS:
+            self._reporter.tell("state", digests=_digests(state_of(self._tree, arguments)))
+        if len(self._seconds) == STEPS_A_LINE:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._seconds:
+            self._reporter.tell("steps", seconds=self._seconds)
+            self._seconds = []
+
+    def _fail(self, stage: str, failure: BaseException) -> None:
+        lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
+        first = "" if isinstance(failure, SktuneError) else f"{type(failure).__name__}: "
+        self._reporter.tell("error", stage=stage, message=first + (lines[0][:300] if lines else ""))
+
+
+class InspectedStep:
+    """A function that would be compiled, run eagerly instead: tells what is called how, and the layout of each."""
+
+    def __init__(self, inner: Function, tree: nn.Module, name: str, spec: SpaceSpec, reporter: Reporter) -> None:
+        self._inner, self._tree, self._name, self._spec, self._reporter = inner, tree, name, spec, reporter
+        self._calls: dict[str, int] = {}
+        self._traced: dict[str, Calls | str] = {}
+        self._shares: dict[str, list[dict[str, float]]] = {}
+        atexit.register(self._tell)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run the program's call, and look on."""
+        signature = signature_of((arguments, keywords))
+        number = self._calls[signature] = self._calls.get(signature, 0) + 1
+        step = functools.partial(self._inner, *arguments, **keywords)
+        if number == TRACED_CALL:
+            output, self._traced[signature] = record_calls(self._tree, step)
+            return output
+        if TIMED_CALLS[0] <= number <= TIMED_CALLS[1]:
+            traced = self._traced[signature]
+            clock = device_of(self._tree.parameters()).now_s
+            assert isinstance(traced, Calls)
+            output, shares = time_units(self._tree, traced.names, step, clock)
+            self._shares.setdefault(signature, []).append(shares)
+            return output
+        return step()
+
+    def _tell(self) -> None:
+        parameters = sum(parameter.numel() for parameter in self._tree.parameters())
+        for signature, calls in self._calls.items():
+            layout, problem = None, f"it is called {calls} times, which is too seldom for a decode step"
+            if signature in self._shares:
+                try:
+                    layout, problem = self._layout(signature), ""
+                except SktuneError as failure:
+                    problem = str(failure)
+            call = {"function": self._name, "signature": signature}
+            self._reporter.tell("found", call=call, calls=calls, parameters=parameters, layout=layout, problem=problem)
+
+    def _layout(self, signature: str) -> dict[str, Any]:
+        traced = self._traced[signature]
+        assert isinstance(traced, Calls)
+        layout = layout_of(self._tree, traced, self._spec)
+        return layout.with_time_shares(median_shares(self._shares[signature])).to_dict()
+
+
+class Rank:
+    """One process of a program that sktune has taken over."""
+
+    def __init__(self, compile_: Function, task: Task, plan: Plan, reporter: Reporter) -> None:
+        self._compile, self._task, self._plan, self._reporter = compile_, task, plan, reporter
+        self._names: dict[str, int] = {}
+
+    def compile(self, model: Any = None, **keywords: Any) -> Any:
+        """Stand in for ``torch.compile``."""
+        if model is None:
+            return lambda function: self.compile(function, **keywords)
+        tree = find_tree(model, self._task.model)
+        if tree is None:
+            return self._compile(model, **keywords)
+        name = self._name(model, tree)
+        self._reporter.begin()
+        if self._task.inspects:
+            spec = SpaceSpec.model_validate(dict(self._task.space))
+            original = model.__call__ if isinstance(model, nn.Module) else model
+            return self._in_place(model, keywords, InspectedStep(original, tree, name, spec, self._reporter))
+        if not self._is_decode(name, tree):
+            return self._compile(model, **keywords)
+        if self._task.backend == "inductor":
+            from sktune.backends.inductor import compile_marked
+
+            keywords = {"backend": compile_marked, "fullgraph": True, "dynamic": False}
+        compiled = self._compile(model, **keywords)
+        signature = self._task.decode.signature if self._task.decode else ""
+        inner = compiled.forward if isinstance(model, nn.Module) else compiled
+        make = scope_maker(self._task.backend)
+        return self._in_place(
+            model, keywords, MarkedStep(inner, tree, signature, self._plan, make, self._reporter), compiled
+        )
+
+    def _in_place(self, model: Any, keywords: Mapping[str, Any], step: Function, compiled: Any = None) -> Any:
+        """Return what the program gets instead of ``torch.compile``'s result: it looks the same, and calls ``step``."""
+        if isinstance(model, nn.Module):
+            module = self._compile(model, **keywords) if compiled is None else compiled
+            module.forward = step
+            return module
+
+        @functools.wraps(model)
+        def called(*arguments: Any, **keywords: Any) -> Any:
+            return step(*arguments, **keywords)
+
+        return called
+
+    def _name(self, model: Any, tree: nn.Module) -> str:
+        function = getattr(model, "__name__", "forward")
+        name = f"{type(tree).__name__}.{function}"
+        count = self._names[name] = self._names.get(name, 0) + 1
+        return name if count == 1 else f"{name}#{count}"
+
+    def _is_decode(self, name: str, tree: nn.Module) -> bool:
+        if self._task.decode is not None:
+            return name == self._task.decode.function
+        try:
+            put_on(tree, self._plan, lambda label, options: GatedScope(None, Gate())).take_off()  # type: ignore[arg-type]
+        except PlanError:
+            return False  # another model's, a draft's for instance
+        return True
+
+
+def find_tree(function: Any, class_name: str | None = None) -> nn.Module | None:
+    """Return the module tree that ``function`` runs: its own, or the largest that it can reach; None without one.
+
+    Args:
+        function: a module, a method, or any function.
+        class_name: where given, the tree is the object of that class.
+    """
+    if class_name is not None:
+        named = [each for each in gc.get_objects() if isinstance(each, nn.Module) and type(each).__name__ == class_name]
+        return max(named, key=_size, default=None)
+    if isinstance(function, nn.Module):
+        return function
+    found = list(_reached(function))
+    return max(found, key=_size, default=None)
+
+
+def _reached(function: Any) -> list[nn.Module]:
+    if isinstance(function, functools.partial):
+        inside = [function.func, *function.args, *function.keywords.values()]
+        return [tree for each in inside if (tree := find_tree(each)) is not None] if inside else []
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, nn.Module):
+        return [owner]
+    values = list(getattr(owner, "__dict__", {}).values())
+    values += [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell)]
+    code = getattr(function, "__code__", None)
+    values += [function.__globals__.get(name) for name in code.co_names] if code else []
+    return [value for value in values if isinstance(value, nn.Module)]
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    return {name: digest_of(tensor) for name, tensor in tensors.items()}
+
+
+def take_over() -> None:
+    """Replace ``torch.compile`` in this process, as ``SKTUNE_RUN`` and ``SKTUNE_PLAN`` ask for."""
+    if isinstance(getattr(torch.compile, "__self__", None), Rank):
+        return
+    folder = Path(os.environ[RUN_VARIABLE]) if RUN_VARIABLE in os.environ else None
+    plan, backend, decode = Plan(), "npu", None
+    if PLAN_VARIABLE in os.environ:
+        file = read_plan_file(Path(os.environ[PLAN_VARIABLE]))
+        plan, backend = file.to_plan(), file.backend
+        decode = DecodeCall(file.decode.function, file.decode.signature) if file.decode else None
+    task = Task.read(folder) if folder else Task(inspects=False, backend=backend, decode=decode)
+    torch.compile = Rank(torch.compile, task, plan, Reporter(folder)).compile  # type: ignore[assignment]

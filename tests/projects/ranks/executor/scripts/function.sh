@@ -1,0 +1,35 @@
+#!/bin/bash
+
+function check_launch()
+{
+    if pgrep -f "python.*[ /](infer|server)\.py" > /dev/null 2>&1; then
+        echo "Another inference runs on this host; end it first."
+        exit 1
+    fi
+}
+
+function set_ranks()
+{
+    export WORLD_SIZE=$(python3 -c "import yaml; print(yaml.safe_load(open('${YAML}'))['parallel_config']['world_size'])")
+    export LOCAL_WORLD_SIZE=${WORLD_SIZE}
+    export MASTER_ADDR=127.0.0.1
+    export MASTER_PORT=$(python3 -c "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1])")
+    NAME=${MODEL_DIR}_$(basename "${YAML}" .yaml)
+    export RES_PATH="${ROOT}/models/${MODEL_DIR}/res/$(date +%Y%m%d)/${NAME}"
+    mkdir -p "${RES_PATH}"
+}
+
+function launch_ranks()
+{
+    for ((i = 0; i < WORLD_SIZE; i++)); do
+        export LOCAL_RANK=$i
+        export RANK_ID=$i
+        cmd=(python3 "${ROOT}/executor/offline/infer.py" "--yaml_file_path=${YAML}")
+        if [ $i -eq 0 ]; then
+            "${cmd[@]}" 2>&1 | tee "${RES_PATH}/log_${i}.log" &
+        else
+            "${cmd[@]}" &> "${RES_PATH}/log_${i}.log" &
+        fi
+    done
+    wait
+}

@@ -1,0 +1,1 @@
+from executor.utils.common_utils import superkernel_scope

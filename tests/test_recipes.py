@@ -1,0 +1,328 @@
+"""Programs that sktune does not own: recipes, what a rank sees, and every way in which a run can fail."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from sktune.errors import BackendError, BadInputError, TargetError
+from sktune.outcome import Outcome, Reason
+from sktune.plan import Plan, Scope
+from sktune.plan_file import read_plan_file, write_plan
+from sktune.recipes.document import read_recipe
+from sktune.recipes.latency_lines import step_latencies_ms
+from sktune.recipes.reports import VERIFIED_STEPS
+from sktune.recipes.running import varied
+from sktune.recipes.scouting import scout
+from sktune.recipes.supervising import RecipeSupervisor
+from sktune.recipes.tensors import digest_of, signature_of, state_of
+from sktune.request import Request
+from sktune.search_loop import run
+from sktune.space import SpaceSpec
+
+PROJECTS = Path(__file__).parent / "projects"
+EXACT = (("emulate_precision_casts", True), ("matmul", "aten"), ("reductions", "aten"))
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with copies of the projects, in which ``python3`` is the Python of these tests."""
+    for name in ("ranks", "plain", "faulty"):
+        shutil.copytree(PROJECTS / name, tmp_path / name)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path
+
+
+class TestLatencyLines:
+    """The log formats of cann-recipes-infer."""
+
+    def test_steps_and_their_drafts(self) -> None:
+        """A draft model's part belongs to the step before it; prefill is none, averages do not count beside steps."""
+        log = (
+            "[INFO][2026-01-01 10:00:00.123][scheduler.py:570] [Main] Inference time (prefill): 300.00 ms\n"
+            "[INFO][2026-01-01 10:00:00.123][scheduler.py:570] [Main] Inference time (decode): 12.34 ms\n"
+            "[INFO][2026-01-01 10:00:00.125][scheduler.py:572] [MTP 0] Inference time (decode): 1.25 ms\n"
+            "[INFO][2026-01-01 10:00:00.223][scheduler.py:570] [Main] Inference time (decode): 12.00 ms\n"
+            "[INFO][2026-01-01 10:00:00.323][infer.py:116] tiny decode average inference time cost is 12.17 ms\n"
+        )
+        assert step_latencies_ms(log) == [13.59, 12.0]
+
+    @pytest.mark.parametrize(
+        ("line", "expected"),
+        [
+            ("tiny decode average inference time cost is 12.34 ms", [12.34]),
+            ("tiny main and mtp model average inference time cost is 7.5 ms", [7.5]),
+            ("tiny ffn average inference time cost is 3 ms", [3.0]),
+            ("tiny inference time cost of decode is 9.25 ms", [9.25]),
+            ("[decode] inference time cost 8.5 ms", [8.5]),
+            ("nothing of that kind", []),
+        ],
+    )
+    def test_other_runners(self, line: str, expected: list[float]) -> None:
+        """Older runners, and those of single models."""
+        assert step_latencies_ms(line) == expected
+
+    def test_a_pattern_of_the_users_own(self) -> None:
+        """Its first group is milliseconds."""
+        assert step_latencies_ms("step 1: 4.5ms\nstep 2: 4.25ms\n", r"step \d+: ([\d.]+)ms") == [4.5, 4.25]
+
+
+class TestRecipeFile:
+    """What a user can get wrong."""
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"ranks": 0}, "ranks"),
+            ({"comand": "x"}, "did you mean 'command'"),
+            ({"command": "bash 'unclosed"}, "cannot be split"),
+            ({"directory": "nowhere"}, "no folder"),
+            ({"latency": {"pattern": "no group"}}, "group"),
+            ({"yaml": {"file": "none.yaml"}}, "there is no file"),
+            ({"command": "bash infer.sh", "yaml": {"file": "recipe.yaml"}}, "{yaml"),
+        ],
+    )
+    def test_a_mistake_is_named_with_its_mend(self, project: Path, change: dict[str, object], message: str) -> None:
+        """One line, with the key."""
+        path = project / "ranks" / "recipe.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | change))
+        with pytest.raises(TargetError) as failure:
+            read_recipe(path)
+        assert message in str(failure.value)
+        assert "\n" not in str(failure.value)
+
+    def test_what_the_program_decides_is_refused(self, project: Path) -> None:
+        """A search takes no model options beside a recipe, and no recipe beside a model."""
+        recipe = project / "ranks" / "recipe.yaml"
+        with pytest.raises(BadInputError, match="--dtype"):
+            Request("", recipe=recipe, dtype="float32")
+        with pytest.raises(BadInputError, match="--recipe"):
+            Request("llama", recipe=recipe)
+        with pytest.raises(BadInputError, match="--recipe"):
+            Request("")
+
+    def test_a_change_of_the_programs_source_is_another_target(self, project: Path) -> None:
+        """Figures hold for the source that was run."""
+        before = Request("", recipe=project / "ranks" / "recipe.yaml").target()[0].fingerprint()
+        source = project / "ranks" / "models" / "tiny_moe" / "models" / "modeling_tiny_moe.py"
+        source.write_text(source.read_text().replace("64, 64, 3", "64, 64, 2"))
+        assert Request("", recipe=project / "ranks" / "recipe.yaml").target()[0].fingerprint() != before
+
+
+class TestVariedYaml:
+    """The copy that the program reads."""
+
+    def test_scopes_of_the_program_are_off_and_values_set(self, tmp_path: Path) -> None:
+        """Wherever the switch is kept; new keys are made."""
+        file = tmp_path / "a.yaml"
+        file.write_text("model_config:\n  custom_params: {enable_superkernel: True}\n  next_n: 1\n")
+        data = yaml.safe_load(varied(file, {"model_config.next_n": 0, "scheduler_config.max_new_tokens": 32}))
+        assert data == {
+            "model_config": {"custom_params": {"enable_superkernel": False}, "next_n": 0},
+            "scheduler_config": {"max_new_tokens": 32},
+        }
+
+    def test_a_path_through_a_value_is_refused(self, tmp_path: Path) -> None:
+        """With the key that is no mapping."""
+        file = tmp_path / "a.yaml"
+        file.write_text("exe_mode: ge_graph\n")
+        with pytest.raises(TargetError, match="exe_mode"):
+            varied(file, {"exe_mode.inner": 1})
+
+
+class TestScouting:
+    """``sktune recipe init``."""
+
+    def test_a_checkout_of_recipes(self, project: Path) -> None:
+        """Command, YAML, ranks and logs are found, and what is written is a recipe."""
+        scouted = scout(project / "ranks", Path("tiny_moe_2tp.yaml"))
+        (project / "out.yaml").write_text(scouted.text)
+        recipe = read_recipe(project / "out.yaml")
+        assert recipe.command[-1] == "{yaml_name}"
+        assert recipe.ranks == 2
+        assert recipe.yaml is not None
+        assert recipe.yaml.file.name == "tiny_moe_2tp.yaml"
+        assert recipe.logs == "models/tiny_moe/res/*/*tiny_moe_2tp*/log_*.log"
+
+    def test_what_would_spoil_a_comparison_is_set_otherwise(self, project: Path) -> None:
+        """Sampling, caches, modes without scopes, and runs that take for ever."""
+        file = project / "ranks" / "models" / "tiny_moe" / "config" / "tiny_moe_2tp.yaml"
+        text = file.read_text().replace("ge_graph", "npugraph_ex").replace("48", "4096")
+        file.write_text(text.replace("model_name:", "enable_cache_compile: True\n  temperature: 0.7\n  model_name:"))
+        scouted = scout(project / "ranks" / "models" / "tiny_moe")
+        assert scouted.values["yaml"]["set"] == {
+            "model_config.enable_cache_compile": False,
+            "model_config.temperature": 0.0,
+            "model_config.exe_mode": "ge_graph",
+            "scheduler_config.max_new_tokens": 64,
+        }
+
+    def test_a_program_of_its_own(self, project: Path) -> None:
+        """The only program is the command; what cannot be known is said."""
+        scouted = scout(project / "plain")
+        assert scouted.values["command"] == "python3 generate.py"
+        assert any("ranks" in line for line in scouted.unknown)
+
+    def test_nothing_to_start(self, tmp_path: Path) -> None:
+        """The mend is an option."""
+        with pytest.raises(BadInputError, match="--command"):
+            scout(tmp_path)
+
+
+class TestTensors:
+    """What is compared, found without knowing the program."""
+
+    def test_state_is_what_is_no_parameter(self) -> None:
+        """Buffers, attributes, lists of them, and what the call is given."""
+        module = nn.BatchNorm1d(2)
+        module.cache = [torch.zeros(1), {"k": torch.ones(1)}]  # type: ignore[assignment]
+
+        class Metadata:
+            def __init__(self) -> None:
+                self.table = torch.arange(3)
+
+        names = set(state_of(module, ((torch.ones(2),), {"meta": Metadata()})))
+        assert any(name.endswith("cache'][1]['k']") for name in names)
+        assert any("running_mean" in name for name in names)
+        assert any(name.endswith(".table") for name in names)
+        assert not any("weight" in name for name in names)
+
+    def test_a_digest_tells_every_bit_type_and_shape(self) -> None:
+        """Negative zero is not zero."""
+        zero = torch.zeros(2, dtype=torch.bfloat16)
+        assert digest_of(zero) == digest_of(torch.zeros(4, dtype=torch.bfloat16)[::2])
+        assert digest_of(zero) != digest_of(-zero)
+        assert digest_of(zero) != digest_of(torch.zeros(2, dtype=torch.float16))
+        assert digest_of(zero) != digest_of(zero.view(2, 1))
+
+    def test_a_signature_is_of_tensors_alone(self) -> None:
+        """A position given as a number does not make every step another."""
+        assert signature_of((torch.zeros(2, 1), 5)) == signature_of((torch.zeros(2, 1), 6)) == "float32[2,1]"
+
+
+def scoped(*options: tuple[str, object]) -> Plan:
+    """Return a plan for the faulty program: its first block."""
+    return Plan((Scope("blocks.0", "blocks.0", options or EXACT),))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def faulty(project: Path) -> Iterator[RecipeSupervisor]:
+    """A program that fails as it is told to, its baseline run already."""
+    path = project / "faulty" / "recipe.yaml"
+    supervisor = RecipeSupervisor(read_recipe(path), SpaceSpec(), project / "study", project / "cache")
+    with supervisor:
+        yield supervisor
+
+
+def judge(supervisor: RecipeSupervisor, fault: str, **changes: object) -> Outcome:
+    """Return what becomes of a plan whose ranks have ``fault``."""
+    recipe = supervisor._recipe.model_copy(update={"environment": {"FAULT": fault}, **changes})
+    supervisor._runner._recipe = supervisor._recipe = recipe
+    return supervisor.judge(scoped(), f"trial-{fault}.log", lambda stage: None)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_an_outcome_that_names_the_rank(faulty: RecipeSupervisor) -> None:
+    """One bit in a rank, its state alone, a rank that dies while the other waits, one that fails, no lines, a hang."""
+    opened = faulty.open()
+    assert "not compared" in opened.description  # memory that nobody has written differs from run to run
+    assert "unwritten" in opened.description
+
+    fine = judge(faulty, "")
+    assert fine.is_feasible, fine.detail
+
+    wrong = judge(faulty, "bit")
+    assert wrong.reason is Reason.MISMATCH
+    assert "rank 1, step 0: output" in wrong.detail
+    assert wrong.blamed == "blocks.0"
+
+    state = judge(faulty, "state")
+    assert state.reason is Reason.MISMATCH
+    assert "rank 1: state" in state.detail
+    assert f"after {VERIFIED_STEPS} steps" in state.detail
+
+    refused = judge(faulty, "refuse")
+    assert refused.reason is Reason.CRASHED
+
+    silent = judge(faulty, "silent")
+    assert silent.reason is Reason.CRASHED
+    assert "no latency line" in silent.detail
+
+    dead = judge(faulty, "die")
+    assert dead.reason is Reason.CRASHED
+    assert "rank 1 died after decode step 5" in dead.detail
+
+    beside = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    try:
+        hung = judge(faulty, "hang", timeout_s=20.0)
+        assert hung.reason is Reason.TIMEOUT
+        assert "rank 1 stands after decode step 5" in hung.detail
+        assert not faulty._runner._members()
+        assert beside.poll() is None  # nothing else was ended
+    finally:
+        beside.kill()
+
+
+def test_another_inference_is_waited_for_and_then_refused(project: Path) -> None:
+    """Nothing is started beside it."""
+    other = project / "infer.py"
+    other.write_text("import time; print('up', flush=True); time.sleep(600)")
+    path = project / "faulty" / "recipe.yaml"
+    path.write_text(path.read_text() + f"wait_s: 1\nother_inference: 'python.*{project.name}/infer\\.py'\n")
+    beside = subprocess.Popen([sys.executable, str(other)], stdout=subprocess.PIPE)
+    assert beside.stdout is not None
+    beside.stdout.readline()
+    try:
+        supervisor = RecipeSupervisor(read_recipe(path), SpaceSpec(), project / "study", project / "cache")
+        with supervisor, pytest.raises(BackendError, match=f"process {beside.pid} runs another inference"):
+            supervisor.open()
+        assert not list((project / "faulty").glob("log_*"))
+    finally:
+        beside.kill()
+
+
+@pytest.mark.slow
+def test_a_plan_is_launched_without_an_edit(project: Path) -> None:
+    """Scopes act in decode alone: prefill shares its compiled function, the draft has the same modules but fewer."""
+    plan = Plan((Scope("blocks.0", "blocks.2", EXACT),))
+    decode = {"function": "Model.forward", "signature": "int64[1,1]"}
+    (project / "plan.yaml").write_text(write_plan(plan, {}, "inductor", 3, decode))
+    assert read_plan_file(project / "plan.yaml").decode is not None
+    watcher = "import sys, sktune.marks as m; e = m.OwnScope.__enter__; m.OwnScope.__enter__ = lambda s: "
+    (project / "watch.py").write_text(
+        f"{watcher}(print('scope entered', s._label), e(s))[1]\nimport runpy\nsys.argv = ['generate.py', '4']\n"
+        f"runpy.run_path({str(project / 'plain' / 'generate.py')!r}, run_name='__main__')\n"
+    )
+    environment = {**os.environ, "SKTUNE_PLAN": str(project / "plan.yaml"), "TORCH_LOGS": "graph_code"}
+    program = [sys.executable, "-m", "sktune.launch", "--", str(project / "plain" / "generate.py"), "4"]
+    told = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+    graphs = told.stderr.split("TRACED GRAPH")[1:]
+    marked = [graph for graph in graphs if "scope_enter" in graph]
+    assert len(graphs) == 3  # prefill, draft, decode
+    assert len(marked) == 1
+    assert "i64[1, 1]" in marked[0] or "1, 1" in marked[0]
+    without = subprocess.run([sys.executable, program[-2], "4"], capture_output=True, text=True, check=True)
+    assert told.stdout == without.stdout
+
+
+@pytest.mark.slow
+def test_two_ranks_are_searched(project: Path) -> None:
+    """A verified winner, or an honest "no scope"; the program's files are as before."""
+    recipe = project / "ranks" / "recipe.yaml"
+    request = Request("", trials=2, recipe=recipe, runs=project / "runs")
+    result = run(request)
+    assert result.verdict is not None
+    assert len(result.trials) == 2
+    assert all(record.outcome and record.outcome.speedup for record in result.trials), result.trials
+    assert {row.name for row in result.final} >= {"baseline", "baseline again", "0", "1"}
+    assert result.final[0].bit_identical
+    assert result.facts["decode"]["function"] == "TinyMoeForCausalLM.decode"
+    config = project / "ranks" / "models" / "tiny_moe" / "config"
+    assert [path.name for path in config.iterdir()] == ["tiny_moe_2tp.yaml"]
