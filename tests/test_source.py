@@ -25,9 +25,9 @@ from sktune.source.flag import turn_on
 from sktune.source.rewriting import rewrite
 from sktune.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.tracing import trace_layout
-from tests.projects import MODEL, N_LAYERS, TEMPLATE, target_of
+from tests.projects import N_LAYERS, RANKS, TEMPLATE
 
-SOURCE = TEMPLATE / MODEL / "models" / "modeling_tiny.py"
+SOURCE = TEMPLATE.root / TEMPLATE.source
 FUSION = (("stream-fusion", 1),)
 
 
@@ -48,8 +48,8 @@ def plan_file(plan: Plan, **values: Any) -> PlanFile:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return the model's folder in a copy of the project."""
-    shutil.copytree(TEMPLATE, tmp_path / "project")
-    return tmp_path / "project" / MODEL
+    shutil.copytree(TEMPLATE.root, tmp_path / "project")
+    return tmp_path / "project" / TEMPLATE.model
 
 
 def test_attention_only_is_what_an_engineer_would_write(folder: Path) -> None:
@@ -347,7 +347,7 @@ class Watched:
 
 def units_by_scope(project: Path, units: list[str], *, prefill: bool = False) -> list[tuple[list[str], str]]:
     """Run the model in ``project`` with scopes on; return the units and the options of each scope."""
-    target = target_of(project, scopes=True)
+    target = TEMPLATE.target(project, scopes=True)
     watched = Watched()
     module: Any = type(target.module).forward.__globals__
     module["superkernel_scope"] = watched.scope
@@ -368,7 +368,7 @@ def units_by_scope(project: Path, units: list[str], *, prefill: bool = False) ->
 @pytest.fixture(scope="module")
 def layout() -> Layout:
     """Return the layout of the project's model."""
-    return trace_layout(target_of(TEMPLATE), SpaceSpec())
+    return trace_layout(TEMPLATE.target(TEMPLATE.root), SpaceSpec())
 
 
 def space_of(layout: Layout, *, untied: bool) -> SearchSpace:
@@ -387,12 +387,12 @@ def asked(plan: Plan, units: list[str]) -> list[tuple[list[str], str]]:
 def check_source(plan: Plan, project: Path, units: list[str]) -> bool:
     """Apply ``plan`` and run the model; return whether its source can say the plan."""
     try:
-        change = source_change(plan_file(plan), project / MODEL)
+        change = source_change(plan_file(plan), project / TEMPLATE.model)
     except PlanError as failure:
         assert "cannot be said in this source" in str(failure)
         return False
     change.write()
-    ast.parse((project / MODEL / "models" / "modeling_tiny.py").read_text())
+    ast.parse((project / TEMPLATE.source).read_text())
     assert units_by_scope(project, units) == asked(plan, units)
     assert units_by_scope(project, units, prefill=True) == []
     return True
@@ -404,9 +404,18 @@ def test_starting_points_run_as_the_plan_says(tmp_path: Path, layout: Layout) ->
     names = [unit.name for unit in layout.units]
     for point in space.starting_points:
         project = tmp_path / point.name.replace(" ", "-")
-        shutil.copytree(TEMPLATE, project)
+        shutil.copytree(TEMPLATE.root, project)
         assert check_source(space.plan(point.values), project, names), point.name
     assert len(space.starting_points) >= 5
+
+
+def test_calls_inside_one_another_hold_nothing_beside(tmp_path: Path) -> None:
+    """``return self.lm_head(self.model(...))`` is two units and no more: there is nothing to tell of."""
+    shutil.copytree(RANKS.root, tmp_path / "project")
+    plan = Plan((Scope("model.embed_tokens", "lm_head"),))
+    change = source_change(plan_file(plan), tmp_path / "project" / RANKS.model)
+    assert "superkernel_scope(" in change.diff
+    assert change.notes == ()
 
 
 @pytest.mark.slow
@@ -421,7 +430,7 @@ def test_random_plans_run_as_they_say_or_not_at_all(data: st.DataObject, tmp_pat
     if not plan.scopes:
         return
     project = tmp_path_factory.mktemp("random") / "project"
-    shutil.copytree(TEMPLATE, project)
+    shutil.copytree(TEMPLATE.root, project)
     check_source(plan, project, [unit.name for unit in layout.units])
 
 

@@ -208,7 +208,7 @@ def _around(statement: Statement, unit: str, side: int) -> list[str]:
     """Return the statements that run on one ``side`` of ``unit`` within ``statement``: -1 before it, 1 after it."""
     step = statement.steps[0 if side < 0 else -1]
     if not step.runs:
-        return [] if _is_bare_call(statement.node) else [_code(statement.node)]
+        return [] if _only_calls(statement) else [_code(statement.node)]
     found: list[str] = []
     runs = [run for run in step.runs if unit in (run.firsts if side < 0 else run.lasts)]
     for run in runs[:1] if side < 0 else runs[-1:]:
@@ -220,13 +220,14 @@ def _around(statement: Statement, unit: str, side: int) -> list[str]:
     return found
 
 
-def _is_bare_call(node: cst.BaseStatement) -> bool:
-    """Whether a statement does nothing but call, and name what comes back."""
+def _only_calls(statement: Statement) -> bool:
+    """Whether a statement does nothing but call what it runs, and name what comes back."""
+    node = statement.node
     if not isinstance(node, cst.SimpleStatementLine) or len(node.body) != 1:
         return False
     (only,) = node.body
     value = only.value if isinstance(only, cst.Assign | cst.AnnAssign | cst.Expr | cst.Return) else None
-    return isinstance(value, cst.Call) and not any(_has_operation(argument) for argument in value.args)
+    return isinstance(value, cst.Call) and _operations(value) == len(statement.steps)
 
 
 def _computes(node: cst.BaseStatement) -> bool:
@@ -234,9 +235,13 @@ def _computes(node: cst.BaseStatement) -> bool:
 
 
 def _has_operation(node: cst.CSTNode) -> bool:
-    if isinstance(node, cst.Call | cst.BinaryOperation | cst.UnaryOperation | cst.AugAssign):
-        return not isinstance(node, cst.UnaryOperation) or not isinstance(node.operator, cst.Not)
-    return any(_has_operation(child) for child in node.children)
+    return _operations(node) > 0
+
+
+def _operations(node: cst.CSTNode) -> int:
+    is_one = isinstance(node, cst.Call | cst.BinaryOperation | cst.UnaryOperation | cst.AugAssign)
+    is_not = isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not)
+    return int(is_one and not is_not) + sum(_operations(child) for child in node.children)
 
 
 def _code(node: cst.BaseStatement) -> str:

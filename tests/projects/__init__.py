@@ -2,40 +2,87 @@
 
 import importlib.util
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from sktune.targets.base import Target
+from sktune.targets.base import Inputs, Target
 
-TEMPLATE = Path(__file__).parent / "template"
-"""One model whose layers have the form of the skill's attention-only template."""
-MODEL = Path("models") / "tiny"
 N_LAYERS = 3
 
 
-def target_of(project: Path, *, scopes: bool = False) -> Target:
-    """Return the decode step of the model in a copy of ``TEMPLATE``, its own scopes switched on or off."""
-    source = project / MODEL / "models" / "modeling_tiny.py"
-    sys.path.insert(0, str(project))
-    try:
-        spec = importlib.util.spec_from_file_location(f"modeling_tiny_{abs(hash(project))}", source)
-        assert spec and spec.loader
-        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(project))
-    torch.manual_seed(0)
-    config = SimpleNamespace(enable_superkernel=scopes, batch_size=2, num_hidden_layers=N_LAYERS)
-    model: Any = module.TinyForCausalLM(config).eval().requires_grad_(False)
-    state = dict(model.named_buffers())
+@dataclass(frozen=True)
+class ModelProject:
+    """A project with one model.
 
-    def prefill(seed: int, steps: int) -> list[tuple[torch.Tensor]]:
-        for tensor in state.values():
-            tensor.zero_()
-        tokens = torch.randint(0, 64, (2, steps), generator=torch.Generator().manual_seed(seed))
-        return [(tokens[:, step : step + 1],) for step in range(steps)]
+    Attributes:
+        root: of the project, with ``executor/`` in it.
+        model: the model's folder, below the root.
+        source: its file, below the root.
+        class_name: what is built.
+    """
 
-    return Target(model, model.forward, prefill, state, "tiny: 3 layers")
+    root: Path
+    model: Path
+    source: Path
+    class_name: str
+
+    def target(self, copy: Path, *, scopes: bool = False) -> Target:
+        """Return the decode step of the model in a copy of the project, its own scopes switched on or off."""
+        model = self._built(copy, scopes).eval().requires_grad_(False)
+        state = dict(model.named_buffers())
+
+        def prefill(seed: int, steps: int) -> Sequence[Inputs]:
+            for tensor in state.values():
+                tensor.zero_()
+            tokens = torch.randint(0, 64, (2, steps), generator=torch.Generator().manual_seed(seed))
+            return [self._inputs(tokens, step) for step in range(steps)]
+
+        return Target(model, model.forward, prefill, state, f"{self.class_name}: {N_LAYERS} layers")
+
+    def _built(self, copy: Path, scopes: bool) -> Any:
+        sys.path.insert(0, str(copy))
+        try:
+            spec = importlib.util.spec_from_file_location(f"{self.source.stem}_{abs(hash(copy))}", copy / self.source)
+            assert spec and spec.loader
+            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        finally:
+            sys.path.remove(str(copy))
+        torch.manual_seed(0)
+        return getattr(module, self.class_name)(self._config(scopes))
+
+    def _config(self, scopes: bool) -> Any:
+        return SimpleNamespace(enable_superkernel=scopes, batch_size=2, num_hidden_layers=N_LAYERS)
+
+    def _inputs(self, tokens: torch.Tensor, step: int) -> Inputs:
+        return (tokens[:, step : step + 1],)
+
+
+class RanksProject(ModelProject):
+    """The project of several ranks, with one rank."""
+
+    def _config(self, scopes: bool) -> Any:
+        return {
+            "model_config": {"custom_params": {"enable_superkernel": scopes}},
+            "parallel_config": {"world_size": 1, "attn_tp_size": 1},
+            "scheduler_config": {"batch_size": 2},
+        }
+
+    def _inputs(self, tokens: torch.Tensor, step: int) -> Inputs:
+        return tokens[:, step : step + 1], torch.tensor([step])
+
+
+def _project(kind: type[ModelProject], root: str, model: str, class_name: str) -> ModelProject:
+    folder = Path("models") / model
+    return kind(Path(__file__).parent / root, folder, folder / "models" / f"modeling_{model}.py", class_name)
+
+
+TEMPLATE = _project(ModelProject, "template", "tiny", "TinyForCausalLM")
+"""One model whose layers have the form of the skill's attention-only template."""
+RANKS = _project(RanksProject, "ranks", "tiny_moe", "TinyMoeForCausalLM")
+"""A program of two ranks over gloo, tensor parallel by hand, that ``infer.sh`` starts."""
