@@ -5,8 +5,9 @@
 The space is benchmarks/landscapes/MODEL-DTYPE.yaml. What is judged goes to runs/landscapes/MODEL-DTYPE at once, a JSON
 line for each plan, in an order drawn by chance; run the same command again to go on. When every plan is judged, those
 that looked fastest are judged again, so that the best one is not the luckiest one, and so are those that timed out,
-crashed, or have a wide interval, as a machine under load can do that to any plan. Then MODEL-DTYPE.json.gz is written.
-Nothing else should run on the machine.
+crashed, or have a wide interval, as a machine under load can do that to any plan. Then MODEL-DTYPE.json.gz is written,
+and also where the limit ends the repeats: what is told then is how many plans have a wide interval only. Nothing else
+should run on the machine.
 """
 
 import argparse
@@ -88,9 +89,7 @@ def record(name: str, limit_s: float | None, console: Console) -> None:
     target = FOLDER / f"{name}{ENDING}"
     write(target, opened, made_with, working.entries)
     wide = sum(not any(map(_is_settled, each)) for each in _by_plan(working.entries).values())
-    console.print(
-        f"{target.name}: {target.stat().st_size / 1e6:.2f} MB; unsettled after {REPEATS} repeats: {wide} plans"
-    )
+    console.print(f"{target.name}: {target.stat().st_size / 1e6:.2f} MB; unsettled: {wide} plans")
 
 
 class WorkingFile:
@@ -132,13 +131,14 @@ class _Recorder:
         self._spent_s: list[float] = []
 
     def run(self, deadline: float | None) -> bool:
-        """Judge what is missing until the ``deadline``; return whether everything is judged."""
+        """Judge what is missing until the ``deadline``; return whether every plan is judged."""
         plans = plans_of(self._space)
         judged = {plan_of(entry, self._units) for entry in self._working.entries}
         if not self._judge([plan for plan in plans if plan not in judged], deadline, "judged once"):
             return False
         missing = [plan_of(scopes, self._units) for scopes in to_repeat(self._working.entries)]
-        return self._judge(missing, deadline, "judged again")
+        self._judge(missing, deadline, "judged again")
+        return True
 
     def _judge(self, plans: list[Plan], deadline: float | None, what: str) -> bool:
         for number, plan in enumerate(plans):
@@ -166,13 +166,14 @@ def plans_of(space: SearchSpace) -> list[Plan]:
 
 
 def to_repeat(entries: list[Entry]) -> list[Entry]:
-    """Return what is still to be judged again, each as often as it is missing, in rounds."""
+    """Return what is still to be judged again, each as often as it is missing, in rounds: the fastest, then others."""
     by_plan = _by_plan(entries)
     complete = [each for each in by_plan.values() if each[0]["reason"] is None]
     complete.sort(key=lambda each: each[0]["ratio"], reverse=True)
-    chosen = complete[: max(1, round(REPEATED_SHARE * len(complete)))]
-    chosen += [each for each in by_plan.values() if each not in chosen and not any(map(_is_settled, each))]
-    return [each[0] for repeat in range(1, REPEATS + 1) for each in chosen if len(each) <= repeat]
+    fastest = complete[: max(1, round(REPEATED_SHARE * len(complete)))]
+    others = [each for each in by_plan.values() if each not in fastest and not any(map(_is_settled, each))]
+    rounds = range(1, REPEATS + 1)
+    return [each[0] for chosen in (fastest, others) for repeat in rounds for each in chosen if len(each) <= repeat]
 
 
 def write(target: Path, opened: Opened, made_with: Mapping[str, str], entries: list[Entry]) -> None:
