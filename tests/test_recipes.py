@@ -112,7 +112,7 @@ class TestRecipeFile:
         """Figures hold for the source that was run."""
         before = Request("", recipe=project / "ranks" / "recipe.yaml").target()[0].fingerprint()
         source = project / "ranks" / "models" / "tiny_moe" / "models" / "modeling_tiny_moe.py"
-        source.write_text(source.read_text().replace("64, 64, 3", "64, 64, 2"))
+        source.write_text(source.read_text().replace("192, 3", "192, 2"))
         assert Request("", recipe=project / "ranks" / "recipe.yaml").target()[0].fingerprint() != before
 
 
@@ -154,7 +154,7 @@ class TestScouting:
     def test_what_would_spoil_a_comparison_is_set_otherwise(self, project: Path) -> None:
         """Sampling, caches, modes without scopes, and runs that take for ever."""
         file = project / "ranks" / "models" / "tiny_moe" / "config" / "tiny_moe_2tp.yaml"
-        text = file.read_text().replace("ge_graph", "npugraph_ex").replace("48", "4096")
+        text = file.read_text().replace("ge_graph", "npugraph_ex").replace("160", "4096")
         file.write_text(text.replace("model_name:", "enable_cache_compile: True\n  temperature: 0.7\n  model_name:"))
         scouted = scout(project / "ranks" / "models" / "tiny_moe")
         assert scouted.values["yaml"]["set"] == {

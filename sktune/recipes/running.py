@@ -29,6 +29,8 @@ from sktune.time_budget import OutOfTimeError
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
+SHARED = "inductor"
+"""Below the caches: what all runs that ended well have compiled."""
 ORPHAN_S = 15.0
 """How long the others may go on once a rank is gone: they may be about to say why."""
 
@@ -92,6 +94,8 @@ class Runner:
             self.stop()
         reports = tuple(read_reports(folder))
         failure = _told_by(reports) or failure or self._missing(reports)
+        if failure is None:
+            _link_missing(self._inductor_cache(plan), self._caches / SHARED)
         logs = self._logs(log, began_at)
         self._keep(logs, log)
         step_ms = () if failure or task.inspects else self._latencies(reports, logs)
@@ -121,8 +125,9 @@ class Runner:
 
     def _environment(self, folder: Path, plan: Plan) -> dict[str, str]:
         cache = self._caches / plan.digest[:16]
+        _link_missing(self._caches / SHARED, self._inductor_cache(plan))
         own = {
-            "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self._inductor_cache(plan)),
             "TRITON_CACHE_DIR": str(cache / "triton"),
             "ASCEND_CACHE_PATH": str(cache / "ascend"),
             "ASCEND_WORK_PATH": str(folder / "work"),
@@ -134,6 +139,9 @@ class Runner:
         sites = os.pathsep.join(filter(None, (str(SITE), self._recipe.environment.get("PYTHONPATH"), before)))
         told = {RUN_VARIABLE: str(folder), PLAN_VARIABLE: str(folder / PLAN), "PYTHONPATH": sites}
         return {**os.environ, **self._recipe.environment, **own, **told}
+
+    def _inductor_cache(self, plan: Plan) -> Path:
+        return self._caches / plan.digest[:16] / "inductor"
 
     @contextmanager
     def _copied_yaml(self) -> Iterator[list[str]]:
@@ -269,6 +277,19 @@ def _switch_off(data: dict[str, Any]) -> None:
             data[key] = False
         elif isinstance(value, dict):
             _switch_off(value)
+
+
+def _link_missing(source: Path, target: Path) -> None:
+    """Give ``target`` the files of ``source`` that it lacks, as links.
+
+    Inductor names its files after their content and replaces them whole, so what one run has compiled is good for all,
+    and no run can spoil it. GE's caches are not like that: every plan has its own.
+    """
+    for path in source.rglob("*"):
+        linked = target / path.relative_to(source)
+        if path.is_file() and not linked.exists():
+            linked.parent.mkdir(parents=True, exist_ok=True)
+            os.link(path, linked)
 
 
 def _told_by(reports: Sequence[RankReport]) -> Failure | None:

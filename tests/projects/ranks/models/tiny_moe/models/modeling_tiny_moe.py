@@ -9,7 +9,7 @@ from torch import nn
 
 from executor.utils import superkernel_scope
 
-HEADS, HIDDEN, EXPERTS, VOCABULARY, CACHE_TOKENS, LAYERS = 4, 128, 4, 64, 64, 3
+HEADS, HIDDEN, EXPERTS, VOCABULARY, CACHE_TOKENS, LAYERS = 4, 128, 4, 64, 192, 3
 
 
 def all_reduce(hidden_states):
