@@ -10,6 +10,7 @@ import torch
 
 from sktune.targets.base import Target
 
+ROOT = Path(__file__).parent.parent.parent
 TEMPLATE = Path(__file__).parent / "template"
 """One model whose layers have the form of the skill's attention-only template."""
 MODEL = Path("models") / "tiny"
@@ -39,3 +40,15 @@ def target_of(project: Path, *, scopes: bool = False) -> Target:
         return [(tokens[:, step : step + 1],) for step in range(steps)]
 
     return Target(model, model.forward, prefill, state, "tiny: 3 layers")
+
+
+def as_model(project: Path, folder: Path) -> tuple[str, Path]:
+    """Return what ``--model`` and ``--space`` take for the model in ``project``: plans that its source can say."""
+    source = folder / "own.py"
+    source.write_text(
+        f"import sys\nfrom pathlib import Path\n\nsys.path.insert(0, {str(ROOT)!r})\n"
+        f"from tests.projects import target_of\n\n\ndef target():\n    return target_of(Path({str(project)!r}))\n"
+    )
+    space = folder / "space.yaml"
+    space.write_text("version: 1\nspace:\n  units: [self_attn, mlp]\n  layers_per_scope: [1]\n")
+    return f"{source}:target", space
