@@ -1,7 +1,7 @@
 """Jobs: searches and analyses that run in the background, each in a process and session of its own.
 
-All that is known of a job lies in its folder, ``jobs/<name>/`` below the runs, so that it outlives whoever started it, and
-any other program can follow and stop it:
+All that is known of a job lies in its folder, ``jobs/<name>/`` below the runs, so that it outlives whoever started it,
+and any other program can follow and stop it:
 
     job.json      what runs: see ``Job``
     events.jsonl  what it printed, of all its runs one after the other

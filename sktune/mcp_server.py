@@ -43,7 +43,7 @@ WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent
 
 Model = Annotated[
     str,
-    Field(description="A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with config.json, or file.py:function"),
+    Field(description="A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with config.json, file.py:function"),
 ]
 Text = str | None
 Count = Annotated[int, Field(ge=1)] | None
@@ -145,15 +145,25 @@ class Tools:
 
     def analyze(
         self,
-        model: Model,
+        model: Annotated[Text, Field(description="As of start_search; may be left out where folder has it")] = None,
+        folder: Annotated[Text, Field(description="The model's: its modeling_*.py and its YAML")] = None,
+        yaml: Annotated[Text, Field(description="The YAML in it that switches scopes on")] = None,
         time_budget: Budget = "10m",
-        name: Annotated[Text, Field(description="A name for search_status; analyze-MODEL by default")] = None,
+        goal: Annotated[Text, Field(description="first (attempt) or best (performance)")] = None,
+        language: Annotated[Text, Field(description="Of the report: en or zh")] = None,
+        profile: Annotated[Text, Field(description="A profile of the baseline")] = None,
+        study: Annotated[Text, Field(description="A name; made of the model by default")] = None,
         backend: Backend = None,
         device: Device = None,
+        scale: Scale = None,
     ) -> dict[str, Any]:
-        """Start an analysis in the background: inspection, search within the time, and a recommendation with reasons."""
-        given = {"model": model, "time_budget": time_budget, "backend": backend, "device": device}
-        return self._started(name or f"analyze-{model}", "analyze", given, "analyze_finished")
+        """Go from a model to a recommendation with its reasons in the background, within the time.
+
+        Follow it with search_status: its last event, analysis_finished, holds the recommendation.
+        """
+        given = {name: value for name, value in locals().items() if name not in ("self", "folder")}
+        given |= {"dir": folder, "study": study or f"analysis-{Path(model or folder or 'model').name}"}
+        return self._started(given["study"], "analyze", given, "analysis_finished")
 
     def search_status(
         self,
@@ -176,7 +186,7 @@ class Tools:
         job = jobs.find_job(self._runs, name)
         if job is None:
             raise BadInputError(
-                f"no search {name!r} was started here{nearest(name, self._names())}; what runs in a shell ends by Ctrl-C"
+                f"no search {name!r} was started here{nearest(name, self._names())}; one in a shell ends by Ctrl-C"
             )
         job.stop()
         return {"name": name, "state": str(job.state)}

@@ -94,5 +94,5 @@ def _record(folder: Path) -> Mapping[str, str]:
     try:
         found: Mapping[str, str] = json.loads(text)["files"]
     except (ValueError, KeyError, TypeError) as failure:
-        raise BadInputError(f"{folder / RECORD} is damaged ({failure}); delete it, and install with --force") from failure
+        raise BadInputError(f"{folder / RECORD} is damaged ({failure}); delete it and use --force") from failure
     return found

@@ -50,5 +50,8 @@ def as_model(project: Path, folder: Path) -> tuple[str, Path]:
         f"from tests.projects import target_of\n\n\ndef target():\n    return target_of(Path({str(project)!r}))\n"
     )
     space = folder / "space.yaml"
-    space.write_text("version: 1\nspace:\n  units: [self_attn, mlp]\n  layers_per_scope: [1]\n")
+    space.write_text(
+        "version: 1\nspace:\n  units: [self_attn, mlp]\n  step_units: []\n  layers_per_scope: [1]\n"
+        "  options: {npu: {npu: {stream-fusion: [0, 1], split-mode: [2, 4, 8, 16], preload-code: [per-func, max, none]}}}\n"
+    )
     return f"{source}:target", space
