@@ -4,11 +4,11 @@ import ast
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 from jsonschema import Draft202012Validator
+from typer.core import TyperGroup
+from typer.main import get_command
 
 import sktune
 from sktune.cli import app
@@ -32,18 +32,15 @@ def events_in_source() -> Iterator[tuple[str, set[str], bool]]:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Dict):
                 continue
-            named = {key.value: value for key, value in zip(node.keys, node.values, strict=True) if _is_text(key)}
-            for kind in _texts(named["event"]) if "event" in named else ():
-                yield kind, set(named), all(_is_text(key) for key in node.keys)
+            named = {_text(key): value for key, value in zip(node.keys, node.values, strict=True)}
+            values = named.get("event")
+            for value in (values.body, values.orelse) if isinstance(values, ast.IfExp) else (values,):
+                if kind := _text(value):
+                    yield kind, {key for key in named if key}, None not in named
 
 
-def _is_text(node: ast.expr | None) -> Any:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
-def _texts(node: ast.expr) -> list[str]:
-    branches = [node.body, node.orelse] if isinstance(node, ast.IfExp) else [node]
-    return [branch.value for branch in branches if isinstance(branch, ast.Constant) and isinstance(branch.value, str)]
+def _text(node: ast.expr | None) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def test_the_schema_is_one() -> None:
@@ -73,10 +70,10 @@ def test_no_key_is_missing_from_a_schema() -> None:
             assert set(own.get("required", ())) <= keys, kind
 
 
-def commands(group: typer.main.TyperGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
+def commands(group: TyperGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
     """Return every command with its options."""
     for name, command in group.commands.items():
-        if isinstance(command, typer.main.TyperGroup):
+        if isinstance(command, TyperGroup):
             yield from commands(command, (*path, name))
         else:
             yield " ".join((*path, name)), {option for own in command.params for option in own.opts}
@@ -84,8 +81,8 @@ def commands(group: typer.main.TyperGroup, path: tuple[str, ...] = ()) -> Iterat
 
 def test_every_command_can_speak_json() -> None:
     """But for the server, whose standard output is a protocol."""
-    group = typer.main.get_command(app)
-    assert isinstance(group, typer.main.TyperGroup)
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
     assert [name for name, options in commands(group) if "--json" not in options] == ["mcp"]
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,12 +86,12 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _record(folder: Path) -> Mapping[str, str]:
+def _record(folder: Path) -> dict[str, str]:
     text = _text(folder / RECORD)
     if text is None:
         return {}
     try:
-        found: Mapping[str, str] = json.loads(text)["files"]
+        found: dict[str, str] = json.loads(text)["files"]
     except (ValueError, KeyError, TypeError) as failure:
         raise BadInputError(f"{folder / RECORD} is damaged ({failure}); delete it and use --force") from failure
     return found
