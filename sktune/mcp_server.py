@@ -230,7 +230,8 @@ class Tools:
         job.wait(job.begins_at, STARTED_S)
         events, number = job.events(job.begins_at)
         if job.state in (State.FAILED, State.DIED):
-            raise BadInputError(events[-1]["message"] if events else f"{name!r} died; see {job.log}")
+            message = events[-1].get("message") if events else None
+            raise BadInputError(message or f"{name!r} died; see {job.log}, then start it again")
         return self._state(name, job) | {"events": events, "next": number}
 
     def _state(self, name: str, job: Job | None) -> dict[str, Any]:
@@ -247,8 +248,9 @@ class Tools:
         if self._database(name).exists():
             try:
                 result = stored_result(name, self._runs)
-            except StudyError as failure:  # damaged, or only just being made
-                return told | {"message": str(failure)}
+            except StudyError as failure:
+                # At its start a search is only just making it.
+                return told if job and job.is_alive else told | {"message": str(failure)}
             told |= {"result": result.summary(), "incumbent": result.incumbent()}
         return told
 
