@@ -12,6 +12,20 @@ def print_event(event: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def print_failure(message: str, exit_code: int, *, stopped: bool = False) -> None:
+    """Print the last line of a command that failed, or that was stopped and can go on."""
+    print_event({"event": "stopped" if stopped else "error", "message": message, "exit_code": exit_code})
+
+
+def parse_event(line: str) -> dict[str, Any] | None:
+    """Return the event that a line holds; None where it holds something else."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "event" in found else None
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}

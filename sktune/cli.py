@@ -15,13 +15,13 @@ from rich.table import Table
 
 from sktune import proxy
 from sktune import report as reports
-from sktune.agent import print_event
+from sktune.agent import print_event, print_failure
 from sktune.errors import BadInputError, InterruptedSearchError, SktuneError, StudyError
 from sktune.fingerprint import package_version
 from sktune.request import Request
-from sktune.result import SearchResult, result_of
+from sktune.result import SearchResult, stored_result
 from sktune.samplers import SAMPLERS
-from sktune.study import TuningStudy, folder_name, sqlite_url
+from sktune.study import TuningStudy, sqlite_url
 from sktune.time_budget import parse_duration, process_began_s
 from sktune.view import LiveView, PlainView, comparison_table, inspection_view, result_table
 
@@ -32,6 +32,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+agent_app = typer.Typer(help="Teach agents to use sktune.", no_args_is_help=True)
+app.add_typer(agent_app, name="agent")
 
 MODEL_HELP = "A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with config.json, or path/to/file.py:function."
 Model = Annotated[str, typer.Option(help=MODEL_HELP)]
@@ -153,12 +156,13 @@ def show(
     json: Json = False,
 ) -> None:
     """Show what a study has found so far."""
-    result = _stored(study, runs, storage)
+    result = stored_result(study, runs, storage)
     console = Console(stderr=json)
     console.print(result_table(result))
     learned = _explained(study, result, storage, console) if why else {}
     if json:
-        print_event({"event": "study", **result.summary(), "blamed": result.blamed(), **learned})
+        known = {"incumbent": result.incumbent(), "blamed": result.blamed()}
+        print_event({"event": "study", **result.summary(), **known, **learned})
 
 
 def _explained(name: str, result: SearchResult, storage: str | None, console: Console) -> dict[str, Any]:
@@ -186,7 +190,7 @@ def report(
     json: Json = False,
 ) -> None:
     """Write a study's report, plan and trials anew."""
-    result = _stored(study, runs, storage)
+    result = stored_result(study, runs, storage)
     files = reports.write(result, result.folder)
     console = Console(stderr=json)
     for path in files:
@@ -208,7 +212,7 @@ def compare(
     """Show side by side what studies had found after how many trials."""
     from sktune import comparing  # imports plotly
 
-    compared = comparing.compare([_stored(study, runs, storage) for study in dict.fromkeys(studies)])
+    compared = comparing.compare([stored_result(study, runs, storage) for study in dict.fromkeys(studies)])
     picture = comparing.write_picture(compared, html, runs)
     console = Console(stderr=json)
     console.print(comparison_table(compared.events(), compared.is_simulated))
@@ -417,10 +421,33 @@ def calibrate(
         print_event({"event": "calibrate_finished", "constants": str(out), "fitted": rows})
 
 
-def _stored(name: str, runs: Path, storage: str | None) -> SearchResult:
-    folder = runs / folder_name(name)
-    study = TuningStudy.open(name, storage or sqlite_url(folder.resolve()), create=False)
-    return result_of(study, folder)
+@app.command()
+def mcp(
+    runs: Runs = Path("runs"),
+    allow_write: Annotated[bool, typer.Option("--allow-write", help="Let agents change a model's files.")] = False,
+) -> None:
+    """Serve agents over the Model Context Protocol, on standard input and output."""
+    from sktune.mcp_server import make_server
+
+    make_server(runs, allow_write=allow_write).run()
+
+
+@agent_app.command()
+def install(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that agents work in.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are not ours, or were edited.")] = False,
+    json: Json = False,
+) -> None:
+    """Write a skill and a subagent for .agents, .claude and .codex, from which an agent learns to use sktune."""
+    from sktune import skill
+
+    installed = skill.install(folder, force=force)
+    told = Console(stderr=json)
+    for name in installed.written:
+        told.print(escape(f"written: {folder / name}"), highlight=False, soft_wrap=True)
+    told.print(f"{len(installed.unchanged)} files are as they were", highlight=False)
+    if json:
+        print_event({"event": "agent_installed", **asdict(installed)})
 
 
 def main() -> None:
@@ -429,7 +456,7 @@ def main() -> None:
     try:
         app(standalone_mode=False)
     except InterruptedSearchError as failure:
-        _fail(str(failure), failure.exit_code, "")
+        _fail(str(failure), failure.exit_code, stopped=True)
     except SktuneError as failure:
         _fail(str(failure), failure.exit_code)
     except typer.TyperException as failure:
@@ -437,12 +464,23 @@ def main() -> None:
             _fail(message, BadInputError.exit_code)
         sys.exit(BadInputError.exit_code)
     except (typer.Abort, KeyboardInterrupt):
-        _fail("stopped; the same command goes on", 1, "")
+        _fail("stopped; the same command goes on", 1, stopped=True)
+    except Exception as failure:
+        if _wants_json():
+            print_failure(" ".join(f"{type(failure).__name__}: {failure}".split()), 1)
+        raise
 
 
-def _fail(message: str, exit_code: int, word: str = "error: ") -> None:
+def _fail(message: str, exit_code: int, *, stopped: bool = False) -> None:
+    if _wants_json():
+        print_failure(message, exit_code, stopped=stopped)
+    word = "" if stopped else "error: "
     Console(stderr=True).print(escape(word + message), highlight=False, soft_wrap=True)
     sys.exit(exit_code)
+
+
+def _wants_json() -> bool:
+    return "--json" in sys.argv  # also where the other options could not be read
 
 
 if __name__ == "__main__":

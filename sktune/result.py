@@ -12,7 +12,7 @@ import pandas as pd
 from sktune.final import FinalComparison, floor_of
 from sktune.outcome import Reason
 from sktune.plan import Option, Plan
-from sktune.study import TrialRecord, TuningStudy, incumbent_first
+from sktune.study import TrialRecord, TuningStudy, folder_name, incumbent_first, sqlite_url
 from sktune.supervisor import FinalRow
 from sktune.verdict import FinalPlan, Verdict, decide
 
@@ -142,6 +142,21 @@ class SearchResult:
         labels = (record.outcome.blamed for record in self.trials if record.outcome)
         return dict(Counter(filter(None, labels)).most_common())
 
+    def incumbent(self) -> dict[str, Any] | None:
+        """Return the best trial so far, ready for JSON; None before a plan has passed."""
+        for record in incumbent_first(self.trials)[:1]:
+            if record.outcome and (found := record.outcome.speedup):
+                return {
+                    "trial": record.number,
+                    "origin": record.origin,
+                    "scopes": len(record.judged_plan.scopes),
+                    "latency_ms": found.latency_ms,
+                    "baseline_ms": found.baseline_ms,
+                    "speedup": found.ratio,
+                    "ci95": None if self.is_simulated else list(found.ci95),
+                }
+        return None
+
     def summary(self) -> dict[str, Any]:
         """Return the closing event's values."""
         winner = self.winner
@@ -176,6 +191,16 @@ def result_of(study: TuningStudy, folder: Path) -> SearchResult:
         if not (verdict and own and verdict.winner and own.winner and verdict.winner.number == own.winner.number):
             return SearchResult(study.name, folder, trials, own, None, facts)
     return SearchResult(study.name, folder, trials, verdict, comparison, facts)
+
+
+def stored_result(name: str, runs: Path, storage: str | None = None) -> SearchResult:
+    """Read the result of the study ``name``, whose files lie below ``runs``.
+
+    Raises:
+        StudyError: there is no such study, or it cannot be read.
+    """
+    folder = runs / folder_name(name)
+    return result_of(TuningStudy.open(name, storage or sqlite_url(folder.resolve()), create=False), folder)
 
 
 def _verdict_of_trials(trials: Sequence[TrialRecord], noise_floor: float) -> Verdict | None:

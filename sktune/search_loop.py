@@ -77,7 +77,7 @@ def run(
     made_with = fingerprint(spec, wanted)
     if request.profile:
         profile_prior.check(request.profile, spec.backend)
-    name = request.study or f"{spec.name}-{spec.backend}-{spec.device}"
+    name = request.study or spec.study_name
     folder = request.runs / folder_name(name)
     sampler = sampler_factory(request.strategy)
     with locked(folder), _supervisor(request, spec, wanted, folder) as supervisor:

@@ -344,6 +344,24 @@ def locked(folder: Path) -> Iterator[None]:
         handle.close()
 
 
+def study_names(url: str) -> list[str]:
+    """Return the names of all studies in the database at ``url``."""
+    with translated(url):
+        return optuna.get_all_study_names(_storage(url))
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a living process holds the lock file ``lock``."""
+    try:
+        with lock.open(encoding="utf-8") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 @contextmanager
 def translated(what: str) -> Iterator[None]:
     """Turn the storage's errors into one line."""

@@ -33,7 +33,7 @@ ORDER = [
     "learned", "samplers", "samplers.procedure", "samplers.grid", "samplers.guide", "samplers.distinct",
     "samplers.partition", "study", "result", "why", "why_view", "report", "comparing", "profile_prior", "request",
     "stopping", "search_loop", "proxy", "inspection", "calibrating", "doctor", "",
-    "agent", "view", "profile_view", "cli",
+    "agent", "jobs", "mcp_server", "skill", "view", "profile_view", "cli",
 ]  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 import sktune
+from tests.schemas import check, checked
 
 ROOT = Path(__file__).parent.parent
 OWN_MODEL = str(ROOT / "examples" / "own_model.py") + ":target"
@@ -151,6 +152,14 @@ def test_the_last_json_line_sums_up_the_study(own_study: tuple[list[dict[str, An
     assert last["ci95"][0] <= last["speedup"] <= last["ci95"][1]
     assert last["bit_identical"] is True
     assert Path(last["plan"]) == folder / "best_plan.yaml"
+
+
+@pytest.mark.slow
+def test_every_line_of_a_measured_search_follows_its_schema(own_study: tuple[list[dict[str, Any]], Path]) -> None:
+    """Simulated ones are in test_schemas.py."""
+    events, _ = own_study
+    check(events)
+    assert "noise_floor" in {event["event"] for event in events}
 
 
 @pytest.mark.slow
@@ -305,7 +314,7 @@ def test_ctrl_c_stops_after_the_trial_and_a_second_one_at_once(runs: Path) -> No
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 1
     assert "of 30 trials; the same command goes on" in errors
-    assert json.loads(output.splitlines()[-1])["event"] == "trial_finished"
+    assert [event["event"] for event in checked(output)[-2:]] == ["trial_finished", "stopped"]
     process = start_search(runs, "--study", "stopped", "--trials", "30")
     wait_for(process, "trial_stage")
     process.send_signal(signal.SIGINT)

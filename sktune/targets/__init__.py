@@ -63,6 +63,11 @@ class TargetSpec:
         return f"{Path(module).stem if module.endswith('.py') else module.rpartition('.')[2]}-{function}"
 
     @property
+    def study_name(self) -> str:
+        """Name of the study where the user gives none."""
+        return f"{self.name}-{self.backend}-{self.device}"
+
+    @property
     def backend_settings(self) -> dict[str, Any]:
         """What the backend is given beside target, layout and inputs."""
         return {"constants": self.constants, "profile": self.profile} if self.backend == "sim" else {}

@@ -12,6 +12,7 @@ import torch
 
 from sktune.targets.base import Inputs, Target
 
+ROOT = Path(__file__).parent.parent.parent
 N_LAYERS = 3
 
 
@@ -86,3 +87,18 @@ TEMPLATE = _project(ModelProject, "template", "tiny", "TinyForCausalLM")
 """One model whose layers have the form of the skill's attention-only template."""
 RANKS = _project(RanksProject, "ranks", "tiny_moe", "TinyMoeForCausalLM")
 """A program of two ranks over gloo, tensor parallel by hand, that ``infer.sh`` starts."""
+
+
+def as_model(project: Path, folder: Path) -> tuple[str, Path]:
+    """Return what ``--model`` and ``--space`` take for the model in ``project``: plans that its source can say."""
+    source = folder / "own.py"
+    source.write_text(
+        f"import sys\nfrom pathlib import Path\n\nsys.path.insert(0, {str(ROOT)!r})\n"
+        f"from tests.projects import TEMPLATE\n\n\ndef target():\n    return TEMPLATE.target(Path({str(project)!r}))\n"
+    )
+    space = folder / "space.yaml"
+    space.write_text(
+        "version: 1\nspace:\n  units: [self_attn, mlp]\n  step_units: []\n  layers_per_scope: [1]\n"
+        "  options: {npu: {npu: {stream-fusion: [0, 1], split-mode: [2, 4, 8, 16], preload-code: [per-func, max, none]}}}\n"
+    )
+    return f"{source}:target", space
