@@ -157,7 +157,7 @@ def following(people: Console, *, in_place: bool) -> Iterator[Callable[[Event], 
         with LiveView(people) as live:
             yield live
     else:
-        yield PlainView(lambda line: people.print(escape(line), highlight=False, soft_wrap=True))
+        yield PlainView(lambda line: people.print(Text(line), soft_wrap=True))
 
 
 def result_table(result: SearchResult) -> RenderableType:

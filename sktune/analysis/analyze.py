@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from sktune import profile_prior, proxy
 from sktune.analysis import report
@@ -16,9 +16,9 @@ from sktune.analysis.evidence import Analysis, Command, walk_summary, walk_told
 from sktune.analysis.options import OptionResult, Status, option_results
 from sktune.analysis.place import Place, model_of, place_of, planned_change
 from sktune.analysis.recommendation import Recommendation, recommend, risks
-from sktune.analysis.text import Language, Words
+from sktune.analysis.text import LANGUAGES, Language, Words
 from sktune.doctor import BackendChoice, best_backend
-from sktune.errors import BadInputError, StudyError, TargetError, nearest
+from sktune.errors import BadInputError, StudyError, TargetError
 from sktune.layout import Layout
 from sktune.presets import FULL
 from sktune.report import plan_yaml
@@ -72,11 +72,10 @@ class AnalysisRequest:
         """
         if goal not in GOALS:
             raise BadInputError(f"--goal is {' or '.join(GOALS)}; got {goal!r}")
-        known: tuple[Language, ...] = get_args(Language)
-        if language not in known:
-            raise BadInputError(f"--language is {' or '.join(known)}; got {language!r}{nearest(language, known)}")
+        if language not in LANGUAGES:
+            raise BadInputError(f"--language is {' or '.join(LANGUAGES)}; got {language!r}")
         place = place_of(folder, yaml)
-        chosen = known[known.index(language)]
+        chosen = LANGUAGES[LANGUAGES.index(language)]
         return cls(Request(model_of(model, folder), **search), goal, chosen, place, out)
 
 

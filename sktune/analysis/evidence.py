@@ -168,7 +168,7 @@ def step_told(words: Words, findings: Findings, step: Step) -> str:
     told = words(f"tree.{step.question}.{step.answer}", kinds=kinds, **values)
     if step.leads_to is None:
         return told
-    return f"{told} -> " + words("tree.leads_to", option=option_told(words, step.leads_to))
+    return f"{told} → {option_told(words, step.leads_to)}"
 
 
 def option_told(words: Words, option: ScopeOption | None) -> str:

@@ -23,7 +23,7 @@ def baseline_performance(analysis: Analysis) -> dict[str, Any]:
     """Return what `baseline_performance.json` holds."""
     made_with = analysis.made_with
     cann = made_with.get("cann", "not installed")
-    asked = {name: made_with.get(name) for name in ("scale", "dtype", "batch", "context", "seed")}
+    asked = {name: made_with.get(name) for name in ("scale", "dtype", "context", "seed")}
     speedup = analysis.recommendation.speedup
     baseline_ms = speedup.baseline_ms if speedup else analysis.result.baseline_ms
     sampled = _sampled_ms(analysis.result, analysis.recommendation.trial)
@@ -39,7 +39,8 @@ def baseline_performance(analysis: Analysis) -> dict[str, Any]:
             "stand_in": analysis.is_stand_in,
             "config": {
                 **{name: None if value == "None" else value for name, value in asked.items()},
-                **(analysis.place.settings if analysis.place else {}),
+                "batch": analysis.batch,
+                "yaml": dict(analysis.place.settings) if analysis.place else None,
             },
         },
         "performance": _performance(baseline_ms, analysis.batch, None),

@@ -15,6 +15,8 @@ from sktune.report import apply_code, plan_backend, table_cell
 REPORT = "superkernel_optimization_report.md"
 BASELINE = "baseline_performance.json"
 COMPARISON = "performance_comparison.json"
+LISTED = 3
+"""Scopes that are named; the plan file has all."""
 
 
 def write(analysis: Analysis, folder: Path) -> tuple[Path, ...]:
@@ -81,13 +83,19 @@ def _configuration(analysis: Analysis) -> str:
         ("study", result.study),
         ("trials", len(result.trials)),
         ("scope", option_told(words, told.option)),
-        ("scopes", len(scopes)),
+        ("scopes", _listed([scope.label for scope in scopes])),
         ("options", ", ".join(options) or "-"),
     ]
     if place := analysis.place:
         rows += [("folder", place.folder), ("yaml", place.yaml or words("not_known"))]
         rows += [(name, place.settings.get(name, words("not_known"))) for name in SETTINGS]
     return _table((words("item"), words("value")), [(words(f"item.{name}"), value) for name, value in rows])
+
+
+def _listed(labels: Sequence[str]) -> str:
+    """Return how many scopes there are, and the first of them."""
+    more = ", ..." if len(labels) > LISTED else ""
+    return f"{len(labels)}: {', '.join(labels[:LISTED])}{more}" if labels else "0"
 
 
 def _decision(analysis: Analysis) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 Language = Literal["en", "zh"]
-LANGUAGES = ("en", "zh")
+LANGUAGES: tuple[Language, ...] = ("en", "zh")
 
 SENTENCES: Mapping[str, tuple[str, str]] = {
     # Options of the guide.
@@ -72,7 +72,7 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
     "tree.first_attempt.no": ("First attempt? No.", "首次尝试?否。"),
     "tree.attention_passed.yes": (
         "Has attention alone passed? Yes, in this study.",
-        "Attention 验证成功?是,在本次试验中通过。",
+        "Attention 验证成功?是,在本次搜索中通过。",
     ),
     "tree.attention_passed.no": ("Has attention alone passed? No.", "Attention 验证成功?否。"),
     "tree.attention_passed.unknown": (
@@ -81,7 +81,6 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
     ),
     "tree.best_performance.yes": ("Best performance wanted? Yes.", "追求最优性能?是。"),
     "tree.best_performance.no": ("Best performance wanted? No.", "追求最优性能?否。"),
-    "tree.leads_to": ("leads to: {option}", "指向:{option}"),
     "tree.choice": ("The guide's tree leads to: {option}.", "决策树的结论:{option}。"),
     "tree.shares": (
         "Shares of the decode step ({source}): attention {attention}, MoE {moe}, dense FFN {ffn}, all else {other}.",
@@ -189,7 +188,7 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
     ),
     "risk.noise": (
         "The machine was not quiet in {count} of {trials} trials.",
-        "{trials} 次试验中有 {count} 次机器不安静。",
+        "{trials} 次试验中有 {count} 次受到机器上其他负载的干扰。",
     ),
     "risk.below_bar": (
         "{improvement}% is below the 10% that the guide asks of a scope.",
@@ -228,7 +227,7 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
     "next.apply": ("See the change of the source; --write makes it:", "查看源码改动,加 --write 写入:"),
     "next.search": ("Go on searching:", "继续搜索:"),
     "next.npu": ("Measure on a machine with an NPU:", "在有 NPU 的机器上实测:"),
-    "next.show": ("What the study has learned:", "查看试验学到的规律:"),
+    "next.show": ("What the study has learned:", "查看搜索学到的规律:"),
     "next.best": ("Then the best performance:", "然后追求最优性能:"),
     # The report.
     "title": ("SuperKernel optimization report", "SuperKernel 优化报告"),
@@ -247,10 +246,10 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
     "value": ("value", "值"),
     "item.model": ("model", "模型"),
     "item.backend": ("backend and device", "后端与设备"),
-    "item.study": ("study", "试验"),
+    "item.study": ("study", "调优记录"),
     "item.trials": ("plans tried", "已试方案数"),
     "item.scope": ("scope", "Scope 范围"),
-    "item.scopes": ("number of scopes", "Scope 数量"),
+    "item.scopes": ("scopes", "Scope 列表"),
     "item.options": ("options", "选项"),
     "item.folder": ("model folder", "模型目录"),
     "item.yaml": ("YAML", "YAML"),
@@ -310,7 +309,7 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
     "usage.plan": ("The plan with its evidence: `{plan}`.", "方案及其证据:`{plan}`。"),
     "usage.study": (
         "Every figure is in the study `{study}` (`{folder}`).",
-        "所有数值都在试验 `{study}`(`{folder}`)中。",
+        "所有数值都在调优记录 `{study}` (`{folder}`)中。",
     ),
     "files": ("Files: {files}", "文件:{files}"),
 }
