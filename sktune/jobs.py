@@ -35,8 +35,8 @@ COMMAND = (sys.executable, "-P", "-m", "sktune.cli")
 """Without the working folder on the path, which may hold anything."""
 LOOK_S = 0.1
 """Between two looks for news."""
-STARTS_S = 1.0
-"""For how long a start waits for a lock: whoever only looks at it holds it for an instant."""
+STARTS_S = 2.0
+"""For how long a start waits for a lock: a run that has just ended and whoever only looks at it hold it for a moment."""
 
 
 class State(StrEnum):
@@ -88,13 +88,14 @@ class Job:
     @property
     def state(self) -> State:
         """What it is doing, or how its last run ended."""
-        if self.is_alive:
-            return State.STOPPING if (self.folder / "stop").exists() else State.RUNNING
-        kind = next((event["event"] for event in reversed(self.events(self.begins_at)[0])), None)
-        if kind == self.ends_with:
-            return State.FINISHED
+        alive = self.is_alive  # before its events: it may print its last one now
+        last = next((event["event"] for event in reversed(self.events(self.begins_at)[0])), "")
+        if closed := {**_CLOSING, self.ends_with: State.FINISHED}.get(last):
+            return closed  # its process may still be putting things away
         was_asked = (self.folder / "stop").exists()
-        return _CLOSING.get(str(kind), State.STOPPED if was_asked else State.DIED)
+        if alive:
+            return State.STOPPING if was_asked else State.RUNNING
+        return State.STOPPED if was_asked else State.DIED
 
     def events(self, since: int = 0) -> tuple[list[dict[str, Any]], int]:
         """Return what all its runs have printed from line ``since`` on, counted from 0, and the next line's number.

@@ -112,7 +112,7 @@ SIM = ("--model", "llama", "--backend", "sim")
 def studies(runs: Path) -> Path:
     """Return a folder with two simulated studies; all that their searches printed follows the schema."""
     ways = {
-        "schema-a": ("--trials", "6", "--proxy-layers", "1"),
+        "schema-a": ("--trials", "6", "--proxy-layers", "2"),
         "schema-b": ("--until-settled", "--time-budget", "60s", "--strategy", "bottom-up"),
     }
     for study, words in ways.items():
