@@ -36,7 +36,7 @@ COMMAND = (sys.executable, "-P", "-m", "sktune.cli")
 LOOK_S = 0.1
 """Between two looks for news."""
 STARTS_S = 2.0
-"""For how long a start waits for a lock: a run that has just ended and whoever only looks at it hold it for a moment."""
+"""For how long a start waits for a lock: a run that has just ended or a mere look may hold it for a moment."""
 
 
 class State(StrEnum):

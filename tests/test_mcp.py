@@ -130,6 +130,7 @@ async def test_the_whole_course(tmp_path: Path) -> None:
     assert list((tmp_path / "runs").glob("a-name-of-ours-*")) and not (tmp_path / "runs" / "a name").exists()
 
 
+@pytest.mark.slow
 @through_anyio
 async def test_a_wrong_call_gets_one_line_that_names_the_mend_and_the_server_lives(tmp_path: Path) -> None:
     """Nothing that a call holds becomes an option, a path or a command of a shell."""
