@@ -234,6 +234,6 @@ def test_one_job_at_a_time_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     finally:
         os.kill(int((job.folder / "lock").read_text()), signal.SIGKILL)
     job.wait(10**6, 10)
-    assert job.state is State.STOPPED
+    assert str(job.state) == "stopped"
     with pytest.raises(BadInputError, match="nothing to stop"):
         job.stop()
