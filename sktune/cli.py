@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +22,7 @@ from sktune.result import SearchResult, stored_result
 from sktune.samplers import SAMPLERS
 from sktune.study import TuningStudy, sqlite_url
 from sktune.time_budget import parse_duration, process_began_s
-from sktune.view import LiveView, PlainView, comparison_table, inspection_view, result_table
+from sktune.view import comparison_table, following, inspection_view, result_table
 
 app = typer.Typer(
     name="sktune",
@@ -126,23 +125,63 @@ def search(
     )  # fmt: skip
     began_s = process_began_s()
     people = Console(stderr=json)
-    if json:
-        shown: Callable[[dict[str, Any]], None] = PlainView(lambda line: people.print(escape(line), highlight=False))
+    with following(people, in_place=not json) as shown:
 
         def listen(event: dict[str, Any]) -> None:
-            if event["event"] != "study_finished":  # its line comes last
+            if json and event["event"] != "study_finished":  # its line comes last
                 print_event(event)
             shown(event)
 
         result = proxy.search(request, listen, began_s)
-    elif people.is_terminal:
-        with LiveView(people) as live:
-            result = proxy.search(request, live, began_s)
-    else:
-        result = proxy.search(request, PlainView(lambda line: print(line, flush=True)), began_s)
     people.print(result_table(result))
     if json:
         print_event({"event": "study_finished", **result.summary()})
+
+
+@app.command()
+def analyze(
+    model: Annotated[
+        str | None, typer.Option(help="As of `search`; may be left out where --dir has a config.json.")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option("--dir", help="The model's folder, which the plan is for.")] = None,
+    yaml: Annotated[Path | None, typer.Option(help="The YAML in it that switches scopes on.")] = None,
+    goal: Annotated[str, typer.Option(help="first (attempt: safe, quick) or best (performance).")] = "best",
+    time_budget: Annotated[str, typer.Option(help="Most time, all included: 90s, 10m, 1h.")] = "10m",
+    language: Annotated[str, typer.Option(help="Of the report: en or zh.")] = "en",
+    out: Annotated[Path | None, typer.Option(help="Folder of the report; the study's by default.")] = None,
+    study: Annotated[str | None, typer.Option(help="Name of the study; made of the model by default.")] = None,
+    runs: Runs = Path("runs"),
+    scale: Scale = None,
+    dtype: Dtype = None,
+    backend: Backend = None,
+    device: Device = None,
+    batch: Batch = None,
+    context: Context = None,
+    profile: Profile = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """From a model to a recommendation: walk the scope guide, search, and write the skill's report."""
+    from sktune.analysis.analyze import AnalysisRequest, analyze  # imports libcst
+    from sktune.analysis_view import analysis_view
+
+    asked = AnalysisRequest.of(
+        model, folder, yaml, goal, language, out, time_budget_s=parse_duration(time_budget), study=study, runs=runs,
+        scale=scale, dtype=dtype, backend=backend, device=device, batch=batch, context=context, profile=profile,
+        seed=seed,
+    )  # fmt: skip
+    people = Console(stderr=json)
+    with following(people, in_place=not json) as shown:
+
+        def listen(event: dict[str, Any]) -> None:
+            if json:
+                print_event(event)
+            shown(event)
+
+        found = analyze(asked, listen, process_began_s())
+    people.print(analysis_view(found))
+    if json:
+        print_event({"event": "analysis_finished", **found.summary()})
 
 
 @app.command()

@@ -56,6 +56,40 @@ def usable(findings: Sequence[Finding]) -> tuple[str, ...]:
     return () if "all" in broken else (*(name for name in backends if name not in broken), "sim")
 
 
+@dataclass(frozen=True, slots=True)
+class BackendChoice:
+    """A backend and its device, and why it: ``npu``, ``cuda``, ``cpu``, ``full_scale`` or ``no_compiler``."""
+
+    backend: str
+    device: str | None
+    why: str
+
+
+def best_backend(*, is_full_scale: bool) -> BackendChoice:
+    """Return what comes nearest to an NPU on this machine; a model at its published size is simulated without one."""
+    backends = usable(examine())
+    if "npu" in backends:
+        return BackendChoice("npu", "npu", "npu")
+    if is_full_scale:
+        return BackendChoice("sim", None, "full_scale")
+    if "inductor" not in backends:
+        return BackendChoice("sim", None, "no_compiler")
+    device = "cuda" if _has_cuda() else "cpu"
+    return BackendChoice("inductor", device, device)
+
+
+def _has_cuda() -> bool:
+    """Whether torch can use a GPU; it is asked in a process of its own, and only where there is one."""
+    if device_name("cuda") == "no NVIDIA GPU":
+        return False
+    probe = [sys.executable, "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"]
+    try:
+        answer = subprocess.run(probe, capture_output=True, check=False, timeout=PROBE_TIMEOUT_S)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return False
+    return answer.returncode == 0
+
+
 def _common() -> list[Finding]:
     found = []
     for package in ("torch", "transformers", "optuna"):

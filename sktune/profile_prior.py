@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from sktune.errors import ProfileError
 from sktune.layout import OUTSIDE, Layout, Unit
@@ -73,3 +74,12 @@ def with_hot_types(space: SpaceSpec, path: Path) -> SpaceSpec:
     lists: dict[str, list[Option]] = {name: ["", *hot] for name in DCCI_OPTIONS if hot and name not in given}
     options = {**space.options, "npu": {**space.options.get("npu", {}), "npu": {**given, **lists}}}
     return space.model_copy(update={"options": options})
+
+
+def figures(path: Path) -> dict[str, Any]:
+    """Return what the profile says of its steps, as plain values.
+
+    Raises:
+        ProfileError: the file at ``path`` is no profile.
+    """
+    return _analysed(path).summary()

@@ -40,10 +40,7 @@ def write(result: SearchResult, folder: Path) -> list[Path]:
     """
     files = {"trials.csv": trials_csv(result), "report.md": report_markdown(result)}
     if result.winner:
-        n_layers = len(result.facts.get("layout", {}).get("layers", ()))
-        files[BEST_PLAN] = write_plan(
-            result.winner.plan, evidence(result), _plan_backend(result), n_layers, result.facts.get("decode")
-        )
+        files[BEST_PLAN] = plan_yaml(result)
     try:
         if not result.winner:
             (folder / BEST_PLAN).unlink(missing_ok=True)
@@ -54,6 +51,12 @@ def write(result: SearchResult, folder: Path) -> list[Path]:
             f"{folder} cannot be written ({failure.strerror}); free it and run `sktune report`"
         ) from failure
     return [folder / name for name in files]
+
+
+def plan_yaml(result: SearchResult) -> str:
+    """Return the winner as a plan file, with its evidence."""
+    n_layers = len(result.facts.get("layout", {}).get("layers", ()))
+    return write_plan(result.best_plan, evidence(result), plan_backend(result), n_layers, result.facts.get("decode"))
 
 
 def evidence(result: SearchResult) -> dict[str, Any]:
@@ -172,7 +175,7 @@ def proxy_line(result: SearchResult) -> str:
     ranked = result.proxy_rank_correlation
     told = "too few to rank" if ranked is None else f"Spearman's rank correlation of their speedups {ranked:.2f}"
     return (
-        f"Found with {proxy.layers} layers of each kind in {proxy.trials} trials (study {_cell(proxy.study)}). Of "
+        f"Found with {proxy.layers} layers of each kind in {proxy.trials} trials (study {table_cell(proxy.study)}). Of "
         f"{len(proxy.carried)} plans carried over, {passed} passed on the whole model: {told}."
     )
 
@@ -182,8 +185,8 @@ def report_markdown(result: SearchResult) -> str:
     summary = result.summary()
     pruned = ", ".join(f"{count} {reason}" for reason, count in summary["pruned"].items() if count) or "none"
     parts = [
-        f"# {_cell(result.study)}\n",
-        f"{_cell(result.facts.get('description', ''))}\n",
+        f"# {table_cell(result.study)}\n",
+        f"{table_cell(result.facts.get('description', ''))}\n",
         f"**{verdict_line(result)}**\n",
         f"{summary['trials']} trials: {summary['complete']} complete; pruned: {pruned}.\n",
         f"Space: {result.facts.get('space_size', '?')} plans. {_time_spent(result)}\n",
@@ -200,7 +203,7 @@ def report_markdown(result: SearchResult) -> str:
         ]
     if result.winner:
         plan = result.winner.plan
-        parts += ["## The plan\n", _plan_table(plan), _fusion(result), how_to_apply(plan, _plan_backend(result))]
+        parts += ["## The plan\n", _plan_table(plan), _fusion(result), how_to_apply(plan, plan_backend(result))]
     parts += ["## Trials\n", _trials_table(result), "## Made with\n", _fingerprint(result)]
     return "\n".join(part for part in parts if part)
 
@@ -218,8 +221,14 @@ _FINAL_NOTE = (
 
 
 def how_to_apply(plan: Plan, backend: str) -> str:
-    """Return the Python code with which a user compiles what a trial has compiled, as Markdown."""
-    code = ['sktune.apply(model, "best_plan.yaml")']
+    """Return how a user compiles what a trial has compiled, as Markdown."""
+    code = apply_code(plan, backend, BEST_PLAN)
+    return f"\nApply it in Python, before the decode step is compiled:\n\n```python\n{code}\n```\n"
+
+
+def apply_code(plan: Plan, backend: str, file: str) -> str:
+    """Return the Python code with which a user compiles the plan that lies in ``file``."""
+    code = [f'sktune.apply(model, "{file}")']
     compiler = '"sktune"'
     if backend == "npu":
         options = step_options(backend, plan)
@@ -228,11 +237,10 @@ def how_to_apply(plan: Plan, backend: str) -> str:
         code += [f"config.experimental_config.{name} = {value!r}" for name, value in options.items()]
         compiler = "torchair.get_npu_backend(compiler_config=config)"
     code.append(f"step = torch.compile(decode_step, backend={compiler}, fullgraph=True, dynamic=False)")
-    lines = "\n".join(code)
-    return f"\nApply it in Python, before the decode step is compiled:\n\n```python\n{lines}\n```\n"
+    return "\n".join(code)
 
 
-def _plan_backend(result: SearchResult) -> str:
+def plan_backend(result: SearchResult) -> str:
     """Return what the plan's scopes are for: a simulated plan is one for an NPU."""
     return "npu" if result.facts.get("fingerprint", {}).get("backend") in SUPERKERNEL_BACKENDS else "inductor"
 
@@ -265,9 +273,12 @@ def _final_row(result: SearchResult, row: FinalRow) -> tuple[str, str, str, str,
 
 def _final_table(result: SearchResult) -> str:
     lines = ["| | ms per step | speedup | 95% interval | bits |", "| --- | ---: | ---: | --- | --- |"]
-    lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in final_rows(result)]
+    lines += ["| " + " | ".join(table_cell(value) for value in row) + " |" for row in final_rows(result)]
     differing = [row for row in result.final if row.bit_identical is False and row.speedup]
-    notes = [f"\n{_cell(REFERENCES.get(row.name, 'trial ' + row.name))}: {_cell(row.verdict)}." for row in differing]
+    notes = [
+        f"\n{table_cell(REFERENCES.get(row.name, 'trial ' + row.name))}: {table_cell(row.verdict)}."
+        for row in differing
+    ]
     return "\n".join(lines) + "\n" + "".join(note + "\n" for note in notes)
 
 
@@ -293,7 +304,7 @@ def _doubts(result: SearchResult) -> str:
     disturbed = [record for record in result.trials if record.outcome and record.outcome.noise]
     if disturbed:
         told.append(f"The machine was not quiet in {len(disturbed)} of {len(result.trials)} trials (see trials.csv).")
-    told += [f"Process {number}: {_cell(noise)}." for number, noise in enumerate(comparison.noise, 1) if noise]
+    told += [f"Process {number}: {table_cell(noise)}." for number, noise in enumerate(comparison.noise, 1) if noise]
     return " ".join(told) + "\n"
 
 
@@ -306,7 +317,7 @@ def _plan_table(plan: Plan) -> str:
     lines = ["| first unit | last unit | options |", "| --- | --- | --- |"]
     for scope in plan.scopes:
         options = ", ".join(f"{name}={str(value).lower()}" for name, value in scope.options)
-        lines.append(f"| `{_cell(scope.first)}` | `{_cell(scope.last)}` | {_cell(options)} |")
+        lines.append(f"| `{table_cell(scope.first)}` | `{table_cell(scope.last)}` | {table_cell(options)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -322,7 +333,7 @@ def _trials_table(result: SearchResult) -> str:
         ratio = f"{outcome.speedup.ratio:.3f}" if outcome.speedup else ""
         interval = _interval(outcome.speedup, result.is_simulated) if outcome.speedup else ""
         cells = (str(record.number), record.origin, str(len(record.plan.scopes)), told, ratio, interval)
-        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+        lines.append("| " + " | ".join(table_cell(cell) for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -330,14 +341,16 @@ def _fusion(result: SearchResult) -> str:
     """Return what the winner's scopes became, as far as the compiler told."""
     outcomes = [record.outcome for record in result.trials if result.winner and record.number == result.winner.number]
     lines = [line for outcome in outcomes if outcome for line in outcome.fusion]
-    return "\n".join(["What the scopes became:\n", *(f"- {_cell(line)}" for line in lines), ""]) if lines else ""
+    return "\n".join(["What the scopes became:\n", *(f"- {table_cell(line)}" for line in lines), ""]) if lines else ""
 
 
 def _fingerprint(result: SearchResult) -> str:
-    return "\n".join(f"- {key}: {_cell(value)}" for key, value in result.facts.get("fingerprint", {}).items()) + "\n"
+    return (
+        "\n".join(f"- {key}: {table_cell(value)}" for key, value in result.facts.get("fingerprint", {}).items()) + "\n"
+    )
 
 
-def _cell(text: str) -> str:
+def table_cell(text: str) -> str:
     """Return ``text`` as it may stand in a Markdown table: one line, no markup of its own."""
     flat = " ".join(str(text).split())
     return flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("|", "\\|").replace("`", "'")

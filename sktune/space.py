@@ -223,9 +223,7 @@ def bind(spec: SpaceSpec, layout: Layout, options: Mapping[str, tuple[Option, ..
     choices |= options
     space = SearchSpace(layout, choices, rules, spec.untied)
     points = [_starting_point(space, name, pattern) for name, pattern in spec.starting_points.items()]
-    if not points:
-        points = [_starting_point(space, name, pattern) for name, pattern in _generic_points(space).items()]
-    return replace(space, starting_points=_distinct(space, points))
+    return replace(space, starting_points=_distinct(space, points or guide_points(space)))
 
 
 def limit_of(value: Option) -> float:
@@ -275,11 +273,15 @@ def _matches(parameter: str, pattern: str, layout: Layout) -> bool:
     return in_group and fnmatchcase(rest, key)
 
 
-def _generic_points(space: SearchSpace) -> dict[str, dict[str, Option]]:
-    """Return the scope guide's choices as far as the units' names tell them.
+def guide_points(space: SearchSpace) -> list[StartingPoint]:
+    """Return the scope guide's choices as far as the units' names tell them, whatever ``space`` itself begins with.
 
     Source: "Scope 决策树" in scope-analysis-guide.md of the skill model-infer-superkernel (hicann/cannbot-skills).
     """
+    return [_starting_point(space, name, pattern) for name, pattern in _guide_patterns(space).items()]
+
+
+def _guide_patterns(space: SearchSpace) -> dict[str, dict[str, Option]]:
     layout = space.layout
     keys = dict.fromkeys(key for keys in layout.kinds.values() for key in keys)
     attention = [key for key in keys if is_attention(key)]

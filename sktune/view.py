@@ -3,7 +3,8 @@
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median
 from typing import Any, Self
 
@@ -85,6 +86,8 @@ class PlainView:
             self._write(describe_spent(event))
         elif kind == "final_started":
             self._write(describe_final(event))
+        for line in event.get("lines", ()):  # an analysis tells its own
+            self._write(line)
 
 
 class LiveView:
@@ -127,6 +130,7 @@ class LiveView:
             self._lines.append(describe_spent(event))
         elif kind == "final_started":
             self._status = describe_final(event)
+        self._lines.extend(event.get("lines", ()))
 
     def _render(self) -> RenderableType:
         spent = time.monotonic() - self._began
@@ -144,6 +148,16 @@ class LiveView:
             Text(f"best: {self._best or 'none yet'}", style="green" if self._best else ""),
             grid,
         )
+
+
+@contextmanager
+def following(people: Console, *, in_place: bool) -> Iterator[Callable[[Event], None]]:
+    """Show a search's events while it runs: redrawn ``in_place`` where that is possible, else a line for each."""
+    if in_place and people.is_terminal:
+        with LiveView(people) as live:
+            yield live
+    else:
+        yield PlainView(lambda line: people.print(Text(line), soft_wrap=True))
 
 
 def result_table(result: SearchResult) -> RenderableType:

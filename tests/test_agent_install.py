@@ -16,13 +16,11 @@ import pytest
 import yaml
 
 from sktune import skill
-from sktune.cli import app
 from sktune.errors import BadInputError
 from tests.projects import TEMPLATE, as_model
 from tests.schemas import checked
 from tests.test_cli import sktune_command
 
-HAS_ANALYZE = any(each.callback and each.callback.__name__ == "analyze" for each in app.registered_commands)
 PATHS = [
     ".agents/skills/superkernel-autotune/SKILL.md",
     ".agents/agents/superkernel-analyzer.md",
@@ -174,7 +172,6 @@ def test_the_commands_of_the_skill_lead_from_a_model_to_a_change_and_back(projec
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_ANALYZE, reason="this sktune has no `analyze`")
 def test_the_one_call_of_the_skill_ends_in_a_recommendation(project: Project) -> None:
     """In the place of the long way."""
     settings = project.settings | {"WHERE": "(--backend sim)"}

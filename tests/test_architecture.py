@@ -32,8 +32,10 @@ ORDER = [
     "recipes.site.sitecustomize", "recipes.running", "recipes.supervising", "recipes.scouting",
     "learned", "samplers", "samplers.procedure", "samplers.grid", "samplers.guide", "samplers.distinct",
     "samplers.partition", "study", "result", "why", "why_view", "report", "comparing", "profile_prior", "request",
-    "stopping", "search_loop", "proxy", "inspection", "calibrating", "doctor", "",
-    "agent", "jobs", "mcp_server", "skill", "view", "profile_view", "cli",
+    "stopping", "search_loop", "proxy", "inspection", "calibrating", "doctor",
+    "analysis", "analysis.text", "analysis.decision", "analysis.options", "analysis.place", "analysis.recommendation",
+    "analysis.evidence", "analysis.performance", "analysis.report", "analysis.analyze", "",
+    "agent", "jobs", "mcp_server", "skill", "view", "profile_view", "analysis_view", "cli",
 ]  # fmt: skip
 
 

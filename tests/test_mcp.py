@@ -132,6 +132,22 @@ async def test_the_whole_course(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @through_anyio
+async def test_an_analysis_is_followed_like_a_search(tmp_path: Path) -> None:
+    """Under the name of its study; its last event holds the recommendation."""
+    shutil.copytree(TEMPLATE.root, tmp_path / "project")
+    model, _ = as_model(tmp_path / "project", tmp_path)
+    async with server(tmp_path / "runs") as client:
+        wish = {"model": model, "folder": str(tmp_path / "project" / TEMPLATE.model), "goal": "first", "backend": "sim"}
+        started = await told(client, "analyze", **wish, study="ours", time_budget="60s")
+        assert started["name"] == "ours"
+        over = await followed(client, "ours", 0, is_over)
+        assert over["state"] == "finished"
+        assert over["events"][-1]["event"] == "analysis_finished"
+        assert over["result"]["trials"] == sum(event["event"] == "trial_finished" for event in over["events"])
+
+
+@pytest.mark.slow
+@through_anyio
 async def test_a_wrong_call_gets_one_line_that_names_the_mend_and_the_server_lives(tmp_path: Path) -> None:
     """Nothing that a call holds becomes an option, a path or a command of a shell."""
     calls: list[tuple[str, dict[str, Any], str]] = [
@@ -218,6 +234,6 @@ def test_one_job_at_a_time_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     finally:
         os.kill(int((job.folder / "lock").read_text()), signal.SIGKILL)
     job.wait(10**6, 10)
-    assert job.state is State.STOPPED
+    assert str(job.state) == "stopped"
     with pytest.raises(BadInputError, match="nothing to stop"):
         job.stop()

@@ -69,7 +69,7 @@ def source_change(plan_file: PlanFile, folder: Path, yaml_file: Path | None = No
         return before[path] if path in before else files.read_text(path)
 
     source, rewritten = _rewritten(folder, plan, plan_file.layers, original)
-    switch = yaml_file or _only_yaml(folder, original)
+    switch = yaml_file or only_yaml(folder, original)
     new = {source: rewritten.text, switch: turn_on(original(switch), switch)}
     new |= {path: text for path, text in before.items() if path not in new}
     changed = [Change(path, files.read_text(path), text) for path, text in sorted(new.items())]
@@ -115,7 +115,12 @@ def _rewritten(folder: Path, plan: Plan, n_layers: int | None, original: Read) -
     raise failures[-1]
 
 
-def _only_yaml(folder: Path, original: Read) -> Path:
+def only_yaml(folder: Path, original: Read = files.read_text) -> Path:
+    """Return the YAML file below ``folder`` that can switch scopes on.
+
+    Raises:
+        BadInputError: there is none, or several; the line names them.
+    """
     found = sorted((*folder.rglob("*.yaml"), *folder.rglob("*.yml")))
     known = [path for path in found if not _is_hidden(path, folder) and has_flag(original(path))]
     if len(known) != 1:

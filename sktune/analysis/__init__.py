@@ -1,0 +1,1 @@
+"""What the scope guide calls its automatic analysis: one call from a model to a recommendation with its evidence."""

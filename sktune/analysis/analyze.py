@@ -1,0 +1,251 @@
+"""`sktune analyze`: from a model to a recommendation within a time budget; what the scope guide calls 自动分析工具.
+
+The study is the only record: layout, options and figures are read from it, so that the same analysis can be told again.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sktune import profile_prior, proxy
+from sktune.analysis import report
+from sktune.analysis.decision import BEST, FIRST, GOALS, Findings, ScopeOption, walk
+from sktune.analysis.evidence import Analysis, Command, walk_summary, walk_told
+from sktune.analysis.options import OptionResult, Status, option_results
+from sktune.analysis.place import Place, model_of, place_of, planned_change
+from sktune.analysis.recommendation import Recommendation, recommend, risks
+from sktune.analysis.text import LANGUAGES, Language, Words
+from sktune.doctor import BackendChoice, best_backend
+from sktune.errors import BadInputError, StudyError, TargetError
+from sktune.layout import Layout
+from sktune.presets import FULL
+from sktune.report import plan_yaml
+from sktune.request import Request
+from sktune.result import BEST_PLAN, SearchResult
+from sktune.search_loop import Event, Listener
+from sktune.study import TuningStudy, sqlite_url
+from sktune.verdict import FinalPlan, Verdict
+
+FIRST_TRIALS = 8
+"""Trials of a first attempt: the guide's options, and the starting points that presets add to them."""
+FILES_S = 3.0
+"""Of the time budget, for what comes after the search: the change of a source, the files."""
+MORE_TIME = "30m"
+FIRST_PLAN = "first_attempt_plan.yaml"
+
+
+@dataclass(frozen=True)
+class AnalysisRequest:
+    """What an analysis is asked for.
+
+    Attributes:
+        search: the model, its options, and the time budget; trials and the end of the search are the analysis's own.
+        goal: ``first`` attempt or ``best`` performance.
+        language: ``en`` or ``zh``.
+        place: where the plan shall go; None where only the plan is wanted.
+        out: folder of the skill's files; None for the study's.
+    """
+
+    search: Request
+    goal: str
+    language: Language
+    place: Place | None = None
+    out: Path | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: str | None,
+        folder: Path | None,
+        yaml: Path | None,
+        goal: str,
+        language: str,
+        out: Path | None = None,
+        **search: Any,
+    ) -> "AnalysisRequest":
+        """Check what a user gives; ``search`` are other fields of ``Request``.
+
+        Raises:
+            BadInputError: one line with the mend.
+        """
+        if goal not in GOALS:
+            raise BadInputError(f"--goal is {' or '.join(GOALS)}; got {goal!r}")
+        if language not in LANGUAGES:
+            raise BadInputError(f"--language is {' or '.join(LANGUAGES)}; got {language!r}")
+        place = place_of(folder, yaml)
+        chosen = LANGUAGES[LANGUAGES.index(language)]
+        return cls(Request(model_of(model, folder), **search), goal, chosen, place, out)
+
+
+def analyze(asked: AnalysisRequest, listener: Listener = lambda event: None, began_s: float | None = None) -> Analysis:
+    """Search within the budget, and return what the guide's options came to and what to do.
+
+    Args:
+        asked: what to analyze.
+        listener: called with each event, a dictionary with the key ``event`` (see docs/events.md).
+        began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
+
+    Raises:
+        SktuneError: as a search would.
+    """
+    words = Words(asked.language)
+    request, choice = _with_backend(asked.search)
+    spec, preset = request.target()
+    told = words(f"backend.{choice.why}", backend=spec.backend, device=spec.device)
+    listener({"event": "analysis_started", "model": request.model, "goal": asked.goal, "backend": spec.backend,
+              "device": spec.device, "lines": [told]})  # fmt: skip
+    guide = _Guide(asked, request, words, listener)
+    result = _searched(asked, request, guide, began_s)
+    study = _study_of(result.study, result.folder)
+    if request.profile:
+        study.remember(profile=profile_prior.figures(request.profile))
+    result = replace(result, facts=study.facts)
+    batch = spec.batch or (preset.model.batch.get(spec.scale or "") if preset else None)
+    if spec.kind == "function":
+        batch = None  # it makes its own inputs
+    analysis = _analysis(asked, request, result, guide, option_results(result, study.space()), told, batch)
+    return replace(analysis, files=report.write(analysis, asked.out or result.folder))
+
+
+def _analysis(
+    asked: AnalysisRequest,
+    request: Request,
+    result: SearchResult,
+    guide: "_Guide",
+    options: tuple[OptionResult, ...],
+    backend_told: str,
+    batch: int | None,
+) -> Analysis:
+    """Return what follows from the study, before its files are written."""
+    words = Words(asked.language)
+    findings = guide.findings(result.facts, options)
+    way = walk(findings)
+    recommendation = recommend(result, options, way, asked.goal)
+    plan = _plan_file(result, recommendation)
+    return Analysis(
+        model=request.model,
+        words=words,
+        backend_told=backend_told,
+        batch=batch,
+        result=result,
+        findings=findings,
+        walk=way,
+        profile=result.facts["profile"] if request.profile else None,
+        options=options,
+        recommendation=recommendation,
+        plan=plan,
+        place=asked.place,
+        change=planned_change(asked.place, plan) if asked.place and plan else None,
+        risks=risks(words, result, options, recommendation, request.model, batch, asked.place),
+        commands=_commands(asked, request, result, plan),
+    )
+
+
+class _Guide:
+    """Walks the guide's tree as soon as the model is known, and tells where it leads."""
+
+    def __init__(self, asked: AnalysisRequest, request: Request, words: Words, listener: Listener) -> None:
+        self._asked, self._request, self._words, self._listener = asked, request, words, listener
+        self._study, self._folder = "", Path()
+
+    def __call__(self, event: Event) -> None:
+        """Hand an event on, and follow the one that says that the model is there."""
+        self._listener(event)
+        if event["event"] == "search_started":
+            self._study, self._folder = event["study"], Path(event["folder"])
+        if event["event"] == "target_ready":
+            findings = self.findings(_study_of(self._study, self._folder).facts)
+            way = walk(findings)
+            lines = walk_told(self._words, findings, way)
+            summary = walk_summary(self._words, findings, way)
+            self._listener({"event": "guide_walked", **summary, "lines": lines})
+
+    def findings(self, facts: Mapping[str, Any], options: Sequence[OptionResult] = ()) -> Findings:
+        """Return what the tree's questions are answered from: the study's layout, and what became of ``options``."""
+        layout = Layout.from_dict(facts["layout"])
+        source = "simulated" if facts["fingerprint"]["backend"] == "sim" else "traced"
+        if self._request.profile:
+            layout, source = profile_prior.with_time_shares(layout, self._request.profile), "profile"
+        attention = [row.status for row in options if row.option is ScopeOption.ATTENTION and row.trial is not None]
+        passed = attention[0] in (Status.PASSED, Status.SLOWER) if attention else None
+        return Findings.of(layout, self._asked.goal, source, passed)
+
+
+def _with_backend(request: Request) -> tuple[Request, BackendChoice]:
+    """Return the request on the best backend there is, unless it names one."""
+    if request.backend or request.device:
+        return request, BackendChoice(request.backend or "", request.device, "asked")
+    choice = best_backend(is_full_scale=request.scale == FULL)
+    return replace(request, backend=choice.backend, device=choice.device), choice
+
+
+def _searched(asked: AnalysisRequest, request: Request, guide: _Guide, began_s: float | None) -> SearchResult:
+    """Search until a first attempt's plans are tried, nothing more is expected, or the time is spent."""
+    budget_s = request.time_budget_s and max(request.time_budget_s - FILES_S, 1.0)
+    trials = FIRST_TRIALS if asked.goal == FIRST else None
+    limited = replace(request, trials=trials, time_budget_s=budget_s, until_settled=asked.goal != FIRST)
+    try:
+        return proxy.search(limited, guide, began_s)
+    except TargetError as failure:
+        if asked.place and request.model == str(asked.place.folder):
+            raise TargetError(f"{failure}; name a model to search on with --model") from failure
+        raise
+
+
+def _study_of(name: str, folder: Path) -> TuningStudy:
+    return TuningStudy.open(name, sqlite_url(folder.resolve()), create=False)
+
+
+def _plan_file(result: SearchResult, recommendation: Recommendation) -> Path | None:
+    """Return the plan file of what is recommended; a first attempt that is not the winner gets one of its own."""
+    path = result.folder / FIRST_PLAN
+    if recommendation.trial is None or recommendation.speedup is None:
+        return None
+    if result.winner and result.winner.number == recommendation.trial:
+        return result.folder / BEST_PLAN
+    speedups = result.comparison.speedups.get(str(recommendation.trial), ()) if result.comparison else ()
+    chosen = FinalPlan(
+        recommendation.trial, recommendation.plan, speedups or (recommendation.speedup,), recommendation.speedup
+    )
+    comparison = result.comparison if recommendation.compared else None
+    try:
+        text = plan_yaml(replace(result, verdict=Verdict(chosen, ()), comparison=comparison))
+        path.write_text(text, encoding="utf-8")
+    except OSError as failure:
+        raise StudyError(f"{path} cannot be written ({failure.strerror}); free it and run again") from failure
+    return path
+
+
+def _commands(asked: AnalysisRequest, request: Request, result: SearchResult, plan: Path | None) -> tuple[Command, ...]:
+    """Return what to run next, the most useful first."""
+    commands = []
+    of_study = ["--study", result.study, "--runs", str(request.runs)]
+    place = [*(["--yaml", str(asked.place.yaml)] if asked.place and asked.place.yaml else [])]
+    if plan and asked.place:
+        commands.append(_command("next.apply", ["apply", str(plan), "--to", str(asked.place.folder), *place]))
+    if asked.place:
+        place = ["--dir", str(asked.place.folder), *place]
+    same = ["--language", asked.language, *place]
+    if "npu" not in (request.backend, request.device):
+        words = ["analyze", *_model_words(request, with_backend=False), "--device", "npu", "--goal", asked.goal, *same]
+        commands.append(_command("next.npu", words))
+    model = _model_words(request, with_backend=True)
+    if asked.goal == FIRST:
+        commands.append(_command("next.best", ["analyze", *model, *of_study, "--goal", BEST, *same]))
+    commands.append(_command("next.search", ["search", *model, *of_study, "--time-budget", MORE_TIME]))
+    commands.append(_command("next.show", ["show", result.study, "--why", "--runs", str(request.runs)]))
+    return tuple(commands)
+
+
+def _command(purpose: str, words: Sequence[str]) -> Command:
+    return Command(purpose, shlex.join(["sktune", *words]))
+
+
+def _model_words(request: Request, *, with_backend: bool) -> list[str]:
+    """Return the options that name the same model again."""
+    names = ("scale", "dtype", *(("backend", "device") if with_backend else ()), "batch", "context", "profile")
+    given = [(f"--{name}", str(value)) for name in names if (value := getattr(request, name)) is not None]
+    seed = [("--seed", str(request.seed))] if request.seed else []
+    return [word for pair in [("--model", request.model), *given, *seed] for word in pair]

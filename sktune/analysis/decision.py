@@ -1,0 +1,178 @@
+"""The scope guide's decision tree, as data, and the walk through it. Knows neither studies nor files.
+
+Source: "Scope 范围决策树" in scope-analysis-guide.md of the skill model-infer-superkernel (hicann/cannbot-skills).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sktune.layout import Layout
+from sktune.space import is_attention, is_feed_forward
+
+FIRST, BEST = "first", "best"
+GOALS = (FIRST, BEST)
+"""What the user is after: a first attempt that is safe and easy to debug, or the best performance."""
+YES, NO, UNKNOWN = "yes", "no", "unknown"
+
+
+class ScopeOption(StrEnum):
+    """What the guide lets its user choose from, the narrowest first; ``CUSTOM`` is what a search finds."""
+
+    ATTENTION = "attention_only"
+    MOE = "moe_only"
+    ATTENTION_MOE = "attention_moe"
+    LAYER = "whole_layer"
+    ALL_LAYERS = "all_layers"
+    CUSTOM = "custom"
+
+
+class ModelType(StrEnum):
+    """What the tree asks first."""
+
+    MOE = "moe"
+    STANDARD = "standard"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question of the tree; an answer that is not among ``leads`` leads nowhere."""
+
+    name: str
+    leads: Mapping[str, ScopeOption]
+
+
+TREE: Mapping[ModelType, tuple[Question, ...]] = {
+    ModelType.MOE: (
+        Question(
+            "moe_bottleneck",
+            {YES: ScopeOption.MOE, NO: ScopeOption.ATTENTION, UNKNOWN: ScopeOption.ATTENTION},
+        ),
+        Question("best_performance", {YES: ScopeOption.ALL_LAYERS}),
+    ),
+    ModelType.STANDARD: (
+        Question("first_attempt", {YES: ScopeOption.ATTENTION}),
+        Question("attention_passed", {YES: ScopeOption.ALL_LAYERS}),
+        Question("best_performance", {YES: ScopeOption.CUSTOM}),
+    ),
+    ModelType.OTHER: (),
+}
+"""What is asked of each type of model, in order. Of any other model the guide says at once: automatic, or custom."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleShares:
+    """Shares of the decode step, 0 to 1, by what modules do; ``source``: ``profile``, ``traced`` or ``simulated``."""
+
+    attention: float
+    moe: float
+    ffn: float
+    other: float
+    source: str
+
+    @property
+    def largest(self) -> str:
+        """Name of the module that takes most of the step; empty where no unit's time is known."""
+        shares = {"attention": self.attention, "moe": self.moe, "ffn": self.ffn}
+        name = max(shares, key=shares.__getitem__)
+        return name if shares[name] else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A question that was asked, its answer, and the option that this leads to; None where it leads nowhere."""
+
+    question: str
+    answer: str
+    leads_to: ScopeOption | None
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A way through the tree.
+
+    Attributes:
+        steps: in the order of the questions; the first one's answer is the model's type.
+        choice: where it leads: for a first attempt the first option that is met, else the last.
+    """
+
+    steps: tuple[Step, ...]
+    choice: ScopeOption
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the tree's questions are answered from; ``attention_passed`` is None while that is not known."""
+
+    goal: str
+    model_type: ModelType
+    kinds: Mapping[str, int]
+    shares: ModuleShares
+    attention_passed: bool | None = None
+
+    @classmethod
+    def of(cls, layout: Layout, goal: str, source: str, attention_passed: bool | None = None) -> "Findings":
+        """Read a model's layout; ``source`` is where its units' shares are from."""
+        kinds: dict[str, int] = {}
+        for layer in layout.layers:
+            kinds[layer.kind] = kinds.get(layer.kind, 0) + 1
+        return cls(goal, model_type(layout), kinds, module_shares(layout, source), attention_passed)
+
+    def answer(self, question: str) -> str:
+        """Return the answer to one of the tree's questions."""
+        if question == "first_attempt":
+            return YES if self.goal == FIRST else NO
+        if question == "best_performance":
+            return YES if self.goal == BEST else NO
+        if question == "attention_passed":
+            return {None: UNKNOWN, True: YES, False: NO}[self.attention_passed]
+        if not self.shares.largest:
+            return UNKNOWN
+        return YES if self.shares.largest == "moe" else NO
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        shares = {name: getattr(self.shares, name) for name in ("attention", "moe", "ffn", "other", "source")}
+        return {"model_type": self.model_type, "kinds": dict(self.kinds), "shares": shares}
+
+
+def model_type(layout: Layout) -> ModelType:
+    """Return the type by the names of layer kinds and units."""
+    if any(is_moe(kind) for kind in layout.kinds):
+        return ModelType.MOE
+    has_attention = any(is_attention(key) for keys in layout.kinds.values() for key in keys)
+    return ModelType.STANDARD if has_attention else ModelType.OTHER
+
+
+def is_moe(kind: str) -> bool:
+    """Whether layers of this kind route to experts."""
+    return kind.startswith("moe")
+
+
+def module_shares(layout: Layout, source: str) -> ModuleShares:
+    """Return the sums of the units' shares, by what their names say."""
+    sums = {"attention": 0.0, "moe": 0.0, "ffn": 0.0, "other": 0.0}
+    for unit in layout.units:
+        if unit.layer is None:
+            role = "other"
+        elif is_attention(unit.key):
+            role = "attention"
+        elif is_feed_forward(unit.key):
+            role = "moe" if is_moe(layout.layers[unit.layer].kind) else "ffn"
+        else:
+            role = "other"
+        sums[role] += unit.time_share
+    return ModuleShares(**sums, source=source)
+
+
+def walk(findings: Findings) -> Walk:
+    """Ask the tree's questions."""
+    kind = findings.model_type
+    steps = [Step("model_type", kind, ScopeOption.CUSTOM if kind is ModelType.OTHER else None)]
+    for question in TREE[kind]:
+        answer = findings.answer(question.name)
+        steps.append(Step(question.name, answer, question.leads.get(answer)))
+    met = [step.leads_to for step in steps if step.leads_to]
+    return Walk(tuple(steps), met[0] if findings.goal == FIRST else met[-1])

@@ -1,0 +1,179 @@
+"""What an analysis recommends, and what speaks against relying on it."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sktune.analysis.decision import FIRST, ScopeOption, Walk
+from sktune.analysis.options import OptionResult, Status, figures, improvement_percent, option_of
+from sktune.analysis.place import Place
+from sktune.analysis.text import Words
+from sktune.outcome import Reason, Speedup
+from sktune.plan import Plan
+from sktune.result import SearchResult
+from sktune.search_loop import PROCESSES
+from sktune.source.flag import MODE, NEEDED_MODE
+from sktune.superkernel_options import SUPERKERNEL_OPTIONS
+
+GUIDE_BAR_PERCENT = 10
+"""What a scope has to save by the guide, "Q1: 如何判断 Scope 范围是否合适"."""
+LISTED = 3
+"""Scopes and options that are named in one sentence; the report of the study has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """What to do, and on what evidence.
+
+    Attributes:
+        option: of the guide; None where the answer is "no scope".
+        trial, plan, speedup: of the plan; None and empty without one.
+        compared: whether the figure is of the final comparison.
+        why: key of the sentence that gives the reason.
+    """
+
+    option: ScopeOption | None
+    why: str
+    trial: int | None = None
+    plan: Plan = field(default_factory=Plan)
+    speedup: Speedup | None = None
+    compared: bool = False
+
+    def to_dict(self, is_simulated: bool) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "option": self.option,
+            "trial": self.trial,
+            "scopes": len(self.plan.scopes),
+            **figures(self.speedup, is_simulated),
+            "bit_identical": None if is_simulated or self.trial is None else True,
+            "compared": self.compared,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Risk:
+    """A reason to trust the recommendation less."""
+
+    name: str
+    text: str
+
+
+def recommend(result: SearchResult, options: Sequence[OptionResult], walk: Walk, goal: str) -> Recommendation:
+    """Return the search's winner; for a first attempt what the tree leads to, else the narrowest that is faster."""
+    if goal == FIRST:
+        wanted = sorted(options, key=lambda row: row.option is not walk.choice)  # stable: the narrowest first
+        row = next((row for row in wanted if row.is_faster), None)
+        if row is None or row.plan is None:
+            return Recommendation(None, "why.none")
+        why = "why.first" if row.option is walk.choice else "why.next_narrowest"
+        return Recommendation(row.option, why, row.trial, row.plan, row.final or row.speedup, row.final is not None)
+    if not (winner := result.winner):
+        return Recommendation(None, "why.none", compared=result.is_compared)
+    option = option_of(winner.number, options)
+    return Recommendation(option, "why.winner", winner.number, winner.plan, winner.speedup, result.is_compared)
+
+
+def risks(
+    words: Words,
+    result: SearchResult,
+    options: Sequence[OptionResult],
+    recommendation: Recommendation,
+    model: str,
+    batch: int | None,
+    place: Place | None,
+) -> tuple[Risk, ...]:
+    """Return all risks, what weighs most first.
+
+    Args:
+        words: of the language to tell them in.
+        result, options, recommendation: what was found.
+        model: what was searched on, as the user named it.
+        batch: sequences that were decoded together; None where that is not known.
+        place: where the plan shall go.
+    """
+    parts = (
+        _of_figures(words, result, recommendation),
+        _of_the_model(words, result, model, batch, place),
+        _of_the_plan(words, result, recommendation),
+        _of_trials(words, result, options),
+        (Risk("prefill", words("risk.prefill")), Risk("one_device", words("risk.one_device"))),
+    )
+    return tuple(risk for part in parts for risk in part)
+
+
+def _of_figures(words: Words, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
+    made_with = result.facts.get("fingerprint", {})
+    if result.is_simulated:
+        yield Risk("simulated", words("risk.simulated"))
+    elif made_with.get("backend") != "npu":
+        yield Risk("stand_in", words("risk.stand_in", device=made_with.get("device", "?")))
+    if recommendation.trial is not None and not recommendation.compared:
+        yield Risk("not_compared", words("risk.not_compared"))
+    elif result.comparison and not result.is_simulated:
+        count = len(result.comparison.speedups.get(str(recommendation.trial), ()))
+        wanted = PROCESSES.get(made_with.get("backend", ""), 1)
+        if 0 < count < wanted:
+            yield Risk("few_processes", words("risk.few_processes", count=count, wanted=wanted))
+    noisy = sum(bool(record.outcome and record.outcome.noise) for record in result.trials)
+    if noisy:
+        yield Risk("noise", words("risk.noise", count=noisy, trials=len(result.trials)))
+
+
+def _of_the_model(
+    words: Words, result: SearchResult, model: str, batch: int | None, place: Place | None
+) -> Iterable[Risk]:
+    facts = result.facts
+    if facts.get("fingerprint", {}).get("scale") in ("tiny", "small"):
+        yield Risk("small_model", words("risk.small_model", description=facts.get("description", model)))
+    if place is None:
+        return
+    if model != str(place.folder):
+        yield Risk("other_model", words("risk.other_model", model=model, folder=place.folder))
+    mode, yaml_batch, next_n = (place.settings.get(name) for name in (MODE, "batch_size", "next_n"))
+    if mode is not None and mode != NEEDED_MODE:
+        yield Risk("mode", words("risk.mode", mode=mode))
+    if batch and yaml_batch and batch != yaml_batch:
+        yield Risk("batch", words("risk.batch", yaml=yaml_batch, searched=batch))
+    if next_n:
+        yield Risk("draft", words("risk.draft", next_n=next_n))
+
+
+def _of_the_plan(words: Words, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
+    if recommendation.speedup is None:
+        return
+    gain = improvement_percent(recommendation.speedup)
+    if gain <= GUIDE_BAR_PERCENT:
+        yield Risk("below_bar", words("risk.below_bar", improvement=f"{gain:.2f}"))
+    names = dict.fromkeys(name for scope in recommendation.plan.scopes for name, _ in scope.options)
+    if result.facts.get("fingerprint", {}).get("backend") == "inductor":
+        if names:
+            yield Risk("inductor_options", words("risk.inductor_options", options=", ".join(names)))
+        return
+    doubtful = [name for name in names if name in SUPERKERNEL_OPTIONS and not SUPERKERNEL_OPTIONS[name].documented]
+    if doubtful:
+        yield Risk("options", words("risk.options", options=", ".join(doubtful)))
+
+
+def _of_trials(words: Words, result: SearchResult, options: Sequence[OptionResult]) -> Iterable[Risk]:
+    trials = len(result.trials)
+    failed = [r.outcome for r in result.trials if r.outcome and not r.outcome.is_feasible]
+    wrong = [outcome for outcome in failed if outcome.reason is Reason.MISMATCH]
+    if wrong:
+        blamed = _blamed(words, [outcome.blamed for outcome in wrong])
+        yield Risk("mismatch", words("risk.mismatch", count=len(wrong), trials=trials, blamed=blamed))
+    broken = [outcome for outcome in failed if outcome.reason is not Reason.MISMATCH]
+    if broken:
+        reasons = ", ".join(dict.fromkeys(words(f"status.{outcome.reason}") for outcome in broken))
+        blamed = _blamed(words, [outcome.blamed for outcome in broken])
+        told = words("risk.failed", count=len(broken), trials=trials, reasons=reasons, blamed=blamed)
+        yield Risk("failed", told)
+    missed = [words(f"option.{row.option}") for row in options if row.status is Status.NOT_REACHED]
+    if missed:
+        yield Risk("not_reached", words("risk.not_reached", options=", ".join(missed)))
+
+
+def _blamed(words: Words, labels: Iterable[str]) -> str:
+    counts = Counter(filter(None, labels))
+    return ", ".join(label for label, _ in counts.most_common(LISTED)) or words("none_blamed")

@@ -1,0 +1,202 @@
+"""The files that the skill expects of an analysis, under its names and headings."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sktune.analysis.evidence import Analysis, option_told, walk_told
+from sktune.analysis.options import OptionResult, Status, improvement_percent
+from sktune.analysis.performance import baseline_performance, performance_comparison
+from sktune.analysis.place import SETTINGS
+from sktune.errors import BadInputError
+from sktune.report import apply_code, plan_backend, table_cell
+
+REPORT = "superkernel_optimization_report.md"
+BASELINE = "baseline_performance.json"
+COMPARISON = "performance_comparison.json"
+LISTED = 3
+"""Scopes that are named; the plan file has all."""
+
+
+def write(analysis: Analysis, folder: Path) -> tuple[Path, ...]:
+    """Write the files into ``folder`` and return their paths.
+
+    Raises:
+        BadInputError: the folder cannot be written.
+    """
+    files = {
+        REPORT: report_markdown(analysis),
+        BASELINE: _json(baseline_performance(analysis)),
+        COMPARISON: _json(performance_comparison(analysis)),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as failure:
+        raise BadInputError(f"{folder} cannot be written ({failure.strerror}); name another with --out") from failure
+    return tuple(folder / name for name in files)
+
+
+def report_markdown(analysis: Analysis) -> str:
+    """Return the report, in the language of the analysis."""
+    words = analysis.words
+    parts = [
+        f"# {words('title')}",
+        f"**{table_cell(analysis.figures_told)}**",
+        f"## {words('head.configuration')}",
+        _configuration(analysis),
+        f"### {words('head.decision')}",
+        "\n".join(f"- {table_cell(line)}" for line in (analysis.backend_told, *_decision(analysis))),
+        f"## {words('head.change')}",
+        _change(analysis),
+        f"## {words('head.results')}",
+        table_cell(analysis.figures_told),
+        f"### {words('head.baseline')}",
+        _performance(analysis, baseline_performance(analysis)["performance"]),
+        f"### {words('head.optimized')}",
+        _performance(analysis, performance_comparison(analysis)["optimized"]),
+        f"### {words('head.improvement')}",
+        _improvement(analysis),
+        f"### {words('head.options')}",
+        _options(analysis),
+        f"## {words('head.conclusion')}",
+        f"**{words('recommendation', option=option_told(words, analysis.recommendation.option))}** "
+        + table_cell(analysis.reason_told),
+        f"### {words('head.risks')}",
+        "\n".join(f"- {table_cell(risk.text)}" for risk in analysis.risks),
+        f"## {words('head.usage')}",
+        _usage(analysis),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _configuration(analysis: Analysis) -> str:
+    words, result, told = analysis.words, analysis.result, analysis.recommendation
+    scopes = told.plan.scopes
+    options = {f"{name}={value}": None for scope in scopes for name, value in scope.options}
+    options |= {f"{name}={value}": None for name, value in told.plan.options}
+    rows: list[tuple[str, Any]] = [
+        ("model", result.facts.get("description", analysis.model)),
+        ("backend", f"{analysis.made_with.get('backend')}, {analysis.made_with.get('device')}"),
+        ("study", result.study),
+        ("trials", len(result.trials)),
+        ("scope", option_told(words, told.option)),
+        ("scopes", _listed([scope.label for scope in scopes])),
+        ("options", ", ".join(options) or "-"),
+    ]
+    if place := analysis.place:
+        rows += [("folder", place.folder), ("yaml", place.yaml or words("not_known"))]
+        rows += [(name, place.settings.get(name, words("not_known"))) for name in SETTINGS]
+    return _table((words("item"), words("value")), [(words(f"item.{name}"), value) for name, value in rows])
+
+
+def _listed(labels: Sequence[str]) -> str:
+    """Return how many scopes there are, and the first of them."""
+    more = ", ..." if len(labels) > LISTED else ""
+    return f"{len(labels)}: {', '.join(labels[:LISTED])}{more}" if labels else "0"
+
+
+def _decision(analysis: Analysis) -> list[str]:
+    lines = walk_told(analysis.words, analysis.findings, analysis.walk)
+    return [*lines, *profile_told(analysis)]
+
+
+def profile_told(analysis: Analysis) -> list[str]:
+    """Return what the profile says, in a line where there is one."""
+    if not (profile := analysis.profile):
+        return []
+    values = {"step_ms": f"{profile['step_ms']:.3f}", "gap_share": f"{profile['gap_share']:.1%}"}
+    return [analysis.words("profile", bottleneck=profile["bottleneck"], **values)]
+
+
+def _change(analysis: Analysis) -> str:
+    words = analysis.words
+    if analysis.plan is None:
+        return words("change.none")
+    code = apply_code(analysis.recommendation.plan, plan_backend(analysis.result), str(analysis.plan))
+    in_python = f"{words('change.in_python')}\n\n```python\n{code}\n```"
+    if analysis.change is None:
+        return f"{words('change.no_folder')} {in_python}"
+    if analysis.change.refused:
+        return f"{words('change.refused', reason=table_cell(analysis.change.refused))}\n\n{in_python}"
+    notes = "".join(f"\n- {table_cell(note)}" for note in analysis.change.notes)
+    if not analysis.change.diff:
+        return words("change.nothing") + notes
+    fence = "````" if "```" in analysis.change.diff else "```"
+    return f"{words('change.diff')}\n\n{fence}diff\n{analysis.change.diff.rstrip()}\n{fence}\n{notes}".rstrip()
+
+
+def _performance(analysis: Analysis, performance: dict[str, float | None]) -> str:
+    words = analysis.words
+    units = {
+        "decode_latency": ("decode_latency_ms", "{:.3f} ms"),
+        "throughput": ("throughput_tokens_per_sec", "{:.1f} " + words("tokens_per_s")),
+        "prefill": ("prefill_latency_ms", "{:.3f} ms"),
+        "memory": ("memory_usage_gb", "{:.2f} GB"),
+        "compile_time": ("compile_time_sec", "{:.1f} s"),
+    }
+    rows = []
+    for name, (key, form) in units.items():
+        value = performance[key]
+        rows.append((words(name), words("not_measured") if value is None else form.format(value)))
+    return _table((words("metric"), words("value")), rows)
+
+
+def _improvement(analysis: Analysis) -> str:
+    words, speedup = analysis.words, analysis.recommendation.speedup
+    if speedup is None:
+        return words("why.none")
+    heads = (words("metric"), words("head.baseline"), words("head.optimized"), words("head.improvement"))
+    figures = (f"{speedup.baseline_ms:.3f} ms", f"{speedup.latency_ms:.3f} ms", f"{improvement_percent(speedup):.2f}%")
+    table = _table(heads, [(words("decode_latency"), *figures)])
+    ratio = f"{words('speedup')}: {speedup.ratio:.3f}x{analysis.interval_told(speedup)}"
+    return f"{table}\n\n{ratio}\n\n{words('formula')}"
+
+
+def _options(analysis: Analysis) -> str:
+    words = analysis.words
+    names = ("option", "trial", "result", "latency", "baseline", "speedup", "improvement", "final")
+    heads = [words(f"column.{name}") for name in names]
+    return f"{words('options_note')}\n\n{_table(heads, options_rows(analysis))}"
+
+
+def options_rows(analysis: Analysis) -> list[tuple[str, ...]]:
+    """Return a row for each option: name, trial, what became of it, and its figures."""
+    return [_option_row(analysis, row) for row in analysis.options]
+
+
+def _option_row(analysis: Analysis, row: OptionResult) -> tuple[str, ...]:
+    words = analysis.words
+    became = words(f"status.{row.status}")
+    if row.trial is not None and row.trial == analysis.recommendation.trial:
+        became = f"{became} ({words('same_as_winner')})"
+    if row.detail and row.status not in (Status.PASSED, Status.SLOWER):
+        became = f"{became}: {row.detail}"
+    head = (option_told(words, row.option), "-" if row.trial is None else str(row.trial), became)
+    if row.speedup is None:
+        return (*head, "-", "-", "-", "-", "-")
+    own = row.speedup
+    final = f"{row.final.ratio:.3f}x" if row.final else "-"
+    figures = (f"{own.latency_ms:.3f} ms", f"{own.baseline_ms:.3f} ms", f"{own.ratio:.3f}x")
+    return (*head, *figures, f"{improvement_percent(own):.2f}%", final)
+
+
+def _usage(analysis: Analysis) -> str:
+    words, result = analysis.words, analysis.result
+    lines = [words("usage.decode_only")]
+    if analysis.plan:
+        lines.append(words("usage.plan", plan=analysis.plan))
+    lines.append(words("usage.study", study=table_cell(result.study), folder=result.folder))
+    commands = [f"# {words(command.purpose)}\n{command.line}" for command in analysis.commands]
+    return "\n".join(f"- {line}" for line in lines) + "\n\n```bash\n" + "\n".join(commands) + "\n```"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    lines = [heads, ["---"] * len(heads), *([table_cell(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
