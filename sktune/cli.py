@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
+from sktune import arguments as arg
 from sktune import proxy
 from sktune import report as reports
 from sktune.agent import print_event, print_failure
@@ -35,34 +36,6 @@ app = typer.Typer(
 agent_app = typer.Typer(help="Teach agents to use sktune.", no_args_is_help=True)
 app.add_typer(agent_app, name="agent")
 
-MODEL_HELP = "A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with config.json, or path/to/file.py:function."
-Model = Annotated[str, typer.Option(help=MODEL_HELP)]
-Runs = Annotated[Path, typer.Option(help="Folder that holds the studies.")]
-Storage = Annotated[str | None, typer.Option(help="URL of an Optuna storage; sqlite in the study's folder by default.")]
-Json = Annotated[
-    bool, typer.Option("--json", help="JSON lines on standard output; everything for people on standard error.")
-]
-Scale = Annotated[
-    str | None, typer.Option(help="tiny, small or full; by default tiny on CPU and simulated, small on CUDA and NPU.")
-]
-Space = Annotated[Path | None, typer.Option(help="A YAML file with a search space of your own.")]
-Weights = Annotated[
-    Path | None, typer.Option(help="A checkpoint in Hugging Face format (safetensors); random weights by default.")
-]
-Dtype = Annotated[str | None, typer.Option(help="bfloat16 (default), float16 or float32.")]
-Backend = Annotated[
-    str | None, typer.Option(help="inductor, npu or sim; by default npu on the device npu, else inductor.")
-]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or npu; by default the backend's first.")]
-Batch = Annotated[int | None, typer.Option(help="Sequences decoded together.")]
-Context = Annotated[int | None, typer.Option(help="Tokens in the KV cache before the first step.")]
-Constants = Annotated[Path | None, typer.Option(help="Constants of the simulated device, from `sktune calibrate`.")]
-Profile = Annotated[
-    Path | None,
-    typer.Option(help="A profile of the baseline: it orders the starting points; sim takes its kernels' times."),
-]
-Seed = Annotated[int, typer.Option(help="Of weights, inputs and proposals.")]
-
 
 def _show_version(asked: bool) -> None:
     if asked:
@@ -79,10 +52,8 @@ def options(
 
 @app.command()
 def search(
-    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "",
-    recipe: Annotated[
-        Path | None, typer.Option(help="A recipe.yaml: a program that is started for each plan; see docs/recipes.md.")
-    ] = None,
+    model: arg.AnyModel = "",
+    recipe: arg.Recipe = None,
     trials: Annotated[
         int | None, typer.Option(help="Total number of trials of the study; 40, or no limit with --time-budget.")
     ] = None,
@@ -92,8 +63,8 @@ def search(
     study: Annotated[
         str | None, typer.Option(help="Name of the study; made of model, backend and device by default.")
     ] = None,
-    storage: Storage = None,
-    runs: Runs = Path("runs"),
+    storage: arg.Storage = None,
+    runs: arg.Runs = Path("runs"),
     strategy: Annotated[
         str, typer.Option("--strategy", "--sampler", help=f"{', '.join(SAMPLERS)}, or module:function.")
     ] = "partition",
@@ -103,19 +74,19 @@ def search(
     proxy_layers: Annotated[
         int | None, typer.Option(help="Search on so many layers of each kind first, then try the best on the whole.")
     ] = None,
-    space: Space = None,
+    space: arg.Space = None,
     compile_timeout: Annotated[float, typer.Option(help="Most seconds for one compile.")] = 300.0,
-    scale: Scale = None,
-    weights: Weights = None,
-    dtype: Dtype = None,
-    backend: Backend = None,
-    device: Device = None,
-    batch: Batch = None,
-    context: Context = None,
-    constants: Constants = None,
-    profile: Profile = None,
-    seed: Seed = 0,
-    json: Json = False,
+    scale: arg.Scale = None,
+    weights: arg.Weights = None,
+    dtype: arg.Dtype = None,
+    backend: arg.Backend = None,
+    device: arg.Device = None,
+    batch: arg.Batch = None,
+    context: arg.Context = None,
+    constants: arg.Constants = None,
+    profile: arg.Profile = None,
+    seed: arg.Seed = 0,
+    json: arg.Json = False,
 ) -> None:
     """Search for the best plan; run again to continue."""
     request = Request(
@@ -140,9 +111,8 @@ def search(
 
 @app.command()
 def analyze(
-    model: Annotated[
-        str | None, typer.Option(help="As of `search`; may be left out where --dir has a config.json.")
-    ] = None,
+    model: arg.AnyModel = "",
+    recipe: arg.Recipe = None,
     folder: Annotated[Path | None, typer.Option("--dir", help="The model's folder, which the plan is for.")] = None,
     yaml: Annotated[Path | None, typer.Option(help="The YAML in it that switches scopes on.")] = None,
     goal: Annotated[str, typer.Option(help="first (attempt: safe, quick) or best (performance).")] = "best",
@@ -150,25 +120,25 @@ def analyze(
     language: Annotated[str, typer.Option(help="Of the report: en or zh.")] = "en",
     out: Annotated[Path | None, typer.Option(help="Folder of the report; the study's by default.")] = None,
     study: Annotated[str | None, typer.Option(help="Name of the study; made of the model by default.")] = None,
-    runs: Runs = Path("runs"),
-    scale: Scale = None,
-    dtype: Dtype = None,
-    backend: Backend = None,
-    device: Device = None,
-    batch: Batch = None,
-    context: Context = None,
-    profile: Profile = None,
-    seed: Seed = 0,
-    json: Json = False,
+    runs: arg.Runs = Path("runs"),
+    scale: arg.Scale = None,
+    dtype: arg.Dtype = None,
+    backend: arg.Backend = None,
+    device: arg.Device = None,
+    batch: arg.Batch = None,
+    context: arg.Context = None,
+    profile: arg.Profile = None,
+    seed: arg.Seed = 0,
+    json: arg.Json = False,
 ) -> None:
     """From a model to a recommendation: walk the scope guide, search, and write the skill's report."""
     from sktune.analysis.analyze import AnalysisRequest, analyze  # imports libcst
     from sktune.analysis_view import analysis_view
 
     asked = AnalysisRequest.of(
-        model, folder, yaml, goal, language, out, time_budget_s=parse_duration(time_budget), study=study, runs=runs,
-        scale=scale, dtype=dtype, backend=backend, device=device, batch=batch, context=context, profile=profile,
-        seed=seed,
+        model, recipe, folder, yaml, goal, language, out, time_budget_s=parse_duration(time_budget), study=study,
+        runs=runs, scale=scale, dtype=dtype, backend=backend, device=device, batch=batch, context=context,
+        profile=profile, seed=seed,
     )  # fmt: skip
     people = Console(stderr=json)
     with following(people, in_place=not json) as shown:
@@ -187,12 +157,12 @@ def analyze(
 @app.command()
 def show(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
-    runs: Runs = Path("runs"),
-    storage: Storage = None,
+    runs: arg.Runs = Path("runs"),
+    storage: arg.Storage = None,
     why: Annotated[
         bool, typer.Option("--why", help="What it has learned, in tables and a page with pictures.")
     ] = False,
-    json: Json = False,
+    json: arg.Json = False,
 ) -> None:
     """Show what a study has found so far."""
     result = stored_result(study, runs, storage)
@@ -224,9 +194,9 @@ def _explained(name: str, result: SearchResult, storage: str | None, console: Co
 @app.command()
 def report(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
-    runs: Runs = Path("runs"),
-    storage: Storage = None,
-    json: Json = False,
+    runs: arg.Runs = Path("runs"),
+    storage: arg.Storage = None,
+    json: arg.Json = False,
 ) -> None:
     """Write a study's report, plan and trials anew."""
     result = stored_result(study, runs, storage)
@@ -244,9 +214,9 @@ def compare(
     html: Annotated[
         Path | None, typer.Option(help="Where to write the picture; by default into RUNS/comparisons.")
     ] = None,
-    runs: Runs = Path("runs"),
-    storage: Storage = None,
-    json: Json = False,
+    runs: arg.Runs = Path("runs"),
+    storage: arg.Storage = None,
+    json: arg.Json = False,
 ) -> None:
     """Show side by side what studies had found after how many trials."""
     from sktune import comparing  # imports plotly
@@ -269,7 +239,7 @@ def apply(
     yaml: Annotated[Path | None, typer.Option(help="The YAML to switch scopes on in, where there are several.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Change the files; without it, the diff is all.")] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Put the files back as they were.")] = False,
-    json: Json = False,
+    json: arg.Json = False,
 ) -> None:
     """Turn a plan into a change of a model's source and configuration."""
     from sktune.plan_file import read_plan_file
@@ -314,17 +284,17 @@ def _next_step(diff: str, *, written: bool) -> str:
 
 @app.command()
 def inspect(
-    model: Model,
-    space: Space = None,
-    scale: Scale = None,
-    weights: Weights = None,
-    dtype: Dtype = None,
-    backend: Backend = None,
-    device: Device = None,
-    batch: Batch = None,
-    context: Context = None,
-    seed: Seed = 0,
-    json: Json = False,
+    model: arg.Model,
+    space: arg.Space = None,
+    scale: arg.Scale = None,
+    weights: arg.Weights = None,
+    dtype: arg.Dtype = None,
+    backend: arg.Backend = None,
+    device: arg.Device = None,
+    batch: arg.Batch = None,
+    context: arg.Context = None,
+    seed: arg.Seed = 0,
+    json: arg.Json = False,
 ) -> None:
     """Print a model's layer kinds and their units, the space's parameters and size, and the starting points."""
     from sktune.inspection import inspect_model  # imports torch
@@ -351,8 +321,8 @@ def profile(
     html: Annotated[
         Path | None, typer.Option(help="Where to write the timeline; by default into RUNS/profiles.")
     ] = None,
-    runs: Runs = Path("runs"),
-    json: Json = False,
+    runs: arg.Runs = Path("runs"),
+    json: arg.Json = False,
 ) -> None:
     """Show where a decode step's time goes, and what scopes can save of it."""
     from sktune.profile_view import profile_view
@@ -372,7 +342,7 @@ def fusion(
     ] = [],  # noqa: B006 - typer's way
     profile: Annotated[Path | None, typer.Option(help="A profile of the step with its scopes.")] = None,
     log: Annotated[list[Path], typer.Option(help="CANN's plog; may be repeated.")] = [],  # noqa: B006
-    json: Json = False,
+    json: arg.Json = False,
 ) -> None:
     """Show what the scopes of a plan became: SuperKernels, splits, and what was left out."""
     from sktune.fusion import describe
@@ -396,7 +366,7 @@ def recipe_init(
     yaml: Annotated[Path | None, typer.Option(help="The YAML to start it with, where there are several.")] = None,
     command: Annotated[str | None, typer.Option(help="What starts it, where no script is found.")] = None,
     out: Annotated[Path, typer.Option(help="Where to write the recipe.")] = Path("recipe.yaml"),
-    json: Json = False,
+    json: arg.Json = False,
 ) -> None:
     """Look at a model's folder and write a recipe for `search --recipe`."""
     from sktune.recipes.scouting import scout
@@ -414,7 +384,7 @@ def recipe_init(
 
 
 @app.command()
-def doctor(json: Json = False) -> None:
+def doctor(json: arg.Json = False) -> None:
     """Show what this machine has of what sktune needs, and how to get the rest."""
     from sktune.doctor import State, examine, usable
 
@@ -439,12 +409,12 @@ def calibrate(
     model: Annotated[
         str | None, typer.Option(help="The model that was profiled, to fit heads and efficiencies too.")
     ] = None,
-    scale: Scale = None,
-    batch: Batch = None,
-    context: Context = None,
-    constants: Constants = None,
+    scale: arg.Scale = None,
+    batch: arg.Batch = None,
+    context: arg.Context = None,
+    constants: arg.Constants = None,
     out: Annotated[Path, typer.Option(help="Where to write the constants.")] = Path("runs/constants.yaml"),
-    json: Json = False,
+    json: arg.Json = False,
 ) -> None:
     """Fit the constants of the simulated device to profiles; use them with `search --constants`."""
     from sktune.calibrating import calibrate_to  # imports torch
@@ -462,7 +432,7 @@ def calibrate(
 
 @app.command()
 def mcp(
-    runs: Runs = Path("runs"),
+    runs: arg.Runs = Path("runs"),
     allow_write: Annotated[bool, typer.Option("--allow-write", help="Let agents change a model's files.")] = False,
 ) -> None:
     """Serve agents over the Model Context Protocol, on standard input and output."""
@@ -475,7 +445,7 @@ def mcp(
 def install(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that agents work in.")],
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are not ours, or were edited.")] = False,
-    json: Json = False,
+    json: arg.Json = False,
 ) -> None:
     """Write a skill and a subagent for .agents, .claude and .codex, from which an agent learns to use sktune."""
     from sktune import skill

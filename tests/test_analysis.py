@@ -49,7 +49,7 @@ from sktune.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.study import TuningStudy, sqlite_url
 from sktune.supervisor import FinalRow
 from tests.conftest import decoder_layout
-from tests.projects import MODEL, TEMPLATE
+from tests.projects import TEMPLATE
 from tests.schemas import checked
 from tests.test_cli import ROOT, sktune_command
 
@@ -365,7 +365,7 @@ def analysis_of(
 
     monkeypatch.setattr(analysis.proxy, "search", searched)
     given = {"backend": "inductor", "device": "cpu", "runs": study.folder.parent, "time_budget_s": 60.0} | search
-    asked = AnalysisRequest.of(model, folder, None, goal, language, **given)
+    asked = AnalysisRequest.of(model, None, folder, None, goal, language, **given)
     return analyze(asked, events.append), events
 
 
@@ -664,8 +664,8 @@ def test_a_model_in_the_recipes_layout_is_analyzed_on_this_machine(tmp_path: Pat
     """Verified options within the budget, and the change of the model's own source."""
     model = tmp_path / "model.py"
     model.write_text(
-        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom tests.projects import TEMPLATE, target_of\n\n\n"
-        "def target():\n    return target_of(TEMPLATE)\n"
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom tests.projects import TEMPLATE\n\n\n"
+        "def target():\n    return TEMPLATE.target(TEMPLATE.root)\n"
     )
     words = ["--model", f"{model}:target", "--dir", str(folder), "--backend", "inductor", "--device", "cpu"]
     runs, out = tmp_path / "runs", tmp_path / "out"

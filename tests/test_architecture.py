@@ -35,7 +35,7 @@ ORDER = [
     "stopping", "search_loop", "proxy", "inspection", "calibrating", "doctor",
     "analysis", "analysis.text", "analysis.decision", "analysis.options", "analysis.place", "analysis.recommendation",
     "analysis.evidence", "analysis.performance", "analysis.report", "analysis.analyze", "",
-    "agent", "jobs", "mcp_server", "skill", "view", "profile_view", "analysis_view", "cli",
+    "agent", "jobs", "mcp_server", "skill", "view", "profile_view", "analysis_view", "arguments", "cli",
 ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typer.main import get_command
 import sktune
 from sktune.cli import app
 from tests import profiles
-from tests.projects import N_LAYERS, TEMPLATE
+from tests.projects import N_LAYERS, RANKS, TEMPLATE
 from tests.schemas import check, checked, published
 from tests.test_cli import sktune_command
 
@@ -168,6 +168,7 @@ def test_what_the_other_commands_print(tmp_path: Path) -> None:
         (("doctor",), "doctor_finished"),
         (("calibrate", str(profile), "--out", "mine.yaml"), "calibrate_finished"),
         (("agent", "install", "."), "agent_installed"),
+        (("recipe", "init", str(RANKS.root)), "recipe_written"),
     ):
         done = sktune_command(*words, "--json", folder=tmp_path)
         assert done.returncode == 0, done.stderr

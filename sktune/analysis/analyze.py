@@ -14,7 +14,7 @@ from sktune.analysis import report
 from sktune.analysis.decision import BEST, FIRST, GOALS, Findings, ScopeOption, walk
 from sktune.analysis.evidence import Analysis, Command, walk_summary, walk_told
 from sktune.analysis.options import OptionResult, Status, option_results
-from sktune.analysis.place import Place, model_of, place_of, planned_change
+from sktune.analysis.place import Place, place_of, planned_change, searched_on
 from sktune.analysis.recommendation import Recommendation, recommend, risks
 from sktune.analysis.text import LANGUAGES, Language, Words
 from sktune.doctor import BackendChoice, best_backend
@@ -58,6 +58,7 @@ class AnalysisRequest:
     def of(
         cls,
         model: str | None,
+        recipe: Path | None,
         folder: Path | None,
         yaml: Path | None,
         goal: str,
@@ -76,7 +77,8 @@ class AnalysisRequest:
             raise BadInputError(f"--language is {' or '.join(LANGUAGES)}; got {language!r}")
         place = place_of(folder, yaml)
         chosen = LANGUAGES[LANGUAGES.index(language)]
-        return cls(Request(model_of(model, folder), **search), goal, chosen, place, out)
+        named, program = searched_on(model, recipe, folder)
+        return cls(Request(named, recipe=program, **search), goal, chosen, place, out)
 
 
 def analyze(asked: AnalysisRequest, listener: Listener = lambda event: None, began_s: float | None = None) -> Analysis:
@@ -94,7 +96,7 @@ def analyze(asked: AnalysisRequest, listener: Listener = lambda event: None, beg
     request, choice = _with_backend(asked.search)
     spec, preset = request.target()
     told = words(f"backend.{choice.why}", backend=spec.backend, device=spec.device)
-    listener({"event": "analysis_started", "model": request.model, "goal": asked.goal, "backend": spec.backend,
+    listener({"event": "analysis_started", "model": _name(request), "goal": asked.goal, "backend": spec.backend,
               "device": spec.device, "lines": [told]})  # fmt: skip
     guide = _Guide(asked, request, words, listener)
     result = _searched(asked, request, guide, began_s)
@@ -103,7 +105,7 @@ def analyze(asked: AnalysisRequest, listener: Listener = lambda event: None, beg
         study.remember(profile=profile_prior.figures(request.profile))
     result = replace(result, facts=study.facts)
     batch = spec.batch or (preset.model.batch.get(spec.scale or "") if preset else None)
-    if spec.kind == "function":
+    if spec.kind in ("function", "recipe"):
         batch = None  # it makes its own inputs
     analysis = _analysis(asked, request, result, guide, option_results(result, study.space()), told, batch)
     return replace(analysis, files=report.write(analysis, asked.out or result.folder))
@@ -125,7 +127,7 @@ def _analysis(
     recommendation = recommend(result, options, way, asked.goal)
     plan = _plan_file(result, recommendation)
     return Analysis(
-        model=request.model,
+        model=_name(request),
         words=words,
         backend_told=backend_told,
         batch=batch,
@@ -138,7 +140,7 @@ def _analysis(
         plan=plan,
         place=asked.place,
         change=planned_change(asked.place, plan) if asked.place and plan else None,
-        risks=risks(words, result, options, recommendation, request.model, batch, asked.place),
+        risks=risks(words, result, options, recommendation, _name(request), batch, asked.place),
         commands=_commands(asked, request, result, plan),
     )
 
@@ -175,6 +177,9 @@ class _Guide:
 
 def _with_backend(request: Request) -> tuple[Request, BackendChoice]:
     """Return the request on the best backend there is, unless it names one."""
+    if request.recipe:
+        spec, _ = request.target()
+        return request, BackendChoice(spec.backend, spec.device, "recipe")
     if request.backend or request.device:
         return request, BackendChoice(request.backend or "", request.device, "asked")
     choice = best_backend(is_full_scale=request.scale == FULL)
@@ -228,7 +233,7 @@ def _commands(asked: AnalysisRequest, request: Request, result: SearchResult, pl
     if asked.place:
         place = ["--dir", str(asked.place.folder), *place]
     same = ["--language", asked.language, *place]
-    if "npu" not in (request.backend, request.device):
+    if not request.recipe and "npu" not in (request.backend, request.device):
         words = ["analyze", *_model_words(request, with_backend=False), "--device", "npu", "--goal", asked.goal, *same]
         commands.append(_command("next.npu", words))
     model = _model_words(request, with_backend=True)
@@ -248,4 +253,10 @@ def _model_words(request: Request, *, with_backend: bool) -> list[str]:
     names = ("scale", "dtype", *(("backend", "device") if with_backend else ()), "batch", "context", "profile")
     given = [(f"--{name}", str(value)) for name in names if (value := getattr(request, name)) is not None]
     seed = [("--seed", str(request.seed))] if request.seed else []
-    return [word for pair in [("--model", request.model), *given, *seed] for word in pair]
+    named = ("--recipe", str(request.recipe)) if request.recipe else ("--model", request.model)
+    return [word for pair in [named, *given, *seed] for word in pair]
+
+
+def _name(request: Request) -> str:
+    """Return what is searched on, as the user named it."""
+    return str(request.recipe or request.model)

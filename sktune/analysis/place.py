@@ -55,25 +55,27 @@ def place_of(folder: Path | None, yaml_file: Path | None) -> Place | None:
     return Place(folder, yaml_file, settings_of(yaml_file))
 
 
-def model_of(model: str | None, folder: Path | None) -> str:
-    """Return what to search on: ``model``, or the folder itself where it can be built from its configuration.
+RECIPE = "recipe.yaml"
+"""As `sktune recipe init` calls it."""
+
+
+def searched_on(model: str | None, recipe: Path | None, folder: Path | None) -> tuple[str, Path | None]:
+    """Return the model or the recipe to search on: what is named, the folder's recipe, or the folder itself.
 
     Raises:
         BadInputError: neither names a model that can be loaded.
     """
-    if model:
-        return model
+    if model or recipe:
+        return model or "", recipe
     if folder is None:
-        raise BadInputError("name a model with --model, or a model's folder with --dir")
+        raise BadInputError("name a model with --model, a model's folder with --dir, or a program with --recipe")
+    if (folder / RECIPE).is_file():
+        return "", folder / RECIPE
     if (folder / "config.json").is_file():
-        return str(folder)
-    # A recipe (`Request(recipe=...)`) would be searched from here.
-    if (folder / "recipe.yaml").is_file():
-        raise BadInputError(
-            f"--dir {folder} holds a recipe.yaml, which an analysis cannot run; name a model to search on with --model"
-        )
+        return str(folder), None
     raise BadInputError(
-        f"--dir {folder} has no config.json to build its model from; name a model to search on with --model"
+        f"--dir {folder} has no config.json to build its model from and no {RECIPE}; name a model to search on with "
+        "--model, or write a recipe with `sktune recipe init`"
     )
 
 

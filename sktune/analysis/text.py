@@ -29,6 +29,10 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
     "status.no_layers": ("the model has no decoder layers", "模型没有 Decoder 层"),
     # The backend.
     "backend.asked": ("Backend {backend} on {device}: as asked.", "后端 {backend}({device}):按要求使用。"),
+    "backend.recipe": (
+        "Backend {backend} on {device}: what the recipe's program runs on.",
+        "后端 {backend}({device}):配方中的程序所用的后端。",
+    ),
     "backend.npu": ("Backend npu: this machine has an NPU.", "后端 npu:本机有 NPU。"),
     "backend.cuda": (
         "Backend {backend} on {device}: no NPU can be used here; the GPU stands in for it.",

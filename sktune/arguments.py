@@ -1,0 +1,38 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+MODEL_HELP = "A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with config.json, or path/to/file.py:function."
+Model = Annotated[str, typer.Option(help=MODEL_HELP)]
+AnyModel = Annotated[str, typer.Option(help=f"{MODEL_HELP} Or give --recipe.")]
+Recipe = Annotated[
+    Path | None, typer.Option(help="A recipe.yaml: a program that is started for each plan; see docs/recipes.md.")
+]
+Runs = Annotated[Path, typer.Option(help="Folder that holds the studies.")]
+Storage = Annotated[str | None, typer.Option(help="URL of an Optuna storage; sqlite in the study's folder by default.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="JSON lines on standard output; everything for people on standard error.")
+]
+Scale = Annotated[
+    str | None, typer.Option(help="tiny, small or full; by default tiny on CPU and simulated, small on CUDA and NPU.")
+]
+Space = Annotated[Path | None, typer.Option(help="A YAML file with a search space of your own.")]
+Weights = Annotated[
+    Path | None, typer.Option(help="A checkpoint in Hugging Face format (safetensors); random weights by default.")
+]
+Dtype = Annotated[str | None, typer.Option(help="bfloat16 (default), float16 or float32.")]
+Backend = Annotated[
+    str | None, typer.Option(help="inductor, npu or sim; by default npu on the device npu, else inductor.")
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or npu; by default the backend's first.")]
+Batch = Annotated[int | None, typer.Option(help="Sequences decoded together.")]
+Context = Annotated[int | None, typer.Option(help="Tokens in the KV cache before the first step.")]
+Constants = Annotated[Path | None, typer.Option(help="Constants of the simulated device, from `sktune calibrate`.")]
+Profile = Annotated[
+    Path | None,
+    typer.Option(help="A profile of the baseline: it orders the starting points; sim takes its kernels' times."),
+]
+Seed = Annotated[int, typer.Option(help="Of weights, inputs and proposals.")]
