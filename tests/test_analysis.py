@@ -15,7 +15,6 @@ import pytest
 import typer.main
 
 from sktune import doctor, report
-from sktune.analysis import analyze as analysis
 from sktune.analysis.analyze import AnalysisRequest, analyze
 from sktune.analysis.decision import (
     BEST,
@@ -32,7 +31,7 @@ from sktune.analysis.decision import (
 )
 from sktune.analysis.evidence import Analysis
 from sktune.analysis.options import OptionResult, Status, improvement_percent, option_results
-from sktune.analysis.place import model_of, place_of, settings_of
+from sktune.analysis.place import place_of, searched_on, settings_of
 from sktune.analysis.recommendation import recommend
 from sktune.analysis.text import LANGUAGES, SENTENCES, Words
 from sktune.cli import app
@@ -186,13 +185,13 @@ ALL_PASS = {"attention only": 1.08, "MoE only": 1.05, "attention + MoE": 1.15, "
 
 def test_every_option_has_its_own_result_or_the_reason_why_not(tmp_path: Path) -> None:
     """Failed, slower, not reached; and the best of all others is the custom one."""
-    ratios = {
+    ratios: dict[str, float | Reason] = {
         "attention only": 1.08,
         "MoE only": Reason.MISMATCH,
         "attention + MoE": 0.97,
         "each layer": Reason.TIMEOUT,
     }
-    study = made(tmp_path, {**ratios, "grid": 1.02})
+    study = made(tmp_path, ratios | {"grid": 1.02})
     rows = option_results(study.result, study.study.space())
     assert [row.status for row in rows] == [
         Status.PASSED, Status.MISMATCH, Status.SLOWER, Status.TIMEOUT, Status.NOT_REACHED, Status.PASSED,
@@ -321,18 +320,18 @@ def test_settings_are_found_wherever_the_yaml_keeps_them(tmp_path: Path) -> None
 
 def test_a_folder_is_searched_where_it_can_be_built_and_else_asks_for_a_model(tmp_path: Path) -> None:
     """One line, with the mend."""
-    for name, message in (("bare", "no config.json"), ("recipe", "holds a recipe.yaml")):
-        folder = tmp_path / name
-        folder.mkdir()
-        if name == "recipe":
-            (folder / "recipe.yaml").write_text("")
-        with pytest.raises(BadInputError, match=f"{message}.*--model"):
-            model_of(None, folder)
-        assert model_of("llama", folder) == "llama"
-    (tmp_path / "bare" / "config.json").write_text("{}")
-    assert model_of(None, tmp_path / "bare") == str(tmp_path / "bare")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(BadInputError, match=r"no config\.json.*--model"):
+        searched_on(None, None, folder)
+    assert searched_on("llama", None, folder) == ("llama", None)
+    (folder / "config.json").write_text("{}")
+    assert searched_on(None, None, folder) == (str(folder), None)
+    (folder / "recipe.yaml").write_text("")
+    assert searched_on(None, None, folder) == ("", folder / "recipe.yaml")
+    assert searched_on("llama", None, folder) == ("llama", None)
     with pytest.raises(BadInputError, match="--model"):
-        model_of(None, None)
+        searched_on(None, None, None)
     with pytest.raises(BadInputError, match="belongs to a model's folder"):
         place_of(None, tmp_path / "a.yaml")
 
@@ -363,8 +362,13 @@ def analysis_of(
         report.write(study.result, study.folder)
         return study.result
 
-    monkeypatch.setattr(analysis.proxy, "search", searched)
-    given = {"backend": "inductor", "device": "cpu", "runs": study.folder.parent, "time_budget_s": 60.0} | search
+    monkeypatch.setattr("sktune.proxy.search", searched)
+    given: dict[str, Any] = {
+        "backend": "inductor",
+        "device": "cpu",
+        "runs": study.folder.parent,
+        "time_budget_s": 60.0,
+    } | search
     asked = AnalysisRequest.of(model, None, folder, None, goal, language, **given)
     return analyze(asked, events.append), events
 

@@ -322,4 +322,4 @@ def take_over() -> None:
         plan, backend = file.to_plan(), file.backend
         decode = DecodeCall(file.decode.function, file.decode.signature) if file.decode else None
     task = Task.read(folder) if folder else Task(inspects=False, backend=backend, decode=decode)
-    torch.compile = Rank(torch.compile, task, plan, Reporter(folder)).compile  # type: ignore[assignment]
+    torch.compile = Rank(torch.compile, task, plan, Reporter(folder)).compile
