@@ -198,7 +198,7 @@ class _Search:
         opening_s = sum(opened.seconds.values())
         trial_s = median(sum(own.values()) for own in recent)
         if self._spec.kind == "recipe":
-            return Pace(2 * trial_s, trial_s, trial_s, MOST_RECIPE_FINALISTS, PROCESSES.get(self._spec.backend, 1))
+            return Pace(trial_s, trial_s, trial_s, MOST_RECIPE_FINALISTS, PROCESSES.get(self._spec.backend, 1))
         if self._spec.backend in FRESH_PROCESS:
             trial_s, finalist_s = trial_s + opening_s, trial_s
         else:

@@ -29,15 +29,15 @@ from sktune.recipes.running import Failure, Run, Runner
 from sktune.sequential import Comparison
 from sktune.space import SpaceSpec
 from sktune.supervisor import FinalRow, Opened
-from sktune.verdict import AGAIN, T975
+from sktune.verdict import T975
 
 WARM_UP_STEPS = 2
 """Left out at the start of a run: the first compiles, and the second may still set things up."""
 LEAST_STEPS = 8
 VERIFIED = f"outputs of {VERIFIED_STEPS} decode steps and the state after them, in every rank"
-BASELINES = 3
-"""Runs of the baseline before the first trial: two that show that its bits are always the same, and one more for the
-spread."""
+BASELINES = 2
+"""Runs of the baseline at the start, which show that its bits are always the same; a third one, the first look at the
+noise floor, comes before the first trial."""
 LATEST = 5
 """Baseline runs that a plan is compared with; older ones were made on what may have been another day."""
 
@@ -147,9 +147,9 @@ class RecipeSupervisor:
         number: int = 1,
         references: bool,  # noqa: ARG002 - what a user has without sktune is the baseline
     ) -> tuple[list[FinalRow], str]:
-        """Run baseline, plans and baseline once more, in turn; every other time backwards."""
+        """Run baseline and plans in turn, every other time backwards; the noise floor is known from the looks at it."""
         self.open()
-        entries = [("baseline", Plan()), *plans, (AGAIN, Plan())]
+        entries = [("baseline", Plan()), *plans]
         runs: dict[str, Run] = {}
         for name, plan in entries if number % 2 else entries[::-1]:
             report("measure")

@@ -21,11 +21,10 @@ function set_ranks()
 
 function launch_ranks()
 {
-    cores=$(nproc)
     for ((i = 0; i < WORLD_SIZE; i++)); do
         export LOCAL_RANK=$i
         export RANK_ID=$i
-        cmd=(taskset -c $((i % cores)) python3 "${ROOT}/executor/offline/infer.py" "--yaml_file_path=${YAML}")
+        cmd=(python3 "${ROOT}/executor/offline/infer.py" "--yaml_file_path=${YAML}")
         if [ $i -eq 0 ]; then
             "${cmd[@]}" 2>&1 | tee "${RES_PATH}/log_${i}.log" &
         else
