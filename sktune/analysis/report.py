@@ -118,7 +118,7 @@ def _change(analysis: Analysis) -> str:
     code = apply_code(analysis.recommendation.plan, plan_backend(analysis.result), str(analysis.plan))
     in_python = f"{words('change.in_python')}\n\n```python\n{code}\n```"
     if analysis.change is None:
-        return f"{words('change.no_folder')} {in_python}"
+        return f"{words('change.no_folder')}\n\n{in_python}"
     if analysis.change.refused:
         return f"{words('change.refused', reason=table_cell(analysis.change.refused))}\n\n{in_python}"
     notes = "".join(f"\n- {table_cell(note)}" for note in analysis.change.notes)
@@ -169,7 +169,8 @@ def options_rows(analysis: Analysis) -> list[tuple[str, ...]]:
 
 def _option_row(analysis: Analysis, row: OptionResult) -> tuple[str, ...]:
     words = analysis.words
-    became = words(f"status.{row.status}")
+    is_unverified = row.status is Status.PASSED and analysis.result.is_simulated
+    became = words("status.simulated" if is_unverified else f"status.{row.status}")
     if row.trial is not None and row.trial == analysis.recommendation.trial:
         became = f"{became} ({words('same_as_winner')})"
     if row.detail and row.status not in (Status.PASSED, Status.SLOWER):
