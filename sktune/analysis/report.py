@@ -15,6 +15,7 @@ from sktune.report import apply_code, plan_backend, table_cell
 REPORT = "superkernel_optimization_report.md"
 BASELINE = "baseline_performance.json"
 COMPARISON = "performance_comparison.json"
+OPTION_COLUMNS = ("option", "trial", "result", "latency", "baseline", "speedup", "improvement", "final")
 LISTED = 3
 """Scopes that are named; the plan file has all."""
 
@@ -157,13 +158,12 @@ def _improvement(analysis: Analysis) -> str:
 
 def _options(analysis: Analysis) -> str:
     words = analysis.words
-    names = ("option", "trial", "result", "latency", "baseline", "speedup", "improvement", "final")
-    heads = [words(f"column.{name}") for name in names]
+    heads = [words(f"column.{name}") for name in OPTION_COLUMNS]
     return f"{words('options_note')}\n\n{_table(heads, options_rows(analysis))}"
 
 
 def options_rows(analysis: Analysis) -> list[tuple[str, ...]]:
-    """Return a row for each option: name, trial, what became of it, and its figures."""
+    """Return a row for each option, with a cell for each of ``OPTION_COLUMNS``."""
     return [_option_row(analysis, row) for row in analysis.options]
 
 
