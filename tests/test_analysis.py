@@ -15,7 +15,6 @@ import pytest
 import typer.main
 
 from sktune import doctor, report
-from sktune.analysis import analyze as analysis
 from sktune.analysis.analyze import AnalysisRequest, analyze
 from sktune.analysis.decision import (
     BEST,
@@ -186,7 +185,7 @@ ALL_PASS = {"attention only": 1.08, "MoE only": 1.05, "attention + MoE": 1.15, "
 
 def test_every_option_has_its_own_result_or_the_reason_why_not(tmp_path: Path) -> None:
     """Failed, slower, not reached; and the best of all others is the custom one."""
-    ratios = {
+    ratios: dict[str, float | Reason] = {
         "attention only": 1.08,
         "MoE only": Reason.MISMATCH,
         "attention + MoE": 0.97,
@@ -363,8 +362,13 @@ def analysis_of(
         report.write(study.result, study.folder)
         return study.result
 
-    monkeypatch.setattr(analysis.proxy, "search", searched)
-    given = {"backend": "inductor", "device": "cpu", "runs": study.folder.parent, "time_budget_s": 60.0} | search
+    monkeypatch.setattr("sktune.proxy.search", searched)
+    given: dict[str, Any] = {
+        "backend": "inductor",
+        "device": "cpu",
+        "runs": study.folder.parent,
+        "time_budget_s": 60.0,
+    } | search
     asked = AnalysisRequest.of(model, folder, None, goal, language, **given)
     return analyze(asked, events.append), events
 
@@ -546,6 +550,7 @@ def test_simulated_figures_are_marked_everywhere(tmp_path: Path, monkeypatch: py
     summary = found.summary()
     assert (summary["simulated"], summary["stand_in"]) == (True, False)
     assert summary["recommendation"]["bit_identical"] is None
+    assert "| 通过" not in found.files[0].read_text()
     assert all(row["ci95"] is None for row in summary["options"])
     text = (study.folder / "superkernel_optimization_report.md").read_text()
     assert "仿真数据" in text and "95%" not in text
