@@ -6,19 +6,22 @@ from rich.table import Table
 from rich.text import Text
 
 from sktune.analysis.evidence import Analysis, option_told, walk_told
-from sktune.analysis.report import options_rows, profile_told
+from sktune.analysis.report import OPTION_COLUMNS, options_rows, profile_told
+
+COLUMNS = ("option", "trial", "result", "latency", "speedup")
+"""Of the options' table, what a narrow terminal holds; the report has all."""
 
 
 def analysis_view(analysis: Analysis) -> RenderableType:
     """Return the walk through the guide's tree, the options, the recommendation, its risks and what to run next."""
     words = analysis.words
-    names = ("option", "trial", "result", "latency", "baseline", "speedup", "improvement", "final")
     table = Table(title=words("head.options"), title_justify="left")
-    for name in names:
+    for name in COLUMNS:
         table.add_column(words(f"column.{name}"), overflow="fold")
     for row, option in zip(options_rows(analysis), analysis.options, strict=True):
         is_recommended = option.trial is not None and option.trial == analysis.recommendation.trial
-        table.add_row(*map(escape, row), style="green" if is_recommended else None)
+        cells = [cell for name, cell in zip(OPTION_COLUMNS, row, strict=True) if name in COLUMNS]
+        table.add_row(*map(escape, cells), style="green" if is_recommended else None)
     told = words("recommendation", option=option_told(words, analysis.recommendation.option))
     lines = [*walk_told(words, analysis.findings, analysis.walk), *profile_told(analysis)]
     risks = [f"- {risk.text}" for risk in analysis.risks]

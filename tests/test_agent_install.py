@@ -153,7 +153,7 @@ def project(tmp_path: Path) -> Project:
     folder = tmp_path / "project" / TEMPLATE.model
     model, space = as_model(tmp_path / "project", tmp_path)
     where = f"(--backend sim --space {shlex.quote(str(space))})"
-    settings = {"MODEL": shlex.quote(model), "FOLDER": shlex.quote(str(folder)), "STUDY": "own", "BUDGET": "20s"}
+    settings = {"MODEL": shlex.quote(model), "FOLDER": shlex.quote(str(folder)), "STUDY": "own", "BUDGET": "40s"}
     return Project(tmp_path, (tmp_path / PATHS[0]).read_text(), settings | {"WHERE": where}, folder)
 
 
@@ -174,7 +174,7 @@ def test_the_commands_of_the_skill_lead_from_a_model_to_a_change_and_back(projec
 @pytest.mark.slow
 def test_the_one_call_of_the_skill_ends_in_a_recommendation(project: Project) -> None:
     """In the place of the long way."""
-    settings = project.settings | {"WHERE": "(--backend sim)"}
+    settings = project.settings | {"WHERE": "(--backend sim)", "BUDGET": "60s"}
     last = run_in_one_shell(project.root, blocks(project.skill, "analyze"), **settings)[-1]
     assert last["event"] == "analysis_finished"
     assert {"recommendation", "options", "risks", "next", "files"} <= last.keys()

@@ -550,6 +550,7 @@ def test_simulated_figures_are_marked_everywhere(tmp_path: Path, monkeypatch: py
     summary = found.summary()
     assert (summary["simulated"], summary["stand_in"]) == (True, False)
     assert summary["recommendation"]["bit_identical"] is None
+    assert "| 通过" not in found.files[0].read_text()
     assert all(row["ci95"] is None for row in summary["options"])
     text = (study.folder / "superkernel_optimization_report.md").read_text()
     assert "仿真数据" in text and "95%" not in text

@@ -167,11 +167,13 @@ class _Guide:
     def findings(self, facts: Mapping[str, Any], options: Sequence[OptionResult] = ()) -> Findings:
         """Return what the tree's questions are answered from: the study's layout, and what became of ``options``."""
         layout = Layout.from_dict(facts["layout"])
-        source = "simulated" if facts["fingerprint"]["backend"] == "sim" else "traced"
+        is_simulated = facts["fingerprint"]["backend"] == "sim"
+        source = "simulated" if is_simulated else "traced"
         if self._request.profile:
             layout, source = profile_prior.with_time_shares(layout, self._request.profile), "profile"
         attention = [row.status for row in options if row.option is ScopeOption.ATTENTION and row.trial is not None]
-        passed = attention[0] in (Status.PASSED, Status.SLOWER) if attention else None
+        # A simulation compares no bits.
+        passed = attention[0] in (Status.PASSED, Status.SLOWER) if attention and not is_simulated else None
         return Findings.of(layout, self._asked.goal, source, passed)
 
 

@@ -93,8 +93,8 @@ def _performance(latency_ms: float | None, batch: int | None, compile_s: float |
 
 
 def _compile_s(analysis: Analysis) -> float | None:
-    """Return how long the recommended plan's trial compiled."""
-    for record in analysis.result.trials:
+    """Return how long the recommended plan's trial compiled; a simulation compiles nothing."""
+    for record in () if analysis.result.is_simulated else analysis.result.trials:
         if record.number == analysis.recommendation.trial and record.outcome:
             return record.outcome.seconds.get("compile")
     return None

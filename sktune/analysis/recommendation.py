@@ -117,8 +117,10 @@ def _of_figures(words: Words, result: SearchResult, recommendation: Recommendati
         if 0 < count < wanted:
             yield Risk("few_processes", words("risk.few_processes", count=count, wanted=wanted))
     noisy = sum(bool(record.outcome and record.outcome.noise) for record in result.trials)
-    if noisy:
-        yield Risk("noise", words("risk.noise", count=noisy, trials=len(result.trials)))
+    processes = result.comparison.noise if result.comparison else ()
+    if noisy or any(processes):
+        values = {"finals": sum(map(bool, processes)), "processes": len(processes)}
+        yield Risk("noise", words("risk.noise", count=noisy, trials=len(result.trials), **values))
 
 
 def _of_the_model(

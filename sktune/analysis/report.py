@@ -15,6 +15,7 @@ from sktune.report import apply_code, plan_backend, table_cell
 REPORT = "superkernel_optimization_report.md"
 BASELINE = "baseline_performance.json"
 COMPARISON = "performance_comparison.json"
+OPTION_COLUMNS = ("option", "trial", "result", "latency", "baseline", "speedup", "improvement", "final")
 LISTED = 3
 """Scopes that are named; the plan file has all."""
 
@@ -118,7 +119,7 @@ def _change(analysis: Analysis) -> str:
     code = apply_code(analysis.recommendation.plan, plan_backend(analysis.result), str(analysis.plan))
     in_python = f"{words('change.in_python')}\n\n```python\n{code}\n```"
     if analysis.change is None:
-        return f"{words('change.no_folder')} {in_python}"
+        return f"{words('change.no_folder')}\n\n{in_python}"
     if analysis.change.refused:
         return f"{words('change.refused', reason=table_cell(analysis.change.refused))}\n\n{in_python}"
     notes = "".join(f"\n- {table_cell(note)}" for note in analysis.change.notes)
@@ -157,19 +158,19 @@ def _improvement(analysis: Analysis) -> str:
 
 def _options(analysis: Analysis) -> str:
     words = analysis.words
-    names = ("option", "trial", "result", "latency", "baseline", "speedup", "improvement", "final")
-    heads = [words(f"column.{name}") for name in names]
+    heads = [words(f"column.{name}") for name in OPTION_COLUMNS]
     return f"{words('options_note')}\n\n{_table(heads, options_rows(analysis))}"
 
 
 def options_rows(analysis: Analysis) -> list[tuple[str, ...]]:
-    """Return a row for each option: name, trial, what became of it, and its figures."""
+    """Return a row for each option, with a cell for each of ``OPTION_COLUMNS``."""
     return [_option_row(analysis, row) for row in analysis.options]
 
 
 def _option_row(analysis: Analysis, row: OptionResult) -> tuple[str, ...]:
     words = analysis.words
-    became = words(f"status.{row.status}")
+    is_unverified = row.status is Status.PASSED and analysis.result.is_simulated
+    became = words("status.simulated" if is_unverified else f"status.{row.status}")
     if row.trial is not None and row.trial == analysis.recommendation.trial:
         became = f"{became} ({words('same_as_winner')})"
     if row.detail and row.status not in (Status.PASSED, Status.SLOWER):

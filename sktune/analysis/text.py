@@ -17,6 +17,7 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
     "option.none": ("no scope", "不使用 Scope"),
     # What became of them.
     "status.passed": ("passed", "通过"),
+    "status.simulated": ("simulated, bits not compared", "仿真,未逐位对比"),
     "status.slower": ("slower than the baseline", "比基线慢"),
     "status.mismatch": ("bits differ", "结果与基线不逐位一致"),
     "status.compile_failed": ("does not compile", "编译失败"),
@@ -80,15 +81,15 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
     ),
     "tree.attention_passed.no": ("Has attention alone passed? No.", "Attention 验证成功?否。"),
     "tree.attention_passed.unknown": (
-        "Has attention alone passed? Not known yet: the search tries it.",
-        "Attention 验证成功?尚不知道,搜索中会验证。",
+        "Has attention alone passed? Not known: it takes a trial on a device.",
+        "Attention 验证成功?未知,需要在设备上试验。",
     ),
     "tree.best_performance.yes": ("Best performance wanted? Yes.", "追求最优性能?是。"),
     "tree.best_performance.no": ("Best performance wanted? No.", "追求最优性能?否。"),
     "tree.choice": ("The guide's tree leads to: {option}.", "决策树的结论:{option}。"),
     "tree.shares": (
-        "Shares of the decode step ({source}): attention {attention}, MoE {moe}, dense FFN {ffn}, all else {other}.",
-        "单步耗时占比({source}):Attention {attention},MoE {moe},稠密 FFN {ffn},其余 {other}。",
+        "Shares of the decode step ({source}): attention {attention}, MoE {moe}, dense FFN {ffn}, other units {other}.",
+        "单步耗时占比({source}):Attention {attention},MoE {moe},稠密 FFN {ffn},其他模块 {other}。",
     ),
     "tree.largest": (
         "Most of it is in {module}: the guide's third method begins there.",
@@ -132,8 +133,8 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
         "它是搜索的优胜方案:为基线的 {speedup}x{interval}。",
     ),
     "why.first": (
-        "The guide's tree leads a first attempt here, and it passed: {speedup}x against the baseline{interval}.",
-        "首次尝试时决策树指向它,且已验证通过:为基线的 {speedup}x{interval}。",
+        "The guide's tree leads a first attempt here, and it is faster: {speedup}x against the baseline{interval}.",
+        "首次尝试时决策树指向它,且确定更快:为基线的 {speedup}x{interval}。",
     ),
     "why.next_narrowest": (
         (
@@ -143,8 +144,8 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
         "决策树指向的 {choice} 未证实更快;在证实更快的选项中它的范围最小:为基线的 {speedup}x{interval}。",
     ),
     "why.none": (
-        "No scope is surely faster than the baseline: keep the model as it is.",
-        "没有任何 Scope 确定比基线快:保持模型不变。",
+        "Nothing that was tried is surely faster than the baseline: keep the model as it is.",
+        "已试的方案都不能确定比基线快:保持模型不变。",
     ),
     "interval": (" (95% interval {low}x to {high}x)", "(95% 置信区间 {low}x 至 {high}x)"),
     "simulated": (" (simulated)", "(仿真)"),
@@ -191,8 +192,8 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
         "时间预算内未测到:{options}。请增加时间继续。",
     ),
     "risk.noise": (
-        "The machine was not quiet in {count} of {trials} trials.",
-        "{trials} 次试验中有 {count} 次受到机器上其他负载的干扰。",
+        "The machine was not quiet in {count} of {trials} trials and {finals} of {processes} final processes.",
+        "{trials} 次试验中有 {count} 次,{processes} 个最终对比进程中有 {finals} 个,受到机器上其他负载的干扰。",
     ),
     "risk.below_bar": (
         "{improvement}% is below the 10% that the guide asks of a scope.",
