@@ -29,6 +29,7 @@ PRIOR_SD: Mapping[str, float] = {
     "border type": 0.7,
     "crossing": 1.0,
     "length": 0.3,
+    "beside": 0.3,
     "option of scope": 0.5,
     "option of unit": 0.2,
     "option of unit type": 0.1,

@@ -100,6 +100,9 @@ class SegmentCatalogue:
                 values = count(np.array([float(label == other) for other in labels]))
                 if values.any():
                     columns.append((group, label, values))
+        for label in dict.fromkeys(self.types):
+            own = self._covered(np.array([float(label == other) for other in self.types]))
+            columns.append(("beside", f"beside {label}", np.where(own > 0, length - own, 0.0)))
         for knot in _knots(int(length.max())):
             columns.append(("length", f"longer than {knot}", np.maximum(0.0, length - knot)))
         features = tuple(Feature(group, name) for group, name, _ in columns)
