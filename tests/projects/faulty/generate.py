@@ -16,6 +16,7 @@ class Model(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(32, 32), nn.SiLU()) for _ in range(2)])
         self.head = nn.Linear(32, 16)
+        self.flipped = nn.Parameter(torch.zeros(16, dtype=torch.int32), requires_grad=False)
         self.unwritten = torch.randn(4, generator=torch.Generator().manual_seed(time.time_ns()))
         self.seen = torch.zeros(1)
 
@@ -23,14 +24,13 @@ class Model(nn.Module):
         for block in self.blocks:
             hidden_states = hidden_states + block(hidden_states)
         self.seen.add_(1)
-        return self.head(hidden_states)
+        return (self.head(hidden_states).view(torch.int32) ^ self.flipped).view(torch.float32)
 
 
 torch.manual_seed(0)
 model = Model().eval().requires_grad_(False)
 if FAULT == "bit" and RANK == 1:
-    bits = model.head.bias.view(torch.int32)
-    bits[3] ^= 1
+    model.flipped[3] = 1
 if FAULT == "state" and RANK == 1:
     model.seen.add_(1)
 step = torch.compile(model, dynamic=False)
