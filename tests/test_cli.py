@@ -51,7 +51,7 @@ def sktune_command(*words: str, folder: Path | None = None, timeout_s: float = 6
         (["search", "--model", "deepseek-v3", "--space", "none.yaml"], "none.yaml cannot be read"),
         (["search", "--model", "deepseek-v3", "--storage", "nonsense"], "give a URL such as sqlite"),
         (["search", "--model", "deepseek-v3", "--trails", "3"], "No such option: --trails"),
-        (["search"], "Missing option '--model'"),
+        (["search"], "give --model, or --recipe"),
         (["show", "nothing"], "there is no study"),
     ],
 )
