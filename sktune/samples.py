@@ -1,7 +1,8 @@
 """Samples: every time that was ever taken for a study, one compressed NumPy file for each measurement, in ``samples/``.
 
 ``trial-0012.npz`` is a trial's, ``floor-0010.npz`` the baseline against itself before trial 10, ``qualifying.npz`` and
-``final-1.npz``, ``final-2.npz``, ... those of the final comparison, one for each process.
+``final-1.npz``, ``final-2.npz``, ... those of the final comparison, one for each process. A recipe's program leaves one
+file for each run, named after its log, with the columns of every rank.
 """
 
 from collections.abc import Sequence

@@ -317,14 +317,16 @@ class _Search:
         """Compare the best plans with the baseline; ``finalists`` is how many there is time for."""
         if not finalists or not (self._study.finished() or self._proxy):
             raise OutOfTimeError
-        is_short = finalists < (MOST_RECIPE_FINALISTS if self._spec.kind == "recipe" else MOST_FINALISTS)
+        is_recipe = self._spec.kind == "recipe"
+        is_short = finalists < (MOST_RECIPE_FINALISTS if is_recipe else MOST_FINALISTS)
+        references = not is_short and not is_recipe
         # Graphs on an NPU keep their memory: as few as possible in one process. A recipe's program holds one plan.
-        is_costly = self._spec.backend in FRESH_PROCESS or self._spec.kind == "recipe"
+        is_costly = self._spec.backend in FRESH_PROCESS or is_recipe
         most = finalists if is_short or is_costly else MOST_QUALIFIERS
         qualifiers = incumbent_first(self._study.records())[:most]
         numbers = [record.number for record in qualifiers]
         self._emit({"event": "final_started", "simulated": self._spec.backend == "sim", "qualifiers": numbers,
-                    "references": not is_short})  # fmt: skip
+                    "references": references})  # fmt: skip
         began = time.perf_counter()
         plans = [(str(record.number), record.judged_plan) for record in qualifiers]
 
@@ -334,7 +336,7 @@ class _Search:
         if len(plans) > MOST_FINALISTS:
             entered = supervisor.qualify(plans, report_stage)
             plans = [(name, plan) for name, plan in plans if name in entered]
-        final = self._compared(supervisor, plans, report_stage, stop, references=not is_short)
+        final = self._compared(supervisor, plans, report_stage, stop, references=references)
         self._study.remember(
             final=final.to_dict(),
             uncompared=False,

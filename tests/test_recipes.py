@@ -18,9 +18,10 @@ from sktune.plan import Plan, Scope
 from sktune.plan_file import read_plan_file, write_plan
 from sktune.recipes.document import read_recipe
 from sktune.recipes.latency_lines import step_latencies_ms
-from sktune.recipes.reports import VERIFIED_STEPS
+from sktune.recipes.reports import VERIFIED_STEPS, is_baselines_turn
 from sktune.recipes.running import varied
 from sktune.recipes.scouting import scout
+from sktune.recipes.step_times import FIRST_ROUND, LEAST_ALTERNATING, compare_turns, rounds
 from sktune.recipes.supervising import RecipeSupervisor
 from sktune.recipes.tensors import digest_of, signature_of, state_of
 from sktune.request import Request
@@ -74,6 +75,35 @@ class TestLatencyLines:
         assert step_latencies_ms("step 1: 4.5ms\nstep 2: 4.25ms\n", r"step \d+: ([\d.]+)ms") == [4.5, 4.25]
 
 
+class TestTurns:
+    """Runs that alternate between plan and baseline."""
+
+    def test_verified_steps_are_the_plans_and_later_ones_shared(self) -> None:
+        """In each block of four both have two turns, in mirror order; which comes first is drawn."""
+        turns = [is_baselines_turn(step) for step in range(VERIFIED_STEPS + 400)]
+        assert not any(turns[:VERIFIED_STEPS])
+        blocks = {tuple(turns[start : start + 4]) for start in range(VERIFIED_STEPS, len(turns), 4)}
+        assert blocks == {(True, False, False, True), (False, True, True, False)}
+
+    def test_what_slows_the_machine_cancels(self) -> None:
+        """The machine becomes half as fast again and again; the slowest rank counts."""
+        weather = [1.5 if step % 37 < 15 else 1.0 for step in range(200)]
+
+        def steps(plan_ms: float) -> list[float]:
+            return [(4.0 if is_baselines_turn(step) else plan_ms) * slow for step, slow in enumerate(weather)]
+
+        found = compare_turns([steps(2.0), steps(2.5)])
+        assert found.latency_ms == pytest.approx(2.5, rel=0.5)
+        assert found.ratio == pytest.approx(4.0 / 2.5, rel=0.01)
+        assert found.ci95[0] > 1.5
+
+    def test_the_shortest_run_that_alternates_decides(self) -> None:
+        """Whole blocks count, after the one in which the baseline's step is compiled."""
+        steps = [4.0 if is_baselines_turn(step) else 2.0 for step in range(LEAST_ALTERNATING + 3)]
+        assert rounds(steps).shape == ((LEAST_ALTERNATING - FIRST_ROUND) // 2, 2)
+        assert compare_turns([steps]).ci95[0] > 1
+
+
 class TestRecipeFile:
     """What a user can get wrong."""
 
@@ -112,7 +142,7 @@ class TestRecipeFile:
         """Figures hold for the source that was run."""
         before = Request("", recipe=project / "ranks" / "recipe.yaml").target()[0].fingerprint()
         source = project / "ranks" / "models" / "tiny_moe" / "models" / "modeling_tiny_moe.py"
-        source.write_text(source.read_text().replace("192, 3", "192, 2"))
+        source.write_text(source.read_text().replace("192, 2", "192, 3"))
         assert Request("", recipe=project / "ranks" / "recipe.yaml").target()[0].fingerprint() != before
 
 
@@ -321,7 +351,8 @@ def test_two_ranks_are_searched(project: Path) -> None:
     assert result.verdict is not None
     assert len(result.trials) == 2
     assert all(record.outcome and record.outcome.speedup for record in result.trials), result.trials
-    assert {row.name for row in result.final} >= {"baseline", "0", "1"}
+    assert {row.name for row in result.final} == {"baseline", "0", "1"}
+    assert result.facts["alternates"]
     assert result.final[0].bit_identical
     assert result.facts["decode"]["function"] == "TinyMoeForCausalLM.decode"
     config = project / "ranks" / "models" / "tiny_moe" / "config"

@@ -413,7 +413,7 @@ def test_calls_inside_one_another_hold_nothing_beside(tmp_path: Path) -> None:
     """``return self.lm_head(self.model(...))`` is two units and no more: there is nothing to tell of."""
     shutil.copytree(RANKS.root, tmp_path / "project")
     plan = Plan((Scope("model.embed_tokens", "lm_head"),))
-    change = source_change(plan_file(plan), tmp_path / "project" / RANKS.model)
+    change = source_change(plan_file(plan, layers=RANKS.layers), tmp_path / "project" / RANKS.model)
     assert "superkernel_scope(" in change.diff
     assert change.notes == ()
 

@@ -23,7 +23,14 @@ from sktune.latency import Device
 from sktune.marks import MakeScope, MarkedModel, Scope, put_on, scope_maker
 from sktune.plan import Option, Plan
 from sktune.plan_file import read_plan_file
-from sktune.recipes.reports import PLAN_VARIABLE, RUN_VARIABLE, VERIFIED_STEPS, DecodeCall, Task
+from sktune.recipes.reports import (
+    PLAN_VARIABLE,
+    RUN_VARIABLE,
+    VERIFIED_STEPS,
+    DecodeCall,
+    Task,
+    is_baselines_turn,
+)
 from sktune.recipes.tensors import digest_of, outputs_of, signature_of, state_of
 from sktune.space import SpaceSpec
 from sktune.tracing import Calls, layout_of, median_shares, record_calls, time_units
@@ -91,10 +98,18 @@ class GatedScope:
 
 
 class MarkedStep:
-    """A compiled function whose decode calls run a plan's scopes, are verified and timed."""
+    """A compiled function whose decode calls run a plan's scopes, are verified and timed.
 
-    def __init__(self, inner: Function, tree: nn.Module, signature: str, plan: Plan, make: MakeScope, to: Reporter):
-        self._inner, self._tree, self._signature = inner, tree, signature
+    Args:
+        inner: the compiled function.
+        plain: the same, compiled once more for the baseline's turns; None where the run does not alternate.
+    """
+
+    def __init__(
+        self, inner: Function, plain: Function | None, tree: nn.Module, signature: str, plan: Plan, make: MakeScope,
+        to: Reporter,
+    ) -> None:  # fmt: skip
+        self._inner, self._plain, self._tree, self._signature = inner, plain, tree, signature
         self._plan, self._make, self._reporter = plan, make, to
         self._gate = Gate()
         self._marks: MarkedModel | None = None
@@ -107,10 +122,13 @@ class MarkedStep:
         if self._signature and signature_of((arguments, keywords)) != self._signature:
             return self._inner(*arguments, **keywords)
         device = self._prepared()
+        step = self._inner
+        if self._plain is not None and is_baselines_turn(self._steps):
+            step = self._plain
         began = device.now_s()
-        self._gate.is_open = True
+        self._gate.is_open = step is self._inner
         try:
-            output = self._inner(*arguments, **keywords)
+            output = step(*arguments, **keywords)
         except BaseException as failure:
             self._fail("run" if self._steps else "compile", failure)
             raise
@@ -163,7 +181,7 @@ class InspectedStep:
     def __init__(self, inner: Function, tree: nn.Module, name: str, spec: SpaceSpec, reporter: Reporter) -> None:
         self._inner, self._tree, self._name, self._spec, self._reporter = inner, tree, name, spec, reporter
         self._calls: dict[str, int] = {}
-        self._traced: dict[str, Calls | str] = {}
+        self._traced: dict[str, Calls] = {}
         self._shares: dict[str, list[dict[str, float]]] = {}
         atexit.register(self._tell)
 
@@ -178,7 +196,6 @@ class InspectedStep:
         if TIMED_CALLS[0] <= number <= TIMED_CALLS[1]:
             traced = self._traced[signature]
             clock = device_of(self._tree.parameters()).now_s
-            assert isinstance(traced, Calls)
             output, shares = time_units(self._tree, traced.names, step, clock)
             self._shares.setdefault(signature, []).append(shares)
             return output
@@ -198,7 +215,6 @@ class InspectedStep:
 
     def _layout(self, signature: str) -> dict[str, Any]:
         traced = self._traced[signature]
-        assert isinstance(traced, Calls)
         layout = layout_of(self._tree, traced, self._spec)
         return layout.with_time_shares(median_shares(self._shares[signature])).to_dict()
 
@@ -225,17 +241,20 @@ class Rank:
             return self._in_place(model, keywords, InspectedStep(original, tree, name, spec, self._reporter))
         if not self._is_decode(name, tree):
             return self._compile(model, **keywords)
+        plain = None
         if self._task.backend == "inductor":
             from sktune.backends.inductor import compile_marked
 
             keywords = {"backend": compile_marked, "fullgraph": True, "dynamic": False}
+            if self._task.alternates:
+                # Dynamo keeps apart what different backends have compiled of the same function.
+                again = {**keywords, "backend": lambda *captured: compile_marked(*captured)}
+                plain = _function_of(self._compile(model, **again))
         compiled = self._compile(model, **keywords)
         signature = self._task.decode.signature if self._task.decode else ""
-        inner = compiled.forward if isinstance(model, nn.Module) else compiled
         make = scope_maker(self._task.backend)
-        return self._in_place(
-            model, keywords, MarkedStep(inner, tree, signature, self._plan, make, self._reporter), compiled
-        )
+        step = MarkedStep(_function_of(compiled), plain, tree, signature, self._plan, make, self._reporter)
+        return self._in_place(model, keywords, step, compiled)
 
     def _in_place(self, model: Any, keywords: Mapping[str, Any], step: Function, compiled: Any = None) -> Any:
         """Return what the program gets instead of ``torch.compile``'s result: it looks the same, and calls ``step``."""
@@ -266,6 +285,12 @@ class Rank:
         return True
 
 
+def _function_of(compiled: Any) -> Function:
+    """Return what a call of ``torch.compile``'s result runs; a module's ``forward`` is going to be replaced."""
+    function: Function = compiled.forward if isinstance(compiled, nn.Module) else compiled
+    return function
+
+
 def find_tree(function: Any, class_name: str | None = None) -> nn.Module | None:
     """Return the module tree that ``function`` runs: its own, or the largest that it can reach; None without one.
 
@@ -285,7 +310,7 @@ def find_tree(function: Any, class_name: str | None = None) -> nn.Module | None:
 def _reached(function: Any) -> list[nn.Module]:
     if isinstance(function, functools.partial):
         inside = [function.func, *function.args, *function.keywords.values()]
-        return [tree for each in inside if (tree := find_tree(each)) is not None] if inside else []
+        return [tree for each in inside if (tree := find_tree(each)) is not None]
     owner = getattr(function, "__self__", None)
     if isinstance(owner, nn.Module):
         return [owner]

@@ -6,6 +6,7 @@ asked for it) or ``compiled``, ``outputs`` of each step that is verified, ``stat
 """
 
 import json
+import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -44,6 +45,7 @@ class Task:
         model: class of the module tree; None for the one that the compiled function belongs to.
         decode: the decode step; None while it is not known.
         space: the search space's document, which says what is a unit.
+        alternates: run the decode step with the plan's scopes and without them, in turn; see ``is_baselines_turn``.
     """
 
     inspects: bool
@@ -51,6 +53,7 @@ class Task:
     model: str | None = None
     decode: DecodeCall | None = None
     space: Mapping[str, Any] = field(default_factory=dict)
+    alternates: bool = False
 
     def write(self, folder: Path) -> None:
         """Write ``task.json``."""
@@ -62,6 +65,16 @@ class Task:
         values = json.loads((folder / TASK).read_text())
         decode = DecodeCall(**values.pop("decode")) if values["decode"] else values.pop("decode")
         return cls(**values, decode=decode)
+
+
+def is_baselines_turn(step: int) -> bool:
+    """Return whether the decode step number ``step``, from 0, of an alternating run has no scopes.
+
+    The verified steps all have them. Then come blocks of four, ABBA or BAAB; the order is drawn anew for each block,
+    the same in all ranks.
+    """
+    block, place = divmod(step - VERIFIED_STEPS, 4)
+    return block >= 0 and (place in (1, 2)) == bool(random.Random(block).getrandbits(1))  # noqa: S311 - no secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +121,11 @@ class RankReport:
     step_s: list[float] = field(default_factory=list)
     error: tuple[str, str] | None = None
     has_ended: bool = False
+
+    @property
+    def all_s(self) -> list[float]:
+        """Seconds of each decode step, the first included, which compiles."""
+        return [] if self.compile_s is None else [self.compile_s, *self.step_s]
 
     @property
     def progress(self) -> str:

@@ -93,7 +93,7 @@ class Runner:
         finally:
             self.stop()
         reports = tuple(read_reports(folder))
-        failure = _told_by(reports) or failure or self._missing(reports)
+        failure = _told_by(reports) or failure or self._missing(reports, log)
         if failure is None:
             _link_missing(self._inductor_cache(plan), self._caches / SHARED)
         logs = self._logs(log, began_at)
@@ -195,11 +195,12 @@ class Runner:
         mark = f"{RUN_VARIABLE}={self._run_folder}".encode()
         return [pid for pid in _pids() if mark in _read(pid, "environ").split(b"\0")]
 
-    def _missing(self, reports: Sequence[RankReport]) -> Failure | None:
+    def _missing(self, reports: Sequence[RankReport], log: Path) -> Failure | None:
         if not reports:
             return Failure(
                 Reason.CRASHED,
-                "no rank has reported: its Python needs sktune installed, and its model a torch.compile; see the log",
+                "no rank has reported: its Python needs sktune installed, and its model a torch.compile"
+                + _last_words(log),
             )
         if len(reports) != self._recipe.ranks:
             return Failure(
@@ -223,7 +224,7 @@ class Runner:
     def _latencies(self, reports: Sequence[RankReport], logs: Sequence[Path]) -> tuple[tuple[float, ...], ...]:
         wanted = self._recipe.latency
         if wanted == "steps":
-            return tuple(tuple(1e3 * seconds for seconds in report.step_s) for report in reports)
+            return tuple(tuple(1e3 * seconds for seconds in report.all_s) for report in reports)
         pattern = wanted.pattern if isinstance(wanted, LatencyLines) else None
         texts = (path.read_text(encoding="utf-8", errors="replace") for path in logs)
         found = (tuple(step_latencies_ms(text, pattern)) for text in texts)
@@ -300,6 +301,13 @@ def _told_by(reports: Sequence[RankReport]) -> Failure | None:
             reason = Reason.CRASHED if stage == "run" else Reason.COMPILE_FAILED
             return Failure(reason, f"rank {report.rank}: {message}")
     return None
+
+
+def _last_words(log: Path) -> str:
+    """Return the last line of a log, to be put behind a message; empty where there is none."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"; its last line: {last[:200]}" if last else ""
 
 
 def _behind(reports: Sequence[RankReport]) -> str:

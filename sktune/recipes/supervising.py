@@ -1,15 +1,15 @@
 """Judges plans by starting a recipe's program again and again: one fresh run for each plan and for each baseline.
 
-What a run cannot do is to alternate plan and baseline step by step. Baseline runs are made at the start and now and
-then; how much they differ from one another is what a plan's figure is uncertain by.
+Where the baseline costs little to compile (Inductor), each run alternates between plan and baseline, step by step, and
+its figure is their ratio. Elsewhere a run holds its plan alone: baseline runs are made at the start and now and then,
+and how much they differ from one another is what a plan's figure is uncertain by.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import exp, log, sqrt
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import mean, median
 from typing import Any, Self
 
 import numpy as np
@@ -26,29 +26,25 @@ from sktune.plog import cause, explain_files
 from sktune.recipes.document import Recipe
 from sktune.recipes.reports import VERIFIED_STEPS, FoundStep, RankReport, Task
 from sktune.recipes.running import Failure, Run, Runner
+from sktune.recipes.step_times import (
+    LEAST_ALTERNATING,
+    LEAST_STEPS,
+    RunLatency,
+    compare_runs,
+    compare_turns,
+    compare_two,
+    latency_of,
+    rounds,
+)
 from sktune.sequential import Comparison
 from sktune.space import SpaceSpec
 from sktune.supervisor import FinalRow, Opened
-from sktune.verdict import T975
 
-WARM_UP_STEPS = 2
-"""Left out at the start of a run: the first compiles, and the second may still set things up."""
-LEAST_STEPS = 8
+BASELINE = "baseline"
 VERIFIED = f"outputs of {VERIFIED_STEPS} decode steps and the state after them, in every rank"
 BASELINES = 2
-"""Runs of the baseline at the start, which show that its bits are always the same; a third one, the first look at the
-noise floor, comes before the first trial."""
-LATEST = 5
-"""Baseline runs that a plan is compared with; older ones were made on what may have been another day."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunLatency:
-    """A run's decode step: the slowest rank's median, and half its interval's width, relative."""
-
-    latency_ms: float
-    halfwidth: float
-    steps: int
+"""Runs of the baseline at the start, which show that its bits are always the same. Where runs alternate, the second one
+is the first look at the noise floor; elsewhere that is a third."""
 
 
 class RecipeSupervisor:
@@ -69,6 +65,7 @@ class RecipeSupervisor:
         self._reference: tuple[RankReport, ...] = ()
         self._ignored: frozenset[tuple[int, str]] = frozenset()
         self._baselines: list[RunLatency] = []
+        self._first_look: FloorLook | None = None
         self.deadline_s = math.inf
 
     has_run = True
@@ -99,13 +96,19 @@ class RecipeSupervisor:
         if self._opened is None:
             inspected = self._inspect()
             baselines = [self._baseline(f"baseline-{number}.log") for number in range(1, BASELINES + 1)]
+            if self._task.alternates:
+                self._first_look = FloorLook(0, self._speedup(baselines[-1]), "", baselines[-1].seconds)
             seconds = {"load": inspected.seconds, "baseline": mean(run.seconds for run in baselines)}
             decode = self._task.decode
             assert decode is not None
             notes = [f"{name} of rank {rank}" for rank, name in sorted(self._ignored)]
             kept = f"; not compared, as they differ between two baselines: {', '.join(notes[:4])}" if notes else ""
             description = f"{self._recipe.name}: {decode.function} in {self._recipe.ranks} ranks{kept}"
-            facts = {"decode": {"function": decode.function, "signature": decode.signature}, "verified": VERIFIED}
+            facts = {
+                "decode": {"function": decode.function, "signature": decode.signature},
+                "verified": VERIFIED,
+                "alternates": self._task.alternates,
+            }
             self._opened = Opened(self._layout, description, seconds, facts)
         return self._opened
 
@@ -129,11 +132,14 @@ class RecipeSupervisor:
         return replace(outcome, seconds=_seconds(run), blamed=blamed, log=f"logs/{log}")
 
     def floor_look(self, before_trial: int) -> FloorLook | None:
-        """Run the baseline once more, and compare it with the runs before; see ``Supervisor.floor_look``."""
+        """Run the baseline once more against itself; see ``Supervisor.floor_look``."""
         self.open()
+        if before_trial == 0 and self._first_look:
+            return self._first_look
         before = list(self._baselines)
         run = self._baseline(f"floor-{before_trial:04d}.log")
-        return FloorLook(before_trial, self._speedup(self._baselines[-1], before), "", run.seconds)
+        own = self._speedup(run) if self._task.alternates else compare_runs(self._baselines[-1], before)
+        return FloorLook(before_trial, own, "", run.seconds)
 
     def qualify(self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None]) -> list[str]:  # noqa: ARG002
         """Return the names of the plans that enter the final comparison: all."""
@@ -147,27 +153,33 @@ class RecipeSupervisor:
         number: int = 1,
         references: bool,  # noqa: ARG002 - what a user has without sktune is the baseline
     ) -> tuple[list[FinalRow], str]:
-        """Run baseline and plans in turn, every other time backwards; the noise floor is known from the looks at it."""
+        """Run baseline and plans in turn, every other time backwards; where runs alternate, each holds the baseline."""
         self.open()
-        entries = [("baseline", Plan()), *plans]
+        entries = [*([] if self._task.alternates else [(BASELINE, Plan())]), *plans]
         runs: dict[str, Run] = {}
         for name, plan in entries if number % 2 else entries[::-1]:
             report("measure")
-            runs[name] = self._run(plan, f"final-{number}-{name.replace(' ', '-')}.log")
-        reference = runs["baseline"]
-        if reference.failure:
+            runs[name] = self._run(plan, f"final-{number}-{name}.log")
+        if (reference := runs.get(BASELINE)) and reference.failure:
             raise BackendError(f"the baseline fails: {reference.failure.detail}; see logs/final-{number}-baseline.log")
-        base = self._latency(reference)
-        return [self._row(name, runs[name], base) for name, _ in entries], ""
+        return self._rows(runs, [name for name, _ in entries]), ""
 
-    def _row(self, name: str, run: Run, base: RunLatency) -> FinalRow:
+    def _rows(self, runs: Mapping[str, Run], names: Sequence[str]) -> list[FinalRow]:
+        """Return the baseline's row and the others'."""
+        if not self._task.alternates:
+            base = latency_of(runs[BASELINE].step_ms)
+            own = {name: latency_of(run.step_ms) for name, run in runs.items() if not run.failure} | {BASELINE: base}
+            return [self._row(name, runs[name], compare_two(own.get(name, base), base)) for name in names]
+        found = {name: compare_turns(run.step_ms) for name, run in runs.items() if not run.failure}
+        base_ms = median(each.baseline_ms for each in found.values()) if found else self._baselines[0].latency_ms
+        baseline = FinalRow(BASELINE, Speedup(base_ms, base_ms, 1.0, (1.0, 1.0), 1), "identical", True, "")
+        return [baseline, *(self._row(name, runs[name], found.get(name)) for name in names)]
+
+    def _row(self, name: str, run: Run, found: Speedup | None) -> FinalRow:
         if run.failure:
             return FinalRow(name, None, run.failure.detail, False, "")
         difference = self._difference(run.reports)
-        own = self._latency(run)
-        width = sqrt(own.halfwidth**2 + base.halfwidth**2)
-        speedup = _speedup(base.latency_ms, own, 1e-9 if own is base else width)
-        return FinalRow(name, speedup, difference or "identical", not difference, "")
+        return FinalRow(name, found, difference or "identical", not difference, "")
 
     def _inspect(self) -> Run:
         task = replace(self._task, inspects=True, space=self._space.model_dump(mode="json"))
@@ -190,6 +202,7 @@ class RecipeSupervisor:
             raise BackendError(f"the baseline does not run: {run.failure.detail}; see {self._log(log)}")
         if not self._reference:
             self._reference = run.reports
+            self._task = replace(self._task, alternates=self._can_alternate(run))
         elif len(self._baselines) == 1:
             self._ignored = _differing_state(self._reference, run.reports)
         if difference := self._difference(run.reports):
@@ -197,7 +210,7 @@ class RecipeSupervisor:
                 f"the baseline does not equal itself ({difference}); make the program deterministic "
                 "(greedy sampling, a fixed seed), or bit-identity cannot be decided"
             )
-        self._baselines.append(self._latency(run))
+        self._baselines.append(latency_of(run.step_ms))
         return run
 
     def _run(self, plan: Plan, log: str) -> Run:
@@ -219,34 +232,36 @@ class RecipeSupervisor:
             mend = "give the recipe `latency: {pattern: ...}` or `logs`, or `latency: steps`"
             return Failure(Reason.CRASHED, f"{where}; {mend}")
         fewest = min(len(steps) for steps in run.step_ms)
-        if 1 < fewest < LEAST_STEPS + WARM_UP_STEPS:
-            return Failure(
-                Reason.CRASHED, f"a rank has {fewest} decode steps, at least {LEAST_STEPS + WARM_UP_STEPS} are needed"
-            )
+        least = LEAST_ALTERNATING if self._task.alternates else LEAST_STEPS
+        if fewest < least and (fewest > 1 or self._task.alternates):
+            return Failure(Reason.CRASHED, f"a rank has {fewest} decode steps, at least {least} are needed")
         return None
+
+    def _can_alternate(self, run: Run) -> bool:
+        """Whether runs are long enough to hold the baseline's turns too, and each step's time is known.
+
+        Not on an NPU: every run would compile the baseline as well, for minutes, and hold two graphs' memory.
+        """
+        calls = [len(report.all_s) for report in run.reports]
+        known = [len(steps) for steps in run.step_ms]
+        return self._recipe.backend == "inductor" and known == calls and min(calls) >= LEAST_ALTERNATING
 
     def _outcome(self, run: Run, bar: Bar) -> Outcome:
         if run.failure:
             return Outcome(run.failure.reason, run.failure.detail)
         if difference := self._difference(run.reports):
             return Outcome(Reason.MISMATCH, difference)
-        speedup = self._speedup(self._latency(run), self._baselines)
+        speedup = self._speedup(run)
         comparison = bar.comparison(speedup)
         facts: dict[str, Any] = {"speedup": speedup, "comparison": comparison, "noise_floor": bar.noise_floor}
         if comparison == Comparison.SLOWER:
             return Outcome(Reason.SLOWER, f"{speedup.ratio:.3f}x the baseline's speed", **facts)
         return Outcome(**facts)
 
-    def _speedup(self, own: RunLatency, baselines: Sequence[RunLatency]) -> Speedup:
-        """Compare a run with baseline runs: the interval is one more run's, by Student's t over the baseline's."""
-        figures = [log(each.latency_ms) for each in baselines[-LATEST:]]
-        spread = stdev(figures) * T975[len(figures) - 2] * sqrt(1 + 1 / len(figures)) if len(figures) > 1 else 0.0
-        within = sqrt(own.halfwidth**2 + mean(each.halfwidth for each in baselines) ** 2)
-        return _speedup(exp(median(figures)), own, max(spread, within))
-
-    def _latency(self, run: Run) -> RunLatency:
-        """Return the slowest rank's latency."""
-        return max((_latency(steps) for steps in run.step_ms), key=lambda each: each.latency_ms)
+    def _speedup(self, run: Run) -> Speedup:
+        if self._task.alternates:
+            return compare_turns(run.step_ms)
+        return compare_runs(latency_of(run.step_ms), self._baselines)
 
     def _difference(self, reports: Sequence[RankReport]) -> str:
         """Return where a rank's bits first differ from the baseline's, empty where none do."""
@@ -280,10 +295,14 @@ class RecipeSupervisor:
 
     def _keep(self, log: str, step_ms: Sequence[Sequence[float]]) -> None:
         shortest = min(len(steps) for steps in step_ms)
-        seconds = np.array([steps[:shortest] for steps in step_ms]).T / 1e3
-        measurement = Measurement(seconds, np.zeros(shortest, dtype=bool), 0)
-        path = self._folder.resolve() / samples.FOLDER / Path(log).with_suffix(".npz")
-        samples.write(path, [f"rank {rank}" for rank in range(len(step_ms))], measurement)
+        if self._task.alternates and shortest >= LEAST_ALTERNATING:
+            names = [f"rank {rank} {turn}" for rank in range(len(step_ms)) for turn in (BASELINE, "plan")]
+            seconds = np.hstack([rounds(steps[:shortest]) for steps in step_ms])
+        else:
+            names = [f"rank {rank}" for rank in range(len(step_ms))]
+            seconds = np.array([steps[:shortest] for steps in step_ms]).T / 1e3
+        measurement = Measurement(seconds, np.zeros(len(seconds), dtype=bool), 0)
+        samples.write(self._folder.resolve() / samples.FOLDER / Path(log).with_suffix(".npz"), names, measurement)
 
 
 def _decode_step(reports: Sequence[RankReport]) -> FoundStep:
@@ -313,26 +332,11 @@ def _differing_state(one: Sequence[RankReport], other: Sequence[RankReport]) -> 
     return frozenset(found)
 
 
-def _first_difference(expected: Mapping[str, str], got: Mapping[str, str], ignored: set[str] = frozenset()) -> str:  # type: ignore[assignment]
+def _first_difference(
+    expected: Mapping[str, str], got: Mapping[str, str], ignored: Collection[str] = frozenset()
+) -> str:
     names = [name for name in {**expected, **got} if name not in ignored]
     return next((name for name in names if expected.get(name) != got.get(name)), "")
-
-
-def _latency(steps: Sequence[float]) -> RunLatency:
-    """Return the median of a rank's steps, with a notch around it, 1.57 IQR / sqrt(n).
-
-    Source: McGill, Tukey and Larsen 1978, The American Statistician 32:12.
-    """
-    if len(steps) == 1:
-        return RunLatency(steps[0], 0.0, 1)  # an average
-    counted = np.array(steps[WARM_UP_STEPS:])
-    low, middle, high = np.percentile(counted, [25, 50, 75])
-    return RunLatency(float(middle), float(1.57 * (high - low) / sqrt(len(counted)) / middle), len(counted))
-
-
-def _speedup(baseline_ms: float, own: RunLatency, halfwidth: float) -> Speedup:
-    ratio = baseline_ms / own.latency_ms
-    return Speedup(baseline_ms, own.latency_ms, ratio, (ratio * exp(-halfwidth), ratio * exp(halfwidth)), own.steps)
 
 
 def _seconds(run: Run) -> dict[str, float]:

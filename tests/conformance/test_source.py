@@ -21,7 +21,7 @@ from sktune.targets.base import decode_inputs
 from sktune.tracing import trace_layout
 from tests.conformance.frontend import newest_dump
 from tests.conformance.marked import Marked
-from tests.projects import N_LAYERS, RANKS, TEMPLATE, ModelProject
+from tests.projects import RANKS, TEMPLATE, ModelProject
 
 OPTIONS: Any = {"stream-fusion": (0, 1), "split-mode": (4, 2)}
 
@@ -54,7 +54,9 @@ class Project:
         self.applied += 1
         project = self.folder / str(self.applied)
         shutil.copytree(self.model.root, project)
-        file = PlanFile.model_validate({"version": 1, "backend": "npu", "layers": N_LAYERS, "plan": plan.to_dict()})
+        file = PlanFile.model_validate(
+            {"version": 1, "backend": "npu", "layers": self.model.layers, "plan": plan.to_dict()}
+        )
         change = source_change(file, project / self.model.model)
         change.write()
         asked = self.operators(self.model.root, plan, scopes=False)
@@ -68,7 +70,8 @@ class Project:
         ]
         # Only what the user is told of: operators around the units, in the same statements or in the loop.
         assert bool(differing) == bool(change.notes)
-        assert len(differing) <= len(change.notes)
+        # A view is captured where it is used, here behind the mark.
+        assert len([mark for mark in differing if mark.type not in ("Const", "Reshape")]) <= len(change.notes)
         assert not any(mark.label for mark in differing)
 
 
@@ -93,11 +96,11 @@ def test_starting_points_in_source_mark_what_they_ask_for(project: Project) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("untied", [False, True])
 def test_random_plans_in_source_mark_what_they_ask_for(project: Project, untied: bool) -> None:
-    """50 random plans for the template, 16 for the other; what the source cannot say is refused with the reason."""
+    """50 random plans for each; what the source cannot say is refused with the reason."""
     space = project.space(untied=untied)
     chance = random.Random(0)
     checked = 0
-    while checked < (25 if project.model is TEMPLATE else 8):
+    while checked < 25:
         plan = space.plan({name: chance.choice(values) for name, values in space.choices.items()})
         if not plan.scopes:
             continue

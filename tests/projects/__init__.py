@@ -25,12 +25,14 @@ class ModelProject:
         model: the model's folder, below the root.
         source: its file, below the root.
         class_name: what is built.
+        layers: how many it has.
     """
 
     root: Path
     model: Path
     source: Path
     class_name: str
+    layers: int
 
     def target(self, copy: Path, *, scopes: bool = False) -> Target:
         """Return the decode step of the model in a copy of the project, its own scopes switched on or off."""
@@ -43,7 +45,7 @@ class ModelProject:
             tokens = torch.randint(0, 64, (2, steps), generator=torch.Generator().manual_seed(seed))
             return [self._inputs(tokens, step) for step in range(steps)]
 
-        return Target(model, model.forward, prefill, state, f"{self.class_name}: {N_LAYERS} layers")
+        return Target(model, model.forward, prefill, state, f"{self.class_name}: {self.layers} layers")
 
     def _built(self, copy: Path, scopes: bool) -> Any:
         sys.path.insert(0, str(copy))
@@ -58,7 +60,7 @@ class ModelProject:
         return getattr(module, self.class_name)(self._config(scopes))
 
     def _config(self, scopes: bool) -> Any:
-        return SimpleNamespace(enable_superkernel=scopes, batch_size=2, num_hidden_layers=N_LAYERS)
+        return SimpleNamespace(enable_superkernel=scopes, batch_size=2, num_hidden_layers=self.layers)
 
     def _inputs(self, tokens: torch.Tensor, step: int) -> Inputs:
         return (tokens[:, step : step + 1],)
@@ -78,14 +80,14 @@ class RanksProject(ModelProject):
         return tokens[:, step : step + 1], torch.tensor([step])
 
 
-def _project(kind: type[ModelProject], root: str, model: str, class_name: str) -> ModelProject:
+def _project(kind: type[ModelProject], root: str, model: str, class_name: str, layers: int) -> ModelProject:
     folder = Path("models") / model
-    return kind(Path(__file__).parent / root, folder, folder / "models" / f"modeling_{model}.py", class_name)
+    return kind(Path(__file__).parent / root, folder, folder / "models" / f"modeling_{model}.py", class_name, layers)
 
 
-TEMPLATE = _project(ModelProject, "template", "tiny", "TinyForCausalLM")
+TEMPLATE = _project(ModelProject, "template", "tiny", "TinyForCausalLM", N_LAYERS)
 """One model whose layers have the form of the skill's attention-only template."""
-RANKS = _project(RanksProject, "ranks", "tiny_moe", "TinyMoeForCausalLM")
+RANKS = _project(RanksProject, "ranks", "tiny_moe", "TinyMoeForCausalLM", 2)
 """A program of two ranks over gloo, tensor parallel by hand, that ``infer.sh`` starts."""
 
 

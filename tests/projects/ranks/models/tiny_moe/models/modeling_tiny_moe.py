@@ -4,18 +4,26 @@ import os
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
 
 from executor.utils import superkernel_scope
 
-HEADS, HIDDEN, EXPERTS, VOCABULARY, CACHE_TOKENS, LAYERS = 4, 128, 4, 64, 192, 3
+HEADS, HIDDEN, INTERMEDIATE, EXPERTS, VOCABULARY, CACHE_TOKENS, LAYERS = 4, 128, 512, 4, 64, 192, 2
 
 
 def all_reduce(hidden_states):
     if dist.is_initialized():
         dist.all_reduce(hidden_states)
     return hidden_states
+
+
+class Norm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(HIDDEN))
+
+    def forward(self, hidden_states):
+        return self.weight * hidden_states * torch.rsqrt(hidden_states.pow(2).mean(-1, keepdim=True) + 1e-6)
 
 
 class Attention(nn.Module):
@@ -27,57 +35,58 @@ class Attention(nn.Module):
         width = self.heads * self.head_dim
         self.qkv_proj = nn.Linear(HIDDEN, 3 * width, bias=False)
         self.o_proj = nn.Linear(width, HIDDEN, bias=False)
-        shape = (config["scheduler_config"]["batch_size"], self.heads, CACHE_TOKENS, self.head_dim)
-        self.register_buffer("keys", torch.zeros(shape))
-        self.register_buffer("values", torch.zeros(shape))
+        shape = (2, config["scheduler_config"]["batch_size"], self.heads, CACHE_TOKENS, self.head_dim)
+        self.register_buffer("kv_cache", torch.zeros(shape))
 
     def forward(self, hidden_states, position, is_prefill=False):
         batch, length, _ = hidden_states.shape
         qkv = self.qkv_proj(hidden_states).view(batch, length, 3, self.heads, -1)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)
-        index = position.view(1, 1, -1, 1).expand(key.shape)
-        self.keys.scatter_(2, index, key)
-        self.values.scatter_(2, index, value)
-        scores = torch.matmul(query, self.keys.transpose(2, 3)) * self.head_dim ** -0.5
+        heads = qkv.permute(2, 0, 3, 1, 4)
+        query, new = heads[0], heads[1:]
+        self.kv_cache.scatter_(3, position.view(1, 1, 1, -1, 1).expand(new.shape), new)
+        keys, values = self.kv_cache[0], self.kv_cache[1]
+        scores = torch.matmul(query, keys.transpose(2, 3)) * self.head_dim ** -0.5
         seen = torch.arange(CACHE_TOKENS).view(1, 1, 1, -1) <= position.view(1, 1, -1, 1)
         scores = scores.masked_fill(~seen, -1e4)
-        attended = torch.matmul(torch.softmax(scores, dim=-1), self.values)
+        attended = torch.matmul(torch.softmax(scores, dim=-1), values)
         return all_reduce(self.o_proj(attended.transpose(1, 2).reshape(batch, length, -1)))
+
+
+def clamped_swiglu(gate, up):
+    """The activation of gpt-oss: 1.702 and 7.0 are its published alpha and limit."""
+    gate = gate.clamp(max=7.0)
+    return (up.clamp(-7.0, 7.0) + 1.0) * (gate * torch.sigmoid(1.702 * gate))
 
 
 class MLP(nn.Module):
     def __init__(self, config):
         super().__init__()
-        width = 2 * HIDDEN // config["parallel_config"]["world_size"]
-        self.up_proj = nn.Linear(HIDDEN, width, bias=False)
+        width = INTERMEDIATE // config["parallel_config"]["world_size"]
+        self.gate_up_proj = nn.Linear(HIDDEN, 2 * width, bias=False)
         self.down_proj = nn.Linear(width, HIDDEN, bias=False)
 
     def forward(self, hidden_states):
-        return all_reduce(self.down_proj(F.silu(self.up_proj(hidden_states))))
+        gate, up = self.gate_up_proj(hidden_states).chunk(2, dim=-1)
+        return all_reduce(self.down_proj(clamped_swiglu(gate, up)))
 
 
 class MoE(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.gate = nn.Linear(HIDDEN, EXPERTS, bias=False)
-        self.share = EXPERTS // config["parallel_config"]["world_size"]
-        self.first = self.share * int(os.environ.get("RANK_ID", 0))
-        self.experts = nn.Parameter(0.1 * torch.randn(self.share, HIDDEN, HIDDEN))
+        share = EXPERTS // config["parallel_config"]["world_size"]
+        first = share * int(os.environ.get("RANK_ID", 0))
+        self.experts = slice(first, first + share)
+        width = INTERMEDIATE // EXPERTS
+        self.gate_up_proj = nn.Parameter(0.1 * torch.randn(share, HIDDEN, 2 * width))
+        self.down_proj = nn.Parameter(0.1 * torch.randn(share, width, HIDDEN))
 
     def forward(self, hidden_states):
-        weights = torch.softmax(self.gate(hidden_states), dim=-1)
-        weights = weights[..., self.first:self.first + self.share]
-        each = torch.einsum("bth,ehk->btek", hidden_states, self.experts)
-        return all_reduce((weights.unsqueeze(-1) * each).sum(2))
-
-
-class Norm(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(HIDDEN))
-
-    def forward(self, hidden_states):
-        return self.weight * hidden_states * torch.rsqrt(hidden_states.pow(2).mean(-1, keepdim=True) + 1e-6)
+        tokens = hidden_states.flatten(0, 1)
+        weights = torch.softmax(self.gate(tokens), dim=-1)[:, self.experts]
+        gate, up = torch.matmul(tokens, self.gate_up_proj).chunk(2, dim=-1)
+        each = torch.matmul(clamped_swiglu(gate, up), self.down_proj)
+        return all_reduce((weights.t().unsqueeze(-1) * each).sum(0).view_as(hidden_states))
 
 
 class DecoderLayer(nn.Module):
