@@ -1,5 +1,6 @@
 """Reports: ``best_plan.yaml``, ``trials.csv`` and ``report.md``, from a study's record and without a device."""
 
+import shlex
 from math import expm1
 from pathlib import Path
 from typing import Any
@@ -203,7 +204,7 @@ def report_markdown(result: SearchResult) -> str:
         ]
     if result.winner:
         plan = result.winner.plan
-        parts += ["## The plan\n", _plan_table(plan), _fusion(result), how_to_apply(plan, plan_backend(result))]
+        parts += ["## The plan\n", _plan_table(plan), _fusion(result), how_to_apply(result, plan)]
     parts += ["## Trials\n", _trials_table(result), "## Made with\n", _fingerprint(result)]
     return "\n".join(part for part in parts if part)
 
@@ -220,10 +221,24 @@ _FINAL_NOTE = (
 )
 
 
-def how_to_apply(plan: Plan, backend: str) -> str:
+def how_to_apply(result: SearchResult, plan: Plan) -> str:
     """Return how a user compiles what a trial has compiled, as Markdown."""
-    code = apply_code(plan, backend, BEST_PLAN)
-    return f"\nApply it in Python, before the decode step is compiled:\n\n```python\n{code}\n```\n"
+    if is_recipe(result):
+        return f"\nStart the program with it:\n\n{apply_block(result, plan, BEST_PLAN)}\n"
+    return f"\nApply it in Python, before the decode step is compiled:\n\n{apply_block(result, plan, BEST_PLAN)}\n"
+
+
+def is_recipe(result: SearchResult) -> bool:
+    """Whether a program that sktune does not own was searched."""
+    return "command" in result.facts
+
+
+def apply_block(result: SearchResult, plan: Plan, file: str) -> str:
+    """Return a block of Markdown: what puts the plan that lies in ``file`` on, without an edit of the source."""
+    if not is_recipe(result):
+        return f"```python\n{apply_code(plan, plan_backend(result), file)}\n```"
+    site = "PYTHONPATH=$(python3 -m sktune.launch --site)${PYTHONPATH:+:$PYTHONPATH}"
+    return f"```bash\nexport {site}\nSKTUNE_PLAN={shlex.quote(file)} {result.facts['command']}\n```"
 
 
 def apply_code(plan: Plan, backend: str, file: str) -> str:

@@ -28,7 +28,7 @@ ORDER = [
     "backends.numerics", "backends.building", "backends.cpp_wrapper", "backends.cuda_graph", "backends.inductor",
     "backends.npu_profile", "backends.npu", "backends.sim",
     "verdict", "trial", "fingerprint", "worker", "supervisor", "final",
-    "recipes.latency_lines", "recipes.reports", "recipes.tensors", "recipes.rank", "launch",
+    "recipes.latency_lines", "recipes.reports", "recipes.step_times", "recipes.tensors", "recipes.rank", "launch",
     "recipes.site.sitecustomize", "recipes.running", "recipes.supervising", "recipes.scouting",
     "learned", "samplers", "samplers.procedure", "samplers.grid", "samplers.guide", "samplers.distinct",
     "samplers.partition", "study", "result", "why", "why_view", "report", "comparing", "profile_prior", "request",

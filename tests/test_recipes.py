@@ -353,6 +353,7 @@ def test_two_ranks_are_searched(project: Path) -> None:
     assert all(record.outcome and record.outcome.speedup for record in result.trials), result.trials
     assert {row.name for row in result.final} == {"baseline", "0", "1"}
     assert result.facts["alternates"]
+    assert result.facts["command"] == "bash executor/scripts/infer.sh --model tiny_moe --yaml tiny_moe_2tp.yaml"
     assert result.final[0].bit_identical
     assert result.facts["decode"]["function"] == "TinyMoeForCausalLM.decode"
     config = project / "ranks" / "models" / "tiny_moe" / "config"

@@ -11,6 +11,7 @@ from sktune.analysis.place import Place
 from sktune.analysis.text import Words
 from sktune.outcome import Reason, Speedup
 from sktune.plan import Plan
+from sktune.report import is_recipe
 from sktune.result import SearchResult
 from sktune.search_loop import PROCESSES
 from sktune.source.flag import MODE, NEEDED_MODE
@@ -93,12 +94,13 @@ def risks(
         batch: sequences that were decoded together; None where that is not known.
         place: where the plan shall go.
     """
+    scale = "one_host" if is_recipe(result) else "one_device"
     parts = (
         _of_figures(words, result, recommendation),
         _of_the_model(words, result, model, batch, place),
         _of_the_plan(words, result, recommendation),
         _of_trials(words, result, options),
-        (Risk("prefill", words("risk.prefill")), Risk("one_device", words("risk.one_device"))),
+        (Risk("prefill", words("risk.prefill")), Risk(scale, words(f"risk.{scale}"))),
     )
     return tuple(risk for part in parts for risk in part)
 
@@ -131,7 +133,7 @@ def _of_the_model(
         yield Risk("small_model", words("risk.small_model", description=facts.get("description", model)))
     if place is None:
         return
-    if model != str(place.folder):
+    if model != str(place.folder) and not is_recipe(result):  # of a recipe, the user knows what it runs
         yield Risk("other_model", words("risk.other_model", model=model, folder=place.folder))
     mode, yaml_batch, next_n = (place.settings.get(name) for name in (MODE, "batch_size", "next_n"))
     if mode is not None and mode != NEEDED_MODE:

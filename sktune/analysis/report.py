@@ -10,7 +10,7 @@ from sktune.analysis.options import OptionResult, Status, improvement_percent
 from sktune.analysis.performance import baseline_performance, performance_comparison
 from sktune.analysis.place import SETTINGS
 from sktune.errors import BadInputError
-from sktune.report import apply_code, plan_backend, table_cell
+from sktune.report import apply_block, is_recipe, table_cell
 
 REPORT = "superkernel_optimization_report.md"
 BASELINE = "baseline_performance.json"
@@ -116,12 +116,12 @@ def _change(analysis: Analysis) -> str:
     words = analysis.words
     if analysis.plan is None:
         return words("change.none")
-    code = apply_code(analysis.recommendation.plan, plan_backend(analysis.result), str(analysis.plan))
-    in_python = f"{words('change.in_python')}\n\n```python\n{code}\n```"
+    block = apply_block(analysis.result, analysis.recommendation.plan, str(analysis.plan))
+    unedited = f"{words('change.at_start' if is_recipe(analysis.result) else 'change.in_python')}\n\n{block}"
     if analysis.change is None:
-        return f"{words('change.no_folder')}\n\n{in_python}"
+        return f"{words('change.no_folder')}\n\n{unedited}"
     if analysis.change.refused:
-        return f"{words('change.refused', reason=table_cell(analysis.change.refused))}\n\n{in_python}"
+        return f"{words('change.refused', reason=table_cell(analysis.change.refused))}\n\n{unedited}"
     notes = "".join(f"\n- {table_cell(note)}" for note in analysis.change.notes)
     if not analysis.change.diff:
         return words("change.nothing") + notes

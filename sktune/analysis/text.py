@@ -227,6 +227,10 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
         "One device was searched: collectives and slower ranks of a parallel run are not in the figures.",
         "只在单个设备上搜索:多卡的集合通信和慢 rank 不在数值中。",
     ),
+    "risk.one_host": (
+        "One host was searched: collectives between hosts are not in the figures.",
+        "只在一台主机上搜索:跨主机的集合通信不在数值中。",
+    ),
     "none_blamed": ("no scope by itself", "无法归于单个 Scope"),
     # Next commands.
     "next.apply": ("See the change of the source; --write makes it:", "查看源码改动,加 --write 写入:"),
@@ -301,6 +305,10 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
     "change.in_python": (
         "Without an edit of the source, before the decode step is compiled:",
         "不修改源码的方式,在编译 Decode 单步之前:",
+    ),
+    "change.at_start": (
+        "Without an edit of the source, when the program is started:",
+        "不修改源码的方式,在启动程序时:",
     ),
     "change.none": ("No plan is recommended: nothing to change.", "没有推荐方案:无需修改。"),
     "change.no_folder": (

@@ -90,6 +90,11 @@ class Recipe(Document):
         except ValueError as failure:
             raise ValueError(f"the command cannot be split into words ({failure})") from failure
 
+    def words(self, copy: Path | None = None) -> list[str]:
+        """Return the command's words with ``copy`` as its YAML; with the YAML itself where None is given."""
+        file = copy or (self.yaml.file if self.yaml else None)
+        return [word.format(yaml=file, yaml_name=file.name) if file else word for word in self.command]
+
     @property
     def device_type(self) -> str:
         """The device that the program runs on."""

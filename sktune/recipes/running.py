@@ -147,13 +147,13 @@ class Runner:
     def _copied_yaml(self) -> Iterator[list[str]]:
         """Yield the command's words; while they hold, the YAML's copy lies beside it."""
         if self._recipe.yaml is None:
-            yield list(self._recipe.command)
+            yield self._recipe.words()
             return
         file = self._recipe.yaml.file
         copy = file.with_stem(file.stem + COPY_SUFFIX)
         copy.write_text(varied(file, self._recipe.yaml.set), encoding="utf-8")
         try:
-            yield [word.format(yaml=copy, yaml_name=copy.name) for word in self._recipe.command]
+            yield self._recipe.words(copy)
         finally:
             copy.unlink(missing_ok=True)
 

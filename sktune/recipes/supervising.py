@@ -6,6 +6,7 @@ and how much they differ from one another is what a plan's figure is uncertain b
 """
 
 import math
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +108,7 @@ class RecipeSupervisor:
             facts = {
                 "decode": {"function": decode.function, "signature": decode.signature},
                 "verified": VERIFIED,
+                "command": shlex.join(self._recipe.words()),
                 "alternates": self._task.alternates,
             }
             self._opened = Opened(self._layout, description, seconds, facts)

@@ -11,7 +11,7 @@ import sktune
 from sktune import Plan, Scope
 from sktune.backends.npu import DUMPS, NpuBackend
 from sktune.plan_file import write_plan
-from sktune.report import how_to_apply
+from sktune.report import apply_code
 from sktune.space import SpaceSpec
 from sktune.targets import describe
 from sktune.targets.base import decode_inputs
@@ -56,7 +56,7 @@ def test_a_plan_file_marks_what_its_trial_marked(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torchair, "CompilerConfig", ConfigWithoutDevice)
     names: dict[str, Any] = {"sktune": sktune, "torch": torch}
     names |= {"model": own.module, "decode_step": own.decode_step}
-    exec(how_to_apply(PLAN, "npu").partition("```python\n")[2].partition("```")[0], names)
+    exec(apply_code(PLAN, "npu", "best_plan.yaml"), names)
     assert names["config"].experimental_config.topology_sorting_strategy.value == "DFS"
     assert torch.equal(names["step"](*inputs), logits)
     assert newest_dump() == of_trial
