@@ -41,11 +41,10 @@ READS = ToolAnnotations(read_only_hint=True)
 STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=False)
 WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True)
 
-Model = Annotated[
-    str,
-    Field(description="A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with config.json, file.py:function"),
-]
+MODELS = "A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with config.json, file.py:function"
+Model = Annotated[str, Field(description=MODELS)]
 Text = str | None
+Recipe = Annotated[Text, Field(description="A recipe.yaml (`sktune recipe init`): a program, started for each plan")]
 Count = Annotated[int, Field(ge=1)] | None
 Backend = Annotated[Text, Field(description="inductor, npu or sim (simulated, needs no hardware)")]
 Device = Annotated[Text, Field(description="cpu, cuda or npu")]
@@ -74,6 +73,11 @@ class _Server(MCPServer[Any]):
             if isinstance(failure.__cause__, SktuneError):
                 raise ToolError(" ".join(str(failure.__cause__).split())) from failure
             raise
+
+
+def _subject(model: str | None, recipe: str | None, folder: str | None) -> str:
+    """Return a short name of what is analyzed."""
+    return Path(recipe).resolve().parent.name if recipe and not folder else Path(model or folder or "model").name
 
 
 def _first(failure: ValidationError) -> str:
@@ -114,7 +118,8 @@ class Tools:
 
     def start_search(
         self,
-        model: Model,
+        model: Annotated[Text, Field(description=f"{MODELS}. Or give recipe")] = None,
+        recipe: Recipe = None,
         study: Annotated[Text, Field(description="A name; made of model, backend and device by default")] = None,
         trials: Annotated[Count, Field(description="In total; 40, or no limit with time_budget")] = None,
         time_budget: Budget = None,
@@ -139,13 +144,15 @@ class Tools:
         Follow it with search_status. More trials, or another time_budget, continue a study that has ended.
         """
         given = {name: value for name, value in locals().items() if name != "self"}
-        spec, _ = Request(model, backend=backend, device=device, scale=scale).target()
+        path = Path(recipe) if recipe else None
+        spec, _ = Request(model or "", recipe=path, backend=backend, device=device, scale=scale).target()
         given["study"] = study or spec.study_name
         return self._started(given["study"], "search", given, "study_finished")
 
     def analyze(
         self,
         model: Annotated[Text, Field(description="As of start_search; may be left out where folder has it")] = None,
+        recipe: Recipe = None,
         folder: Annotated[Text, Field(description="The model's: its modeling_*.py and its YAML")] = None,
         yaml: Annotated[Text, Field(description="The YAML in it that switches scopes on")] = None,
         time_budget: Budget = "10m",
@@ -162,7 +169,7 @@ class Tools:
         Follow it with search_status: its last event, analysis_finished, holds the recommendation.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "folder")}
-        given |= {"dir": folder, "study": study or f"analysis-{Path(model or folder or 'model').name}"}
+        given |= {"dir": folder, "study": study or f"analysis-{_subject(model, recipe, folder)}"}
         return self._started(given["study"], "analyze", given, "analysis_finished")
 
     def search_status(

@@ -152,7 +152,10 @@ async def test_a_wrong_call_gets_one_line_that_names_the_mend_and_the_server_liv
     """Nothing that a call holds becomes an option, a path or a command of a shell."""
     calls: list[tuple[str, dict[str, Any], str]] = [
         ("start_serch", {}, "did you mean 'start_search'"),
-        ("start_search", {}, "the argument 'model' is missing"),
+        ("inspect", {}, "the argument 'model' is missing"),
+        ("start_search", {}, "give --model, or --recipe"),
+        ("start_search", {"model": "llama", "recipe": "recipe.yaml"}, "give --model, or --recipe"),
+        ("start_search", {"recipe": "nowhere.yaml"}, "nowhere.yaml"),
         ("start_search", {"model": "lama"}, "did you mean 'llama'"),
         ("start_search", {"model": "llama", "trails": 3}, "did you mean 'trials'"),
         ("start_search", {"model": "llama", "trials": 0}, "greater than or equal to 1"),
