@@ -187,11 +187,12 @@ class TestScouting:
         text = file.read_text().replace("ge_graph", "npugraph_ex").replace("160", "4096")
         file.write_text(text.replace("model_name:", "enable_cache_compile: True\n  temperature: 0.7\n  model_name:"))
         scouted = scout(project / "ranks" / "models" / "tiny_moe")
+        assert scouted.values["yaml"]["set"]["scheduler_config.max_new_tokens"] >= LEAST_ALTERNATING
         assert scouted.values["yaml"]["set"] == {
             "model_config.enable_cache_compile": False,
             "model_config.temperature": 0.0,
             "model_config.exe_mode": "ge_graph",
-            "scheduler_config.max_new_tokens": 64,
+            "scheduler_config.max_new_tokens": 160,
         }
 
     def test_a_program_of_its_own(self, project: Path) -> None:

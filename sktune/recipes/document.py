@@ -27,7 +27,7 @@ class YamlFile(Document):
     file: Path
     """Below the recipe's ``directory``."""
     set: dict[str, Any] = {}
-    """Values in the copy, by dotted path: ``scheduler_config.max_new_tokens: 64``."""
+    """Values in the copy, by dotted path: ``scheduler_config.max_new_tokens: 160``."""
 
 
 class LatencyLines(Document):

@@ -16,8 +16,8 @@ SCRIPT = Path("executor/scripts/infer.sh")
 """How cann-recipes-infer starts a model, below the checkout's root."""
 RANKS_PER_HOST = 16
 """Dies of one Atlas A3 server."""
-MOST_NEW_TOKENS = 64
-"""Enough decode steps for a figure; more only make each run longer."""
+MOST_NEW_TOKENS = 160
+"""Enough decode steps to alternate between plan and baseline; more only make each run longer."""
 
 
 @dataclass

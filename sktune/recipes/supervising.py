@@ -42,6 +42,10 @@ from sktune.space import SpaceSpec
 from sktune.supervisor import FinalRow, Opened
 
 BASELINE = "baseline"
+TOO_SHORT = (
+    f"; plan and baseline do not alternate, which needs {LEAST_ALTERNATING} decode steps with a latency line each: "
+    "figures are less certain"
+)
 VERIFIED = f"outputs of {VERIFIED_STEPS} decode steps and the state after them, in every rank"
 BASELINES = 2
 """Runs of the baseline at the start, which show that its bits are always the same. Where runs alternate, the second one
@@ -104,6 +108,7 @@ class RecipeSupervisor:
             assert decode is not None
             notes = [f"{name} of rank {rank}" for rank, name in sorted(self._ignored)]
             kept = f"; not compared, as they differ between two baselines: {', '.join(notes[:4])}" if notes else ""
+            kept += "" if self._task.alternates or self._recipe.backend != "inductor" else TOO_SHORT
             description = f"{self._recipe.name}: {decode.function} in {self._recipe.ranks} ranks{kept}"
             facts = {
                 "decode": {"function": decode.function, "signature": decode.signature},
