@@ -48,6 +48,12 @@ def describe_final(event: Event) -> str:
     return f"final comparison: the best plans, the baseline{others}"
 
 
+def describe_settled(event: Event) -> str:
+    """Return why a search ends before its trials or its time do."""
+    left, threshold = event["expected_gain_left"], event["threshold"]
+    return f"settled: more trials should save {left:.2%}, and less than {threshold:.2%} cannot be told"
+
+
 def describe_spent(event: Event) -> str:
     """Return what the end of the time budget stopped, in one line."""
     cut = f"; trial {event['unfinished']} was cut off and is left for later" if "unfinished" in event else ""
@@ -84,6 +90,8 @@ class PlainView:
             self._write(f"the whole space was tried: {_counted(event['plans'], 'plan')}")
         elif kind == "time_budget_spent":
             self._write(describe_spent(event))
+        elif kind == "settled":
+            self._write(describe_settled(event))
         elif kind == "final_started":
             self._write(describe_final(event))
         for line in event.get("lines", ()):  # an analysis tells its own
@@ -128,6 +136,8 @@ class LiveView:
                 self._best_ratio, self._best = event["speedup"], describe_trial(event)
         elif kind == "time_budget_spent":
             self._lines.append(describe_spent(event))
+        elif kind == "settled":
+            self._lines.append(describe_settled(event))
         elif kind == "final_started":
             self._status = describe_final(event)
         self._lines.extend(event.get("lines", ()))

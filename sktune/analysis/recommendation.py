@@ -111,6 +111,8 @@ def _of_figures(words: Words, result: SearchResult, recommendation: Recommendati
         yield Risk("simulated", words("risk.simulated"))
     elif made_with.get("backend") != "npu":
         yield Risk("stand_in", words("risk.stand_in", device=made_with.get("device", "?")))
+        if is_recipe(result):
+            yield Risk("kernel_by_kernel", words("risk.kernel_by_kernel"))
     if recommendation.trial is not None and not recommendation.compared:
         yield Risk("not_compared", words("risk.not_compared"))
     elif result.comparison and not result.is_simulated:

@@ -227,6 +227,10 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
         "One device was searched: collectives and slower ranks of a parallel run are not in the figures.",
         "只在单个设备上搜索:多卡的集合通信和慢 rank 不在数值中。",
     ),
+    "risk.kernel_by_kernel": (
+        "The baseline is the decode step without a scope, kernel by kernel, not the program's own torch.compile.",
+        "基线是不带 Scope、逐算子编译的 Decode 单步,不是程序自己的 torch.compile。",
+    ),
     "risk.one_host": (
         "One host was searched: collectives between hosts are not in the figures.",
         "只在一台主机上搜索:跨主机的集合通信不在数值中。",
