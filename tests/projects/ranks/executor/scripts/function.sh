@@ -10,10 +10,10 @@ function check_launch()
 
 function set_ranks()
 {
-    export WORLD_SIZE=$(python3 -c "import yaml; print(yaml.safe_load(open('${YAML}'))['parallel_config']['world_size'])")
+    export WORLD_SIZE=$(awk '$1 == "world_size:" { print $2 }' "${YAML}")
     export LOCAL_WORLD_SIZE=${WORLD_SIZE}
     export MASTER_ADDR=127.0.0.1
-    export MASTER_PORT=$(python3 -c "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1])")
+    export MASTER_PORT=$((10000 + $$ % 20000))
     NAME=${MODEL_DIR}_$(basename "${YAML}" .yaml)
     export RES_PATH="${ROOT}/models/${MODEL_DIR}/res/$(date +%Y%m%d)/${NAME}"
     mkdir -p "${RES_PATH}"
