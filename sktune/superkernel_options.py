@@ -173,7 +173,7 @@ def check_option(name: str, value: Option) -> None:
 
 def _check(name: str, value: Option) -> None:
     if not name:
-        raise SpaceError(f"an option has no name before '={value}'; write name=value")
+        raise SpaceError(f"an option has no name before {f'={value}'!r}; write name=value")
     if name in _NOT_PARSED:
         raise SpaceError(f"option {name!r} is in the compiler's code, but its parser refuses it; leave it out")
     if name not in SUPERKERNEL_OPTIONS:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sktune.errors import SpaceError
@@ -154,6 +154,7 @@ fragments = st.sampled_from([*SUPERKERNEL_OPTIONS, "=", ":", ",", "0", "1", "Mat
 )
 
 
+@example("=stream-fusion\nstream-fusion")
 @given(st.lists(fragments, max_size=8).map("".join))
 def test_any_text_is_options_or_one_line(text: str) -> None:
     """What is accepted can be written again and means the same; all else says why."""
