@@ -85,8 +85,8 @@ class MoE(nn.Module):
         tokens = hidden_states.flatten(0, 1)
         weights = torch.softmax(self.gate(tokens), dim=-1)[:, self.experts]
         gate, up = torch.matmul(tokens, self.gate_up_proj).chunk(2, dim=-1)
-        each = torch.matmul(clamped_swiglu(gate, up), self.down_proj)
-        return all_reduce((weights.t().unsqueeze(-1) * each).sum(0).view_as(hidden_states))
+        each = torch.matmul(clamped_swiglu(gate, up), self.down_proj).view(-1, *hidden_states.shape)
+        return all_reduce((weights.t().reshape(-1, *hidden_states.shape[:2], 1) * each).sum(0))
 
 
 class DecoderLayer(nn.Module):
