@@ -20,7 +20,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from sktune.learned import OUTCOME, PREFIX, PROBE
+from sktune.learned import ORIGIN, OUTCOME, PREFIX, PROBE
 from sktune.outcome import Outcome, Reason, ScopeTime, Speedup
 from sktune.plan import Plan
 from sktune.samplers import SamplerFactory
@@ -29,7 +29,7 @@ from sktune.space import SearchSpace
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PROPOSAL, ORIGIN = PREFIX + "proposal", PREFIX + "origin"
+PROPOSAL = PREFIX + "proposal"
 SCOPE_TIME_NOISE = 0.02
 """Relative standard deviation of what one scope or gap was seen to take."""
 FAILURES = (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED, Reason.MISMATCH)
@@ -203,7 +203,7 @@ class _Search:
     def __init__(self, space: SearchSpace, sampler: "_Timed", record: Record) -> None:
         self._space, self._sampler, self._record = space, sampler, record
         self._study = optuna.create_study(direction="minimize", sampler=sampler)
-        for point in space.starting_points:
+        for point in () if sampler.begins_alone else space.starting_points:
             self._study.enqueue_trial(dict(point.values), user_attrs={ORIGIN: point.name})
 
     def ask(self) -> _Asked:
@@ -263,6 +263,7 @@ class _Timed(BaseSampler):
 
     def __init__(self, inner: BaseSampler) -> None:
         self._inner = inner
+        self.begins_alone: bool = getattr(inner, "begins_alone", False)
         self.spent_s = 0.0
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:

@@ -25,7 +25,8 @@ PREFIX = "sktune:"
 """Of the attributes that sktune gives to trials and studies."""
 OUTCOME = PREFIX + "outcome"
 PROBE = PREFIX + "probe"
-"""Attributes of a trial: its outcome, and the plan that it tries instead of its parameters' own."""
+ORIGIN = PREFIX + "origin"
+"""Attributes of a trial: its outcome, the plan that it tries instead of its parameters' own, and what it is called."""
 
 SCOPE_TIME_NOISE = 0.02
 SETTLED = 200
@@ -58,6 +59,8 @@ class Learned:
         combinations: all choices of options that differ in what they do.
         ranked: the complete plans, best first; probes are none.
         seen: every plan that was tried or is running, the baseline too.
+        ranges: the scopes of these plans, their options apart.
+        values: of options, that were tried.
         failures: of each trial, in order, whether it failed.
         reasons: why a trial failed, by its number.
         probes: number of trials that were probes.
@@ -76,6 +79,8 @@ class Learned:
         self.feasibility = Feasibility(self.catalogue, searched, space.options.inexact)
         self.ranked: list[CompletePlan] = []
         self.seen: set[Plan] = {Plan()}
+        self.ranges: set[tuple[tuple[str, str], ...]] = set()
+        self.values: set[tuple[str, Option]] = set()
         self.failures: list[bool] = []
         self.reasons: dict[int, str] = {}
         self._failed: list[tuple[int, list[Key]]] = []
@@ -100,6 +105,7 @@ class Learned:
             elif is_whole:
                 pending.append(self._plan_of(trial))
         self.seen |= set(pending)
+        self.ranges |= {plan.ranges for plan in pending}
         return pending
 
     def posterior(self, pending: Sequence[Plan] = ()) -> Posterior:
@@ -144,6 +150,8 @@ class Learned:
             return  # answered from the record: it tells nothing new
         self._taken.add(plan)
         self.seen.add(plan)
+        self.ranges.add(plan.ranges)
+        self.values |= {(name, trial.params[name]) for name in self.space.option_names}
         stored = trial.user_attrs.get(OUTCOME)
         outcome = Outcome.from_dict(stored) if stored else None
         is_probe = PROBE in trial.user_attrs

@@ -85,6 +85,11 @@ class Plan:
         """Order of simplicity among plans of equal speed: fewest scopes, then fewest options."""
         return len(self.scopes), sum(len(scope.options) for scope in self.scopes) + len(self.options)
 
+    @property
+    def ranges(self) -> tuple[tuple[str, str], ...]:
+        """First and last unit of each scope: the plan apart from its options."""
+        return tuple((scope.first, scope.last) for scope in self.scopes)
+
     def with_option(self, name: str, value: Option) -> "Plan":
         """Return the plan with one more option in every scope."""
         scopes = (replace(scope, options=(*scope.options, (name, value))) for scope in self.scopes)

@@ -150,6 +150,9 @@ class _Search:
                     "folder": str(self._folder)})  # fmt: skip
         opened = supervisor.open()
         space = bind_space(self._space_spec, self._layout(opened.layout), self._spec)
+        if self._request.profile:
+            points = profile_prior.ordered(space.starting_points, self._request.profile)
+            space = replace(space, starting_points=points)
         # Only now: a space that does not fit the model must leave a study that the mended one can use.
         self._study.remember(
             fingerprint=dict(self._made_with),
@@ -404,11 +407,8 @@ class _Search:
             new = [point for point in points if space.plan(point.values) not in known]
             self._study.queue(new)
             return self._study.finished() + len(new)
-        if self._request.strategy not in BEGINS_ALONE:
-            found: Sequence[StartingPoint] = space.starting_points
-            if self._request.profile:
-                found = profile_prior.ordered(found, self._request.profile)
-            self._study.queue([point for point in found if space.plan(point.values) not in known])
+        if self._request.exact_starting_points or self._request.strategy not in BEGINS_ALONE:
+            self._study.queue([point for point in space.starting_points if space.plan(point.values) not in known])
         return self._request.most_trials
 
     def _is_exhausted(self, space: SearchSpace) -> bool:

@@ -75,10 +75,17 @@ class OptionRules:
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """A plan that is tried before anything is sampled."""
+    """A plan that is tried before anything is sampled.
+
+    Attributes:
+        name: for people.
+        values: of every parameter.
+        sets_options: whether it says what options it wants; if not, the first values stand in for any.
+    """
 
     name: str
     values: Values
+    sets_options: bool = False
 
 
 @dataclass(frozen=True)
@@ -256,7 +263,7 @@ def _starting_point(space: SearchSpace, name: str, pattern: Values) -> StartingP
                     f"starting point {name!r}: {parameter} is one of {list(space.choices[parameter])}, got {value!r}"
                 )
             values[parameter] = value
-    return StartingPoint(name, values)
+    return StartingPoint(name, values, any(key in space.option_names for key in {**pattern, **options}))
 
 
 def _matches(parameter: str, pattern: str, layout: Layout) -> bool:

@@ -29,7 +29,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sktune.backends.options import option_rules
 from sktune.errors import StudyError
 from sktune.layout import Layout
-from sktune.learned import OUTCOME, PREFIX, PROBE
+from sktune.learned import ORIGIN, OUTCOME, PREFIX, PROBE
 from sktune.outcome import Outcome, Reason
 from sktune.plan import Option, Plan
 from sktune.samplers import SamplerFactory
@@ -171,7 +171,7 @@ class TuningStudy:
         """Put starting points before everything that a sampler will propose; those that are queued stay."""
         with translated(self.name):
             for point in points:
-                origin = {PREFIX + "origin": point.name}
+                origin = {ORIGIN: point.name}
                 self._study.enqueue_trial(dict(point.values), user_attrs=origin, skip_if_exists=True)
 
     def finished(self) -> int:
@@ -195,7 +195,7 @@ class TuningStudy:
             attributes = self._study.get_trials(deepcopy=False)[trial.number].user_attrs
             is_probe = PROBE in attributes
             plan = Plan.from_dict(attributes[PROBE]) if is_probe else space.plan(trial.params)
-            origin = "probe" if is_probe else attributes.get(PREFIX + "origin", sampler_name)
+            origin = "probe" if is_probe else attributes.get(ORIGIN, sampler_name)
             attempts = attributes.get(PREFIX + "proposal", {}).get("attempts", 0) + 1
             host = socket.gethostname()
             proposal = {"plan": plan.to_dict(), "origin": origin, "host": host, "attempts": attempts}

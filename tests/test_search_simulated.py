@@ -133,8 +133,7 @@ def test_a_profile_orders_the_starting_points(tmp_path: Path) -> None:
     ordered = sktune.search(
         "deepseek-v3", backend="sim", scale="tiny", trials=6, runs=tmp_path / "runs", study="ordered", profile=profile
     )
-    first, second = (record.origin for record in plain.trials[:2])
-    assert (first, second) == ("attention only", "MoE only")
+    assert next(iter(plain.trials)).origin == "attention only"
     assert next(iter(ordered.trials)).origin == "attention + MoE"
 
 

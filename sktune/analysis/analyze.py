@@ -192,7 +192,13 @@ def _searched(asked: AnalysisRequest, request: Request, guide: _Guide, began_s: 
     """Search until a first attempt's plans are tried, nothing more is expected, or the time is spent."""
     budget_s = request.time_budget_s and max(request.time_budget_s - FILES_S, 1.0)
     trials = FIRST_TRIALS if asked.goal == FIRST else None
-    limited = replace(request, trials=trials, time_budget_s=budget_s, until_settled=asked.goal != FIRST)
+    limited = replace(
+        request,
+        trials=trials,
+        time_budget_s=budget_s,
+        until_settled=asked.goal != FIRST,
+        exact_starting_points=True,
+    )
     try:
         return proxy.search(limited, guide, began_s)
     except TargetError as failure:

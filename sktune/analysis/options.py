@@ -108,7 +108,7 @@ def improvement_percent(speedup: Speedup) -> float:
 
 def option_results(result: SearchResult, space: SearchSpace) -> tuple[OptionResult, ...]:
     """Return all options of the guide, the narrowest first, as the study ``result`` knows them."""
-    plans = {point.name: space.plan(point.values) for point in guide_points(space)}
+    plans = {point.name: space.plan(point.values) for point in (*guide_points(space), *space.starting_points)}
     found: list[OptionResult] = []
     taken: list[TrialRecord] = []
     for option, name in NAMES.items():
@@ -127,10 +127,10 @@ def option_of(trial: int, options: Sequence[OptionResult]) -> ScopeOption:
 
 
 def _record_of(name: str, plan: Plan | None, records: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Return the trial of the starting point called ``name``, else of the guide's own plan of that name."""
+    """Return the trial of ``plan``, which has this name, else of a starting point of the name with other options."""
     own = [record for record in records if not record.is_probe]
-    named = [record for record in own if record.origin == name]
-    return next(iter(named or [record for record in own if plan is not None and record.plan == plan]), None)
+    exact = [record for record in own if plan is not None and record.plan == plan]
+    return next(iter(exact or [record for record in own if record.origin == name]), None)
 
 
 def _of_trial(option: ScopeOption, record: TrialRecord, result: SearchResult) -> OptionResult:

@@ -35,8 +35,8 @@ SAMPLERS: Mapping[str, str] = {
 }
 """The factory of each built-in strategy, as module:function."""
 
-BEGINS_ALONE = frozenset({"grid", "bottom-up", "top-down", "profile"})
-"""Strategies that fix which plan comes first: starting points before them would make them others."""
+BEGINS_ALONE = frozenset({"partition", "grid", "bottom-up", "top-down", "profile"})
+"""Strategies that decide themselves what comes first: starting points queued before them would make them others."""
 
 
 def tpe(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001

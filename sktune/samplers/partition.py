@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial
 from scipy.special import ndtr
 from threadpoolctl import ThreadpoolController
 
-from sktune.learned import PROBE, Combination, Learned, Point
+from sktune.learned import ORIGIN, PROBE, Combination, Learned, Point
 from sktune.partitioning import Partitioner
 from sktune.plan import Option, Options, Plan, Scope
 from sktune.samplers import distributions, seed_of_trial
@@ -35,11 +35,15 @@ MOST_DRAWS = 8
 LEAST_DRAWS = 2
 MOST_WORK = 600_000
 """Segment classes times problems that are solved at once, so that a proposal takes some ten milliseconds."""
+NEW_VALUE_EVERY = 4
+"""Trials, while starting points are tried: their partitions are to be compared, too."""
+MOST_COMBINATIONS = 32
+"""Of options, that a starting point or one of the best plans is thought of with."""
 NEIGHBOURS = 12
 LIKELY_BEST = 20
 """Complete plans, by their own figures, of which one is the best by the model."""
 FREE_FAILURES = 0.5
-FAILURE_SHARE = 0.11
+FAILURE_SHARE = 0.13
 """Share of the trials after the tenth that may fail: what is riskier waits."""
 FAILURE_PRICE = 0.005
 """What a failure costs, as a share of the best plan's saving: what promises next to nothing takes no risk."""
@@ -59,6 +63,8 @@ PROBE_UNCERTAINTY = 0.15
 class _Candidate:
     plan: Plan
     point: Point
+    origin: str = ""
+    """The starting point that it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,10 @@ class Outlook:
 class PartitionSampler(BaseSampler):
     """See the module.
 
+    It begins with the space's starting points by itself: first with the first one, then with those that promise most,
+    and where these leave options open, with the values that do. Such trials have their names as the attribute
+    ``sktune:origin``.
+
     Args:
         space: what the study's parameters mean.
         seed: of the search.
@@ -87,12 +97,15 @@ class PartitionSampler(BaseSampler):
 
     spans_trials = True
     """Made once for a study, with the search's seed, as it goes on learning."""
+    begins_alone = True
+    """Nobody has to queue starting points for it."""
 
     def __init__(self, space: SearchSpace, seed: int = 0, *, probes: bool = False) -> None:
         self._space, self._seed = space, seed
         self._learned = Learned(space)
         self._partitioner = Partitioner(space, self._learned.catalogue)
         self._prober = _Prober(self._learned) if probes and not space.untied else None
+        self._starts = [(start, space.plan(start.values)) for start in space.starting_points]
         self._threads = ThreadpoolController()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002
@@ -112,10 +125,13 @@ class PartitionSampler(BaseSampler):
     def _point(self, study: Study, trial: FrozenTrial) -> Point:
         pending = self._learned.read(study.get_trials(deepcopy=False), asking=trial.number)
         rng = np.random.default_rng(seed_of_trial(self._seed, trial.number))
-        if not self._learned.model.count:
+        posterior = self._learned.posterior(pending) if self._learned.model.count else None
+        if beginning := self._beginning(posterior, rng):
+            study._storage.set_trial_user_attr(trial._trial_id, ORIGIN, beginning.origin)  # noqa: SLF001
+            return beginning.point
+        if posterior is None:
             points = self._space.starting_points
             return self._by_chance(rng, points[0].values if points else {})
-        posterior = self._learned.posterior(pending)
         if self._prober and PROBE not in trial.user_attrs and (probe := self._prober.probe(posterior, rng)):
             study._storage.set_trial_user_attr(trial._trial_id, PROBE, probe.to_dict())  # noqa: SLF001 - as samplers do
             return self._incumbent_point()
@@ -141,12 +157,46 @@ class PartitionSampler(BaseSampler):
         plans = [self._space.plan(decode(draw, int(index))) for draw, index in enumerate(total.argmax(axis=1))]
         return Outlook(left, tuple(plan for plan in dict.fromkeys(plans) if plan not in self._learned.seen))
 
+    def _beginning(self, posterior: Posterior | None, rng: np.random.Generator) -> _Candidate | None:
+        """Return the next starting point: the first one while nothing is known, then the one that promises most."""
+        learned = self._learned
+        waiting = [
+            start
+            for start, plan in self._starts
+            if (plan not in learned.seen if start.sets_options else plan.ranges not in learned.ranges)
+        ]
+        if posterior is None:
+            own = {start.name: _Candidate(plan, dict(start.values), start.name) for start, plan in self._starts}
+            return own[waiting[0].name] if waiting else None
+        found: list[_Candidate] = []
+        for start in waiting:
+            combinations = [{}] if start.sets_options else self._options_to_begin(posterior, rng)
+            points = [{**start.values, **chosen} for chosen in combinations]
+            found += [_Candidate(self._space.plan(point), point, start.name) for point in points]
+        safe = self._learned.log_safe([candidate.plan for candidate in found])
+        new = [own for own, log_safe in zip(found, safe, strict=True) if log_safe > -math.inf]
+        return self._most_promising(posterior, new) if new else None
+
+    def _options_to_begin(self, posterior: Posterior, rng: np.random.Generator) -> list[Mapping[str, Option]]:
+        """Return promising options; now and then with a value that is new, one at most, to know what it does."""
+        most = int(len(self._learned.failures) % NEW_VALUE_EVERY == 1)
+        return [
+            chosen
+            for chosen in self._promising_options(posterior, rng)
+            if len(chosen.items() - self._learned.values) <= most
+        ]
+
+    def _promising_options(self, posterior: Posterior, rng: np.random.Generator) -> list[Mapping[str, Option]]:
+        chosen = _promising(self._learned, posterior, rng, MOST_COMBINATIONS)
+        return [combination.point for combination in chosen]
+
     def _propose(self, posterior: Posterior, rng: np.random.Generator) -> Point:
         for width in (1.0, 2.0, 4.0):
             candidates = self._candidates(posterior, rng, width) + self._neighbours(rng)
+            candidates += self._with_other_options(posterior, rng) if self._risks() else []
             new = {candidate.plan: candidate for candidate in candidates if candidate.plan not in self._learned.seen}
             if new:
-                return self._most_promising(posterior, list(new.values()))
+                return self._most_promising(posterior, list(new.values())).point
         return self._by_chance(rng, self._incumbent_point())
 
     def _risks(self) -> bool:
@@ -175,7 +225,13 @@ class PartitionSampler(BaseSampler):
             found.append(_Candidate(self._space.plan(changed), changed))
         return found
 
-    def _most_promising(self, posterior: Posterior, candidates: Sequence[_Candidate]) -> Point:
+    def _with_other_options(self, posterior: Posterior, rng: np.random.Generator) -> list[_Candidate]:
+        """Return the best plans with other options: they hold no scope that is new, and seldom fail."""
+        options = self._promising_options(posterior, rng)
+        points = [{**own.point, **chosen} for own in self._learned.ranked[:3] for chosen in options]
+        return [_Candidate(self._space.plan(point), point) for point in points]
+
+    def _most_promising(self, posterior: Posterior, candidates: Sequence[_Candidate]) -> _Candidate:
         """Return the candidate of the largest expected improvement, times the chance that it works."""
         plans = [candidate.plan for candidate in candidates]
         mean, sd = posterior.predict_plans(plans)
@@ -189,7 +245,7 @@ class PartitionSampler(BaseSampler):
             allowed = max(0.02, FREE_FAILURES + FAILURE_SHARE * len(late) - sum(late))
         price = FAILURE_PRICE * max(1e-3, self._best_saving(posterior))
         promise = np.where(1 - safe <= allowed, improvement * safe - price * (1 - safe), safe - 2.0)
-        return candidates[int(np.argmax(promise))].point
+        return candidates[int(np.argmax(promise))]
 
     def _best_saving(self, posterior: Posterior) -> float:
         best = [own.plan for own in self._learned.ranked[:LIKELY_BEST]]
