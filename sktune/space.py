@@ -249,8 +249,9 @@ def _layer_limits(spec: SpaceSpec, layers: int) -> tuple[Option, ...]:
 def _starting_point(space: SearchSpace, name: str, pattern: Values) -> StartingPoint:
     values = space.simplest
     options = parse(str(pattern[OPTION_STRING])) if OPTION_STRING in pattern else {}
-    for key, value in {**pattern, **options}.items():
-        if key == OPTION_STRING:
+    for key, wanted in {**pattern, **options}.items():
+        value = _layers_there_are(space, wanted) if key == LAYERS_PER_SCOPE else wanted
+        if key == OPTION_STRING or value is None:
             continue
         matches = [parameter for parameter in space.choices if _matches(parameter, key, space.layout)]
         if not matches:
@@ -264,6 +265,14 @@ def _starting_point(space: SearchSpace, name: str, pattern: Values) -> StartingP
                 )
             values[parameter] = value
     return StartingPoint(name, values, any(key in space.option_names for key in {**pattern, **options}))
+
+
+def _layers_there_are(space: SearchSpace, wanted: Option) -> Option | None:
+    """Return what a limit of layers comes to in a model with fewer of them; None where there is no such parameter."""
+    limits = space.choices.get(LAYERS_PER_SCOPE)
+    if limits is None:
+        return None
+    return "all" if isinstance(wanted, int) and "all" in limits and wanted >= len(space.layout.layers) else wanted
 
 
 def _matches(parameter: str, pattern: str, layout: Layout) -> bool:

@@ -154,6 +154,15 @@ def test_the_guides_starting_points_are_found_by_name() -> None:
     assert ranges(space.plan(moe_only.values)) == [("layers.1.mlp", "layers.1.mlp")]
 
 
+@pytest.mark.parametrize(("layers", "limit"), [(1, None), (2, "all"), (4, 3)])
+def test_a_starting_points_limit_of_layers_fits_a_model_with_fewer(layers: int, limit: Any) -> None:
+    """As where a model is cut to a few layers of each kind."""
+    points: Any = {"mine": {"layer.*": JOIN, LAYERS_PER_SCOPE: 3}}
+    spec: dict[str, Any] = {"layers_per_scope": [1, 3, "all"], "starting_points": points}
+    (point,) = space_over(decoder_layout(("dense",) * layers), **spec).starting_points
+    assert point.values.get(LAYERS_PER_SCOPE) == limit
+
+
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_loads_and_starts_from_legal_distinct_plans(name: str) -> None:
     """All files of search_spaces/ fit a model of their kinds."""
