@@ -170,7 +170,7 @@ def show(
     console.print(result_table(result))
     learned = _explained(study, result, storage, console) if why else {}
     if json:
-        known = {"incumbent": result.incumbent(), "blamed": result.blamed()}
+        known = {"incumbent": result.incumbent(), "blamed": result.blamed(), "final": result.final_rows()}
         print_event({"event": "study", **result.summary(), **known, **learned})
 
 

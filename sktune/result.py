@@ -157,6 +157,19 @@ class SearchResult:
                 }
         return None
 
+    def final_rows(self) -> list[dict[str, Any]]:
+        """Return the rows of the final comparison, ready for JSON; none before it."""
+        return [
+            {
+                "name": row.name,
+                "latency_ms": row.speedup.latency_ms if row.speedup else None,
+                "speedup": row.speedup.ratio if row.speedup else None,
+                "ci95": list(row.speedup.ci95) if row.speedup and not self.is_simulated else None,
+                "bit_identical": row.bit_identical if self.is_verified else None,
+            }
+            for row in self.final
+        ]
+
     def summary(self) -> dict[str, Any]:
         """Return the closing event's values."""
         winner = self.winner

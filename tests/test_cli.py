@@ -207,6 +207,9 @@ def test_show_and_report_read_the_record(own_study: tuple[list[dict[str, Any]], 
     with (folder / "trials.csv").open() as table:
         guilty = [row["blamed"] for row in csv.DictReader(table) if row["blamed"]]
     assert told["blamed"] == Counter(guilty)
+    compared = {row["name"]: row for row in told["final"]}
+    assert next(iter(compared)) == "baseline"
+    assert told["speedup"] in {row["speedup"] for row in compared.values()}
     (folder / "report.md").unlink()
     assert sktune_command("report", "own", "--runs", str(folder.parent)).returncode == 0
     assert (folder / "report.md").is_file()
