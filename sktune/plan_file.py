@@ -121,5 +121,8 @@ def write_plan(
         **({"decode": dict(decode)} if decode else {}),
         "evidence": dict(evidence),
     }
-    head = "# A plan for SuperKernel scopes, found by sktune. Apply it: sktune.apply(model, 'best_plan.yaml')\n"
+    head = (
+        "# A plan for SuperKernel scopes, found by sktune. Apply it: sktune.apply(model, 'best_plan.yaml'),\n"
+        "# or, to a recipe's program, as its report says.\n"
+    )
     return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)

@@ -161,30 +161,31 @@ class PartitionSampler(BaseSampler):
         """Return the next starting point: the first one while nothing is known, then the one that promises most."""
         learned = self._learned
         waiting = [
-            start
+            (start, plan)
             for start, plan in self._starts
             if (plan not in learned.seen if start.sets_options else plan.ranges not in learned.ranges)
         ]
         if posterior is None:
-            own = {start.name: _Candidate(plan, dict(start.values), start.name) for start, plan in self._starts}
-            return own[waiting[0].name] if waiting else None
+            first = next(iter(waiting), None)
+            return first and _Candidate(first[1], dict(first[0].values), first[0].name)
         found: list[_Candidate] = []
-        for start in waiting:
+        for start, _ in waiting:
             combinations = [{}] if start.sets_options else self._options_to_begin(posterior, rng)
             points = [{**start.values, **chosen} for chosen in combinations]
             found += [_Candidate(self._space.plan(point), point, start.name) for point in points]
-        safe = self._learned.log_safe([candidate.plan for candidate in found])
+        safe = learned.log_safe([candidate.plan for candidate in found])
         new = [own for own, log_safe in zip(found, safe, strict=True) if log_safe > -math.inf]
         return self._most_promising(posterior, new) if new else None
 
     def _options_to_begin(self, posterior: Posterior, rng: np.random.Generator) -> list[Mapping[str, Option]]:
         """Return promising options; now and then with a value that is new, one at most, to know what it does."""
         most = int(len(self._learned.failures) % NEW_VALUE_EVERY == 1)
-        return [
+        found = [
             chosen
             for chosen in self._promising_options(posterior, rng)
             if len(chosen.items() - self._learned.values) <= most
         ]
+        return found or [{}]
 
     def _promising_options(self, posterior: Posterior, rng: np.random.Generator) -> list[Mapping[str, Option]]:
         chosen = _promising(self._learned, posterior, rng, MOST_COMBINATIONS)
