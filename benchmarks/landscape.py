@@ -203,7 +203,7 @@ class _Search:
     def __init__(self, space: SearchSpace, sampler: "_Timed", record: Record) -> None:
         self._space, self._sampler, self._record = space, sampler, record
         self._study = optuna.create_study(direction="minimize", sampler=sampler)
-        for point in () if sampler.begins_alone else space.starting_points:
+        for point in () if sampler.takes_starting_points else space.starting_points:
             self._study.enqueue_trial(dict(point.values), user_attrs={ORIGIN: point.name})
 
     def ask(self) -> _Asked:
@@ -263,7 +263,7 @@ class _Timed(BaseSampler):
 
     def __init__(self, inner: BaseSampler) -> None:
         self._inner = inner
-        self.begins_alone: bool = getattr(inner, "begins_alone", False)
+        self.takes_starting_points: bool = getattr(inner, "takes_starting_points", False)
         self.spent_s = 0.0
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:

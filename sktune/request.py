@@ -34,7 +34,7 @@ class Request:
         recipe: a recipe's file, in place of ``model``: a program that is started for each plan.
         until_settled: whether to stop once no plan is expected to save much more.
         layers: layers of each kind that the model is cut to; None for all.
-        exact_starting_points: whether these come first just as they stand, whatever the strategy: they are compared.
+        exact_starting_points: whether starting points come first, each just as it stands, whatever the strategy.
         time_budget_s: most seconds for this call, start and reports included; None for no limit.
     """
 

@@ -150,9 +150,6 @@ class _Search:
                     "folder": str(self._folder)})  # fmt: skip
         opened = supervisor.open()
         space = bind_space(self._space_spec, self._layout(opened.layout), self._spec)
-        if self._request.profile:
-            points = profile_prior.ordered(space.starting_points, self._request.profile)
-            space = replace(space, starting_points=points)
         # Only now: a space that does not fit the model must leave a study that the mended one can use.
         self._study.remember(
             fingerprint=dict(self._made_with),
@@ -162,7 +159,7 @@ class _Search:
         )
         self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
                     "seconds": dict(opened.seconds)})  # fmt: skip
-        most = self._queue(space)
+        most = self._queue(space, sampler)
         while (finished := self._study.finished()) < most:
             self._stop_if_asked(stop)
             if not self._budget.allows_trial(self._pace(opened), self._has_plan()):
@@ -396,7 +393,7 @@ class _Search:
             )
         return layout
 
-    def _queue(self, space: SearchSpace) -> float:
+    def _queue(self, space: SearchSpace, sampler: Any) -> float:
         """Queue the points that come first and whose plans are new; return the study's total number of trials."""
         known = {record.plan for record in self._study.records() if record.outcome}
         if self._proxy:
@@ -407,8 +404,11 @@ class _Search:
             new = [point for point in points if space.plan(point.values) not in known]
             self._study.queue(new)
             return self._study.finished() + len(new)
-        if self._request.exact_starting_points or self._request.strategy not in BEGINS_ALONE:
-            self._study.queue([point for point in space.starting_points if space.plan(point.values) not in known])
+        profile, is_exact = self._request.profile, self._request.exact_starting_points
+        starts = profile_prior.ordered(space.starting_points, profile) if profile else space.starting_points
+        takes_them = getattr(sampler, "takes_starting_points", False) and not (is_exact or profile)
+        if is_exact or not (takes_them or self._request.strategy in BEGINS_ALONE):
+            self._study.queue([point for point in starts if space.plan(point.values) not in known])
         return self._request.most_trials
 
     def _is_exhausted(self, space: SearchSpace) -> bool:

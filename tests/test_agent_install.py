@@ -157,18 +157,23 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path, (tmp_path / PATHS[0]).read_text(), settings | {"WHERE": where}, folder)
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Return what the files under a folder hold; those aside that Python writes when it runs them."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+
+
 @pytest.mark.slow
 def test_the_commands_of_the_skill_lead_from_a_model_to_a_change_and_back(project: Project) -> None:
     """Run as they stand there, in one shell, with settings for a small model on the simulation."""
     assert set(re.findall(r"^(\w+)=", blocks(project.skill, "settings"), flags=re.MULTILINE)) == set(project.settings)
-    before = {path: path.read_bytes() for path in project.source.rglob("*.*") if path.suffix != ".pyc"}
+    before = contents(project.source)
     events = run_in_one_shell(project.root, blocks(project.skill), **project.settings)
     last = [event["event"] for event in events if not event["event"].startswith(("trial_", "final_", "search_"))]
     assert last[:2] == ["doctor_finished", "inspected"]
     assert last[-6:] == ["study_finished", "study", "study", "plan_applied", "plan_applied", "plan_undone"]
     diff, written, _ = (event for event in events if event["event"].startswith("plan_"))
     assert "superkernel_scope" in diff["diff"] and not diff["written"] and written["written"]
-    assert {path: path.read_bytes() for path in project.source.rglob("*.*") if path.suffix != ".pyc"} == before
+    assert contents(project.source) == before
 
 
 @pytest.mark.slow

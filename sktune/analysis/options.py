@@ -108,7 +108,7 @@ def improvement_percent(speedup: Speedup) -> float:
 
 def option_results(result: SearchResult, space: SearchSpace) -> tuple[OptionResult, ...]:
     """Return all options of the guide, the narrowest first, as the study ``result`` knows them."""
-    plans = {point.name: space.plan(point.values) for point in (*guide_points(space), *space.starting_points)}
+    plans = {point.name: space.plan(point.values) for point in guide_points(space)}
     found: list[OptionResult] = []
     taken: list[TrialRecord] = []
     for option, name in NAMES.items():

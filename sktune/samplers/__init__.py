@@ -35,7 +35,7 @@ SAMPLERS: Mapping[str, str] = {
 }
 """The factory of each built-in strategy, as module:function."""
 
-BEGINS_ALONE = frozenset({"partition", "grid", "bottom-up", "top-down", "profile"})
+BEGINS_ALONE = frozenset({"grid", "bottom-up", "top-down", "profile"})
 """Strategies that decide themselves what comes first: starting points queued before them would make them others."""
 
 

@@ -97,8 +97,8 @@ class PartitionSampler(BaseSampler):
 
     spans_trials = True
     """Made once for a study, with the search's seed, as it goes on learning."""
-    begins_alone = True
-    """Nobody has to queue starting points for it."""
+    takes_starting_points = True
+    """It proposes them by itself: nobody has to queue them."""
 
     def __init__(self, space: SearchSpace, seed: int = 0, *, probes: bool = False) -> None:
         self._space, self._seed = space, seed
