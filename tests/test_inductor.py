@@ -1,5 +1,6 @@
 """The inductor backend, on real models compiled for real."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -264,6 +265,26 @@ def test_kept_operators_do_not_share_cached_code_with_others() -> None:
         first = Bench().backend.compile(plan(scope)).code_digest
         torch._dynamo.reset()
         assert Bench().backend.compile(plan(scope, options=fused)).code_digest != first
+
+
+HELPED = """
+import logging, os, sys, torch
+from sktune.backends import building
+logging.basicConfig()
+os.sched_getaffinity = lambda pid: {0, 1}
+building.HELPER_WAIT_S = 30
+values = torch.ones(1_000_000)
+values.exp()  # with OpenMP's workers, which a fork does not take along
+building.compile_ahead({"ours": values.exp, "the helper's": lambda: print(values.exp().shape, flush=True)}, print)
+"""
+
+
+def test_a_helper_can_compute_with_threads() -> None:
+    """Freezing folds weights, and autotuning runs kernels, while regions are compiled."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", HELPED], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["ours", "torch.Size([1000000])"]
+    assert not done.stderr  # no helper was given up
 
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")

@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -44,17 +45,31 @@ def compile_ahead(labelled: Mapping[str, Callable[[], object]], at: At) -> None:
 
 
 def _fork(tasks: Sequence[Callable[[], object]]) -> int:
+    """Return a child that runs the tasks and ends.
+
+    It does so in a thread that is new: the one that forked has OpenMP's workers on its books, which are not there after
+    a fork, and would wait for them for ever.
+    """
+    with_gradients = torch.is_grad_enabled()
     child = os.fork()
     if child:
         return child
-    try:
-        gc.disable()
-        with inductor_config.patch(compile_threads=1):  # the pool of compile workers is not there after a fork
-            for task in tasks:
-                task()
-    except BaseException:  # noqa: BLE001 - the parent meets the same failure, and reports it
-        os._exit(1)
-    os._exit(0)
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            gc.disable()
+            # The pool of compile workers is not there either.
+            with torch.set_grad_enabled(with_gradients), inductor_config.patch(compile_threads=1):
+                for task in tasks:
+                    task()
+        except BaseException as failure:  # noqa: BLE001 - the parent meets the same failure, and reports it
+            failures.append(failure)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    os._exit(1 if failures else 0)
 
 
 def _wait(child: int, deadline: float) -> None:
