@@ -22,6 +22,14 @@ def decoder_layout(kinds: tuple[str, ...], children: tuple[str, ...] = CHILDREN,
     return Layout((*before, *inside, *after), layers)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep each process of ``pytest -n`` to a core of its own: many tests measure."""
+    worker = getattr(config, "workerinput", None)
+    if worker is not None:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker["workerid"].removeprefix("gw")) % len(cores)]})
+
+
 @pytest.fixture(scope="session", autouse=True)
 def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Keep compiled code of the session in one fresh folder."""
