@@ -107,7 +107,7 @@ def main() -> None:
     """Run the three parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--comparisons", type=int, default=200)
-    parser.add_argument("--plans", type=int, default=14)
+    parser.add_argument("--plans", type=int, default=14, help="that keep every bit, for the third part")
     parser.add_argument("--seconds", type=float, default=1.0, help="most time for one comparison; trials have 2")
     parser.add_argument("--model", default="examples/own_model.py:target")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/measurement-cpu-2-cores.md"))
@@ -207,19 +207,24 @@ def saved(bench: Bench, bar: Bar, plans: int) -> Iterator[str]:
 
 
 def record(bench: Bench, plans: int) -> list[Samples]:
-    """Return the samples of plans that keep every bit: starting points, then random ones; each measured to the end."""
+    """Return the samples of ``plans`` plans that keep every bit: starting points, then random ones, each to the end."""
     judge = Judge(bench.target, bench.backend)
     chance = random.Random(0)
-    chosen = dict.fromkeys(bench.space.plan(point.values) for point in bench.space.starting_points)
-    while len(chosen) < min(plans, bench.space.size - 1):
-        chosen[bench.space.plan({name: chance.choice(values) for name, values in bench.space.choices.items()})] = None
+    waiting = [bench.space.plan(point.values) for point in bench.space.starting_points]
+    tried = {Plan()}
     taken: list[Samples] = []
 
     def keep(_: Sequence[str], measurement: Measurement) -> None:
         taken.append(measurement.counted)
 
-    for plan in chosen:
-        if plan.scopes:
+    while len(taken) < plans and len(tried) < bench.space.size:
+        plan = (
+            waiting.pop(0)
+            if waiting
+            else bench.space.plan({name: chance.choice(values) for name, values in bench.space.choices.items()})
+        )
+        if plan not in tried:
+            tried.add(plan)
             judge.judge(plan, lambda stage: None, Budget(halfwidth=0.0), keep=keep)
     return taken
 
