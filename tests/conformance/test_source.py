@@ -17,10 +17,10 @@ from sktune.plan import Plan
 from sktune.plan_file import PlanFile
 from sktune.source.applying import source_change
 from sktune.space import SearchSpace, SpaceSpec, bind
-from sktune.targets.base import decode_inputs
+from sktune.targets.base import Target, decode_inputs
 from sktune.tracing import trace_layout
-from tests.conformance.frontend import newest_dump
-from tests.conformance.marked import Marked
+from tests.conformance.frontend import newest_dump, watched_conversion
+from tests.conformance.marked import Conversion, Marked, expected
 from tests.projects import RANKS, TEMPLATE, ModelProject
 
 OPTIONS: Any = {"stream-fusion": (0, 1), "split-mode": (4, 2)}
@@ -28,25 +28,21 @@ OPTIONS: Any = {"stream-fusion": (0, 1), "split-mode": (4, 2)}
 
 @dataclass
 class Project:
-    """The model as it is, and its decode step's layout."""
+    """The model as it is, its decode step's layout, and what TorchAir makes of the step without marks."""
 
     model: ModelProject
     layout: Layout
     folder: Path
+    baseline: Conversion
+    unmarked: list[Marked]
     applied: int = 0
 
     def space(self, *, untied: bool) -> SearchSpace:
         """Return a space with two options."""
         return bind(SpaceSpec(untied=untied), self.layout, OPTIONS, option_rules("npu"))
 
-    def operators(self, project: Path, plan: Plan, *, scopes: bool) -> list[Marked]:
-        """Convert the decode step of the model in ``project`` with ``plan`` put on, and its own scopes on or off."""
-        target = self.model.target(project, scopes=scopes)
-        NpuBackend(target, self.layout, decode_inputs(target, 0, 1)[0]).compile(plan)
-        return newest_dump()
-
     def check(self, plan: Plan) -> None:
-        """Compare the graph of the changed source with that of the plan's marks.
+        """Compare the graph of the changed source with the marks that the plan asks for.
 
         Raises:
             PlanError: the source cannot say the plan.
@@ -59,8 +55,9 @@ class Project:
         )
         change = source_change(file, project / self.model.model)
         change.write()
-        asked = self.operators(self.model.root, plan, scopes=False)
-        found = self.operators(project, Plan(), scopes=True)
+        marks = expected(plan, self.baseline)
+        asked = [Marked(each.name, each.type, *marks.get(each.name, ("", ""))) for each in self.unmarked]
+        found = converted(self.model.target(project, scopes=True), self.layout)
         assert [(each.name, each.type) for each in found] == [(each.name, each.type) for each in asked]
         pairs = list(zip(found, asked, strict=True))
         wanted = {(own.label, own.options): (mark.label, mark.options) for own, mark in pairs if mark.label}
@@ -74,13 +71,23 @@ class Project:
         assert not any(mark.label for mark in differing)
 
 
+def converted(target: Target, layout: Layout) -> list[Marked]:
+    """Return the operators of a decode step, and the marks that its own source puts on them."""
+    NpuBackend(target, layout, decode_inputs(target, 0, 1)[0]).compile(Plan())
+    return newest_dump()
+
+
 @pytest.fixture(scope="module", params=[TEMPLATE, RANKS], ids=["template", "ranks"])
 def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Return a project, traced."""
+    """Return a project, traced and converted."""
     torch.set_grad_enabled(False)
     model: ModelProject = request.param
     layout = trace_layout(model.target(model.root), SpaceSpec())
-    return Project(model, layout, tmp_path_factory.mktemp("projects"))
+    folder = tmp_path_factory.mktemp("projects")
+    with pytest.MonkeyPatch.context() as patch, watched_conversion() as baseline:
+        patch.chdir(folder)
+        unmarked = converted(model.target(model.root), layout)
+    return Project(model, layout, folder, baseline, unmarked)
 
 
 @pytest.mark.slow
