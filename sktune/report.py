@@ -279,9 +279,8 @@ def _final_row(result: SearchResult, row: FinalRow) -> tuple[str, str, str, str,
     if result.winner and row.name == str(result.winner.number):
         name += " (winner)"
     bits = "differ" if row.speedup and row.bit_identical is False else row.verdict
-    if row.speedup is None:
+    if (speedup := result.final_speedup(row)) is None:
         return name, "-", "-", "-", bits
-    speedup = result.winner.speedup if result.winner and row.name == str(result.winner.number) else row.speedup
     interval = "-" if row.name == "baseline" else _interval(speedup, result.is_simulated)
     return name, f"{speedup.latency_ms:.3f}", f"{speedup.ratio:.3f}", interval, bits
 

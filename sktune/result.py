@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from sktune.final import FinalComparison, floor_of
-from sktune.outcome import Reason
+from sktune.outcome import Reason, Speedup
 from sktune.plan import Option, Plan
 from sktune.study import TrialRecord, TuningStudy, folder_name, incumbent_first, sqlite_url
 from sktune.supervisor import FinalRow
@@ -71,6 +71,10 @@ class SearchResult:
     def final(self) -> Sequence[FinalRow]:
         """Rows of the final comparison, the baseline first."""
         return self.comparison.rows if self.comparison else ()
+
+    def final_speedup(self, row: FinalRow) -> Speedup | None:
+        """Return the figure of a row of the final comparison: the winner's is freed of its ``Verdict.optimism``."""
+        return self.winner.speedup if self.winner and row.name == str(self.winner.number) else row.speedup
 
     @property
     def winner(self) -> FinalPlan | None:
@@ -162,12 +166,12 @@ class SearchResult:
         return [
             {
                 "name": row.name,
-                "latency_ms": row.speedup.latency_ms if row.speedup else None,
-                "speedup": row.speedup.ratio if row.speedup else None,
-                "ci95": list(row.speedup.ci95) if row.speedup and not self.is_simulated else None,
+                "latency_ms": speedup.latency_ms if speedup else None,
+                "speedup": speedup.ratio if speedup else None,
+                "ci95": list(speedup.ci95) if speedup and not self.is_simulated else None,
                 "bit_identical": row.bit_identical if self.is_verified else None,
             }
-            for row in self.final
+            for row, speedup in ((row, self.final_speedup(row)) for row in self.final)
         ]
 
     def summary(self) -> dict[str, Any]:

@@ -2,14 +2,19 @@
 
 from dataclasses import asdict
 from math import exp
+from pathlib import Path
 
 import pytest
 
 from sktune.final import FinalComparison
 from sktune.noise_floor import FloorLook
 from sktune.outcome import Speedup
+from sktune.report import final_rows
+from sktune.result import result_of
+from sktune.study import TuningStudy, sqlite_url
 from sktune.supervisor import FinalRow
 from sktune.verdict import AGAIN
+from tests.test_comparing import study_of
 
 
 def row(name: str, log_ratio: float = 0.0, verdict: str = "identical") -> FinalRow:
@@ -59,3 +64,18 @@ def test_studies_of_one_process_can_still_be_read() -> None:
     found = FinalComparison.from_dict(stored)
     assert len(found.speedups["7"]) == 1
     assert found.speedups["7"][0] == found.rows[1].speedup
+
+
+def test_the_winner_has_one_figure_everywhere(tmp_path: Path) -> None:
+    """In the last line, in the report's table and in show --json: without the luck of having been picked."""
+    study_of(tmp_path, "a", [1.3, 1.35])
+    study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
+    seen = [(0.26, 0.30), (0.28, 0.22), (0.24, 0.30)]
+    processes = [([row("baseline"), row("0", first), row("1", second)], "") for first, second in seen]
+    study.remember(final=FinalComparison.of(processes, []).to_dict(), uncompared=False)
+    result = result_of(study, tmp_path / "a")
+    assert result.verdict and result.verdict.winner and result.verdict.optimism > 0
+    told, winner = result.summary(), str(result.verdict.winner.number)
+    (own,) = [each for each in result.final_rows() if each["name"] == winner]
+    assert (own["speedup"], own["ci95"]) == (told["speedup"], told["ci95"])
+    assert f"{told['speedup']:.3f}" in next(cells for cells in final_rows(result) if "(winner)" in cells[0])

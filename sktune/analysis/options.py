@@ -137,12 +137,10 @@ def _of_trial(option: ScopeOption, record: TrialRecord, result: SearchResult) ->
     outcome = record.outcome or Outcome()
     row = next((row for row in result.final if row.name == str(record.number)), None)
     status, comparison, detail = _OF_REASON[outcome.reason], outcome.comparison, outcome.detail
-    final = row.speedup if row else None
+    final = result.final_speedup(row) if row else None
     if row and row.bit_identical is False:  # a fresh process has found what the trial had not
         status, detail = (Status.MISMATCH if row.speedup else Status.COMPILE_FAILED), row.verdict
     elif final and result.comparison:
-        won = result.winner and result.winner.number == record.number
-        final = result.winner.speedup if result.winner and won else final
         comparison = Bar(result.comparison.noise_floor).comparison(final)
     return OptionResult(
         option, status, record.number, record.judged_plan, outcome.speedup, final, comparison,
