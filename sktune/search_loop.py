@@ -406,7 +406,7 @@ class _Search:
             return self._study.finished() + len(new)
         profile, is_exact = self._request.profile, self._request.exact_starting_points
         starts = profile_prior.ordered(space.starting_points, profile) if profile else space.starting_points
-        takes_them = getattr(sampler, "takes_starting_points", False) and not (is_exact or profile)
+        takes_them = getattr(sampler, "takes_starting_points", False) and not profile
         if is_exact or not (takes_them or self._request.strategy in BEGINS_ALONE):
             self._study.queue([point for point in starts if space.plan(point.values) not in known])
         return self._request.most_trials
