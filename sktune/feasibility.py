@@ -18,7 +18,7 @@ Vector = npt.NDArray[np.float64]
 Key = tuple[int, Options]
 """A class of segments and its scope's options."""
 
-PRIOR_LOGIT, PRIOR_LOGIT_SD, TYPE_SD = -3.0, 1.5, 1.0
+PRIOR_LOGIT, PRIOR_LOGIT_SD, TYPE_SD = -3.0, 1.5, 0.3
 OPTION_PRIOR, INEXACT_PRIOR = (0.1, 6.0), (0.5, 1.0)
 """Failures and successes that an option's value is taken to have had before anything is known of it; the second for
 values that often change bits."""

@@ -60,6 +60,7 @@ class Learned:
         ranked: the complete plans, best first; probes are none.
         seen: every plan that was tried or is running, the baseline too.
         ranges: the scopes of these plans, their options apart.
+        failed_ranges, working_ranges: those of them that failed, or worked, with some options.
         values: of options, that were tried.
         failures: of each trial, in order, whether it failed.
         reasons: why a trial failed, by its number.
@@ -80,6 +81,8 @@ class Learned:
         self.ranked: list[CompletePlan] = []
         self.seen: set[Plan] = {Plan()}
         self.ranges: set[tuple[tuple[str, str], ...]] = set()
+        self.failed_ranges: set[tuple[tuple[str, str], ...]] = set()
+        self.working_ranges: set[tuple[tuple[str, str], ...]] = set()
         self.values: set[tuple[str, Option]] = set()
         self.failures: list[bool] = []
         self.reasons: dict[int, str] = {}
@@ -164,10 +167,12 @@ class Learned:
             is_known = outcome is not None and outcome.blamed in labels
             self.feasibility.failed(keys, keys[labels.index(outcome.blamed)] if outcome and is_known else None)
             self.failures.append(True)
+            self.failed_ranges.add(plan.ranges)
             self.reasons[trial.number] = str(outcome.reason) if outcome and outcome.reason else "failed"
             self._failed.append((trial.number, keys))
             return
         self.failures.append(False)
+        self.working_ranges.add(plan.ranges)
         self.feasibility.succeeded(keys)
         observation = self._observation(plan, outcome, latency_ms)
         self.knows_scope_times |= bool(observation.scopes)

@@ -104,7 +104,8 @@ class SegmentCatalogue:
             own = self._covered(np.array([float(label == other) for other in self.types]))
             columns.append(("beside", f"beside {label}", np.where(own > 0, length - own, 0.0)))
         for knot in _knots(int(length.max())):
-            columns.append(("length", f"longer than {knot}", np.maximum(0.0, length - knot)))
+            columns.append(("length", f"beyond {knot}", np.maximum(0.0, length - knot)))
+            columns.append(("length step", f"more than {knot}", (length > knot).astype(float)))
         features = tuple(Feature(group, name) for group, name, _ in columns)
         return features, np.column_stack([values for _, _, values in columns])
 
@@ -125,7 +126,7 @@ def _type(layout: Layout, unit: Unit) -> str:
 
 
 def _knots(longest: int) -> list[int]:
-    knots = [2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512]
+    knots = [2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512]
     return [knot for knot in knots if knot < longest]
 
 

@@ -27,7 +27,7 @@ from sktune.plan import Option, Options, Plan, Scope
 from sktune.samplers import distributions, seed_of_trial
 from sktune.samplers.distinct import remaining
 from sktune.segment_model import Posterior
-from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, limit_of
+from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, StartingPoint, limit_of
 
 Vector = npt.NDArray[np.float64]
 
@@ -37,6 +37,10 @@ MOST_WORK = 600_000
 """Segment classes times problems that are solved at once, so that a proposal takes some ten milliseconds."""
 NEW_VALUE_EVERY = 4
 """Trials, while starting points are tried: their partitions are to be compared, too."""
+HOPELESS = 3.0
+"""Standard deviations by which a starting point is expected to miss the best plan, from which on it has to wait."""
+MOST_SHORTENED = 6
+"""Ways to make the scopes of one starting point shorter: as many as a tied space with three kinds of layers has."""
 MOST_COMBINATIONS = 32
 """Of options, that a starting point or one of the best plans is thought of with."""
 NEIGHBOURS = 12
@@ -45,7 +49,7 @@ LIKELY_BEST = 20
 FREE_FAILURES = 0.5
 FAILURE_SHARE = 0.13
 """Share of the trials after the tenth that may fail: what is riskier waits."""
-FAILURE_PRICE = 0.005
+FAILURE_PRICE = 0.015
 """What a failure costs, as a share of the best plan's saving: what promises next to nothing takes no risk."""
 AVERSIONS = (0.0, 0.1, 0.5, 2.0, 20.0)
 """What a unit of log risk costs, as a multiple of the incumbent's saving: one candidate for each."""
@@ -160,22 +164,54 @@ class PartitionSampler(BaseSampler):
     def _beginning(self, posterior: Posterior | None, rng: np.random.Generator) -> _Candidate | None:
         """Return the next starting point: the first one while nothing is known, then the one that promises most."""
         learned = self._learned
-        waiting = [
-            (start, plan)
-            for start, plan in self._starts
-            if (plan not in learned.seen if start.sets_options else plan.ranges not in learned.ranges)
-        ]
+        waiting = [start for start, plan in self._starts if not self._was_tried(start, plan)] + self._shortened()
         if posterior is None:
             first = next(iter(waiting), None)
-            return first and _Candidate(first[1], dict(first[0].values), first[0].name)
+            return _Candidate(self._space.plan(first.values), dict(first.values), first.name) if first else None
         found: list[_Candidate] = []
-        for start, _ in waiting:
+        for start in waiting:
             combinations = [{}] if start.sets_options else self._options_to_begin(posterior, rng)
             points = [{**start.values, **chosen} for chosen in combinations]
             found += [_Candidate(self._space.plan(point), point, start.name) for point in points]
         safe = learned.log_safe([candidate.plan for candidate in found])
         new = [own for own, log_safe in zip(found, safe, strict=True) if log_safe > -math.inf]
-        return self._most_promising(posterior, new) if new else None
+        wanted = {start.name for start in waiting if start.sets_options}
+        hopeful = self._hopeful(posterior, new)
+        chosen = [own for own in new if own.origin in wanted or own in hopeful]
+        return self._most_promising(posterior, chosen) if chosen else None
+
+    def _was_tried(self, start: StartingPoint, plan: Plan) -> bool:
+        return plan in self._learned.seen if start.sets_options else plan.ranges in self._learned.ranges
+
+    def _shortened(self) -> list[StartingPoint]:
+        """Return the starting points that fail, each without a unit at its scopes' ends, until one of these works."""
+        learned, space = self._learned, self._space
+        found: list[StartingPoint] = []
+        for start, plan in self._starts:
+            if plan.ranges not in learned.failed_ranges or plan.ranges in learned.working_ranges:
+                continue
+            ends = {name for pair in plan.ranges for name in pair}
+            names = dict.fromkeys(space.parameter(unit) for unit in space.layout.units if unit.name in ends)
+            starts = [
+                StartingPoint(f"{start.name} without {name}", {**start.values, name: OUT}, start.sets_options)
+                for name in list(names)[:MOST_SHORTENED]
+            ]
+            plans = [space.plan(own.values) for own in starts]
+            if not any(own.ranges in learned.working_ranges for own in plans):
+                found += [
+                    own
+                    for own, shorter in zip(starts, plans, strict=True)
+                    if 0 < len(shorter.scopes) <= len(plan.scopes) and not self._was_tried(own, shorter)
+                ]
+        return found
+
+    def _hopeful(self, posterior: Posterior, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+        """Return those that are not all but certain to lose; while there is nothing to beat, all of them."""
+        if not candidates or not self._learned.ranked:
+            return list(candidates)
+        mean, sd = posterior.predict_plans([own.plan for own in candidates])
+        missing = (self._best_saving(posterior) - mean) / sd
+        return [own for own, sds in zip(candidates, missing, strict=True) if sds < HOPELESS]
 
     def _options_to_begin(self, posterior: Posterior, rng: np.random.Generator) -> list[Mapping[str, Option]]:
         """Return promising options; now and then with a value that is new, one at most, to know what it does."""
@@ -204,14 +240,16 @@ class PartitionSampler(BaseSampler):
         return self._learned.feasibility.has_risks
 
     def _candidates(self, posterior: Posterior, rng: np.random.Generator, width: float) -> list[_Candidate]:
-        """Return the best plan of each draw, and that of the mean."""
+        """Return the best plan of each draw, and that of the mean with any options."""
         draws = _Draws(self._learned, self._partitioner, posterior, rng, width)
         found: list[_Candidate] = []
         for aversion in AVERSIONS if self._risks() else (0.0,):
             total, decode = draws.solve(aversion)
             # Where some scopes are to be avoided, the second best options give one more plan of what is safe.
             best = np.argsort(-total, axis=1, kind="stable")[:, : 1 + (aversion == AVERSIONS[-1])]
-            for draw, index in ((draw, int(index)) for draw, row in enumerate(best) for index in row):
+            pairs = [(draw, int(index)) for draw, row in enumerate(best) for index in row]
+            pairs += [(0, index) for index in range(total.shape[1])]
+            for draw, index in dict.fromkeys(pairs):
                 point = decode(draw, index)
                 found.append(_Candidate(self._space.plan(point), point))
         return found
