@@ -71,7 +71,7 @@ def test_it_begins_with_the_starting_points_and_chooses_their_options() -> None:
 
 
 def test_a_starting_point_that_fails_is_tried_without_an_end() -> None:
-    """What a long scope may not hold is most often at its ends; once it works, nothing more is left out."""
+    """Until one of these works: what a long scope may not hold is most often at its ends."""
     values = {**SPACE.simplest, **{SPACE.parameter(unit): JOIN for unit in SPACE.layout.units}}
     space = replace(SPACE, starting_points=(StartingPoint("each layer", {**values, LAYERS_PER_SCOPE: 1}),))
     study = optuna.create_study(sampler=PartitionSampler(space, seed=0))

@@ -39,8 +39,8 @@ NEW_VALUE_EVERY = 4
 """Trials, while starting points are tried: their partitions are to be compared, too."""
 HOPELESS = 3.0
 """Standard deviations by which a starting point is expected to miss the best plan, from which on it has to wait."""
-MOST_SHORTENED = 6
-"""Ways to make the scopes of one starting point shorter: as many as a tied space with three kinds of layers has."""
+MOST_SHORTENED, ENOUGH_FAILED = 6, 2
+"""Ways to shorten the scopes of a starting point that are thought of, and failures of these that are enough."""
 MOST_COMBINATIONS = 32
 """Of options, that a starting point or one of the best plans is thought of with."""
 NEIGHBOURS = 12
@@ -175,7 +175,7 @@ class PartitionSampler(BaseSampler):
             found += [_Candidate(self._space.plan(point), point, start.name) for point in points]
         safe = learned.log_safe([candidate.plan for candidate in found])
         new = [own for own, log_safe in zip(found, safe, strict=True) if log_safe > -math.inf]
-        wanted = {start.name for start in waiting if start.sets_options}
+        wanted = {start.name for start, _ in self._starts if start.sets_options}
         hopeful = self._hopeful(posterior, new)
         chosen = [own for own in new if own.origin in wanted or own in hopeful]
         return self._most_promising(posterior, chosen) if chosen else None
@@ -184,7 +184,7 @@ class PartitionSampler(BaseSampler):
         return plan in self._learned.seen if start.sets_options else plan.ranges in self._learned.ranges
 
     def _shortened(self) -> list[StartingPoint]:
-        """Return the starting points that fail, each without a unit at its scopes' ends, until one of these works."""
+        """Return the starting points that fail, each without a unit at its scopes' ends, until one works."""
         learned, space = self._learned, self._space
         found: list[StartingPoint] = []
         for start, plan in self._starts:
@@ -197,7 +197,8 @@ class PartitionSampler(BaseSampler):
                 for name in list(names)[:MOST_SHORTENED]
             ]
             plans = [space.plan(own.values) for own in starts]
-            if not any(own.ranges in learned.working_ranges for own in plans):
+            failed = sum(own.ranges in learned.failed_ranges for own in plans)
+            if failed < ENOUGH_FAILED and not any(own.ranges in learned.working_ranges for own in plans):
                 found += [
                     own
                     for own, shorter in zip(starts, plans, strict=True)
