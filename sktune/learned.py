@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sktune.feasibility import Feasibility, Key
 from sktune.outcome import Outcome
-from sktune.plan import Option, Options, Plan
+from sktune.plan import Option, Options, Plan, Ranges
 from sktune.segment_model import LEAST_NOISE, Hyperparameters, Observation, Posterior, ScopeSaving, SegmentModel
 from sktune.segments import SegmentCatalogue
 from sktune.space import LAYERS_PER_SCOPE, SearchSpace, limit_of
@@ -80,9 +80,9 @@ class Learned:
         self.feasibility = Feasibility(self.catalogue, searched, space.options.inexact)
         self.ranked: list[CompletePlan] = []
         self.seen: set[Plan] = {Plan()}
-        self.ranges: set[tuple[tuple[str, str], ...]] = set()
-        self.failed_ranges: set[tuple[tuple[str, str], ...]] = set()
-        self.working_ranges: set[tuple[tuple[str, str], ...]] = set()
+        self.ranges: set[Ranges] = set()
+        self.failed_ranges: set[Ranges] = set()
+        self.working_ranges: set[Ranges] = set()
         self.values: set[tuple[str, Option]] = set()
         self.failures: list[bool] = []
         self.reasons: dict[int, str] = {}

@@ -14,6 +14,8 @@ from sktune.errors import PlanError
 
 Option = bool | int | str
 Options = tuple[tuple[str, Option], ...]
+Ranges = tuple[tuple[str, str], ...]
+"""First and last unit of each scope of a plan."""
 
 MAX_LABEL_LENGTH = 255  # what aclskScopeBegin takes, by its documentation; kept for GE, too
 
@@ -86,7 +88,7 @@ class Plan:
         return len(self.scopes), sum(len(scope.options) for scope in self.scopes) + len(self.options)
 
     @property
-    def ranges(self) -> tuple[tuple[str, str], ...]:
+    def ranges(self) -> Ranges:
         """First and last unit of each scope: the plan apart from its options."""
         return tuple((scope.first, scope.last) for scope in self.scopes)
 

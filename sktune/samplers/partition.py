@@ -27,7 +27,7 @@ from sktune.plan import Option, Options, Plan, Scope
 from sktune.samplers import distributions, seed_of_trial
 from sktune.samplers.distinct import remaining
 from sktune.segment_model import Posterior
-from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, StartingPoint, limit_of
+from sktune.space import JOIN, NEW, OUT, SearchSpace, StartingPoint
 
 Vector = npt.NDArray[np.float64]
 
@@ -38,7 +38,8 @@ MOST_WORK = 600_000
 NEW_VALUE_EVERY = 4
 """Trials, while starting points are tried: their partitions are to be compared, too."""
 HOPELESS = 3.0
-"""Standard deviations by which a starting point is expected to miss the best plan, from which on it has to wait."""
+"""Standard deviations by which a starting point is expected to miss the best plan, from which on it has to wait; one
+that says its own options is never left out."""
 MOST_SHORTENED, ENOUGH_FAILED = 6, 2
 """Ways to shorten the scopes of a starting point that are thought of, and failures of these that are enough."""
 MOST_COMBINATIONS = 32
@@ -47,19 +48,17 @@ NEIGHBOURS = 12
 LIKELY_BEST = 20
 """Complete plans, by their own figures, of which one is the best by the model."""
 FREE_FAILURES = 0.5
-FAILURE_SHARE = 0.13
+FAILURE_SHARE = 0.2
 """Share of the trials after the tenth that may fail: what is riskier waits."""
-FAILURE_PRICE = 0.015
+FAILURE_PRICE = 0.008
 """What a failure costs, as a share of the best plan's saving: what promises next to nothing takes no risk."""
 AVERSIONS = (0.0, 0.1, 0.5, 2.0, 20.0)
 """What a unit of log risk costs, as a multiple of the incumbent's saving: one candidate for each."""
 
 MOST_PROBES = 3
-LEAST_LAYERS = 12
+LEAST_LAYERS = 6
 """Layers of one kind from which on a probe tells more than a plan of the space."""
-PROBE_LAYERS = 2
-"""Layers that share a partition in a probe, so that scopes over a layer's end are seen, too."""
-PROBE_UNCERTAINTY = 0.15
+PROBE_UNCERTAINTY = 0.3
 """Share of the best plan's expected saving that is still to be found, above which a probe is worth a trial."""
 
 
@@ -175,10 +174,8 @@ class PartitionSampler(BaseSampler):
             found += [_Candidate(self._space.plan(point), point, start.name) for point in points]
         safe = learned.log_safe([candidate.plan for candidate in found])
         new = [own for own, log_safe in zip(found, safe, strict=True) if log_safe > -math.inf]
-        wanted = {start.name for start, _ in self._starts if start.sets_options}
         hopeful = self._hopeful(posterior, new)
-        chosen = [own for own in new if own.origin in wanted or own in hopeful]
-        return self._most_promising(posterior, chosen) if chosen else None
+        return self._most_promising(posterior, hopeful) if hopeful else None
 
     def _was_tried(self, start: StartingPoint, plan: Plan) -> bool:
         return plan in self._learned.seen if start.sets_options else plan.ranges in self._learned.ranges
@@ -207,12 +204,13 @@ class PartitionSampler(BaseSampler):
         return found
 
     def _hopeful(self, posterior: Posterior, candidates: Sequence[_Candidate]) -> list[_Candidate]:
-        """Return those that are not all but certain to lose; while there is nothing to beat, all of them."""
+        """Return those that may win, and those that say their own options; while there is nothing to beat, all."""
         if not candidates or not self._learned.ranked:
             return list(candidates)
         mean, sd = posterior.predict_plans([own.plan for own in candidates])
         missing = (self._best_saving(posterior) - mean) / sd
-        return [own for own, sds in zip(candidates, missing, strict=True) if sds < HOPELESS]
+        wanted = {start.name for start, _ in self._starts if start.sets_options}
+        return [own for own, sds in zip(candidates, missing, strict=True) if own.origin in wanted or sds < HOPELESS]
 
     def _options_to_begin(self, posterior: Posterior, rng: np.random.Generator) -> list[Mapping[str, Option]]:
         """Return promising options; now and then with a value that is new, one at most, to know what it does."""
@@ -382,7 +380,7 @@ def _promising(learned: Learned, posterior: Posterior, rng: np.random.Generator,
 
 
 class _Prober:
-    """Makes probes: plans in which every few layers of a kind have a partition of their own."""
+    """Makes probes: plans in which every layer has a partition of its own."""
 
     def __init__(self, learned: Learned) -> None:
         self._learned = learned
@@ -392,8 +390,6 @@ class _Prober:
         free = replace(learned.space, untied=True, choices=_free_choices(learned.space))
         self._free = free
         self._partitioner = Partitioner(free, learned.catalogue) if self._pays else None
-        limits = [limit_of(value) for value in learned.space.choices.get(LAYERS_PER_SCOPE, ("all",))]
-        self._block = 1 if max(limits) == 1 else PROBE_LAYERS
 
     def probe(self, posterior: Posterior, rng: np.random.Generator) -> Plan | None:
         """Return a probe, where one is likely to tell more than a plan of the space."""
@@ -416,31 +412,31 @@ class _Prober:
         return scopes[0].options if scopes else ()
 
     def _patchwork(self, posterior: Posterior, rng: np.random.Generator) -> Plan:
-        """Return the best plans of many draws, each cut to a block of layers, coarse and fine ones in turn."""
+        """Return the best plans of many draws, each cut to one layer, coarse and fine ones in turn."""
         assert self._partitioner
         learned, model = self._learned, self._learned.model
         layout = learned.space.layout
-        blocks = -(-len(layout.layers) // self._block) + 1
-        draws = posterior.draw(blocks, rng)
-        value = model.value(draws, [self._options()]) + posterior.draw_unknown(blocks, rng)
+        count = len(layout.layers)
+        draws = posterior.draw(count, rng)
+        value = model.value(draws, [self._options()]) + posterior.draw_unknown(count, rng)
         reach = np.ptp(value[learned.catalogue.last == learned.catalogue.first]) or posterior.chosen.unit_sd
-        value += reach * np.linspace(-1.0, 1.0, blocks)[rng.permutation(blocks)]
+        value += reach * np.linspace(-1.0, 1.0, count)[rng.permutation(count)]
         solution = self._partitioner.solve(value, model.cut(draws, 1))
-        plans = [self._free.plan({**solution.decode(block), **self._first_options()}) for block in range(blocks)]
+        plans = [self._free.plan({**solution.decode(layer), **self._first_options()}) for layer in range(count)]
         scopes: list[Scope] = []
-        for first, last, block in self._blocks():
-            for begins, ends in learned.catalogue.positions(plans[block]):
+        for first, last, layer in self._spans():
+            for begins, ends in learned.catalogue.positions(plans[layer]):
                 start, end = max(begins, first), min(ends, last)
                 if start <= end:
                     units = layout.units
                     scopes.append(Scope(units[start].name, units[end].name, self._options()))
         return Plan(tuple(scopes), learned.incumbent.options)
 
-    def _blocks(self) -> list[tuple[int, int, int]]:
-        """Return first and last position of each block, and its number; what lies outside of layers joins one."""
+    def _spans(self) -> list[tuple[int, int, int]]:
+        """Return first and last position of each layer, and its number; what lies outside of layers joins one."""
         numbers: list[int] = []
         for unit in self._learned.space.layout.units:
-            numbers.append(numbers[-1] if numbers and unit.layer is None else (unit.layer or 0) // self._block)
+            numbers.append(numbers[-1] if numbers and unit.layer is None else unit.layer or 0)
         starts = [index for index, number in enumerate(numbers) if index == 0 or number != numbers[index - 1]]
         ends = [*(start - 1 for start in starts[1:]), len(numbers) - 1]
         return [(start, end, numbers[start]) for start, end in zip(starts, ends, strict=True)]
