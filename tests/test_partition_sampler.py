@@ -212,9 +212,10 @@ def test_an_option_that_fails_everywhere_is_told_from_a_scope_that_fails() -> No
     assert table[8, 1] < table[8, 0] - 0.3
 
 
-def test_a_probe_tries_many_partitions_and_is_never_the_incumbent() -> None:
+@pytest.mark.parametrize("name", ["synthetic-61", "cliff"])
+def test_a_probe_tries_many_partitions_and_is_never_the_incumbent(name: str) -> None:
     """In a probe the layers of a kind differ; its scopes teach, its latency does not compete."""
-    land = landscape("synthetic-61", seed=0)
+    land = landscape(name, seed=0)
     run = replay(land, ProbingSampler, trials=10, seed=0)
     probes = [plan for plan, is_probe in zip(run.plans, run.probe, strict=True) if is_probe]
     assert probes
@@ -224,6 +225,12 @@ def test_a_probe_tries_many_partitions_and_is_never_the_incumbent() -> None:
     most = max(len({int(learned.catalogue.class_of[p]) for p in learned.catalogue.positions(plan)}) for plan in others)
     assert len(kinds) > most
     land.space.layout.check(probes[0])
+
+
+def test_there_are_no_probes_where_layers_of_a_kind_are_few() -> None:
+    """With fewer a probe tells no more than a plan of the space."""
+    run = replay(landscape("coupled", seed=0), ProbingSampler, trials=12, seed=0)  # three layers of a kind at most
+    assert not any(run.probe)
 
 
 def test_a_probe_of_a_study_does_not_become_its_result() -> None:
