@@ -227,12 +227,6 @@ def test_a_probe_tries_many_partitions_and_is_never_the_incumbent(name: str) -> 
     land.space.layout.check(probes[0])
 
 
-def test_there_are_no_probes_where_layers_of_a_kind_are_few() -> None:
-    """With fewer a probe tells no more than a plan of the space."""
-    run = replay(landscape("coupled", seed=0), ProbingSampler, trials=12, seed=0)  # three layers of a kind at most
-    assert not any(run.probe)
-
-
 def test_a_probe_of_a_study_does_not_become_its_result() -> None:
     """Optuna sees a pruned trial without a value."""
     land = landscape("synthetic-61", seed=0)
