@@ -43,12 +43,15 @@ class Truth:
         latency_ms: of the decode step; None where the plan fails.
         reason: one of ``FAILURES`` where the plan fails, else None.
         blamed: label of the scope that is seen to be at fault; empty where nobody can tell.
-        scope_times: of each scope and each gap, in execution order; empty where they cannot be observed.
+        inexact: labels of all scopes that change bits, where each can be compared by itself; ``blamed`` is the first.
+        scope_times: of each scope and each gap, in execution order; empty where they cannot be observed. A plan that
+            compiles and changes bits may have them, too.
     """
 
     latency_ms: float | None
     reason: Reason | None = None
     blamed: str = ""
+    inexact: tuple[str, ...] = ()
     scope_times: tuple[ScopeTime, ...] = ()
 
 
@@ -236,11 +239,13 @@ class _Search:
 
 def measured(landscape: Landscape, plan: Plan, truth: Truth, seed: int, scope_times: bool = True) -> Outcome:
     """Return ``truth`` as a trial would have found it: with noise, and pruned where it is seen to be slower."""
-    if truth.latency_ms is None:
-        return Outcome(truth.reason, "fails in this landscape", blamed=truth.blamed)
     if plan.is_baseline:
         return Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
     rng = np.random.default_rng([seed, int(plan.digest[:16], 16)])
+    if truth.latency_ms is None:
+        pieces = _noisy(truth.scope_times, rng) if scope_times else ()
+        why = "fails in this landscape"
+        return Outcome(truth.reason, why, blamed=truth.blamed, inexact=truth.inexact, scope_times=pieces)
     latency_ms = truth.latency_ms * (1 + landscape.noise * rng.standard_normal())
     ratio = landscape.baseline_ms / latency_ms
     halfwidth = 1.96 * landscape.noise * ratio

@@ -39,6 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a script finds only what lies beside it
 
 from benchmarks.landscape import Landscape, Run, replay  # noqa: E402
+from benchmarks.landscapes.failing import FAILING  # noqa: E402
 from benchmarks.landscapes.recorded import RECORDED  # noqa: E402
 from benchmarks.landscapes.simulated import SIMULATED  # noqa: E402
 from benchmarks.landscapes.synthetic import SYNTHETIC  # noqa: E402
@@ -133,7 +134,7 @@ def landscape_source(name: str) -> Source:
     Raises:
         BadInputError: there is none, or the file cannot be imported.
     """
-    known: Mapping[str, Source] = {**SYNTHETIC, **SIMULATED, **RECORDED}
+    known: Mapping[str, Source] = {**SYNTHETIC, **SIMULATED, **RECORDED, **FAILING}
     if name in known:
         return known[name]
     path, colon, function = name.rpartition(":")

@@ -163,23 +163,39 @@ class Learned:
         latency_ms = trial.value if trial.value is not None else trial.intermediate_values.get(0)
         has_latency = latency_ms is not None or (outcome is not None and outcome.speedup is not None)
         if (outcome and not outcome.is_feasible) or not has_latency:
-            labels = [scope.label for scope in plan.scopes]
-            is_known = outcome is not None and outcome.blamed in labels
-            self.feasibility.failed(keys, keys[labels.index(outcome.blamed)] if outcome and is_known else None)
-            self.failures.append(True)
-            self.failed_ranges.add(plan.ranges)
-            self.reasons[trial.number] = str(outcome.reason) if outcome and outcome.reason else "failed"
-            self._failed.append((trial.number, keys))
+            self._take_failure(trial.number, plan, outcome or Outcome())
             return
         self.failures.append(False)
         self.working_ranges.add(plan.ranges)
         self.feasibility.succeeded(keys)
         observation = self._observation(plan, outcome, latency_ms)
-        self.knows_scope_times |= bool(observation.scopes)
-        self.model.add(observation)
+        self._observe(observation)
         if not is_probe and observation.saving is not None:
             own = CompletePlan(observation.saving, plan, dict(trial.params))
             insort(self.ranked, own, key=lambda item: -item.saving)
+
+    def _take_failure(self, number: int, plan: Plan, outcome: Outcome) -> None:
+        keys = self.keys(plan)
+        self.failures.append(True)
+        self.failed_ranges.add(plan.ranges)
+        self.reasons[number] = str(outcome.reason or "failed")
+        self._failed.append((number, keys))
+        labelled = {scope.label: key for scope, key in zip(plan.scopes, keys, strict=True)}
+        inexact = {labelled[label] for label in outcome.inexact if label in labelled}
+        if inexact:
+            self.feasibility.succeeded([key for key in keys if key not in inexact])
+            for key in sorted(inexact, key=repr):
+                self.feasibility.failed(keys, key)
+        else:
+            self.feasibility.failed(keys, labelled.get(outcome.blamed))
+        if outcome.scope_times:  # the plan's own latency is that of no plan that may be used
+            baseline_ms = sum(piece.baseline_ms for piece in outcome.scope_times)
+            scopes = _scope_savings(self.catalogue, plan, outcome, baseline_ms)
+            self._observe(Observation(plan, None, LEAST_NOISE, scopes))
+
+    def _observe(self, observation: Observation) -> None:
+        self.knows_scope_times |= bool(observation.scopes)
+        self.model.add(observation)
         count = self.model.count
         if count <= 12 or (count <= SETTLED and count % max(1, count // 8) == 0):
             self._hyperparameters = self.model.choose()

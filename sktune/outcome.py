@@ -72,6 +72,7 @@ class Outcome:
         fusion: what became of each scope, in lines for people, where the compiler tells.
         fusion_digest: equal for plans that became the same kernels.
         blamed: label of the scope that is to blame for the failure, as far as that is known.
+        inexact: labels of all scopes that change bits by themselves, where each was compared; the others keep them.
         same_as: number of the trial that became the same kernels, whose figures these are.
         added: options that sktune set in every scope to rescue the plan.
         scope_times: what each scope and each gap took, in execution order, where the backend can tell.
@@ -92,6 +93,7 @@ class Outcome:
     fusion: tuple[str, ...] = ()
     fusion_digest: str = ""
     blamed: str = ""
+    inexact: tuple[str, ...] = ()
     same_as: int | None = None
     added: Mapping[str, Option] = field(default_factory=dict)
     scope_times: tuple[ScopeTime, ...] = ()
@@ -121,6 +123,7 @@ class Outcome:
         """Inverse of ``to_dict``."""
         values = dict(data)
         values["reason"] = Reason(data["reason"]) if data["reason"] else None
+        values["inexact"] = tuple(data.get("inexact", ()))
         values["fusion"] = tuple(data.get("fusion", ()))
         values["scope_times"] = tuple(ScopeTime(*piece) for piece in data.get("scope_times", ()))
         values["speedup"] = Speedup.from_dict(data["speedup"]) if data["speedup"] else None

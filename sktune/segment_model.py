@@ -140,6 +140,9 @@ class SegmentModel:
             units = sum(last - first + 1 for first, last in self.catalogue.positions(observation.plan))
             if units:
                 self._per_unit.append(abs(observation.saving) / units)
+        elif observation.scopes:
+            own = [abs(scope.saving) / self._length(scope.segment) for scope in observation.scopes]
+            self._per_unit.append(float(np.median(own)))
 
     def row(self, plan: Plan) -> Vector:
         """Return what describes a plan: the saving is its product with the effects."""

@@ -142,7 +142,8 @@ class Judge:
             if "verify" in seconds:
                 return Outcome(Reason.CRASHED, f"a step fails: {_describe(failure)}", seconds=seconds)
             return Outcome(Reason.COMPILE_FAILED, f"the first step fails: {_describe(failure)}", seconds=seconds)
-        if outcome.speedup is None or compiled.observe is None:
+        ran_itself = outcome.speedup is not None or outcome.reason is Reason.MISMATCH
+        if not ran_itself or compiled.observe is None:
             return outcome
         scored(outcome)
         report("observe")
@@ -172,7 +173,7 @@ class Judge:
         self._device.reset_peak_memory()
         with _timed(seconds, "verify"):
             difference = self._difference(compiled)
-            blamed = self._blamed(plan, compiled, difference) if difference else ""
+            inexact = self._inexact(plan, compiled, difference) if difference else ()
         facts: dict[str, Any] = {
             "seconds": seconds,
             "regions": compiled.regions,
@@ -183,8 +184,9 @@ class Judge:
             "peak_memory_bytes": self._device.peak_memory_bytes(),
         }
         if difference:
+            blamed = next(iter(inexact), "")
             detail = f"scope {blamed}: {difference}" if blamed else str(difference)
-            return compiled, Outcome(Reason.MISMATCH, detail, blamed=blamed, **facts)
+            return compiled, Outcome(Reason.MISMATCH, detail, blamed=blamed, inexact=inexact, **facts)
         report("measure")
         with _timed(seconds, "measure"):
             facts |= measured(compiled)
@@ -192,20 +194,20 @@ class Judge:
             return compiled, Outcome(Reason.SLOWER, f"{facts['speedup'].ratio:.3f}x the baseline's speed", **facts)
         return compiled, Outcome(**facts)
 
-    def _blamed(self, plan: Plan, compiled: Compiled, difference: verify.Mismatch) -> str:
-        """Return the label of the scope that changed bits, ``""`` where none can be told from the others."""
+    def _inexact(self, plan: Plan, compiled: Compiled, difference: verify.Mismatch) -> tuple[str, ...]:
+        """Return the labels of the scopes that change bits, none where they cannot be told from the others."""
         if len(plan.scopes) == 1:
-            return plan.scopes[0].label
+            return (plan.scopes[0].label,)
         if compiled.blame is None:
-            return ""
+            return ()
         # The seed that showed it comes first; the step need not be the one in which it arose.
         replays = sorted(self._replays, key=lambda replay: replay.seed != difference.seed)
         try:
             with torch.no_grad():
                 return compiled.blame(verify.steps(replays))
         except Exception:
-            logger.warning("the scope that changes bits could not be told", exc_info=True)
-            return ""
+            logger.warning("the scopes that change bits could not be told", exc_info=True)
+            return ()
 
     def _observed(self, observe: Observe) -> tuple[ScopeTime, ...]:
         """Return what each piece took; a trial that has its figure does not fail for it."""

@@ -38,6 +38,9 @@ def test_a_fault_is_pruned_with_its_reason(runs: Path, fault: str, reason: Reaso
         assert detail in outcome.detail
         assert (result.folder / outcome.log).is_file()
         assert outcome.blamed in {scope.label for scope in plans[origin].scopes}
+        if reason is Reason.MISMATCH:  # it ran, so it teaches what can be seen of it
+            assert outcome.inexact[0] == outcome.blamed
+            assert sum(piece.in_scope for piece in outcome.scope_times) == len(plans[origin].scopes)
     assert result.winner is not None
     assert [scope.first for scope in result.winner.plan.scopes] == ["layers.0.mix", "layers.1.mix"]
 

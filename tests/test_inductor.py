@@ -197,17 +197,18 @@ def test_the_pieces_of_a_plan_hold_every_unit_and_leave_the_state_alone() -> Non
 
 
 @pytest.mark.slow
-def test_the_scope_that_changes_bits_is_named() -> None:
-    """Among sound scopes, before it and after it, and none where all are sound."""
+def test_the_scopes_that_change_bits_are_named() -> None:
+    """All of them, among sound scopes before, between and after them, and none where all are sound."""
     bench = Bench()
-    unit = "blocks.1.feed_forward"
-    mixed = Plan((*ATTENTION.scopes[:2], Scope(unit, unit), ATTENTION.scopes[2]))
+    units = "blocks.0.feed_forward", "blocks.1.feed_forward"
+    unsound = [Scope(unit, unit) for unit in units]
+    mixed = Plan((ATTENTION.scopes[0], unsound[0], ATTENTION.scopes[1], unsound[1], ATTENTION.scopes[2]))
     compiled = bench.backend.compile(mixed)
     assert bench.differs(compiled.step) is not None
     replays = [recording.replay for recording in bench.recordings]
-    assert compiled.blame is not None and compiled.blame(verify.steps(replays)) == unit
+    assert compiled.blame is not None and compiled.blame(verify.steps(replays)) == units
     sound = bench.backend.compile(ATTENTION)
-    assert sound.blame is not None and sound.blame(verify.steps(replays)) == ""
+    assert sound.blame is not None and sound.blame(verify.steps(replays)) == ()
     assert bench.differs(sound.step) is None
 
 

@@ -54,9 +54,15 @@ class RecordedLandscape:
             )
         widths = [(entry["ci95"][1] - entry["ci95"][0]) / entry["ratio"] for entry in record["plans"] if entry["ratio"]]
         self.noise = statistics.median(widths) / 2 / 1.96
-        self.best_ms = min(
-            [self.baseline_ms, *(truth.latency_ms for truth in self._truths.values() if truth.latency_ms is not None)]
-        )
+        self.best_ms = self.best_without(lambda first, last: False)
+
+    def best_without(self, fails: Callable[[int, int], bool]) -> float:
+        """See ``benchmarks.landscapes.failing.Thinnable``."""
+        position = {unit.name: index for index, unit in enumerate(self.space.layout.units)}
+        scopes = {scope for plan in self._truths for scope in plan.scopes}
+        failing = {scope for scope in scopes if fails(position[scope.first], position[scope.last])}
+        known = ((plan, truth.latency_ms) for plan, truth in self._truths.items() if truth.latency_ms is not None)
+        return min([self.baseline_ms, *(ms for plan, ms in known if failing.isdisjoint(plan.scopes))])
 
     def evaluate(self, plan: Plan) -> Truth:
         """See ``Landscape.evaluate``.

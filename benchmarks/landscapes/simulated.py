@@ -55,6 +55,10 @@ class SimulatedLandscape:
     @cached_property
     def best_ms(self) -> float:
         """See ``Landscape.best_ms``."""
+        return self.best_without(lambda first, last: False)
+
+    def best_without(self, fails: Callable[[int, int], bool]) -> float:
+        """See ``benchmarks.landscapes.failing.Thinnable``."""
         layout = self.space.layout
         units = groupby(layout.units, key=lambda unit: unit.name if unit.layer is None else unit.layer)
         segments = [list(inside) for _, inside in units]
@@ -64,7 +68,12 @@ class SimulatedLandscape:
         lengths = dict(zip(kinds, map(len, segments), strict=True))
         limits = [limit_of(value) for value in self.space.choices[LAYERS_PER_SCOPE]]
         outside = [unit.name for unit in layout.units if unit.layer is None]
-        return self.baseline_ms - float(best_tied_saving(kinds, lengths, limits, self._saving_ms, outside).max())
+
+        def saving_ms(first: int, last: int) -> Savings:
+            saving = self._saving_ms(first, last)
+            return np.full_like(saving, -np.inf) if fails(first, last) else saving
+
+        return self.baseline_ms - float(best_tied_saving(kinds, lengths, limits, saving_ms, outside).max())
 
     def evaluate(self, plan: Plan) -> Truth:
         """See ``Landscape.evaluate``."""

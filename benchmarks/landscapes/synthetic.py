@@ -6,10 +6,8 @@ break what a model of segments takes for granted: some scopes fail, some neighbo
 cliff, one unit spoils every scope that holds it, or the optimum lies where nobody looks.
 """
 
-import hashlib
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise, product
 
@@ -17,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.landscape import Truth
+from benchmarks.landscapes.failing import FAILING_SHARE, Faults
 from benchmarks.landscapes.optimum import Savings, best_tied_saving
 from sktune.layout import Layer, Layout, Unit
 from sktune.outcome import Reason, ScopeTime
@@ -27,7 +26,6 @@ BASELINE_MS = 20.0
 BEST_GAIN = 0.08
 """The best plan is this much faster than the baseline."""
 NOISE = 0.003
-FAILING_SHARE = 0.2
 
 DENSE = ("input_norm", "q_proj", "self_attn", "o_proj", "post_norm", "mlp")
 MOE = ("input_norm", "q_proj", "self_attn", "o_proj", "post_norm", "gate", "dispatch", "experts", "combine")
@@ -95,7 +93,8 @@ class SyntheticLandscape:
     ) -> None:
         self.name, self.baseline_ms, self.noise = name, BASELINE_MS, NOISE
         self.space = space_of(kinds, layers, options)
-        self._traits, self._seed = traits, seed
+        self._traits = traits
+        self._faults = Faults(self.space.layout, seed, traits.failing_share)
         self._units = self.space.layout.units
         self._position = {unit.name: index for index, unit in enumerate(self._units)}
         self._option_index = {chosen: index for index, chosen in enumerate(_combinations(options))}
@@ -125,7 +124,8 @@ class SyntheticLandscape:
         """See ``Landscape.evaluate``."""
         self.space.layout.check(plan)
         ranges = [(self._position[scope.first], self._position[scope.last]) for scope in plan.scopes]
-        if failure := self._failure(plan, ranges):
+        failure = self._faults.failure(plan)
+        if failure and failure.reason is Reason.CRASHED:
             return failure
         pieces: list[ScopeTime] = []
         reached = 0
@@ -139,34 +139,14 @@ class SyntheticLandscape:
             reached = last + 1
         if reached < len(self._units):
             pieces.append(self._piece(reached, len(self._units) - 1, None))
-        return Truth(sum(piece.latency_ms for piece in pieces), scope_times=tuple(pieces))
+        truth = failure or Truth(sum(piece.latency_ms for piece in pieces))
+        return replace(truth, scope_times=tuple(pieces))
 
     def _piece(self, first: int, last: int, saving: float | None) -> ScopeTime:
         baseline_ms = float(self._baseline_until[last + 1] - self._baseline_until[first])
         saved_ms = 0.0 if saving is None else saving * self.scale_ms
         names = self._units[first].name, self._units[last].name
         return ScopeTime(*names, saving is not None, baseline_ms, baseline_ms - saved_ms)
-
-    def _failure(self, plan: Plan, ranges: Sequence[tuple[int, int]]) -> Truth | None:
-        """The first scope that crashes ends a compile; only what compiles can be compared."""
-        if not self._traits.failing_share:
-            return None
-        reasons = [self._reason(first, last) for first, last in ranges]
-        for reason in (Reason.CRASHED, Reason.MISMATCH):
-            if reason in reasons:
-                is_told = reason is Reason.CRASHED or _chance(self._seed, plan.digest) < 0.5
-                return Truth(None, reason, plan.scopes[reasons.index(reason)].label if is_told else "")
-        return None
-
-    def _reason(self, first: int, last: int) -> Reason | None:
-        chance = _chance(self._seed, self._segment(first, last)) / self._traits.failing_share
-        return None if chance >= 1 else Reason.CRASHED if chance < 0.5 else Reason.MISMATCH
-
-    def _segment(self, first: int, last: int) -> tuple[str, str, str, str, int]:
-        """Return what a scope is, whichever of its kind's layers it begins in."""
-        begin, end = self._units[first], self._units[last]
-        assert begin.layer is not None and end.layer is not None
-        return self._kind(begin), begin.key, self._kind(end), end.key, end.layer - begin.layer
 
     def _kind(self, unit: Unit) -> str:
         assert unit.layer is not None
@@ -194,7 +174,7 @@ class SyntheticLandscape:
         return result
 
     def _feasible_saving(self, first: int, last: int) -> Savings:
-        if self._traits.failing_share and self._reason(first, last):
+        if self._faults.fails(first, last):
             return np.full(len(self._option_index), -np.inf)
         return self._saving(first, last)
 
@@ -299,12 +279,6 @@ def _groupings(
         return position[scope.first], position[scope.last]
 
     return tuple(tuple(map(range_of, plan.scopes)) for plan in plans)
-
-
-def _chance(seed: int, what: object) -> float:
-    """Return a number from 0 to 1 that belongs to ``what``, in every process."""
-    digest = hashlib.sha256(repr((seed, what)).encode()).digest()
-    return int.from_bytes(digest[:8], "big") / math.ldexp(1, 64)
 
 
 def _full(name: str, traits: Traits, seed: int) -> SyntheticLandscape:

@@ -11,10 +11,10 @@ from sktune.targets.base import Inputs
 Observe = Callable[[Callable[[], Inputs]], tuple[ScopeTime, ...]]
 """Tells what each piece of a step takes. Its argument puts the state in place and returns the inputs of a step."""
 
-Blame = Callable[[Iterable[Inputs]], str]
+Blame = Callable[[Iterable[Inputs]], tuple[str, ...]]
 """Takes the inputs of consecutive baseline steps, which put the state in place as they are drawn.
 
-Returns the label of the first scope that differs from the baseline's piece on the same inputs, or ``""``.
+Returns the labels of the scopes that differ from the baseline's pieces on the same inputs, in execution order.
 """
 
 At = Callable[[str], None]
@@ -66,7 +66,7 @@ class Compiled:
         fusion_digest: equal for plans that became the same kernels; empty where the compiler does not tell.
         simulated_ms: the step's latency where it is computed and cannot be measured.
         observe: tells what each scope and each gap takes, beside the baseline; None where that cannot be told.
-        blame: finds the scope that changes bits; None where that cannot be told.
+        blame: finds the scopes that change bits; None where that cannot be told.
     """
 
     step: Step

@@ -90,25 +90,24 @@ class Pieces:
         ]
         return list(zip(self.labels.values(), *both, strict=True))
 
-    def blame(self, step_of: Callable[[Run], Step], steps: Iterable[Inputs]) -> str:
+    def blame(self, step_of: Callable[[Run], Step], steps: Iterable[Inputs]) -> tuple[str, ...]:
         """Run baseline steps, and in them each scope on the same inputs; see ``sktune.backends.base.Blame``."""
-        found: list[str] = []
+        found: set[str] = set()
 
         def around(name: str, inputs: tuple[Any, ...]) -> Any:
-            if found or not self.labels[name]:
+            label = self.labels[name]
+            if not label or label in found:
                 return self._uncompiled[name](*inputs)
             outputs, is_same = _run_both(self._uncompiled[name], self._compiled[name], inputs)
             if not is_same:
-                found.append(self.labels[name])
+                found.add(label)
             return outputs
 
         step = step_of(self._walk(around))
         for inputs in steps:
             step.prepare()
             step.run(*inputs)
-            if found:
-                return found[0]
-        return ""
+        return tuple(dict.fromkeys(label for label in self.labels.values() if label in found))
 
     def _walk(self, around: Around) -> Run:
         return _Walk(self._whole, around).run

@@ -47,9 +47,13 @@ MOST_COMBINATIONS = 32
 NEIGHBOURS = 12
 LIKELY_BEST = 20
 """Complete plans, by their own figures, of which one is the best by the model."""
-FREE_FAILURES = 0.5
-FAILURE_SHARE = 0.2
-"""Share of the trials after the tenth that may fail: what is riskier waits."""
+SMALLER = 12
+"""Complete plans of which a scope is left out, where all else is too risky."""
+LEARNING_TRIALS, FREE_FAILURES, FAILURE_SHARE = 10, 0.2, 0.13
+"""Trials in which anything may fail; of those that follow, failures that are free, and the share that may fail. What
+is riskier waits."""
+LEAST_RISK = 0.02
+"""Probability to fail that is always taken."""
 FAILURE_PRICE = 0.008
 """What a failure costs, as a share of the best plan's saving: what promises next to nothing takes no risk."""
 AVERSIONS = (0.0, 0.1, 0.5, 2.0, 20.0)
@@ -109,6 +113,7 @@ class PartitionSampler(BaseSampler):
         self._partitioner = Partitioner(space, self._learned.catalogue)
         self._prober = _Prober(self._learned) if probes and not space.untied else None
         self._starts = [(start, space.plan(start.values)) for start in space.starting_points]
+        self._running: list[Plan] = []
         self._threads = ThreadpoolController()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002
@@ -126,9 +131,9 @@ class PartitionSampler(BaseSampler):
             return self._point(study, trial)
 
     def _point(self, study: Study, trial: FrozenTrial) -> Point:
-        pending = self._learned.read(study.get_trials(deepcopy=False), asking=trial.number)
+        self._running = self._learned.read(study.get_trials(deepcopy=False), asking=trial.number)
         rng = np.random.default_rng(seed_of_trial(self._seed, trial.number))
-        posterior = self._learned.posterior(pending) if self._learned.model.count else None
+        posterior = self._learned.posterior(self._running) if self._learned.model.count else None
         if beginning := self._beginning(posterior, rng):
             study._storage.set_trial_user_attr(trial._trial_id, ORIGIN, beginning.origin)  # noqa: SLF001
             return beginning.point
@@ -230,13 +235,32 @@ class PartitionSampler(BaseSampler):
         for width in (1.0, 2.0, 4.0):
             candidates = self._candidates(posterior, rng, width) + self._neighbours(rng)
             candidates += self._with_other_options(posterior, rng) if self._risks() else []
-            new = {candidate.plan: candidate for candidate in candidates if candidate.plan not in self._learned.seen}
+            new = self._new(candidates)
+            if new and self._risk([candidate.plan for candidate in new]).min() > self._allowed_risk():
+                new = self._new(new + self._smaller(rng))
             if new:
-                return self._most_promising(posterior, list(new.values())).point
+                return self._most_promising(posterior, new).point
         return self._by_chance(rng, self._incumbent_point())
+
+    def _new(self, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+        new = {candidate.plan: candidate for candidate in candidates if candidate.plan not in self._learned.seen}
+        return list(new.values())
 
     def _risks(self) -> bool:
         return self._learned.feasibility.has_risks
+
+    def _risk(self, plans: Sequence[Plan]) -> Vector:
+        """Return the probability of each plan to fail."""
+        risk: Vector = 1 - np.exp(self._learned.log_safe(plans))
+        return risk
+
+    def _allowed_risk(self) -> float:
+        """Return the probability to fail from which on a plan has to wait."""
+        if len(self._learned.failures) < LEARNING_TRIALS:
+            return 1.0
+        late = self._learned.failures[LEARNING_TRIALS:]
+        failures = sum(late) + float(self._risk(self._running).sum())
+        return max(LEAST_RISK, FREE_FAILURES + FAILURE_SHARE * (len(late) + len(self._running)) - failures)
 
     def _candidates(self, posterior: Posterior, rng: np.random.Generator, width: float) -> list[_Candidate]:
         """Return the best plan of each draw, and that of the mean with any options."""
@@ -269,6 +293,19 @@ class PartitionSampler(BaseSampler):
         points = [{**own.point, **chosen} for own in self._learned.ranked[:3] for chosen in options]
         return [_Candidate(self._space.plan(point), point) for point in points]
 
+    def _smaller(self, rng: np.random.Generator) -> list[_Candidate]:
+        """Return complete plans without one of their scopes: what is left was seen to work."""
+        learned, space = self._learned, self._space
+        found: list[_Candidate] = []
+        for index in rng.permutation(len(learned.ranked))[:SMALLER]:
+            own = learned.ranked[int(index)]
+            scopes = (space.layout.units[first : last + 1] for first, last in learned.catalogue.positions(own.plan))
+            # Layers that share parameters lose theirs, too, and need no turn of their own.
+            for names in dict.fromkeys(frozenset(map(space.parameter, units)) for units in scopes):
+                point = own.point | dict.fromkeys(names, OUT)
+                found.append(_Candidate(space.plan(point), point))
+        return found
+
     def _most_promising(self, posterior: Posterior, candidates: Sequence[_Candidate]) -> _Candidate:
         """Return the candidate of the largest expected improvement, times the chance that it works."""
         plans = [candidate.plan for candidate in candidates]
@@ -276,13 +313,9 @@ class PartitionSampler(BaseSampler):
         gain = mean - self._best_saving(posterior)
         z = gain / sd
         improvement = gain * ndtr(z) + sd * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-        safe = np.exp(self._learned.log_safe(plans))
-        allowed = 1.0
-        if len(self._learned.failures) >= 10:
-            late = self._learned.failures[10:]
-            allowed = max(0.02, FREE_FAILURES + FAILURE_SHARE * len(late) - sum(late))
+        risk = self._risk(plans)
         price = FAILURE_PRICE * max(1e-3, self._best_saving(posterior))
-        promise = np.where(1 - safe <= allowed, improvement * safe - price * (1 - safe), safe - 2.0)
+        promise = np.where(risk <= self._allowed_risk(), improvement * (1 - risk) - price * risk, -1.0 - risk)
         return candidates[int(np.argmax(promise))]
 
     def _best_saving(self, posterior: Posterior) -> float:
