@@ -152,10 +152,10 @@ def test_a_recorded_landscape_answers_as_what_was_recorded() -> None:
     replayed = RecordedLandscape("recorded", landscape.space, record_of(landscape, entries_of(landscape)))
     for plan in plans_of(landscape.space):
         ours, theirs = replayed.evaluate(plan), landscape.evaluate(plan)
-        assert (ours.reason, ours.blamed) == (theirs.reason, theirs.blamed)
+        assert (ours.reason, ours.blamed, ours.inexact) == (theirs.reason, theirs.blamed, theirs.inexact)
+        assert len(ours.scope_times) == len(theirs.scope_times)
         if theirs.latency_ms is not None:
             assert ours.latency_ms == pytest.approx(theirs.latency_ms, rel=1e-4)
-            assert len(ours.scope_times) == len(theirs.scope_times)
     assert replayed.best_ms == pytest.approx(landscape.best_ms, rel=1e-4)
 
 

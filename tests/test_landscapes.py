@@ -12,10 +12,12 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from benchmarks.landscape import PROPOSAL, gain, measured, replay
+from benchmarks.landscapes.failing import FailingLandscape
+from benchmarks.landscapes.recorded import recorded
 from benchmarks.landscapes.simulated import sim_8
 from benchmarks.landscapes.synthetic import SyntheticLandscape, Traits
 from sktune.learned import OUTCOME, PROBE
-from sktune.outcome import Outcome
+from sktune.outcome import Outcome, Reason
 from sktune.plan import Plan, Scope
 from sktune.request import Request
 from sktune.samplers import SamplerFactory, distributions, sampler_factory
@@ -169,9 +171,28 @@ def test_trials_tell_what_a_study_of_sktune_would(scope_times: bool) -> None:
         assert Plan.from_dict(trial.user_attrs[PROPOSAL]["plan"]) == plan
         assert failed == (not outcome.is_feasible)
         assert trial.state is (TrialState.COMPLETE if outcome.is_complete else TrialState.PRUNED)
-        assert bool(outcome.scope_times) == (scope_times and outcome.speedup is not None)
-        if outcome.blamed:
-            assert outcome.blamed in {scope.label for scope in plan.scopes}
+        ran = outcome.speedup is not None or outcome.reason is Reason.MISMATCH
+        assert bool(outcome.scope_times) == (scope_times and ran)
+        labels = {scope.label for scope in plan.scopes}
+        assert {outcome.blamed, *outcome.inexact} <= labels | {""}
+
+
+def test_any_landscape_can_have_failing_segments() -> None:
+    """What holds none of them is as it was, and the best of that is the optimum."""
+    whole = recorded("deepseek-v3-float32")
+    landscape = FailingLandscape(whole, seed=2)
+    values = (dict(zip(whole.space.choices, point, strict=True)) for point in product(*whole.space.choices.values()))
+    plans: set[Plan] = {whole.space.plan(each) for each in values}
+    truths = {plan: landscape.evaluate(plan) for plan in plans}
+    assert min(truth.latency_ms for truth in truths.values() if truth.latency_ms) == landscape.best_ms > whole.best_ms
+    sound = {scope for plan, truth in truths.items() if truth.latency_ms for scope in plan.scopes}
+    for plan, truth in truths.items():
+        before = whole.evaluate(plan)
+        if truth.reason is Reason.MISMATCH and before.latency_ms:
+            assert {scope.label for scope in plan.scopes if scope not in sound} >= set(truth.inexact)
+            assert truth.scope_times == before.scope_times
+        elif truth.reason is not Reason.CRASHED:
+            assert truth == before
 
 
 def test_scope_times_add_up_to_the_step() -> None:

@@ -7,11 +7,12 @@ import pytest
 from optuna.trial import TrialState
 
 from benchmarks.landscape import Truth, measured, replay
+from benchmarks.landscapes.failing import FailingLandscape
 from benchmarks.landscapes.recorded import names, recorded
 from benchmarks.landscapes.synthetic import SYNTHETIC, SyntheticLandscape
 from sktune.feasibility import Feasibility
 from sktune.learned import ORIGIN, OUTCOME, PROBE, Learned
-from sktune.outcome import Outcome, Reason
+from sktune.outcome import Outcome, Reason, ScopeTime
 from sktune.plan import Plan
 from sktune.samplers import distributions
 from sktune.samplers.partition import PartitionSampler, ProbingSampler
@@ -158,6 +159,15 @@ def test_a_scope_that_is_known_to_fail_is_not_tried_again() -> None:
     assert known
 
 
+@pytest.mark.parametrize("seed", [1, 4, 12])
+def test_failures_are_kept_within_their_budget(seed: int) -> None:
+    """Half of all plans fail and a fifth of the segments besides: in no search over 15% of the trials do."""
+    land = FailingLandscape(recorded("deepseek-v3-bfloat16"), seed)
+    run = replay(land, ProbingSampler, trials=30, seed=seed)
+    assert sum(run.failed[10:]) <= 3
+    assert run.gains[-1] > 0.9
+
+
 def feasibility() -> tuple[Feasibility, SegmentCatalogue]:
     """Return one that knows nothing yet, and its segments."""
     catalogue = SegmentCatalogue(SPACE.layout, 2)
@@ -238,6 +248,29 @@ def test_a_probe_of_a_study_does_not_become_its_result() -> None:
     probes = [trial for trial in study.trials if PROBE in trial.user_attrs]
     assert probes
     assert all(trial.value is None for trial in probes)
+
+
+def test_a_plan_that_changes_bits_teaches_what_its_scopes_do() -> None:
+    """Those that change bits are known to fail, the others to work, and what all of them took is learned."""
+    point = {name: choices[0] for name, choices in SPACE.choices.items()}
+    point |= {"dense.attention": "new", "moe.attention": "new", "moe.gate": "new"}
+    plan = SPACE.plan(point)
+    unsound = tuple(scope.label for scope in plan.scopes if "gate" in scope.label)
+    times = tuple(ScopeTime(scope.first, scope.last, True, 1.0, 0.5) for scope in plan.scopes)
+    outcome = Outcome(Reason.MISMATCH, "bits differ", blamed=unsound[0], inexact=unsound, scope_times=times)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    study.enqueue_trial(point)
+    trial = study.ask(distributions(SPACE))
+    trial.set_user_attr(OUTCOME, outcome.to_dict())
+    study.tell(trial, state=TrialState.PRUNED)
+    learned = Learned(SPACE)
+    learned.read(study.trials)
+    assert [learned.catalogue.name(segment) for segment, _ in learned.feasibility.blamed()] == ["moe.gate"]
+    attention = SPACE.plan({**point, "moe.gate": "out"})
+    assert learned.log_safe([attention]) == [0.0]
+    mean, _ = learned.posterior().predict_plans([attention])
+    assert mean[0] > 0.2
+    assert not learned.ranked
 
 
 def test_failures_of_other_strategies_teach_as_well() -> None:

@@ -76,12 +76,12 @@ class RecordedLandscape:
 
     def _truth(self, entry: Mapping[str, Any], units: list[str]) -> Truth:
         reason = Reason(entry["reason"]) if entry["reason"] else None
-        if reason in FAILURES:
-            return Truth(None, reason, entry["blamed"])
         times = tuple(
             ScopeTime(units[first], units[last], in_scope, baseline_us / 1e3, latency_us / 1e3)
             for first, last, in_scope, baseline_us, latency_us in entry["scope_times"]
         )
+        if reason in FAILURES:
+            return Truth(None, reason, entry["blamed"], tuple(entry.get("inexact", ())), times)
         return Truth(self.baseline_ms / entry["ratio"], scope_times=times)
 
     def _assembled(self, plan: Plan) -> Truth:
@@ -126,6 +126,7 @@ def to_entry(plan: Plan, outcome: Outcome, position: Mapping[str, int]) -> dict[
         "reason": outcome.reason,
         "detail": outcome.detail,
         "blamed": outcome.blamed,
+        "inexact": list(outcome.inexact),
         "baseline_ms": round(speedup.baseline_ms, 5) if speedup else None,
         "ratio": round(speedup.ratio, 5) if speedup else None,
         "ci95": [round(end, 5) for end in speedup.ci95] if speedup else None,
