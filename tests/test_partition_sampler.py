@@ -13,7 +13,7 @@ from benchmarks.landscapes.synthetic import SYNTHETIC, SyntheticLandscape
 from sktune.feasibility import Feasibility
 from sktune.learned import ORIGIN, OUTCOME, PROBE, Learned
 from sktune.outcome import Outcome, Reason, ScopeTime
-from sktune.plan import Plan
+from sktune.plan import Option, Plan
 from sktune.samplers import distributions
 from sktune.samplers.partition import PartitionSampler, ProbingSampler
 from sktune.segments import SegmentCatalogue
@@ -271,6 +271,25 @@ def test_a_plan_that_changes_bits_teaches_what_its_scopes_do() -> None:
     mean, _ = learned.posterior().predict_plans([attention])
     assert mean[0] > 0.2
     assert not learned.ranked
+
+
+def test_a_search_in_which_every_plan_changes_bits_goes_on() -> None:
+    """Scope times are learned from before anything works; there is no best plan to judge options by."""
+    options: dict[str, tuple[Option, ...]] = {"first": (0, 1, 2, 3), "second": (0, 1, 2, 3), "third": (0, 1, 2, 3)}
+    layout = decoder_layout(("dense", *("moe",) * 5), KEYS)
+    space = bind(SpaceSpec(), layout, options, OptionRules(dict.fromkeys(options, 0)))
+    study = optuna.create_study(sampler=ProbingSampler(space, seed=0))
+    plans = []
+    for _ in range(8):
+        trial = study.ask(distributions(space))
+        plans.append(plan := space.plan(trial.params))
+        labels = tuple(scope.label for scope in plan.scopes)
+        times = tuple(ScopeTime(scope.first, scope.last, True, 1.0, 0.5) for scope in plan.scopes)
+        outcome = Outcome(Reason.MISMATCH, "bits differ", blamed=labels[0], inexact=labels, scope_times=times)
+        trial.set_user_attr(OUTCOME, outcome.to_dict())
+        study.tell(trial, state=TrialState.PRUNED)
+    assert len(set(plans)) == 8
+    assert PartitionSampler(space, seed=0).outlook(study.trials).expected_gain_left > 0
 
 
 def test_failures_of_other_strategies_teach_as_well() -> None:

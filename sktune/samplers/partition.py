@@ -403,7 +403,9 @@ def _promising(learned: Learned, posterior: Posterior, rng: np.random.Generator,
     """Return all combinations of options; where these are too many, those that draws prefer for the incumbent."""
     if len(learned.combinations) <= most:
         return learned.combinations
-    segments = np.array([segment for segment, _ in learned.keys(learned.incumbent)], dtype=np.int64)
+    kept = [segment for segment, _ in learned.keys(learned.incumbent)]
+    # While nothing works, single units stand in for the incumbent's scopes.
+    segments = np.array(kept or np.flatnonzero(learned.catalogue.first == learned.catalogue.last), dtype=np.int64)
     effects = np.vstack([posterior.mean, posterior.draw(MOST_DRAWS, rng)])
     options = [combination.of_scope for combination in learned.combinations]
     value = learned.model.value(effects, options, segments).sum(axis=0).reshape(len(effects), -1)
