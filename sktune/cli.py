@@ -182,7 +182,7 @@ def _explained(name: str, result: SearchResult, storage: str | None, console: Co
     study = TuningStudy.open(name, storage or sqlite_url(result.folder.resolve()), create=False)
     space = study.space()
     outlook = study.outlook(space, seed=0)
-    why = explain(space, study.trials(), result.baseline_ms or 0.0, outlook)
+    why = explain(space, study.trials(), result.baseline_ms, outlook) if result.baseline_ms else None
     if why is None:
         raise StudyError(f"study {name!r} has measured nothing yet; run `sktune search` first")
     console.print(why_view.why_tables(why, result.is_simulated))
