@@ -159,7 +159,6 @@ class Learned:
         outcome = Outcome.from_dict(stored) if stored else None
         is_probe = PROBE in trial.user_attrs
         self.probes += is_probe
-        keys = self.keys(plan)
         latency_ms = trial.value if trial.value is not None else trial.intermediate_values.get(0)
         has_latency = latency_ms is not None or (outcome is not None and outcome.speedup is not None)
         if (outcome and not outcome.is_feasible) or not has_latency:
@@ -167,7 +166,7 @@ class Learned:
             return
         self.failures.append(False)
         self.working_ranges.add(plan.ranges)
-        self.feasibility.succeeded(keys)
+        self.feasibility.succeeded(self.keys(plan))
         observation = self._observation(plan, outcome, latency_ms)
         self._observe(observation)
         if not is_probe and observation.saving is not None:

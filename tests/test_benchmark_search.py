@@ -24,7 +24,7 @@ from benchmarks.landscapes.recorded import (
 from benchmarks.landscapes.synthetic import SyntheticLandscape, Traits
 from benchmarks.record_landscape import WorkingFile, plans_of, to_repeat, write
 from sktune.errors import BadInputError
-from sktune.outcome import Outcome
+from sktune.outcome import Outcome, Reason
 from sktune.plan import Plan, Scope
 from sktune.supervisor import Opened
 from tests.test_landscapes import tiny
@@ -171,6 +171,18 @@ def test_a_probe_is_put_together_from_recorded_scopes() -> None:
     )
     assert probe not in plans_of(landscape.space)
     assert replayed.evaluate(probe).latency_ms == pytest.approx(landscape.evaluate(probe).latency_ms, rel=1e-3)
+
+
+def test_a_probe_with_a_scope_that_changes_bits_fails() -> None:
+    """It was timed in the plans that failed for it, and is no scope that works for that."""
+    landscape = tiny(Traits(failing_share=0.4), 1)
+    replayed = RecordedLandscape("recorded", landscape.space, record_of(landscape, entries_of(landscape)))
+    plans = plans_of(landscape.space)
+    unsound = {scope for plan in plans for scope in plan.scopes if scope.label in replayed.evaluate(plan).inexact}
+    probes = [probe for scope in unsound if (probe := Plan((scope,))) not in plans]
+    assert probes
+    for probe in probes:
+        assert replayed.evaluate(probe).reason is Reason.MISMATCH
 
 
 def test_a_record_that_lacks_plans_is_refused() -> None:

@@ -1,10 +1,13 @@
 """Whatever a plan does to its compiler is its outcome; the search goes on and finds the right winner."""
 
+import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import sktune
+from sktune.cli import app
 from sktune.errors import BackendError, NotDeterministicError, TargetError
 from sktune.outcome import Reason
 
@@ -43,6 +46,19 @@ def test_a_fault_is_pruned_with_its_reason(runs: Path, fault: str, reason: Reaso
             assert sum(piece.in_scope for piece in outcome.scope_times) == len(plans[origin].scopes)
     assert result.winner is not None
     assert [scope.first for scope in result.winner.plan.scopes] == ["layers.0.mix", "layers.1.mix"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_final_process")
+def test_why_tells_what_a_plan_that_changes_bits_has_taught(tmp_path: Path) -> None:
+    """Its scopes were timed, and are known to fail, before anything works."""
+    result = sktune.search(f"{MODELS}:flips_a_bit", trials=1, space=SPACE, runs=tmp_path)
+    assert [record.outcome.reason for record in result.trials if record.outcome] == [Reason.MISMATCH]
+    told = CliRunner().invoke(app, ["show", result.study, "--runs", str(tmp_path), "--why", "--json"])
+    assert told.exit_code == 0, told.output
+    why = json.loads(told.stdout.splitlines()[-1])["why"]
+    assert {blame["segment"].rpartition(".")[2] for blame in why["blamed"]} == {"fault"}
+    assert any(effect["trials"] for effect in why["units"])
 
 
 @pytest.mark.slow

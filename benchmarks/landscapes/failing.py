@@ -1,19 +1,17 @@
 """Segments that fail, in any landscape: half of them crash the compiler, half change bits.
 
 Which ones is drawn by the seed, and is the same in whichever layer of its kind a scope begins. ``failing-NAME`` is the
-landscape ``NAME`` with a fifth of its segments failing.
+landscape ``NAME`` of ``benchmarks/search.py`` with a fifth of its segments failing.
 """
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Protocol
 
 from benchmarks.landscape import Landscape, Truth
-from benchmarks.landscapes.recorded import RECORDED
-from benchmarks.landscapes.simulated import SIMULATED
 from sktune.layout import Layout, Unit
 from sktune.outcome import Reason
 from sktune.plan import Plan
@@ -104,11 +102,6 @@ class FailingLandscape:
         return replace(failure, scope_times=truth.scope_times)
 
 
-def _source(inner: Callable[[int], Thinnable], seed: int) -> FailingLandscape:
-    return FailingLandscape(inner(seed), seed)
-
-
-_INNER: Mapping[str, Callable[[int], Thinnable]] = {**RECORDED, **SIMULATED}
-FAILING: Mapping[str, Callable[[int], FailingLandscape]] = {
-    f"failing-{name}": partial(_source, inner) for name, inner in _INNER.items()
-}
+def with_failures(source: Callable[[int], Thinnable], seed: int) -> FailingLandscape:
+    """Return what ``source`` makes of ``seed``, with the seed's failing segments."""
+    return FailingLandscape(source(seed), seed)

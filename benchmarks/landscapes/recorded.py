@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.landscape import FAILURES, Truth
+from benchmarks.landscapes.failing import Fails
 from sktune.errors import BadInputError
 from sktune.layout import Layout
 from sktune.outcome import Outcome, Reason, ScopeTime
@@ -56,7 +57,7 @@ class RecordedLandscape:
         self.noise = statistics.median(widths) / 2 / 1.96
         self.best_ms = self.best_without(lambda first, last: False)
 
-    def best_without(self, fails: Callable[[int, int], bool]) -> float:
+    def best_without(self, fails: Fails) -> float:
         """See ``benchmarks.landscapes.failing.Thinnable``."""
         position = {unit.name: index for index, unit in enumerate(self.space.layout.units)}
         scopes = {scope for plan in self._truths for scope in plan.scopes}
@@ -101,6 +102,8 @@ class RecordedLandscape:
         """What each scope took in the baseline and by itself, the median over the plans that hold it."""
         found: dict[Scope, list[tuple[float, float]]] = {}
         for plan, truth in self._truths.items():
+            if truth.latency_ms is None:
+                continue  # a scope that changes bits was timed as well
             times = {(piece.first, piece.last): piece for piece in truth.scope_times if piece.in_scope}
             for scope in plan.scopes:
                 if piece := times.get((scope.first, scope.last)):

@@ -13,6 +13,7 @@ from itertools import groupby, product
 import numpy as np
 
 from benchmarks.landscape import Truth
+from benchmarks.landscapes.failing import Fails
 from benchmarks.landscapes.optimum import Savings, best_tied_saving
 from sktune.outcome import ScopeTime
 from sktune.plan import Option, Options, Plan
@@ -57,7 +58,7 @@ class SimulatedLandscape:
         """See ``Landscape.best_ms``."""
         return self.best_without(lambda first, last: False)
 
-    def best_without(self, fails: Callable[[int, int], bool]) -> float:
+    def best_without(self, fails: Fails) -> float:
         """See ``benchmarks.landscapes.failing.Thinnable``."""
         layout = self.space.layout
         units = groupby(layout.units, key=lambda unit: unit.name if unit.layer is None else unit.layer)
