@@ -453,7 +453,12 @@ class _Prober:
         layout = learned.space.layout
         count = len(layout.layers)
         draws = posterior.draw(count, rng)
-        value = model.value(draws, [self._options()]) + posterior.draw_unknown(count, rng)
+        options = self._options_of_layers(count, rng)
+        value = np.empty((len(learned.catalogue.first), count), np.float32)
+        for chosen in dict.fromkeys(options):
+            layers = [layer for layer, own in enumerate(options) if own == chosen]
+            value[:, layers] = model.value(draws[layers], [chosen])
+        value += posterior.draw_unknown(count, rng)
         reach = np.ptp(value[learned.catalogue.last == learned.catalogue.first]) or posterior.chosen.unit_sd
         value += reach * np.linspace(-1.0, 1.0, count)[rng.permutation(count)]
         solution = self._partitioner.solve(value, model.cut(draws, 1))
@@ -464,8 +469,20 @@ class _Prober:
                 start, end = max(begins, first), min(ends, last)
                 if start <= end:
                     units = layout.units
-                    scopes.append(Scope(units[start].name, units[end].name, self._options()))
+                    scopes.append(Scope(units[start].name, units[end].name, options[layer]))
         return Plan(tuple(scopes), learned.incumbent.options)
+
+    def _options_of_layers(self, count: int, rng: np.random.Generator) -> list[Options]:
+        """Return options for each layer's scopes, each combination as often, of those that seldom change bits."""
+        learned = self._learned
+        own, inexact = self._options(), learned.space.options.inexact
+        trusted = [
+            each.of_scope
+            for each in learned.combinations
+            if each.of_step == learned.incumbent.options and not inexact & set(each.of_scope) - set(own)
+        ]
+        rounds = [rng.permutation(len(trusted)) for _ in range(0, count, len(trusted))]
+        return [trusted[int(index)] for index in np.concatenate(rounds)[:count]]
 
     def _spans(self) -> list[tuple[int, int, int]]:
         """Return first and last position of each layer, and its number; what lies outside of layers joins one."""
