@@ -19,7 +19,9 @@ import optuna
 from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.exceptions import ExperimentalWarning
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
+
+from benchmarks.landscapes.failing import Faults
 
 from sktune.fingerprint import device_name
 from sktune.layout import Layer, Layout, Unit
@@ -85,16 +87,23 @@ def judged(space: SearchSpace, plan: Plan) -> Outcome:
     return Outcome(speedup=speedup, scope_times=tuple(pieces))
 
 
-def run(space: SearchSpace, trials: int) -> Timed:
-    """Search for ``trials`` trials, and return the sampler with its times."""
+def run(space: SearchSpace, trials: int, failing: bool = False) -> Timed:
+    """Search for ``trials`` trials, and return the sampler with its times; ``failing``: a fifth of the segments fail."""
     sampler = Timed(space, 0)
+    faults = Faults(space.layout, 0) if failing else None
     study = optuna.create_study(sampler=sampler)
     wanted = distributions(space)
     for point in space.starting_points:
         study.enqueue_trial(dict(point.values))
     for _ in range(trials):
         trial = study.ask(wanted)
-        outcome = judged(space, space.plan(trial.params))
+        plan = space.plan(trial.params)
+        if faults and (failure := faults.failure(plan)):
+            told = Outcome(failure.reason, blamed=failure.blamed, inexact=failure.inexact)
+            trial.set_user_attr(OUTCOME, told.to_dict())
+            study.tell(trial, state=TrialState.PRUNED)
+            continue
+        outcome = judged(space, plan)
         trial.set_user_attr(OUTCOME, outcome.to_dict())
         assert outcome.speedup is not None
         study.tell(trial, outcome.speedup.latency_ms)
@@ -120,12 +129,13 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--layers", type=int, default=61)
     parser.add_argument("--units", type=int, default=12)
+    parser.add_argument("--failing", action="store_true", help="a fifth of the segments fail")
     arguments = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.simplefilter("ignore", ExperimentalWarning)
     space = space_of(arguments.layers, arguments.units)
     before_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    sampler = run(space, arguments.trials)
+    sampler = run(space, arguments.trials, arguments.failing)
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{arguments.layers} layers of {arguments.units} units, untied, three options; {device_name('cpu')}, "
           f"Python {platform.python_version()}\n")  # fmt: skip
