@@ -17,6 +17,9 @@ from sktune.segments import SegmentCatalogue
 Vector = npt.NDArray[np.float64]
 Key = tuple[int, Options]
 """A class of segments and its scope's options."""
+_Evidence = tuple[list[Key], dict[tuple[str, Option], float], Vector, dict[Key, float]]
+"""What is known to fail, how often each option's value does, the weights of unit types, and the odds that a class is
+to blame: the same until a trial tells more."""
 
 PRIOR_LOGIT, PRIOR_LOGIT_SD, TYPE_SD = -3.0, 1.5, 0.3
 OPTION_PRIOR, INEXACT_PRIOR = (0.1, 6.0), (0.5, 1.0)
@@ -53,6 +56,7 @@ class Feasibility:
         self._good: dict[int, set[Options]] = {}
         self._bad: set[Key] = set()
         self._suspects: list[tuple[Key, ...]] = []
+        self._evidence: _Evidence | None = None
 
     @property
     def has_failures(self) -> bool:
@@ -66,11 +70,13 @@ class Feasibility:
 
     def succeeded(self, scopes: Sequence[Key]) -> None:
         """Take note of scopes that compiled and kept every bit."""
+        self._evidence = None
         for segment, options in scopes:
             self._good.setdefault(segment, set()).add(options)
 
     def failed(self, scopes: Sequence[Key], blamed: Key | None) -> None:
         """Take note of a plan that failed, and of the scope to blame if that is known."""
+        self._evidence = None
         if blamed is None:
             self._suspects.append(tuple(dict.fromkeys(scopes)))
         else:
@@ -89,8 +95,10 @@ class Feasibility:
 
         It is 0 where the scope was seen to run, and ``-inf`` where it is known to fail.
         """
-        guilty = self.blamed()
-        rates, weights, odds = self._rates(guilty)
+        if self._evidence is None:
+            guilty = self.blamed()
+            self._evidence = guilty, *self._rates(guilty)
+        guilty, rates, weights, odds = self._evidence
         unknown = -np.logaddexp(0.0, self._described @ weights)
         unknown[list(self._good)] = 0.0
         assigned = [self._assigned(combination) for combination in options]

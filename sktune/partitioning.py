@@ -62,7 +62,8 @@ class _FreeSolver:
     """Every unit has a parameter of its own: one pass over the positions."""
 
     def __init__(self, space: SearchSpace, catalogue: SegmentCatalogue) -> None:
-        self._space = space
+        self._limits = space.choices.get(LAYERS_PER_SCOPE)
+        self._parameters = [space.parameter(unit) for unit in space.layout.units]
         table = catalogue.class_of
         self._earliest = [int(np.argmax(table[: last + 1, last] >= 0)) for last in range(catalogue.n_units)]
         self._classes = [
@@ -102,10 +103,9 @@ class _FreeSolver:
             choices[first:position] = [NEW] + [JOIN] * (last - first)
             position = first
             in_scope = begins[position] > ends_out[position]
-        units = self._space.layout.units
-        values: Choices = {self._space.parameter(unit): choice for unit, choice in zip(units, choices, strict=True)}
-        if limits := self._space.choices.get(LAYERS_PER_SCOPE):
-            values[LAYERS_PER_SCOPE] = max(limits, key=limit_of)
+        values: Choices = dict(zip(self._parameters, choices, strict=True))
+        if self._limits:
+            values[LAYERS_PER_SCOPE] = max(self._limits, key=limit_of)
         return values
 
 

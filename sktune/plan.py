@@ -97,6 +97,10 @@ class Plan:
         scopes = (replace(scope, options=(*scope.options, (name, value))) for scope in self.scopes)
         return replace(self, scopes=tuple(scopes))
 
+    def with_options(self, of_scope: Options, of_step: Options) -> "Plan":
+        """Return the plan with these options instead of its own, the same in every scope."""
+        return Plan(tuple(Scope(scope.first, scope.last, of_scope, scope.name) for scope in self.scopes), of_step)
+
     @property
     def digest(self) -> str:
         """64 hexadecimal digits; equal for equal plans, in every process."""

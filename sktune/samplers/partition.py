@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from scipy.special import ndtr
 from threadpoolctl import ThreadpoolController
 
 from sktune.learned import ORIGIN, PROBE, Combination, Learned, Point
-from sktune.partitioning import Partitioner
+from sktune.partitioning import Partitioner, Solution
 from sktune.plan import Option, Options, Plan, Scope
 from sktune.samplers import distributions, seed_of_trial
 from sktune.samplers.distinct import remaining
@@ -159,7 +160,7 @@ class PartitionSampler(BaseSampler):
             return Outlook(math.inf, ())
         posterior = self._learned.posterior()
         draws = _Draws(self._learned, self._partitioner, posterior, np.random.default_rng(self._seed))
-        total, decode = draws.solve(AVERSIONS[2] if self._risks() else 0.0)
+        [(total, decode)] = draws.solve([AVERSIONS[2] if self._risks() else 0.0])
         incumbent = draws.effects @ self._learned.model.row(self._learned.incumbent)
         left = float(np.maximum(0.0, total.max(axis=1) - incumbent)[1:].mean())
         plans = [self._space.plan(decode(draw, int(index))) for draw, index in enumerate(total.argmax(axis=1))]
@@ -266,8 +267,8 @@ class PartitionSampler(BaseSampler):
         """Return the best plan of each draw, and that of the mean with any options."""
         draws = _Draws(self._learned, self._partitioner, posterior, rng, width)
         found: list[_Candidate] = []
-        for aversion in AVERSIONS if self._risks() else (0.0,):
-            total, decode = draws.solve(aversion)
+        aversions = AVERSIONS if self._risks() else (0.0,)
+        for aversion, (total, decode) in zip(aversions, draws.solve(aversions), strict=True):
             # Where some scopes are to be avoided, the second best options give one more plan of what is safe.
             best = np.argsort(-total, axis=1, kind="stable")[:, : 1 + (aversion == AVERSIONS[-1])]
             pairs = [(draw, int(index)) for draw, row in enumerate(best) for index in row]
@@ -289,9 +290,12 @@ class PartitionSampler(BaseSampler):
 
     def _with_other_options(self, posterior: Posterior, rng: np.random.Generator) -> list[_Candidate]:
         """Return the best plans with other options: they hold no scope that is new, and seldom fail."""
-        options = self._promising_options(posterior, rng)
-        points = [{**own.point, **chosen} for own in self._learned.ranked[:3] for chosen in options]
-        return [_Candidate(self._space.plan(point), point) for point in points]
+        chosen = _promising(self._learned, posterior, rng, MOST_COMBINATIONS)
+        return [
+            _Candidate(own.plan.with_options(other.of_scope, other.of_step), {**own.point, **other.point})
+            for own in self._learned.ranked[:3]
+            for other in chosen
+        ]
 
     def _smaller(self, rng: np.random.Generator) -> list[_Candidate]:
         """Return complete plans without one of their scopes: what is left was seen to work."""
@@ -384,19 +388,23 @@ class _Draws:
             saved = learned.ranked[0].saving if learned.ranked else 0.0
             self._risk = max(1e-3, saved) * learned.feasibility.log_safe(self._options)
 
-    def solve(self, aversion: float) -> tuple[Vector, Callable[[int, int], Point]]:
-        """Return the best total by draw and combination of options, and what makes a point of one of them."""
-        value = self._value
+    def solve(self, aversions: Sequence[float]) -> list[tuple[Vector, Callable[[int, int], Point]]]:
+        """Return for each aversion the best total by draw and combination of options, and what makes a point of one."""
+        values = [self._value] * len(aversions)
         if self._risk is not None:
-            priced = (max(aversion, 1e-9) * self._risk).astype(np.float32)
-            value = value + np.tile(priced, (1, len(self.effects)))
-        solution = self._partitioner.solve(value, self._cut)
+            priced = [(max(aversion, 1e-9) * self._risk).astype(np.float32) for aversion in aversions]
+            values = [self._value + np.tile(risk, (1, len(self.effects))) for risk in priced]
+        solution = self._partitioner.solve(np.hstack(values), np.hstack([self._cut] * len(aversions)))
+        scores = np.split(solution.score, len(aversions))
+        return [
+            (score.reshape(len(self.effects), -1) + self._beside, partial(self._decode, solution, number))
+            for number, score in enumerate(scores)
+        ]
+
+    def _decode(self, solution: Solution, number: int, draw: int, index: int) -> Point:
         count = len(self._options)
-
-        def decode(draw: int, index: int) -> Point:
-            return {**solution.decode(draw * count + index), **self.combinations[index].point}
-
-        return solution.score.reshape(len(self.effects), count) + self._beside, decode
+        decoded = solution.decode(number * self._value.shape[1] + draw * count + index)
+        return {**decoded, **self.combinations[index].point}
 
 
 def _promising(learned: Learned, posterior: Posterior, rng: np.random.Generator, most: int) -> list[Combination]:
