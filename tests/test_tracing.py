@@ -35,7 +35,7 @@ class _Largest(TorchDispatchMode):
 
     elements = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         tensors = (leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor))
         self.elements = max([self.elements, *(tensor.numel() for tensor in tensors)])
