@@ -131,12 +131,12 @@ class Judge:
             measured = partial(self._measured, budget or Budget(), bar or Bar(), keep)
             compiled, outcome = self._judge(plan, report, seconds, known, at, measured)
         except CompileError as failure:
-            if _ran_out_of_memory(failure):
+            if ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(str(failure), failure.blamed) from failure
             logger.info("the plan does not compile", exc_info=True)
             return Outcome(failure.reason, str(failure), seconds=seconds, blamed=failure.blamed)
         except Exception as failure:
-            if _ran_out_of_memory(failure):
+            if ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(_describe(failure)) from failure
             logger.info("a step fails", exc_info=True)
             if "verify" in seconds:
@@ -368,7 +368,8 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
         seconds[stage] = time.perf_counter() - start
 
 
-def _ran_out_of_memory(failure: BaseException | None) -> bool:
+def ran_out_of_memory(failure: BaseException | None) -> bool:
+    """Return whether a failure, or what it came from, is that memory could not be had."""
     while failure is not None:
         text = str(failure).lower()
         if isinstance(failure, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:

@@ -108,6 +108,16 @@ def test_a_unit_that_the_model_lacks_is_refused(tmp_path: Path, runs: Path) -> N
 
 
 @pytest.mark.slow
+def test_a_model_beyond_the_memory_is_refused(runs: Path) -> None:
+    """Known only once it is built; the line says what makes it smaller."""
+    words = ["search", "--model", "deepseek-v3", "--batch", "1000000000", "--trials", "1", "--runs", str(runs)]
+    done = sktune_command(*words)
+    assert done.returncode == 2, done.stderr
+    assert "does not fit into memory" in done.stderr.splitlines()[-1]
+    assert "choose a smaller --scale, --batch or --context" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
 def test_inspect_prints_units_parameters_size_and_starting_points() -> None:
     """For people on standard output, or as one JSON line with everything for people on standard error."""
     done = sktune_command("inspect", "--model", "deepseek-v3")

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from sktune.errors import PlanError, SpaceError, TargetError
 from sktune.layout import Layout
@@ -26,6 +28,28 @@ def deepseek() -> Target:
 def names(layout: Layout) -> list[str]:
     """Return the units' names without what all share."""
     return [unit.name.removeprefix("model.") for unit in layout.units]
+
+
+class _Largest(TorchDispatchMode):
+    """Keeps the number of elements of the largest tensor that an operator makes."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        tensors = (leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor))
+        self.elements = max([self.elements, *(tensor.numel() for tensor in tensors)])
+        return made
+
+
+def test_a_long_context_copies_no_experts_for_each_token() -> None:
+    """At the scale ``small``, the default on CUDA, that took 512 GiB."""
+    spec, _ = describe("deepseek-v3", context=256)
+    target = load(spec)
+    with _Largest() as largest:
+        target.prefill(0, 1)
+    of_all_experts = max(parameter.numel() for parameter in target.module.parameters())
+    assert largest.elements <= of_all_experts
 
 
 def test_deepseek_has_dense_and_moe_layers_in_execution_order(deepseek: Target) -> None:

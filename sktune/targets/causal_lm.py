@@ -1,7 +1,8 @@
 """Targets over Hugging Face transformers' own causal language models."""
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +140,11 @@ def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, 
         generator = torch.Generator().manual_seed(spec.seed * 1_000_003 + seed)
         for tensor in _tensors(cache).values():
             tensor.zero_()
-        with torch.no_grad():
-            # Shapes do not depend on the context: one token is enough to allocate the cache.
-            decode_step(tokens(generator, 1 if spec.device == META else context))
+        if spec.device == META:  # shapes do not depend on the context: one token is enough to allocate the cache
+            decode_step(tokens(generator, 1))
+        else:
+            with torch.no_grad(), _experts_in_turn(config):
+                decode_step(tokens(generator, context))
         return [(tokens(generator, 1),) for _ in range(steps)]
 
     prefill(0, 1)  # allocates the cache
@@ -150,6 +153,17 @@ def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, 
     short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[spec.dtype]
     description = f"{name}, hidden {config.hidden_size}, {short}, {origin}, batch {batch}, context {context}"
     return Target(model, decode_step, prefill, _tensors(cache), description)
+
+
+@contextmanager
+def _experts_in_turn(config: PreTrainedConfig) -> Iterator[None]:
+    """Run one routed expert after another: ``batched_mm`` copies an expert's weights for every token of a context."""
+    implementation = config._experts_implementation  # noqa: SLF001
+    config._experts_implementation = "eager"  # noqa: SLF001
+    try:
+        yield
+    finally:
+        config._experts_implementation = implementation  # noqa: SLF001
 
 
 def _has_torchair() -> bool:
