@@ -1,6 +1,6 @@
 """What the partition sampler needs for one proposal as a study grows, apart from the storage.
 
-    python benchmarks/ask_time.py [--trials 1000] [--layers 61] [--units 12]
+    python benchmarks/ask_time.py [--trials 1000] [--layers 61] [--units 12] [--failing]
 
 The space is untied: every layer has parameters of its own. The study lies in memory; each trial tells its latency and
 what its scopes took, by a landscape that is a sum over units, borders and options. Prints a table and the machine.
@@ -22,7 +22,6 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, TrialState
 
 from benchmarks.landscapes.failing import Faults
-
 from sktune.fingerprint import device_name
 from sktune.layout import Layer, Layout, Unit
 from sktune.learned import OUTCOME
@@ -88,7 +87,7 @@ def judged(space: SearchSpace, plan: Plan) -> Outcome:
 
 
 def run(space: SearchSpace, trials: int, failing: bool = False) -> Timed:
-    """Search for ``trials`` trials, and return the sampler with its times; ``failing``: a fifth of the segments fail."""
+    """Search for ``trials`` trials, ``failing`` with a fifth of the segments, and return the sampler with its times."""
     sampler = Timed(space, 0)
     faults = Faults(space.layout, 0) if failing else None
     study = optuna.create_study(sampler=sampler)

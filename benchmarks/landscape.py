@@ -59,7 +59,8 @@ class Landscape(Protocol):
     """A search space and the truth about its plans.
 
     ``evaluate`` answers for every plan whose scopes fit the layout and carry options of the space: for all plans of
-    the space, and for probes, whose layers of one kind differ. It gives the same answer in every process.
+    the space, and for probes, whose layers of one kind differ, in options, too. It gives the same answer in every
+    process.
     """
 
     @property

@@ -114,11 +114,15 @@ class Feasibility:
         for segment, combination in guilty:
             if segment not in self._good:
                 of_class = odds[segment, combination]
-                most = BANNED_BESIDE_INEXACT if self._assigned(combination) & self._inexact else BANNED
+                most = BANNED_BESIDE_INEXACT if self.inexact(combination) else BANNED
                 table[segment] += -np.inf if of_class > most else np.log1p(-of_class)
             if combination in options:
                 table[segment, options.index(combination)] = -np.inf
         return table
+
+    def inexact(self, options: Options) -> frozenset[tuple[str, Option]]:
+        """Return those of a scope's values, the compiler's own defaults included, that often change bits."""
+        return self._assigned(options) & self._inexact
 
     def _is_good(self, key: Key) -> bool:
         return key[1] in self._good.get(key[0], ())

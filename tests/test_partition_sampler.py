@@ -224,7 +224,7 @@ def test_an_option_that_fails_everywhere_is_told_from_a_scope_that_fails() -> No
 
 @pytest.mark.parametrize("name", ["synthetic-61", "cliff"])
 def test_a_probe_tries_many_partitions_and_is_never_the_incumbent(name: str) -> None:
-    """In a probe the layers of a kind differ; its scopes teach, its latency does not compete."""
+    """In a probe the layers of a kind differ, in options, too; its scopes teach, its latency does not compete."""
     land = landscape(name, seed=0)
     run = replay(land, ProbingSampler, trials=10, seed=0)
     probes = [plan for plan, is_probe in zip(run.plans, run.probe, strict=True) if is_probe]
@@ -234,7 +234,27 @@ def test_a_probe_tries_many_partitions_and_is_never_the_incumbent(name: str) -> 
     others = [plan for plan, is_probe in zip(run.plans, run.probe, strict=True) if not is_probe]
     most = max(len({int(learned.catalogue.class_of[p]) for p in learned.catalogue.positions(plan)}) for plan in others)
     assert len(kinds) > most
+    assert len({scope.options for scope in probes[0].scopes}) > 4
     land.space.layout.check(probes[0])
+
+
+def test_a_probe_holds_no_option_that_often_changes_bits() -> None:
+    """Dozens of scopes in one compile fail together."""
+    land = landscape("synthetic-61", seed=0)
+    suspects = frozenset(("split", value) for value in (1, 2, 8))
+    land.space = replace(land.space, options=replace(land.space.options, inexact=suspects))
+    run = replay(land, ProbingSampler, trials=8, seed=0)
+    probes = [plan for plan, is_probe in zip(run.plans, run.probe, strict=True) if is_probe]
+    assert probes
+    assert suspects.isdisjoint(option for plan in probes for scope in plan.scopes for option in scope.options)
+
+
+def test_the_compilers_own_default_may_be_what_changes_bits() -> None:
+    """A plan does not list it."""
+    often = frozenset({("fast", False)})
+    learned = Feasibility(SegmentCatalogue(SPACE.layout, 2), {"fast": False}, often)
+    assert learned.inexact(()) == often
+    assert not learned.inexact((("fast", True),))
 
 
 def test_a_probe_of_a_study_does_not_become_its_result() -> None:

@@ -7,9 +7,8 @@ An ordinary Optuna sampler: everything is learned from the study's trials, and t
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,11 +23,12 @@ from threadpoolctl import ThreadpoolController
 
 from sktune.learned import ORIGIN, PROBE, Combination, Learned, Point
 from sktune.partitioning import Partitioner, Solution
-from sktune.plan import Option, Options, Plan, Scope
+from sktune.plan import Option, Plan
 from sktune.samplers import distributions, seed_of_trial
 from sktune.samplers.distinct import remaining
-from sktune.segment_model import Posterior
-from sktune.space import JOIN, NEW, OUT, SearchSpace, StartingPoint
+from sktune.samplers.probing import Prober
+from sktune.segment_model import Posterior, Singles
+from sktune.space import OUT, SearchSpace, StartingPoint
 
 Vector = npt.NDArray[np.float64]
 
@@ -59,12 +59,6 @@ FAILURE_PRICE = 0.008
 """What a failure costs, as a share of the best plan's saving: what promises next to nothing takes no risk."""
 AVERSIONS = (0.0, 0.1, 0.5, 2.0, 20.0)
 """What a unit of log risk costs, as a multiple of the incumbent's saving: one candidate for each."""
-
-MOST_PROBES = 3
-LEAST_LAYERS = 6
-"""Layers of one kind from which on a probe tells more than a plan of the space."""
-PROBE_UNCERTAINTY = 0.3
-"""Share of the best plan's expected saving that is still to be found, above which a probe is worth a trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +106,7 @@ class PartitionSampler(BaseSampler):
         self._space, self._seed = space, seed
         self._learned = Learned(space)
         self._partitioner = Partitioner(space, self._learned.catalogue)
-        self._prober = _Prober(self._learned) if probes and not space.untied else None
+        self._prober = Prober(self._learned) if probes and not space.untied else None
         self._starts = [(start, space.plan(start.values)) for start in space.starting_points]
         self._running: list[Plan] = []
         self._threads = ThreadpoolController()
@@ -379,7 +373,8 @@ class _Draws:
         self._options = [combination.of_scope for combination in self.combinations]
         unknown = posterior.draw_unknown(count, rng, width)
         unknown = np.hstack([np.zeros((len(unknown), 1), np.float32), unknown])
-        self._value = model.value(self.effects, self._options) + np.repeat(unknown, len(self._options), axis=1)
+        unknown = np.repeat(unknown, len(self._options), axis=1)
+        self._value: Singles = model.value(self.effects, self._options) + unknown
         self._cut = model.cut(self.effects, len(self._options))
         steps = [model.step_value(self.effects, combination.of_step) for combination in self.combinations]
         self._beside = np.column_stack(steps)
@@ -392,12 +387,12 @@ class _Draws:
         """Return for each aversion the best total by draw and combination of options, and what makes a point of one."""
         values = [self._value] * len(aversions)
         if self._risk is not None:
-            priced = [(max(aversion, 1e-9) * self._risk).astype(np.float32) for aversion in aversions]
-            values = [self._value + np.tile(risk, (1, len(self.effects))) for risk in priced]
+            risk = np.tile(self._risk, (1, len(self.effects)))
+            values = [self._value + (max(aversion, 1e-9) * risk).astype(np.float32) for aversion in aversions]
         solution = self._partitioner.solve(np.hstack(values), np.hstack([self._cut] * len(aversions)))
-        scores = np.split(solution.score, len(aversions))
+        scores = solution.score.reshape(len(aversions), *self._beside.shape)
         return [
-            (score.reshape(len(self.effects), -1) + self._beside, partial(self._decode, solution, number))
+            (score + self._beside, partial(self._decode, solution, number))
             for number, score in enumerate(scores)
         ]
 
@@ -420,94 +415,3 @@ def _promising(learned: Learned, posterior: Posterior, rng: np.random.Generator,
     steps = [learned.model.step_value(effects, combination.of_step) for combination in learned.combinations]
     ranked = np.argsort(-(value + np.column_stack(steps)), axis=1, kind="stable").T.ravel()
     return [learned.combinations[index] for index in list(dict.fromkeys(ranked.tolist()))[:most]]
-
-
-class _Prober:
-    """Makes probes: plans in which every layer has a partition of its own."""
-
-    def __init__(self, learned: Learned) -> None:
-        self._learned = learned
-        layout = learned.space.layout
-        counts = Counter(layer.kind for layer in layout.layers)
-        self._pays = max(counts.values(), default=0) >= LEAST_LAYERS
-        free = replace(learned.space, untied=True, choices=_free_choices(learned.space))
-        self._free = free
-        self._partitioner = Partitioner(free, learned.catalogue) if self._pays else None
-
-    def probe(self, posterior: Posterior, rng: np.random.Generator) -> Plan | None:
-        """Return a probe, where one is likely to tell more than a plan of the space."""
-        learned = self._learned
-        if not self._partitioner or not learned.knows_scope_times or learned.feasibility.has_failures:
-            return None
-        if learned.probes >= MOST_PROBES or not learned.ranked:
-            return None
-        draws = posterior.draw(MOST_DRAWS, rng)
-        value = learned.model.value(draws, [self._options()]) + posterior.draw_unknown(MOST_DRAWS, rng)
-        best = self._partitioner.solve(value, learned.model.cut(draws, 1)).score
-        incumbent = draws @ learned.model.row(learned.incumbent)
-        if float((best - incumbent).mean()) < PROBE_UNCERTAINTY * float(best.mean()):
-            return None
-        plan = self._patchwork(posterior, rng)
-        return plan if plan.scopes and plan not in learned.seen else None
-
-    def _options(self) -> Options:
-        scopes = self._learned.incumbent.scopes
-        return scopes[0].options if scopes else ()
-
-    def _patchwork(self, posterior: Posterior, rng: np.random.Generator) -> Plan:
-        """Return the best plans of many draws, each cut to one layer, coarse and fine ones in turn."""
-        assert self._partitioner
-        learned, model = self._learned, self._learned.model
-        layout = learned.space.layout
-        count = len(layout.layers)
-        draws = posterior.draw(count, rng)
-        options = self._options_of_layers(count, rng)
-        value = np.empty((len(learned.catalogue.first), count), np.float32)
-        for chosen in dict.fromkeys(options):
-            layers = [layer for layer, own in enumerate(options) if own == chosen]
-            value[:, layers] = model.value(draws[layers], [chosen])
-        value += posterior.draw_unknown(count, rng)
-        reach = np.ptp(value[learned.catalogue.last == learned.catalogue.first]) or posterior.chosen.unit_sd
-        value += reach * np.linspace(-1.0, 1.0, count)[rng.permutation(count)]
-        solution = self._partitioner.solve(value, model.cut(draws, 1))
-        plans = [self._free.plan({**solution.decode(layer), **self._first_options()}) for layer in range(count)]
-        scopes: list[Scope] = []
-        for first, last, layer in self._spans():
-            for begins, ends in learned.catalogue.positions(plans[layer]):
-                start, end = max(begins, first), min(ends, last)
-                if start <= end:
-                    units = layout.units
-                    scopes.append(Scope(units[start].name, units[end].name, options[layer]))
-        return Plan(tuple(scopes), learned.incumbent.options)
-
-    def _options_of_layers(self, count: int, rng: np.random.Generator) -> list[Options]:
-        """Return options for each layer's scopes, each combination as often, of those that seldom change bits."""
-        learned = self._learned
-        own, inexact = self._options(), learned.space.options.inexact
-        trusted = [
-            each.of_scope
-            for each in learned.combinations
-            if each.of_step == learned.incumbent.options and not inexact & set(each.of_scope) - set(own)
-        ]
-        rounds = [rng.permutation(len(trusted)) for _ in range(0, count, len(trusted))]
-        return [trusted[int(index)] for index in np.concatenate(rounds)[:count]]
-
-    def _spans(self) -> list[tuple[int, int, int]]:
-        """Return first and last position of each layer, and its number; what lies outside of layers joins one."""
-        numbers: list[int] = []
-        for unit in self._learned.space.layout.units:
-            numbers.append(numbers[-1] if numbers and unit.layer is None else unit.layer or 0)
-        starts = [index for index, number in enumerate(numbers) if index == 0 or number != numbers[index - 1]]
-        ends = [*(start - 1 for start in starts[1:]), len(numbers) - 1]
-        return [(start, end, numbers[start]) for start, end in zip(starts, ends, strict=True)]
-
-    def _first_options(self) -> Point:
-        return {name: self._free.choices[name][0] for name in self._free.option_names}
-
-
-def _free_choices(space: SearchSpace) -> dict[str, tuple[Option, ...]]:
-    """Return the parameters of the same space with one for each unit."""
-    free = replace(space, untied=True)
-    units: dict[str, tuple[Option, ...]] = {free.parameter(unit): (OUT, NEW, JOIN) for unit in space.layout.units}
-    tied = {space.parameter(unit) for unit in space.layout.units}
-    return units | {name: choices for name, choices in space.choices.items() if name not in tied}
