@@ -391,10 +391,7 @@ class _Draws:
             values = [self._value + (max(aversion, 1e-9) * risk).astype(np.float32) for aversion in aversions]
         solution = self._partitioner.solve(np.hstack(values), np.hstack([self._cut] * len(aversions)))
         scores = solution.score.reshape(len(aversions), *self._beside.shape)
-        return [
-            (score + self._beside, partial(self._decode, solution, number))
-            for number, score in enumerate(scores)
-        ]
+        return [(score + self._beside, partial(self._decode, solution, number)) for number, score in enumerate(scores)]
 
     def _decode(self, solution: Solution, number: int, draw: int, index: int) -> Point:
         count = len(self._options)
