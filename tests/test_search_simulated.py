@@ -32,7 +32,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[sktune.SearchResu
 def test_the_published_model_is_planned_without_weights(
     planned: tuple[sktune.SearchResult, list[dict[str, Any]]],
 ) -> None:
-    """61 layers, a winner that no starting point beats, and no claim about bits."""
+    """61 layers, a winner that no starting point beats, no claim about bits; what a probe shows to be hopeless waits."""
     result, events = planned
     assert "61 layers" in result.facts["description"]
     assert result.winner is not None
@@ -41,7 +41,7 @@ def test_the_published_model_is_planned_without_weights(
         for r in result.trials
         if r.outcome and r.outcome.speedup and r.origin not in ("partition", "probe")
     ]
-    assert len(points) >= 7
+    assert len(points) >= 6
     assert result.winner.speedup.ratio >= max(points)
     assert events[-1]["bit_identical"] is None
     assert events[-1]["simulated"] is True
