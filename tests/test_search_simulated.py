@@ -32,7 +32,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[sktune.SearchResu
 def test_the_published_model_is_planned_without_weights(
     planned: tuple[sktune.SearchResult, list[dict[str, Any]]],
 ) -> None:
-    """61 layers, a winner that no starting point beats, no claim about bits; what a probe shows to be hopeless waits."""
+    """61 layers, a winner that no starting point beats, no claim about bits; what probes show to be hopeless waits."""
     result, events = planned
     assert "61 layers" in result.facts["description"]
     assert result.winner is not None
