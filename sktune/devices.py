@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from sktune.errors import BackendError
+from sktune.errors import BackendError, first_line
 from sktune.latency import Device
 from sktune.superkernel_options import has_superkernel
 
@@ -121,9 +121,8 @@ def import_torch_npu() -> Any:
     try:
         import torch_npu
     except (ImportError, OSError) as failure:
-        reason = str(failure).strip().partition("\n")[0]
         raise BackendError(
-            f"torch_npu cannot be imported ({reason}); pip install '.[npu]' in sktune's folder, "
+            f"torch_npu cannot be imported ({first_line(failure)}); pip install '.[npu]' in sktune's folder, "
             "install CANN and source its set_env.sh, and see `sktune doctor`"
         ) from failure
     return torch_npu

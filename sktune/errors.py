@@ -74,3 +74,13 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> str:
     if close:
         return "; did you mean " + " or ".join(repr(near) for near in close) + "?"
     return "; known: " + ", ".join(names) if names else ""
+
+
+def first_line(failure: BaseException) -> str:
+    """Return the first line of what a failure says, at most 300 characters."""
+    return str(failure).strip().partition("\n")[0].strip()[:300]
+
+
+def described(failure: BaseException) -> str:
+    """Return a failure's type and the first line of what it says."""
+    return f"{type(failure).__name__}: {first_line(failure)}".removesuffix(": ")

@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from sktune.errors import BadInputError
+from sktune.errors import BadInputError, first_line
 from sktune.latency import Measurement
 
 FOLDER = "samples"
@@ -56,5 +56,6 @@ def read(path: Path) -> RecordedSamples:
             names = tuple(str(name) for name in data["names"])
             return RecordedSamples(names, data["seconds"].astype(np.float64), data["disturbed"])
     except (OSError, KeyError, ValueError, BadZipFile) as failure:
-        reason = str(failure).partition("\n")[0]
-        raise BadInputError(f"{path} holds no samples ({reason}); name a file of a study's samples/") from failure
+        raise BadInputError(
+            f"{path} holds no samples ({first_line(failure)}); name a file of a study's samples/"
+        ) from failure

@@ -27,7 +27,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from sktune.backends.options import option_rules
-from sktune.errors import StudyError
+from sktune.errors import StudyError, first_line
 from sktune.layout import Layout
 from sktune.learned import ORIGIN, OUTCOME, PREFIX, PROBE
 from sktune.outcome import Outcome, Reason
@@ -368,7 +368,7 @@ def translated(what: str) -> Iterator[None]:
     try:
         yield
     except (SQLAlchemyError, OptunaError, sqlite3.Error) as failure:
-        reason = str(failure.__cause__ or failure).strip().partition("\n")[0]
+        reason = first_line(failure.__cause__ or failure)
         raise StudyError(
             f"{what}: the study's storage fails ({reason}); nothing stored is lost, mend it and run again"
         ) from failure
@@ -380,8 +380,7 @@ def _storage(url: str) -> RDBStorage:
             return RDBStorage(url)
         storage = RDBStorage(url, engine_kwargs={"connect_args": {"timeout": LOCK_WAIT_S}})
     except (ValueError, ImportError, sqlalchemy.exc.ArgumentError) as failure:
-        reason = str(failure).strip().partition("\n")[0]
-        raise StudyError(f"--storage {url}: {reason}; give a URL such as sqlite:///study.db") from failure
+        raise StudyError(f"--storage {url}: {first_line(failure)}; give a URL such as sqlite:///study.db") from failure
     # Readers do not wait for the writer, and a commit does not wait for the disk: a killed process loses nothing,
     # a power cut loses at most the last trial.
     with storage.engine.connect() as connection:

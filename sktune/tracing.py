@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sktune.devices import device_of
-from sktune.errors import SpaceError, TargetError, nearest
+from sktune.errors import SpaceError, TargetError, described, nearest
 from sktune.layout import Layer, Layout, Unit
 from sktune.space import SpaceSpec
 from sktune.targets.base import Snapshot, Target, decode_inputs
@@ -112,7 +112,7 @@ def record_calls(module: nn.Module, step: Callable[[], Any]) -> tuple[Any, Calls
             output = step()
     except Exception as failure:
         raise TargetError(
-            f"the eager decode step fails: {type(failure).__name__}: {_one_line(failure)}; mend the step or its inputs"
+            f"the eager decode step fails: {described(failure)}; mend the step or its inputs"
         ) from failure
     finally:
         for handle in handles:
@@ -122,10 +122,6 @@ def record_calls(module: nn.Module, step: Callable[[], Any]) -> tuple[Any, Calls
     if not [name for name in once if name]:
         raise TargetError("the decode step runs no submodule of the target's module; give the tree that it runs")
     return output, Calls(once, places)
-
-
-def _one_line(failure: BaseException) -> str:
-    return str(failure).strip().partition("\n")[0][:300]
 
 
 def _find_layers(modules: Mapping[str, nn.Module], calls: Sequence[str]) -> list[str]:

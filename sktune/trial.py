@@ -16,7 +16,7 @@ import torch
 from sktune import latency, verify
 from sktune.backends.base import At, Backend, Compiled, CompileError, Observe, Step, not_told
 from sktune.devices import device_of
-from sktune.errors import BackendError, NotDeterministicError
+from sktune.errors import BackendError, NotDeterministicError, described
 from sktune.latency import Budget, Contender, Measurement
 from sktune.noise_floor import Bar, FloorLook
 from sktune.outcome import Outcome, Reason, ScopeTime, Speedup
@@ -137,11 +137,11 @@ class Judge:
             return Outcome(failure.reason, str(failure), seconds=seconds, blamed=failure.blamed)
         except Exception as failure:
             if ran_out_of_memory(failure):
-                raise OutOfMemoryDuringTrialError(_describe(failure)) from failure
+                raise OutOfMemoryDuringTrialError(described(failure)) from failure
             logger.info("a step fails", exc_info=True)
             if "verify" in seconds:
-                return Outcome(Reason.CRASHED, f"a step fails: {_describe(failure)}", seconds=seconds)
-            return Outcome(Reason.COMPILE_FAILED, f"the first step fails: {_describe(failure)}", seconds=seconds)
+                return Outcome(Reason.CRASHED, f"a step fails: {described(failure)}", seconds=seconds)
+            return Outcome(Reason.COMPILE_FAILED, f"the first step fails: {described(failure)}", seconds=seconds)
         ran_itself = outcome.speedup is not None or outcome.reason is Reason.MISMATCH
         if not ran_itself or compiled.observe is None:
             return outcome
@@ -376,8 +376,3 @@ def ran_out_of_memory(failure: BaseException | None) -> bool:
             return True
         failure = failure.__cause__ or failure.__context__
     return False
-
-
-def _describe(failure: BaseException) -> str:
-    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-    return f"{type(failure).__name__}: {lines[0][:300] if lines else ''}"

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from sktune.errors import SktuneError, TargetError
+from sktune.errors import SktuneError, TargetError, described, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +54,7 @@ class Session:
                 self.answer(error=type(failure).__name__, message=str(failure))
             except Exception as failure:  # noqa: BLE001 - the supervisor must hear of it, whatever it is
                 traceback.print_exc()
-                what = f"{type(failure).__name__}: {_first_line(failure)}"
-                self.answer(error="BackendError", message=f"{what}; see {request['log']}")
+                self.answer(error="BackendError", message=f"{described(failure)}; see {request['log']}")
 
     def do_open(self, request: Mapping[str, Any]) -> None:
         """Load the model, trace its layout, capture and record the baseline."""
@@ -67,7 +66,7 @@ class Session:
             if isinstance(failure, SktuneError) or not ran_out_of_memory(failure):
                 raise
             smaller = "choose a smaller --scale, --batch or --context"
-            raise TargetError(f"the model does not fit into memory: {_first_line(failure)}; {smaller}") from failure
+            raise TargetError(f"the model does not fit into memory: {first_line(failure)}; {smaller}") from failure
 
     def _open(self, request: Mapping[str, Any]) -> None:
         import torch
@@ -145,10 +144,6 @@ class Session:
 
     def _stage(self, name: str) -> None:
         self.answer(stage=name)
-
-
-def _first_line(failure: Exception) -> str:
-    return str(failure).strip().partition("\n")[0][:300]
 
 
 def _plans(request: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -33,7 +33,7 @@ from sktune.backends.options import check_option, option_defaults
 from sktune.backends.pieces import Pieces
 from sktune.backends.regions import Hole, MarkedGraph, Region, Span, cut, strip_marks
 from sktune.devices import Cpu, Cuda
-from sktune.errors import BackendError
+from sktune.errors import BackendError, described
 from sktune.layout import Layout
 from sktune.marks import put_on_each
 from sktune.outcome import ScopeTime
@@ -143,7 +143,7 @@ class InductorBackend:
             try:
                 self._try(compiled)
             except Exception as failure:
-                raise CompileError(f"{type(failure).__name__}: {first_line(failure)}") from failure
+                raise CompileError(described(failure)) from failure
             return Compiled(compiled)
 
         return {
@@ -173,7 +173,7 @@ class InductorBackend:
             self._try(Step(captured))
         except Exception as failure:
             raise BackendError(
-                f"the decode step cannot be captured as one graph: {type(failure).__name__}: {first_line(failure)}; "
+                f"the decode step cannot be captured as one graph: {described(failure)}; "
                 "take data-dependent control flow out of it"
             ) from failure
         if self._marked is None:
@@ -223,12 +223,6 @@ def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) 
     return cutting.fill([region.function for region in RegionCache().compile_all(cutting.holes)])
 
 
-def first_line(failure: BaseException) -> str:
-    """Return the first line of an error's message, at most 300 characters."""
-    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(failure).__name__
-
-
 def _device_type(values: Sequence[Any]) -> str:
     return "cuda" if any(isinstance(value, torch.Tensor) and value.is_cuda for value in values) else "cpu"
 
@@ -261,9 +255,7 @@ def _compile_region(hole: Hole) -> _CompiledRegion:
     except MemoryError:
         raise
     except Exception as failure:
-        raise CompileError(
-            f"scope {hole.label}: {type(failure).__name__}: {first_line(failure)}", blamed=hole.label
-        ) from failure
+        raise CompileError(f"scope {hole.label}: {described(failure)}", blamed=hole.label) from failure
     function: Callable[..., Any] = call(compiled) if call else compiled
     if chosen["cuda_graph"]:
         function = CapturedRegion(function)

@@ -11,6 +11,7 @@ from torch import fx
 from sktune.backends.base import At, CompileError, Step
 from sktune.backends.regions import Cutting
 from sktune.devices import Cpu, Cuda
+from sktune.errors import described
 from sktune.targets.base import Inputs
 from sktune.verify import same_bits
 
@@ -53,9 +54,8 @@ class Pieces:
             except Exception as failure:
                 if not label:
                     raise
-                lines = str(failure).strip().splitlines() or [""]
                 raise CompileError(
-                    f"scope {label}: its first run fails: {type(failure).__name__}: {lines[0][:300]}", blamed=label
+                    f"scope {label}: its first run fails: {described(failure)}", blamed=label
                 ) from failure
             return outputs
 

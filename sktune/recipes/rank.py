@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from sktune.devices import device_of
-from sktune.errors import PlanError, SktuneError
+from sktune.errors import PlanError, SktuneError, described, first_line
 from sktune.latency import Device
 from sktune.marks import MakeScope, MarkedModel, Scope, put_on, scope_maker
 from sktune.plan import Option, Plan
@@ -170,9 +170,8 @@ class MarkedStep:
             self._seconds = []
 
     def _fail(self, stage: str, failure: BaseException) -> None:
-        lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-        first = "" if isinstance(failure, SktuneError) else f"{type(failure).__name__}: "
-        self._reporter.tell("error", stage=stage, message=first + (lines[0][:300] if lines else ""))
+        says = first_line if isinstance(failure, SktuneError) else described
+        self._reporter.tell("error", stage=stage, message=says(failure))
 
 
 class InspectedStep:

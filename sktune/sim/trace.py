@@ -14,7 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sktune.errors import TargetError
+from sktune.errors import TargetError, described
 from sktune.layout import Layout
 from sktune.sim.constants import Constants
 from sktune.sim.operators import DYNAMIC_TYPES, DType, Operator, core_of, cores_filled, fusable
@@ -83,10 +83,7 @@ def trace_operators(target: Target, layout: Layout, constants: Constants) -> tup
         with torch.no_grad(), _located(target.module, layout, recorder), recorder, _Composites(recorder):
             target.decode_step(*inputs)
     except Exception as failure:
-        reason = str(failure).strip().partition("\n")[0][:300]
-        raise TargetError(
-            f"the decode step cannot be traced: {type(failure).__name__}: {reason}; mend the step"
-        ) from failure
+        raise TargetError(f"the decode step cannot be traced: {described(failure)}; mend the step") from failure
     finally:
         snapshot.restore()
     return tuple(recorder.operators)

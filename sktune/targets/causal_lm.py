@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Sta
 from transformers.cache_utils import StaticLayer
 
 from sktune.devices import require
-from sktune.errors import TargetError, nearest
+from sktune.errors import TargetError, first_line, nearest
 from sktune.presets import FULL, ModelSpec
 from sktune.targets import TargetSpec
 from sktune.targets.base import Inputs, Target
@@ -98,9 +98,8 @@ def _read_config(folder: str) -> PreTrainedConfig:
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as failure:
-        reason = str(failure).strip().partition("\n")[0]
         raise TargetError(
-            f"{Path(folder) / 'config.json'} is not a configuration that transformers knows: {reason}"
+            f"{Path(folder) / 'config.json'} is not a configuration that transformers knows: {first_line(failure)}"
         ) from failure
     return config
 
@@ -182,8 +181,7 @@ def _model(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> nn
                 weights, config=config, dtype=dtype, local_files_only=True, use_safetensors=True
             )
         except (OSError, ValueError, RuntimeError) as failure:
-            reason = str(failure).strip().partition("\n")[0]
-            raise TargetError(f"--weights {spec.weights} cannot be loaded: {reason}") from failure
+            raise TargetError(f"--weights {spec.weights} cannot be loaded: {first_line(failure)}") from failure
         return model
     try:
         with torch.device(spec.device):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from sktune.errors import TargetError, nearest
+from sktune.errors import TargetError, described, nearest
 from sktune.presets import load_preset
 from sktune.targets import TargetSpec
 from sktune.targets.base import Target
@@ -36,7 +36,7 @@ def _from_function(spec: TargetSpec) -> Target:
     try:
         target = function()
     except Exception as failure:
-        raise TargetError(f"{spec.source} raises {type(failure).__name__}: {failure}; mend the function") from failure
+        raise TargetError(f"{spec.source} raises {described(failure)}; mend the function") from failure
     if not isinstance(target, Target):
         raise TargetError(f"{spec.source} returns {type(target).__name__}; return a sktune.Target")
     return target
@@ -53,5 +53,5 @@ def _module(path: str) -> ModuleType:
         sys.path.insert(0, str(Path(path).parent))
         location.loader.exec_module(module)
     except Exception as failure:
-        raise TargetError(f"{path} cannot be imported: {type(failure).__name__}: {failure}; mend the file") from failure
+        raise TargetError(f"{path} cannot be imported: {described(failure)}; mend the file") from failure
     return module
