@@ -51,6 +51,14 @@ class CompletePlan:
     point: Point
 
 
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """What may be true of the effects, and its weight; those of all beliefs sum to 1."""
+
+    posterior: Posterior
+    weight: float
+
+
 class Learned:
     """See the module.
 
@@ -91,7 +99,7 @@ class Learned:
         self.knows_scope_times = False
         self._read: set[int] = set()
         self._taken: set[Plan] = set()
-        self._hyperparameters: Hyperparameters | None = None
+        self._weights: dict[Hyperparameters, float] = {}
         self._reference_ms: float | None = None
 
     def read(self, trials: Sequence[FrozenTrial], asking: int | None = None) -> list[Plan]:
@@ -112,8 +120,13 @@ class Learned:
         return pending
 
     def posterior(self, pending: Sequence[Plan] = ()) -> Posterior:
-        """Return what is known of the effects, given what is running."""
-        return self.model.fit(self._hyperparameters or self.model.begin(), pending)
+        """Return what is likeliest of the effects, given what is running."""
+        return self.model.fit(next(iter(self._weights), self.model.begin()), pending)
+
+    def beliefs(self, pending: Sequence[Plan] = ()) -> list[Belief]:
+        """Return all that may be believed of the effects, the likeliest first."""
+        weights = self._weights or {self.model.begin(): 1.0}
+        return [Belief(self.model.fit(chosen, pending), weight) for chosen, weight in weights.items()]
 
     @property
     def incumbent(self) -> Plan:
@@ -197,7 +210,7 @@ class Learned:
         self.model.add(observation)
         count = self.model.count
         if count <= 12 or (count <= SETTLED and count % max(1, count // 8) == 0):
-            self._hyperparameters = self.model.choose()
+            self._weights = self.model.choose()
 
     def _observation(self, plan: Plan, outcome: Outcome | None, latency_ms: float | None) -> Observation:
         if outcome is None or outcome.speedup is None:

@@ -4,12 +4,14 @@ A plan's saving is a sum over its scopes; a scope's saving is a sum over its uni
 scope as such, its length and the layers that it crosses, effects of its options, and an effect of its own class of
 segments. All effects have normal priors whose spread is shared by group, so what is known of a layer kind or of an
 option carries over to what was never tried. Spread and noise are chosen by the evidence (type II maximum likelihood;
-MacKay 1992, "Bayesian interpolation").
+MacKay 1992, "Bayesian interpolation"), once for each belief about how much options do: where little is known the
+evidence prefers that they do nothing, and a search that trusted it alone would never look again.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -83,14 +85,21 @@ class Hyperparameters:
         unit_sd: what one unit typically saves, as a share of the baseline step.
         segment_ratio: spread of a segment class's own effect, in units of ``unit_sd`` and by the root of its length.
         step_noise, scope_noise: how many times larger than stated the noise is, misfit of the model included.
+        option_ratio: how many times wider than stated the effects of options spread.
     """
 
     unit_sd: float
     segment_ratio: float = 0.5
-    step_noise: float = 2.0
+    step_noise: float = 1.0
     scope_noise: float = 1.0
+    option_ratio: float = 1.0
 
 
+OPTION_RATIOS = (1.0, 3.0, 10.0)
+TEMPERING = 8.0
+"""Nats of evidence that count as one: the dozens of scopes that one trial tells of share the model's error."""
+LEAST_WEIGHT = 0.05
+MOST_ROUNDS = 3
 GRIDS: Mapping[str, tuple[float, ...]] = {
     "unit_sd": (0.1, 0.3, 1.0, 3.0, 10.0),
     "segment_ratio": (0.1, 0.3, 1.0, 3.0),
@@ -179,17 +188,30 @@ class SegmentModel:
         typical = float(np.median(self._per_unit)) if self._per_unit else 0.0
         return Hyperparameters(max(typical, 1e-6))
 
-    def choose(self) -> Hyperparameters:
-        """Return the hyperparameters of the largest evidence on a coarse grid, one after another, twice."""
-        chosen = begin = self.begin()
-        best = self.fit(chosen).log_evidence
-        for _ in range(2):
+    def choose(self) -> dict[Hyperparameters, float]:
+        """Return the hyperparameters of the largest evidence for each option ratio, with their weights.
+
+        They are found on a coarse grid, one after another, until none gets better. Weights sum to 1, the largest comes
+        first, and what weighs next to nothing is left out.
+        """
+        evidence = cache(lambda chosen: self.fit(chosen).log_evidence)
+        found = {chosen: evidence(chosen) for chosen in (self._climb(ratio, evidence) for ratio in OPTION_RATIOS)}
+        most = max(found.values())
+        weights = {chosen: math.exp((value - most) / TEMPERING) for chosen, value in found.items()}
+        kept = {chosen: weight for chosen, weight in weights.items() if weight > LEAST_WEIGHT * sum(weights.values())}
+        total = sum(kept.values())
+        return {chosen: kept[chosen] / total for chosen in sorted(kept, key=lambda each: -kept[each])}
+
+    def _climb(self, option_ratio: float, evidence: Callable[[Hyperparameters], float]) -> Hyperparameters:
+        begin = chosen = replace(self.begin(), option_ratio=option_ratio)
+        for _ in range(MOST_ROUNDS):
+            before = chosen
             for name, grid in GRIDS.items():
                 base = begin.unit_sd if name == "unit_sd" else 1.0
-                for factor in grid:
-                    tried = replace(chosen, **{name: base * factor})
-                    if tried != chosen and (evidence := self.fit(tried).log_evidence) > best:
-                        best, chosen = evidence, tried
+                tried = [chosen, *(replace(chosen, **{name: base * factor}) for factor in grid)]
+                chosen = max(tried, key=evidence)
+            if chosen == before:
+                break
         return chosen
 
     def fit(self, chosen: Hyperparameters, pending: Sequence[Plan] = ()) -> "Posterior":
@@ -199,6 +221,7 @@ class SegmentModel:
         prior = np.concatenate([self._prior * chosen.unit_sd, chosen.segment_ratio * chosen.unit_sd * np.sqrt(lengths)])
         fixed = slice(self._steps_at, self._others_at + 1)
         prior[fixed] = self._prior[fixed]  # shares of the baseline
+        prior[self._options_at : self._cuts_at] *= chosen.option_ratio
         step, scope = chosen.step_noise**-2, chosen.scope_noise**-2
         precision = self._steps.gram(size) * step + self._scopes.gram(size) * scope
         precision[np.diag_indices(size)] += prior**-2.0

@@ -2,8 +2,10 @@
 
 For each proposal the effects of the segment model are drawn from their posterior (Thompson sampling), the best legal
 plan of each draw is found exactly, for all combinations of options, and of these candidates the one of the largest
-expected improvement is taken. Plans that are known are never proposed again; scopes that are known to fail neither.
-An ordinary Optuna sampler: everything is learned from the study's trials, and the seed belongs to the trial's number.
+expected improvement is taken: the mean over all that may be believed of options (Snoek, Larochelle and Adams 2012,
+"Practical Bayesian optimization of machine learning algorithms", section 3.2). Plans that are known are never proposed
+again; scopes that are known to fail neither. An ordinary Optuna sampler: everything is learned from the study's
+trials, and the seed belongs to the trial's number.
 """
 
 import math
@@ -21,7 +23,7 @@ from optuna.trial import FrozenTrial
 from scipy.special import ndtr
 from threadpoolctl import ThreadpoolController
 
-from sktune.learned import ORIGIN, PROBE, Combination, Learned, Point
+from sktune.learned import ORIGIN, PROBE, Belief, Combination, Learned, Point
 from sktune.partitioning import Partitioner, Solution
 from sktune.plan import Option, Plan
 from sktune.samplers import distributions, seed_of_trial
@@ -128,17 +130,18 @@ class PartitionSampler(BaseSampler):
     def _point(self, study: Study, trial: FrozenTrial) -> Point:
         self._running = self._learned.read(study.get_trials(deepcopy=False), asking=trial.number)
         rng = np.random.default_rng(seed_of_trial(self._seed, trial.number))
-        posterior = self._learned.posterior(self._running) if self._learned.model.count else None
-        if beginning := self._beginning(posterior, rng):
+        beliefs = self._learned.beliefs(self._running) if self._learned.model.count else []
+        if beginning := self._beginning(beliefs, rng):
             study._storage.set_trial_user_attr(trial._trial_id, ORIGIN, beginning.origin)  # noqa: SLF001
             return beginning.point
-        if posterior is None:
+        if not beliefs:
             points = self._space.starting_points
             return self._by_chance(rng, points[0].values if points else {})
-        if self._prober and PROBE not in trial.user_attrs and (probe := self._prober.probe(posterior, rng)):
+        likeliest = beliefs[0].posterior
+        if self._prober and PROBE not in trial.user_attrs and (probe := self._prober.probe(likeliest, rng)):
             study._storage.set_trial_user_attr(trial._trial_id, PROBE, probe.to_dict())  # noqa: SLF001 - as samplers do
             return self._incumbent_point()
-        return self._propose(posterior, rng)
+        return self._propose(beliefs, rng)
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -160,13 +163,16 @@ class PartitionSampler(BaseSampler):
         plans = [self._space.plan(decode(draw, int(index))) for draw, index in enumerate(total.argmax(axis=1))]
         return Outlook(left, tuple(plan for plan in dict.fromkeys(plans) if plan not in self._learned.seen))
 
-    def _beginning(self, posterior: Posterior | None, rng: np.random.Generator) -> _Candidate | None:
+    def _beginning(self, beliefs: Sequence[Belief], rng: np.random.Generator) -> _Candidate | None:
         """Return the next starting point: the first one while nothing is known, then the one that promises most."""
         learned = self._learned
         waiting = [start for start, plan in self._starts if not self._was_tried(start, plan)] + self._shortened()
-        if posterior is None:
+        if not beliefs:
             first = next(iter(waiting), None)
             return _Candidate(self._space.plan(first.values), dict(first.values), first.name) if first else None
+        # What options might do at most is for proposals to find out, once there is a plan that is worth it.
+        modest = min(beliefs, key=lambda belief: belief.posterior.chosen.option_ratio)
+        posterior = modest.posterior
         found: list[_Candidate] = []
         for start in waiting:
             combinations = [{}] if start.sets_options else self._options_to_begin(posterior, rng)
@@ -175,7 +181,7 @@ class PartitionSampler(BaseSampler):
         safe = learned.log_safe([candidate.plan for candidate in found])
         new = [own for own, log_safe in zip(found, safe, strict=True) if log_safe > -math.inf]
         hopeful = self._hopeful(posterior, new)
-        return self._most_promising(posterior, hopeful) if hopeful else None
+        return self._most_promising([modest], hopeful) if hopeful else None
 
     def _was_tried(self, start: StartingPoint, plan: Plan) -> bool:
         return plan in self._learned.seen if start.sets_options else plan.ranges in self._learned.ranges
@@ -226,15 +232,16 @@ class PartitionSampler(BaseSampler):
         chosen = _promising(self._learned, posterior, rng, MOST_COMBINATIONS)
         return [combination.point for combination in chosen]
 
-    def _propose(self, posterior: Posterior, rng: np.random.Generator) -> Point:
+    def _propose(self, beliefs: Sequence[Belief], rng: np.random.Generator) -> Point:
         for width in (1.0, 2.0, 4.0):
-            candidates = self._candidates(posterior, rng, width) + self._neighbours(rng)
-            candidates += self._with_other_options(posterior, rng) if self._risks() else []
+            candidates = [own for each in beliefs for own in self._candidates(each.posterior, rng, width)]
+            candidates += self._neighbours(rng)
+            candidates += self._with_other_options(beliefs[0].posterior, rng) if self._risks() else []
             new = self._new(candidates)
             if new and self._risk([candidate.plan for candidate in new]).min() > self._allowed_risk():
                 new = self._new(new + self._smaller(rng))
             if new:
-                return self._most_promising(posterior, new).point
+                return self._most_promising(beliefs, new).point
         return self._by_chance(rng, self._incumbent_point())
 
     def _new(self, candidates: Sequence[_Candidate]) -> list[_Candidate]:
@@ -304,17 +311,22 @@ class PartitionSampler(BaseSampler):
                 found.append(_Candidate(space.plan(point), point))
         return found
 
-    def _most_promising(self, posterior: Posterior, candidates: Sequence[_Candidate]) -> _Candidate:
+    def _most_promising(self, beliefs: Sequence[Belief], candidates: Sequence[_Candidate]) -> _Candidate:
         """Return the candidate of the largest expected improvement, times the chance that it works."""
         plans = [candidate.plan for candidate in candidates]
+        improvement = np.sum([each.weight * self._improvement(each.posterior, plans) for each in beliefs], axis=0)
+        risk = self._risk(plans)
+        price = FAILURE_PRICE * max(1e-3, self._best_saving(beliefs[0].posterior))
+        promise = np.where(risk <= self._allowed_risk(), improvement * (1 - risk) - price * risk, -1.0 - risk)
+        return candidates[int(np.argmax(promise))]
+
+    def _improvement(self, posterior: Posterior, plans: Sequence[Plan]) -> Vector:
+        """Return what each plan is expected to save beyond the best one, as a share of the baseline."""
         mean, sd = posterior.predict_plans(plans)
         gain = mean - self._best_saving(posterior)
         z = gain / sd
-        improvement = gain * ndtr(z) + sd * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-        risk = self._risk(plans)
-        price = FAILURE_PRICE * max(1e-3, self._best_saving(posterior))
-        promise = np.where(risk <= self._allowed_risk(), improvement * (1 - risk) - price * risk, -1.0 - risk)
-        return candidates[int(np.argmax(promise))]
+        improvement: Vector = gain * ndtr(z) + sd * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+        return improvement
 
     def _best_saving(self, posterior: Posterior) -> float:
         best = [own.plan for own in self._learned.ranked[:LIKELY_BEST]]
