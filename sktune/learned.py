@@ -124,9 +124,10 @@ class Learned:
         return self.model.fit(next(iter(self._weights), self.model.begin()), pending)
 
     def beliefs(self, pending: Sequence[Plan] = ()) -> list[Belief]:
-        """Return all that may be believed of the effects, the likeliest first."""
-        weights = self._weights or {self.model.begin(): 1.0}
-        return [Belief(self.model.fit(chosen, pending), weight) for chosen, weight in weights.items()]
+        """Return all that may be believed of the effects, the likeliest first; once settled, it alone."""
+        if not self._weights or self.model.count > SETTLED:
+            return [Belief(self.posterior(pending), 1.0)]
+        return [Belief(self.model.fit(chosen, pending), weight) for chosen, weight in self._weights.items()]
 
     @property
     def incumbent(self) -> Plan:

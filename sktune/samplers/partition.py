@@ -34,7 +34,7 @@ from sktune.space import OUT, SearchSpace, StartingPoint
 
 Vector = npt.NDArray[np.float64]
 
-MOST_DRAWS = 8
+MOST_DRAWS = 16
 LEAST_DRAWS = 2
 MOST_WORK = 600_000
 """Segment classes times problems that are solved at once, so that a proposal takes some ten milliseconds."""
@@ -155,8 +155,8 @@ class PartitionSampler(BaseSampler):
         self._learned.read(trials)
         if not self._learned.model.count:
             return Outlook(math.inf, ())
-        posterior = self._learned.posterior()
-        draws = _Draws(self._learned, self._partitioner, posterior, np.random.default_rng(self._seed))
+        likeliest = Belief(self._learned.posterior(), 1.0)
+        draws = _Draws(self._learned, self._partitioner, [likeliest], np.random.default_rng(self._seed))
         [(total, decode)] = draws.solve([AVERSIONS[2] if self._risks() else 0.0])
         incumbent = draws.effects @ self._learned.model.row(self._learned.incumbent)
         left = float(np.maximum(0.0, total.max(axis=1) - incumbent)[1:].mean())
@@ -234,8 +234,7 @@ class PartitionSampler(BaseSampler):
 
     def _propose(self, beliefs: Sequence[Belief], rng: np.random.Generator) -> Point:
         for width in (1.0, 2.0, 4.0):
-            candidates = [own for each in beliefs for own in self._candidates(each.posterior, rng, width)]
-            candidates += self._neighbours(rng)
+            candidates = self._candidates(beliefs, rng, width) + self._neighbours(rng)
             candidates += self._with_other_options(beliefs[0].posterior, rng) if self._risks() else []
             new = self._new(candidates)
             if new and self._risk([candidate.plan for candidate in new]).min() > self._allowed_risk():
@@ -264,16 +263,16 @@ class PartitionSampler(BaseSampler):
         failures = sum(late) + float(self._risk(self._running).sum())
         return max(LEAST_RISK, FREE_FAILURES + FAILURE_SHARE * (len(late) + len(self._running)) - failures)
 
-    def _candidates(self, posterior: Posterior, rng: np.random.Generator, width: float) -> list[_Candidate]:
-        """Return the best plan of each draw, and that of the mean with any options."""
-        draws = _Draws(self._learned, self._partitioner, posterior, rng, width)
+    def _candidates(self, beliefs: Sequence[Belief], rng: np.random.Generator, width: float) -> list[_Candidate]:
+        """Return the best plan of each draw, and those of the means with any options."""
+        draws = _Draws(self._learned, self._partitioner, beliefs, rng, width)
         found: list[_Candidate] = []
         aversions = AVERSIONS if self._risks() else (0.0,)
         for aversion, (total, decode) in zip(aversions, draws.solve(aversions), strict=True):
             # Where some scopes are to be avoided, the second best options give one more plan of what is safe.
             best = np.argsort(-total, axis=1, kind="stable")[:, : 1 + (aversion == AVERSIONS[-1])]
             pairs = [(draw, int(index)) for draw, row in enumerate(best) for index in row]
-            pairs += [(0, index) for index in range(total.shape[1])]
+            pairs += [(mean, index) for mean in range(len(beliefs)) for index in range(total.shape[1])]
             for draw, index in dict.fromkeys(pairs):
                 point = decode(draw, index)
                 found.append(_Candidate(self._space.plan(point), point))
@@ -365,26 +364,28 @@ class ProbingSampler(PartitionSampler):
 
 
 class _Draws:
-    """Draws of the effects, the mean first, and the best plans under each of them."""
+    """Draws of the effects, the beliefs' means first, and the best plans under each of them."""
 
     def __init__(
         self,
         learned: Learned,
         partitioner: Partitioner,
-        posterior: Posterior,
+        beliefs: Sequence[Belief],
         rng: np.random.Generator,
         width: float = 1.0,
     ) -> None:
         self._partitioner = partitioner
         model, catalogue = learned.model, learned.catalogue
         most = max(12, MOST_WORK // len(catalogue.first))
-        self.combinations = _promising(learned, posterior, rng, max(4, most // (LEAST_DRAWS + 1)))
+        self.combinations = _promising(learned, beliefs[0].posterior, rng, max(4, most // (LEAST_DRAWS + 1)))
         rounds = len(AVERSIONS) if learned.feasibility.has_risks else 1
         count = int(np.clip(most // (len(self.combinations) * rounds) - 1, LEAST_DRAWS, MOST_DRAWS))
-        self.effects = np.vstack([posterior.mean, posterior.draw(count, rng, width)])
+        shares = list(zip(beliefs, rng.multinomial(count, [each.weight for each in beliefs]), strict=True))
+        means = [each.posterior.mean for each in beliefs]
+        self.effects = np.vstack([*means, *(each.posterior.draw(share, rng, width) for each, share in shares)])
         self._options = [combination.of_scope for combination in self.combinations]
-        unknown = posterior.draw_unknown(count, rng, width)
-        unknown = np.hstack([np.zeros((len(unknown), 1), np.float32), unknown])
+        none = np.zeros((len(catalogue.first), len(beliefs)), np.float32)
+        unknown = np.hstack([none, *(each.posterior.draw_unknown(share, rng, width) for each, share in shares)])
         unknown = np.repeat(unknown, len(self._options), axis=1)
         self._value: Singles = model.value(self.effects, self._options) + unknown
         self._cut = model.cut(self.effects, len(self._options))
