@@ -155,11 +155,11 @@ class PartitionSampler(BaseSampler):
         self._learned.read(trials)
         if not self._learned.model.count:
             return Outlook(math.inf, ())
-        likeliest = Belief(self._learned.posterior(), 1.0)
-        draws = _Draws(self._learned, self._partitioner, [likeliest], np.random.default_rng(self._seed))
+        beliefs = self._learned.beliefs()
+        draws = _Draws(self._learned, self._partitioner, beliefs, np.random.default_rng(self._seed))
         [(total, decode)] = draws.solve([AVERSIONS[2] if self._risks() else 0.0])
         incumbent = draws.effects @ self._learned.model.row(self._learned.incumbent)
-        left = float(np.maximum(0.0, total.max(axis=1) - incumbent)[1:].mean())
+        left = float(np.maximum(0.0, total.max(axis=1) - incumbent)[len(beliefs) :].mean())
         plans = [self._space.plan(decode(draw, int(index))) for draw, index in enumerate(total.argmax(axis=1))]
         return Outlook(left, tuple(plan for plan in dict.fromkeys(plans) if plan not in self._learned.seen))
 
