@@ -420,7 +420,7 @@ def test_calls_inside_one_another_hold_nothing_beside(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @seed(0)
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=80, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
 def test_random_plans_run_as_they_say_or_not_at_all(data: st.DataObject, tmp_path_factory: Any, layout: Layout) -> None:
     """Points of the tied and of the untied space; the model is really run."""

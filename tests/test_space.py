@@ -115,7 +115,7 @@ small_layouts = st.builds(
     st.booleans(),
     st.lists(st.sampled_from([1, 2, 3, "all"]), min_size=1, max_size=3, unique=True),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_the_size_equals_enumeration(layout: Layout, untied: bool, limits: list[Any]) -> None:
     """The count is that of distinct plans, and every point is a legal one."""
     space = space_over(layout, untied=untied, layers_per_scope=limits)
