@@ -96,10 +96,13 @@ class Hyperparameters:
 
 
 OPTION_RATIOS = (1.0, 3.0, 10.0)
+"""One belief for each."""
 TEMPERING = 8.0
 """Nats of evidence that count as one: the dozens of scopes that one trial tells of share the model's error."""
 LEAST_WEIGHT = 0.05
+"""Of a belief, under which it is dropped."""
 MOST_ROUNDS = 3
+"""Through the grids, on the way to the largest evidence."""
 GRIDS: Mapping[str, tuple[float, ...]] = {
     "unit_sd": (0.1, 0.3, 1.0, 3.0, 10.0),
     "segment_ratio": (0.1, 0.3, 1.0, 3.0),
@@ -195,7 +198,8 @@ class SegmentModel:
         first, and what weighs next to nothing is left out.
         """
         evidence = cache(lambda chosen: self.fit(chosen).log_evidence)
-        found = {chosen: evidence(chosen) for chosen in (self._climb(ratio, evidence) for ratio in OPTION_RATIOS)}
+        ratios = OPTION_RATIOS if self.options else OPTION_RATIOS[:1]
+        found = {chosen: evidence(chosen) for chosen in (self._climb(ratio, evidence) for ratio in ratios)}
         most = max(found.values())
         weights = {chosen: math.exp((value - most) / TEMPERING) for chosen, value in found.items()}
         kept = {chosen: weight for chosen, weight in weights.items() if weight > LEAST_WEIGHT * sum(weights.values())}
