@@ -50,9 +50,9 @@ MOST_COMBINATIONS = 32
 NEIGHBOURS = 12
 LIKELY_BEST = 20
 """Complete plans, by their own figures, of which one is the best by the model."""
-SMALLER = 12
-"""Complete plans of which a scope is left out, where all else is too risky."""
-LEARNING_TRIALS, FREE_FAILURES, FAILURE_SHARE = 10, 0.2, 0.13
+MOST_SAFE = 64
+"""Plans put together of what hardly fails, where all else is too risky."""
+LEARNING_TRIALS, FREE_FAILURES, FAILURE_SHARE = 10, 0.2, 0.12
 """Trials in which anything may fail; of those that follow, failures that are free, and the share that may fail. What
 is riskier waits."""
 LEAST_RISK = 0.02
@@ -234,11 +234,13 @@ class PartitionSampler(BaseSampler):
 
     def _propose(self, beliefs: Sequence[Belief], rng: np.random.Generator) -> Point:
         for width in (1.0, 2.0, 4.0):
-            candidates = self._candidates(beliefs, rng, width) + self._neighbours(rng)
+            draws = _Draws(self._learned, self._partitioner, beliefs, rng, width)
+            candidates = self._candidates(draws, len(beliefs)) + self._neighbours(rng)
             candidates += self._with_other_options(beliefs[0].posterior, rng) if self._risks() else []
             new = self._new(candidates)
             if new and self._risk([candidate.plan for candidate in new]).min() > self._allowed_risk():
-                new = self._new(new + self._smaller(rng))
+                safe = [_Candidate(self._space.plan(point), point) for point in draws.safe(rng)]
+                new = self._new(new + safe)
             if new:
                 return self._most_promising(beliefs, new).point
         return self._by_chance(rng, self._incumbent_point())
@@ -263,16 +265,15 @@ class PartitionSampler(BaseSampler):
         failures = sum(late) + float(self._risk(self._running).sum())
         return max(LEAST_RISK, FREE_FAILURES + FAILURE_SHARE * (len(late) + len(self._running)) - failures)
 
-    def _candidates(self, beliefs: Sequence[Belief], rng: np.random.Generator, width: float) -> list[_Candidate]:
-        """Return the best plan of each draw, and those of the means with any options."""
-        draws = _Draws(self._learned, self._partitioner, beliefs, rng, width)
+    def _candidates(self, draws: "_Draws", means: int) -> list[_Candidate]:
+        """Return the best plan of each draw, and those of the means, which come first, with any options."""
         found: list[_Candidate] = []
         aversions = AVERSIONS if self._risks() else (0.0,)
         for aversion, (total, decode) in zip(aversions, draws.solve(aversions), strict=True):
             # Where some scopes are to be avoided, the second best options give one more plan of what is safe.
             best = np.argsort(-total, axis=1, kind="stable")[:, : 1 + (aversion == AVERSIONS[-1])]
             pairs = [(draw, int(index)) for draw, row in enumerate(best) for index in row]
-            pairs += [(mean, index) for mean in range(len(beliefs)) for index in range(total.shape[1])]
+            pairs += [(mean, index) for mean in range(means) for index in range(total.shape[1])]
             for draw, index in dict.fromkeys(pairs):
                 point = decode(draw, index)
                 found.append(_Candidate(self._space.plan(point), point))
@@ -296,19 +297,6 @@ class PartitionSampler(BaseSampler):
             for own in self._learned.ranked[:3]
             for other in chosen
         ]
-
-    def _smaller(self, rng: np.random.Generator) -> list[_Candidate]:
-        """Return complete plans without one of their scopes: what is left was seen to work."""
-        learned, space = self._learned, self._space
-        found: list[_Candidate] = []
-        for index in rng.permutation(len(learned.ranked))[:SMALLER]:
-            own = learned.ranked[int(index)]
-            scopes = (space.layout.units[first : last + 1] for first, last in learned.catalogue.positions(own.plan))
-            # Layers that share parameters lose theirs, too, and need no turn of their own.
-            for names in dict.fromkeys(frozenset(map(space.parameter, units)) for units in scopes):
-                point = own.point | dict.fromkeys(names, OUT)
-                found.append(_Candidate(space.plan(point), point))
-        return found
 
     def _most_promising(self, beliefs: Sequence[Belief], candidates: Sequence[_Candidate]) -> _Candidate:
         """Return the candidate of the largest expected improvement, times the chance that it works."""
@@ -391,20 +379,27 @@ class _Draws:
         self._cut = model.cut(self.effects, len(self._options))
         steps = [model.step_value(self.effects, combination.of_step) for combination in self.combinations]
         self._beside = np.column_stack(steps)
-        self._risk: Vector | None = None
-        if learned.feasibility.has_risks:
-            saved = learned.ranked[0].saving if learned.ranked else 0.0
-            self._risk = max(1e-3, saved) * learned.feasibility.log_safe(self._options)
+        self._log_safe = learned.feasibility.log_safe(self._options) if learned.feasibility.has_risks else None
+        self._most_saved = max(1e-3, learned.ranked[0].saving if learned.ranked else 0.0)
 
     def solve(self, aversions: Sequence[float]) -> list[tuple[Vector, Callable[[int, int], Point]]]:
         """Return for each aversion the best total by draw and combination of options, and what makes a point of one."""
         values = [self._value] * len(aversions)
-        if self._risk is not None:
-            risk = np.tile(self._risk, (1, len(self.effects)))
+        if self._log_safe is not None:
+            risk = np.tile(self._most_saved * self._log_safe, (1, len(self.effects)))
             values = [self._value + (max(aversion, 1e-9) * risk).astype(np.float32) for aversion in aversions]
         solution = self._partitioner.solve(np.hstack(values), np.hstack([self._cut] * len(aversions)))
         scores = solution.score.reshape(len(aversions), *self._beside.shape)
         return [(score + self._beside, partial(self._decode, solution, number)) for number, score in enumerate(scores)]
+
+    def safe(self, rng: np.random.Generator) -> list[Point]:
+        """Return points put together at random of what hardly fails, good or bad: there may be nothing else."""
+        assert self._log_safe is not None
+        index = rng.integers(len(self._options), size=min(MOST_SAFE, self._value.shape[1]))
+        chance = rng.standard_normal((len(self._value), len(index)), dtype=np.float32)
+        value = np.where(self._log_safe[:, index] > math.log1p(-LEAST_RISK), chance, -np.inf).astype(np.float32)
+        solution = self._partitioner.solve(value, np.zeros((len(self._cut), len(index))))
+        return [{**solution.decode(number), **self.combinations[own].point} for number, own in enumerate(index)]
 
     def _decode(self, solution: Solution, number: int, draw: int, index: int) -> Point:
         count = len(self._options)
