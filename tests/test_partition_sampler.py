@@ -213,9 +213,15 @@ def test_on_what_was_recorded_the_optimum_is_near_after_twenty_trials(name: str)
 
 @pytest.mark.slow
 def test_options_that_cost_much_do_not_keep_the_search_from_what_it_began_with() -> None:
-    """Once options were varied all at once, two of these seeds held 0.43 and 0.34 for good."""
-    gains = [replay(sim_61_bare(seed), ProbingSampler, 20, seed).gains[-1] for seed in (7, 8, 9, 11)]
+    """With one belief of how much options do, these seeds hold 0.31 to 0.43 for good."""
+    gains = [replay(sim_61_bare(seed), ProbingSampler, 20, seed).gains[-1] for seed in (5, 13, 16, 18)]
     assert min(gains) >= 0.85, gains
+
+
+def test_nothing_is_risked_while_plans_of_what_works_are_left() -> None:
+    """Once its failures are spent it recombines what works; six of these twenty trials failed when it missed that."""
+    run = replay(FailingLandscape(recorded("llama-float32"), seed=4), ProbingSampler, trials=30, seed=4)
+    assert sum(run.failed[10:]) <= 3
 
 
 def test_an_option_that_fails_everywhere_is_told_from_a_scope_that_fails() -> None:
