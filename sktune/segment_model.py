@@ -21,6 +21,7 @@ from sktune.plan import Option, Options, Plan
 from sktune.segments import SegmentCatalogue
 
 Vector = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
 Singles = npt.NDArray[np.float32]
 
 PRIOR_SD: Mapping[str, float] = {
@@ -95,6 +96,20 @@ class Hyperparameters:
     option_ratio: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Plans as the model sees them.
+
+    Attributes:
+        rows: shape (n_plans, n_effects); their product with the effects is what the plans save.
+        unknown: shape (n_plans,); for classes of segments that no observation has met, the sum of their lengths, each
+            times the square of how often the plan holds it: what they add has a variance in proportion.
+    """
+
+    rows: Vector
+    unknown: Vector
+
+
 OPTION_RATIOS = (1.0, 3.0, 10.0)
 """One belief for each."""
 TEMPERING = 8.0
@@ -120,6 +135,8 @@ class SegmentModel:
         self.step_options = tuple(option for option in options if option[0] in of_step)
         borders = [catalogue.border(position) for position in range(1, catalogue.n_units)]
         self.borders = {border: index for index, border in enumerate(dict.fromkeys(borders))}
+        self._border_at = np.array([-1, *(self.borders[border] for border in borders)])
+        self._lengths = (catalogue.last - catalogue.first + 1).astype(float)
         base, small = len(catalogue.features), len(catalogue.small)
         self._options_at = base
         self._cuts_at = base + small * len(self.options)
@@ -127,7 +144,9 @@ class SegmentModel:
         self._others_at = self._steps_at + len(self.step_options)  # capture, observed scope, observed unit
         self.n_fixed = self._others_at + 3
         self._prior = self._fixed_prior()
-        self._effects: dict[int, int] = {}
+        self._effects: list[int] = []
+        """Classes of segments that have an effect of their own."""
+        self._effect_of = np.full(len(catalogue.first), -1)
         self._steps, self._scopes = _Evidence(self.n_fixed), _Evidence(self.n_fixed)
         self._per_unit: list[float] = []
         self.count = 0
@@ -135,51 +154,49 @@ class SegmentModel:
     def add(self, observation: Observation) -> None:
         """Take an observation in."""
         self.count += 1
-        for segment in [self.catalogue.class_of[pair] for pair in self.catalogue.positions(observation.plan)]:
-            self._effect(int(segment))
+        segments, _ = self._segments(observation.plan)
+        self._give_effects(segments)
         size = self.n_fixed + len(self._effects)
         rows = []
         for scope in observation.scopes:
             row = np.zeros(size)
-            self._put_scopes(row, [scope.segment], scope.options)
+            self._put_scopes(row, np.array([scope.segment]), scope.options)
             row[self._others_at + 1] = 1.0
-            row[self._others_at + 2] = self._length(scope.segment)
+            row[self._others_at + 2] = self._lengths[scope.segment]
             rows.append((row, scope.saving, scope.noise_sd))
         if rows:
             self._scopes.add(rows)
         if observation.saving is not None:
             self._steps.add([(self.row(observation.plan), observation.saving, observation.noise_sd)])
-            units = sum(last - first + 1 for first, last in self.catalogue.positions(observation.plan))
+            units = self._lengths[segments].sum()
             if units:
                 self._per_unit.append(abs(observation.saving) / units)
         elif observation.scopes:
-            own = [abs(scope.saving) / self._length(scope.segment) for scope in observation.scopes]
+            own = [abs(scope.saving) / self._lengths[scope.segment] for scope in observation.scopes]
             self._per_unit.append(float(np.median(own)))
 
-    def row(self, plan: Plan) -> Vector:
-        """Return what describes a plan: the saving is its product with the effects."""
-        row = np.zeros(self.n_fixed + len(self._effects))
-        pairs = self.catalogue.positions(plan)
-        by_options: dict[Options, list[int]] = {}
-        for scope, pair in zip(plan.scopes, pairs, strict=True):
-            by_options.setdefault(scope.options, []).append(int(self.catalogue.class_of[pair]))
-        for options, segments in by_options.items():
-            self._put_scopes(row, segments, options)
-        for position in self.catalogue.cuts(plan):
-            row[self._cuts_at + self.borders[self.catalogue.border(position)]] += 1.0
-        for index, (name, value) in enumerate(self.step_options):
-            row[self._steps_at + index] = (name, value) in plan.options
-        row[self._others_at] = 1.0
-        return row
+    def describe(self, plans: Sequence[Plan]) -> Described:
+        """Return what describes plans."""
+        rows, unknown = np.zeros((len(plans), self.n_fixed + len(self._effects))), np.zeros(len(plans))
+        for number, (plan, row) in enumerate(zip(plans, rows, strict=True)):
+            segments, cuts = self._segments(plan)
+            by_options: dict[Options, list[int]] = {}
+            for index, scope in enumerate(plan.scopes):
+                by_options.setdefault(scope.options, []).append(index)
+            for options, indices in by_options.items():
+                self._put_scopes(row, segments[indices], options)
+            np.add.at(row, self._cuts_at + self._border_at[cuts], 1.0)
+            for index, (name, value) in enumerate(self.step_options):
+                row[self._steps_at + index] = (name, value) in plan.options
+            row[self._others_at] = 1.0
+            new, counts = np.unique(segments[self._effect_of[segments] < 0], return_counts=True)
+            unknown[number] = (counts**2 * self._lengths[new]).sum()
+        return Described(rows, unknown)
 
-    def unknown_segments(self, plan: Plan) -> dict[int, int]:
-        """Return how often a plan holds each class whose own effect no observation has met."""
-        counts: dict[int, int] = {}
-        for pair in self.catalogue.positions(plan):
-            segment = int(self.catalogue.class_of[pair])
-            if segment not in self._effects:
-                counts[segment] = counts.get(segment, 0) + 1
-        return counts
+    def row(self, plan: Plan) -> Vector:
+        """Return what describes one plan, shape (n_effects,)."""
+        row: Vector = self.describe([plan]).rows[0]
+        return row
 
     @property
     def known_segments(self) -> list[int]:
@@ -221,8 +238,8 @@ class SegmentModel:
     def fit(self, chosen: Hyperparameters, pending: Sequence[Plan] = ()) -> "Posterior":
         """Return the effects' posterior; ``pending`` plans count as if they saved what is expected of them."""
         size = self.n_fixed + len(self._effects)
-        lengths = np.array([self._length(segment) for segment in self._effects])
-        prior = np.concatenate([self._prior * chosen.unit_sd, chosen.segment_ratio * chosen.unit_sd * np.sqrt(lengths)])
+        of_segments = chosen.segment_ratio * chosen.unit_sd * np.sqrt(self._lengths[self._effects])
+        prior = np.concatenate([self._prior * chosen.unit_sd, of_segments])
         fixed = slice(self._steps_at, self._others_at + 1)
         prior[fixed] = self._prior[fixed]  # shares of the baseline
         prior[self._options_at : self._cuts_at] *= chosen.option_ratio
@@ -241,9 +258,7 @@ class SegmentModel:
             lower = scipy.linalg.cholesky(precision + running.T @ running, lower=True, check_finite=False)
         return Posterior(self, chosen, mean, lower, -0.5 * (squares + float(log_det)) - rows)
 
-    def value(
-        self, effects: Vector, options: Sequence[Options], segments: npt.NDArray[np.int64] | None = None
-    ) -> Singles:
+    def value(self, effects: Vector, options: Sequence[Options], segments: Indices | None = None) -> Singles:
         """Return the saving of each class of segments.
 
         Args:
@@ -257,9 +272,9 @@ class SegmentModel:
         matrix = catalogue.single if segments is None else catalogue.single[segments]
         effects = effects.astype(np.float32)
         own = matrix @ effects[:, : self._options_at].T
-        for row, segment in enumerate(self._effects if segments is None else segments.tolist()):
-            if segment in self._effects:
-                own[segment if segments is None else row] += effects[:, self.n_fixed + self._effects[segment]]
+        at = self._effect_of if segments is None else self._effect_of[segments]
+        known = np.flatnonzero(at >= 0)
+        own[known] += effects[:, self.n_fixed + at[known]].T
         small = matrix[:, catalogue.small]
         width = len(catalogue.small)
         by_option = {
@@ -276,9 +291,8 @@ class SegmentModel:
 
     def cut(self, effects: Vector, repeats: int) -> Vector:
         """Return the saving of each cut by position, shape (n_units, n_draws * repeats)."""
-        where = [self.borders[self.catalogue.border(position)] for position in range(1, self.catalogue.n_units)]
         table = np.zeros((self.catalogue.n_units, len(effects)))
-        table[1:] = effects[:, self._cuts_at : self._steps_at].T[where]
+        table[1:] = effects[:, self._cuts_at : self._steps_at].T[self._border_at[1:]]
         return np.repeat(table, repeats, axis=1)
 
     def step_value(self, effects: Vector, of_step: Options) -> Vector:
@@ -289,7 +303,13 @@ class SegmentModel:
                 total += effects[:, self._steps_at + index]
         return total
 
-    def _put_scopes(self, row: Vector, segments: Sequence[int], options: Options) -> None:
+    def _segments(self, plan: Plan) -> tuple[Indices, Indices]:
+        """Return the classes of a plan's scopes, and the positions at which one begins right after another one."""
+        pairs = np.array(self.catalogue.positions(plan), dtype=np.int64).reshape(-1, 2)
+        firsts, lasts = pairs.T
+        return self.catalogue.class_of[firsts, lasts], firsts[1:][firsts[1:] == lasts[:-1] + 1]
+
+    def _put_scopes(self, row: Vector, segments: Indices, options: Options) -> None:
         described = self.catalogue.matrix[segments].sum(axis=0)
         row[: self._options_at] += described
         width = len(self.catalogue.small)
@@ -297,16 +317,14 @@ class SegmentModel:
             if option in options:
                 at = self._options_at + index * width
                 row[at : at + width] += described[self.catalogue.small]
-        for segment in segments:
-            if segment in self._effects:
-                row[self.n_fixed + self._effects[segment]] += 1.0
+        known = self._effect_of[segments]
+        np.add.at(row, self.n_fixed + known[known >= 0], 1.0)
 
-    def _effect(self, segment: int) -> None:
-        if segment not in self._effects and len(self._effects) < MOST_SEGMENT_EFFECTS:
-            self._effects[segment] = len(self._effects)
-
-    def _length(self, segment: int) -> float:
-        return float(self.catalogue.last[segment] - self.catalogue.first[segment] + 1)
+    def _give_effects(self, segments: Indices) -> None:
+        for segment in dict.fromkeys(segments.tolist()):
+            if self._effect_of[segment] < 0 and len(self._effects) < MOST_SEGMENT_EFFECTS:
+                self._effect_of[segment] = len(self._effects)
+                self._effects.append(segment)
 
     def _fixed_prior(self) -> Vector:
         catalogue = self.catalogue
@@ -355,20 +373,11 @@ class Posterior:
         spread = scipy.linalg.solve_triangular(self._factor, rows.T, lower=True, check_finite=False)
         return rows @ self.mean, np.sqrt((spread**2).sum(axis=0))
 
-    def predict_plans(self, plans: Sequence[Plan]) -> tuple[Vector, Vector]:
+    def predict_plans(self, plans: Described) -> tuple[Vector, Vector]:
         """Return mean and standard deviation of the plans' savings, as shares of the baseline."""
-        means, deviations = self.predict(np.array([self.model.row(plan) for plan in plans]))
-        unknown = [self.unknown_variance(self.model.unknown_segments(plan)) for plan in plans]
-        return means, np.sqrt(deviations**2 + np.array(unknown))
-
-    def unknown_variance(self, segments: Mapping[int, int]) -> float:
-        """Return the variance that segment classes never met add; each counts as often as the plan holds it."""
-        sd = self.chosen.segment_ratio * self.chosen.unit_sd
-        catalogue = self.model.catalogue
-        return sum(
-            (count * sd) ** 2 * float(catalogue.last[segment] - catalogue.first[segment] + 1)
-            for segment, count in segments.items()
-        )
+        means, deviations = self.predict(plans.rows)
+        own = self.chosen.segment_ratio * self.chosen.unit_sd
+        return means, np.sqrt(deviations**2 + own**2 * plans.unknown)
 
 
 class _Evidence:

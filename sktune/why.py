@@ -214,7 +214,7 @@ def _experiment(
     new = [plan for plan in dict.fromkeys(candidates) if plan not in learned.seen]
     if not new:
         return None
-    mean, sd = posterior.predict_plans(new)
+    mean, sd = posterior.predict_plans(learned.model.describe(new))
     best = learned.ranked[0].saving if learned.ranked else 0.0
     may_win = mean + 1.96 * sd > best
     index = int(np.argmax(np.where(may_win, sd, -1.0)))

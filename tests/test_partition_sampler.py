@@ -302,7 +302,7 @@ def test_a_plan_that_changes_bits_teaches_what_its_scopes_do() -> None:
     assert [learned.catalogue.name(segment) for segment, _ in learned.feasibility.blamed()] == ["moe.gate"]
     attention = SPACE.plan({**point, "moe.gate": "out"})
     assert learned.log_safe([attention]) == [0.0]
-    mean, _ = learned.posterior().predict_plans([attention])
+    mean, _ = learned.posterior().predict_plans(learned.model.describe([attention]))
     assert mean[0] > 0.2
     assert not learned.ranked
 

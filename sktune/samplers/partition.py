@@ -29,7 +29,7 @@ from sktune.plan import Option, Plan
 from sktune.samplers import distributions, seed_of_trial
 from sktune.samplers.distinct import remaining
 from sktune.samplers.probing import Prober
-from sktune.segment_model import Posterior, Singles
+from sktune.segment_model import Described, Posterior, Singles
 from sktune.space import OUT, SearchSpace, StartingPoint
 
 Vector = npt.NDArray[np.float64]
@@ -61,6 +61,8 @@ FAILURE_PRICE = 0.008
 """What a failure costs, as a share of the best plan's saving: what promises next to nothing takes no risk."""
 AVERSIONS = (0.0, 0.1, 0.5, 2.0, 20.0)
 """What a unit of log risk costs, as a multiple of the incumbent's saving: one candidate for each."""
+MOST_AVERSE = 8
+"""Combinations of options that the means are thought of with where risk costs anything; else all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,7 @@ class PartitionSampler(BaseSampler):
         """Return those that may win, and those that say their own options; while there is nothing to beat, all."""
         if not candidates or not self._learned.ranked:
             return list(candidates)
-        mean, sd = posterior.predict_plans([own.plan for own in candidates])
+        mean, sd = posterior.predict_plans(self._learned.model.describe([own.plan for own in candidates]))
         missing = (self._best_saving(posterior) - mean) / sd
         wanted = {start.name for start, _ in self._starts if start.sets_options}
         return [own for own, sds in zip(candidates, missing, strict=True) if own.origin in wanted or sds < HOPELESS]
@@ -271,9 +273,11 @@ class PartitionSampler(BaseSampler):
         aversions = AVERSIONS if self._risks() else (0.0,)
         for aversion, (total, decode) in zip(aversions, draws.solve(aversions), strict=True):
             # Where some scopes are to be avoided, the second best options give one more plan of what is safe.
-            best = np.argsort(-total, axis=1, kind="stable")[:, : 1 + (aversion == AVERSIONS[-1])]
+            ranked = np.argsort(-total, axis=1, kind="stable")
+            best = ranked[:, : 1 + (aversion == AVERSIONS[-1])]
             pairs = [(draw, int(index)) for draw, row in enumerate(best) for index in row]
-            pairs += [(mean, index) for mean in range(means) for index in range(total.shape[1])]
+            most = total.shape[1] if aversion == AVERSIONS[0] else MOST_AVERSE
+            pairs += [(mean, int(index)) for mean, row in enumerate(ranked[:means, :most]) for index in row]
             for draw, index in dict.fromkeys(pairs):
                 point = decode(draw, index)
                 found.append(_Candidate(self._space.plan(point), point))
@@ -301,13 +305,14 @@ class PartitionSampler(BaseSampler):
     def _most_promising(self, beliefs: Sequence[Belief], candidates: Sequence[_Candidate]) -> _Candidate:
         """Return the candidate of the largest expected improvement, times the chance that it works."""
         plans = [candidate.plan for candidate in candidates]
-        improvement = np.sum([each.weight * self._improvement(each.posterior, plans) for each in beliefs], axis=0)
+        described = self._learned.model.describe(plans)
+        improvement = np.sum([each.weight * self._improvement(each.posterior, described) for each in beliefs], axis=0)
         risk = self._risk(plans)
         price = FAILURE_PRICE * max(1e-3, self._best_saving(beliefs[0].posterior))
         promise = np.where(risk <= self._allowed_risk(), improvement * (1 - risk) - price * risk, -1.0 - risk)
         return candidates[int(np.argmax(promise))]
 
-    def _improvement(self, posterior: Posterior, plans: Sequence[Plan]) -> Vector:
+    def _improvement(self, posterior: Posterior, plans: Described) -> Vector:
         """Return what each plan is expected to save beyond the best one, as a share of the baseline."""
         mean, sd = posterior.predict_plans(plans)
         gain = mean - self._best_saving(posterior)
@@ -316,8 +321,8 @@ class PartitionSampler(BaseSampler):
         return improvement
 
     def _best_saving(self, posterior: Posterior) -> float:
-        best = [own.plan for own in self._learned.ranked[:LIKELY_BEST]]
-        return max(0.0, float(posterior.predict_plans(best)[0].max())) if best else 0.0
+        best = self._learned.model.describe([own.plan for own in self._learned.ranked[:LIKELY_BEST]])
+        return float(posterior.predict_plans(best)[0].max(initial=0.0))
 
     def _incumbent_point(self) -> Point:
         own = self._learned.ranked[0].point if self._learned.ranked else {}
