@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Literal
 
@@ -30,6 +30,9 @@ OPTION_STRING = "options"
 """In starting points, options as ``super_kernel(label, options)`` takes them: ``stream-fusion=1:early-start=0``."""
 ANY_KIND = "layer"
 """In starting points, ``layer.self_attn`` means that unit of every layer kind."""
+
+MOST_SCOPES = 16384
+"""That are kept, of all plans that were thought of."""
 
 Values = Mapping[str, Option]
 
@@ -174,10 +177,15 @@ class SearchSpace:
                 firsts.append(index)
                 lasts.append(index)
                 is_open, layers = True, in_layer
-        units = self.layout.units
-        runs = [(units[first], units[last]) for first, last in zip(firsts, lasts, strict=True)]
         of_scope, of_step = self.chosen_options(values)
-        return Plan(tuple(Scope(first.name, last.name, of_scope) for first, last in runs), of_step)
+        runs = zip(firsts, lasts, strict=True)
+        return Plan(tuple(self._scope(first, last, of_scope) for first, last in runs), of_step)
+
+    @cached_property
+    def _scope(self) -> Callable[[int, int, Options], Scope]:
+        """Return what makes a scope of positions; a search thinks of the same ones thousands of times."""
+        units = self.layout.units
+        return lru_cache(MOST_SCOPES)(lambda first, last, options: Scope(units[first].name, units[last].name, options))
 
     def chosen_options(self, values: Values) -> tuple[Options, Options]:
         """Return the options of every scope, and those of the whole step, without what changes nothing."""
