@@ -136,7 +136,6 @@ class SegmentModel:
         borders = [catalogue.border(position) for position in range(1, catalogue.n_units)]
         self.borders = {border: index for index, border in enumerate(dict.fromkeys(borders))}
         self._border_at = np.array([-1, *(self.borders[border] for border in borders)])
-        self._lengths = (catalogue.last - catalogue.first + 1).astype(float)
         base, small = len(catalogue.features), len(catalogue.small)
         self._options_at = base
         self._cuts_at = base + small * len(self.options)
@@ -154,7 +153,7 @@ class SegmentModel:
     def add(self, observation: Observation) -> None:
         """Take an observation in."""
         self.count += 1
-        segments, _ = self._segments(observation.plan)
+        segments = self._segments(observation.plan)
         self._give_effects(segments)
         size = self.n_fixed + len(self._effects)
         rows = []
@@ -162,35 +161,35 @@ class SegmentModel:
             row = np.zeros(size)
             self._put_scopes(row, np.array([scope.segment]), scope.options)
             row[self._others_at + 1] = 1.0
-            row[self._others_at + 2] = self._lengths[scope.segment]
+            row[self._others_at + 2] = self.catalogue.length[scope.segment]
             rows.append((row, scope.saving, scope.noise_sd))
         if rows:
             self._scopes.add(rows)
         if observation.saving is not None:
             self._steps.add([(self.row(observation.plan), observation.saving, observation.noise_sd)])
-            units = self._lengths[segments].sum()
+            units = self.catalogue.length[segments].sum()
             if units:
                 self._per_unit.append(abs(observation.saving) / units)
         elif observation.scopes:
-            own = [abs(scope.saving) / self._lengths[scope.segment] for scope in observation.scopes]
+            own = [abs(scope.saving) / self.catalogue.length[scope.segment] for scope in observation.scopes]
             self._per_unit.append(float(np.median(own)))
 
     def describe(self, plans: Sequence[Plan]) -> Described:
         """Return what describes plans."""
         rows, unknown = np.zeros((len(plans), self.n_fixed + len(self._effects))), np.zeros(len(plans))
         for number, (plan, row) in enumerate(zip(plans, rows, strict=True)):
-            segments, cuts = self._segments(plan)
+            segments = self._segments(plan)
             by_options: dict[Options, list[int]] = {}
             for index, scope in enumerate(plan.scopes):
                 by_options.setdefault(scope.options, []).append(index)
             for options, indices in by_options.items():
                 self._put_scopes(row, segments[indices], options)
-            np.add.at(row, self._cuts_at + self._border_at[cuts], 1.0)
+            np.add.at(row, self._cuts_at + self._border_at[self.catalogue.cuts(plan)], 1.0)
             for index, (name, value) in enumerate(self.step_options):
                 row[self._steps_at + index] = (name, value) in plan.options
             row[self._others_at] = 1.0
             new, counts = np.unique(segments[self._effect_of[segments] < 0], return_counts=True)
-            unknown[number] = (counts**2 * self._lengths[new]).sum()
+            unknown[number] = (counts**2 * self.catalogue.length[new]).sum()
         return Described(rows, unknown)
 
     def row(self, plan: Plan) -> Vector:
@@ -238,7 +237,7 @@ class SegmentModel:
     def fit(self, chosen: Hyperparameters, pending: Sequence[Plan] = ()) -> "Posterior":
         """Return the effects' posterior; ``pending`` plans count as if they saved what is expected of them."""
         size = self.n_fixed + len(self._effects)
-        of_segments = chosen.segment_ratio * chosen.unit_sd * np.sqrt(self._lengths[self._effects])
+        of_segments = chosen.segment_ratio * chosen.unit_sd * np.sqrt(self.catalogue.length[self._effects])
         prior = np.concatenate([self._prior * chosen.unit_sd, of_segments])
         fixed = slice(self._steps_at, self._others_at + 1)
         prior[fixed] = self._prior[fixed]  # shares of the baseline
@@ -303,11 +302,10 @@ class SegmentModel:
                 total += effects[:, self._steps_at + index]
         return total
 
-    def _segments(self, plan: Plan) -> tuple[Indices, Indices]:
-        """Return the classes of a plan's scopes, and the positions at which one begins right after another one."""
-        pairs = np.array(self.catalogue.positions(plan), dtype=np.int64).reshape(-1, 2)
-        firsts, lasts = pairs.T
-        return self.catalogue.class_of[firsts, lasts], firsts[1:][firsts[1:] == lasts[:-1] + 1]
+    def _segments(self, plan: Plan) -> Indices:
+        """Return the classes of a plan's scopes."""
+        firsts, lasts = np.array(self.catalogue.positions(plan), dtype=np.int64).reshape(-1, 2).T
+        return self.catalogue.class_of[firsts, lasts]
 
     def _put_scopes(self, row: Vector, segments: Indices, options: Options) -> None:
         described = self.catalogue.matrix[segments].sum(axis=0)
@@ -361,9 +359,7 @@ class Posterior:
 
     def draw_unknown(self, count: int, rng: np.random.Generator, width: float = 1.0) -> Singles:
         """Return draws of what classes that were never met save by themselves, shape (n_classes, count); else 0."""
-        catalogue = self.model.catalogue
-        sd = width * self.chosen.segment_ratio * self.chosen.unit_sd
-        scale = sd * np.sqrt((catalogue.last - catalogue.first + 1).astype(float))
+        scale = width * self.chosen.segment_ratio * self.chosen.unit_sd * np.sqrt(self.model.catalogue.length)
         scale[self.model.known_segments] = 0.0
         drawn: Singles = scale[:, None].astype(np.float32) * rng.standard_normal((len(scale), count), dtype=np.float32)
         return drawn

@@ -32,7 +32,7 @@ class SegmentCatalogue:
     Attributes:
         n_units: number of units in the layout.
         class_of: class by first and last position, shape (n_units, n_units); -1 where no scope may run.
-        first, last: positions of one segment of each class, shape (n_classes,).
+        first, last, length: positions of one segment of each class, and its units, shape (n_classes,).
         features: what the columns of ``matrix`` are.
         matrix: description of each class, shape (n_classes, n_features): counts of units and inner borders by type,
             and terms for its length.
@@ -55,6 +55,7 @@ class SegmentCatalogue:
         firsts, lasts = np.nonzero(self.class_of >= 0)
         _, where = np.unique(self.class_of[firsts, lasts], return_index=True)
         self.first, self.last = firsts[where], lasts[where]
+        self.length = (self.last - self.first + 1).astype(float)
         self.features, self.matrix = self._describe()
         self.single = self.matrix.astype(np.float32)
         groups = ("scope", "unit", "unit type")
@@ -83,7 +84,7 @@ class SegmentCatalogue:
 
     def _describe(self) -> tuple[tuple[Feature, ...], Matrix]:
         units = self.layout.units
-        length = (self.last - self.first + 1).astype(float)
+        length = self.length
         crossing = np.array([0.0] + [float(left.layer != right.layer) for left, right in pairwise(units)])
         borders = [""] + [self.border(position) for position in range(1, self.n_units)]
         columns: list[tuple[str, str, Matrix]] = [

@@ -216,7 +216,7 @@ class PartitionSampler(BaseSampler):
         if not candidates or not self._learned.ranked:
             return list(candidates)
         mean, sd = posterior.predict_plans(self._learned.model.describe([own.plan for own in candidates]))
-        missing = (self._best_saving(posterior) - mean) / sd
+        missing = (_best_saving(posterior, self._likely_best()) - mean) / sd
         wanted = {start.name for start, _ in self._starts if start.sets_options}
         return [own for own, sds in zip(candidates, missing, strict=True) if own.origin in wanted or sds < HOPELESS]
 
@@ -305,24 +305,16 @@ class PartitionSampler(BaseSampler):
     def _most_promising(self, beliefs: Sequence[Belief], candidates: Sequence[_Candidate]) -> _Candidate:
         """Return the candidate of the largest expected improvement, times the chance that it works."""
         plans = [candidate.plan for candidate in candidates]
-        described = self._learned.model.describe(plans)
-        improvement = np.sum([each.weight * self._improvement(each.posterior, described) for each in beliefs], axis=0)
+        described, best = self._learned.model.describe(plans), self._likely_best()
+        improvement = np.sum([each.weight * _improvement(each.posterior, described, best) for each in beliefs], axis=0)
         risk = self._risk(plans)
-        price = FAILURE_PRICE * max(1e-3, self._best_saving(beliefs[0].posterior))
+        price = FAILURE_PRICE * max(1e-3, _best_saving(beliefs[0].posterior, best))
         promise = np.where(risk <= self._allowed_risk(), improvement * (1 - risk) - price * risk, -1.0 - risk)
         return candidates[int(np.argmax(promise))]
 
-    def _improvement(self, posterior: Posterior, plans: Described) -> Vector:
-        """Return what each plan is expected to save beyond the best one, as a share of the baseline."""
-        mean, sd = posterior.predict_plans(plans)
-        gain = mean - self._best_saving(posterior)
-        z = gain / sd
-        improvement: Vector = gain * ndtr(z) + sd * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-        return improvement
-
-    def _best_saving(self, posterior: Posterior) -> float:
-        best = self._learned.model.describe([own.plan for own in self._learned.ranked[:LIKELY_BEST]])
-        return float(posterior.predict_plans(best)[0].max(initial=0.0))
+    def _likely_best(self) -> Described:
+        """Return the plans of which one is the best by the model."""
+        return self._learned.model.describe([own.plan for own in self._learned.ranked[:LIKELY_BEST]])
 
     def _incumbent_point(self) -> Point:
         own = self._learned.ranked[0].point if self._learned.ranked else {}
@@ -410,6 +402,19 @@ class _Draws:
         count = len(self._options)
         decoded = solution.decode(number * self._value.shape[1] + draw * count + index)
         return {**decoded, **self.combinations[index].point}
+
+
+def _improvement(posterior: Posterior, plans: Described, best: Described) -> Vector:
+    """Return what each plan is expected to save beyond the best one, as a share of the baseline."""
+    mean, sd = posterior.predict_plans(plans)
+    gain = mean - _best_saving(posterior, best)
+    z = gain / sd
+    improvement: Vector = gain * ndtr(z) + sd * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    return improvement
+
+
+def _best_saving(posterior: Posterior, best: Described) -> float:
+    return float(posterior.predict_plans(best)[0].max(initial=0.0))
 
 
 def _promising(learned: Learned, posterior: Posterior, rng: np.random.Generator, most: int) -> list[Combination]:
