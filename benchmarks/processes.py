@@ -1,0 +1,157 @@
+"""How far fresh processes disagree about the same plans, with the memory kept that steps free and without.
+
+    python -m benchmarks.processes [--model deepseek-v3] [--processes 16] [--jobs 2] --out FILE.md
+
+Each process measures the model's starting points in turn with the baseline, as one of the final comparison does. What
+three of them would have said is then read from all sets of three: how wide the interval is, and how often it holds the
+mean of all. Prints a table and writes it with the machine's description. Run it on an idle machine.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import combinations
+from math import exp, log
+from multiprocessing import Queue
+from pathlib import Path
+from statistics import mean, median
+from unittest.mock import patch
+
+from sktune import supervisor as supervising
+from sktune.fingerprint import device_name, package_version
+from sktune.outcome import Speedup
+from sktune.plan import Plan
+from sktune.request import Request
+from sktune.search_loop import PROCESSES, bind_space, space_spec
+from sktune.supervisor import Supervisor
+from sktune.verdict import pooled
+
+SETTINGS: dict[str, dict[str, str]] = {"kept": supervising.KEEP_MEMORY, "as glibc adapts itself": {}}
+TOGETHER = PROCESSES["inductor"]
+"""As in the final comparison."""
+FEW_FAULTS = 10_000
+"""A comparison's steps take some hundred pages once; where each step takes them again, it is hundreds of thousands."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one process has measured.
+
+    Attributes:
+        page_faults: how often the kernel gave the process a page while steps were timed.
+        speedups: of each plan, by its starting point's name.
+    """
+
+    page_faults: int
+    speedups: Mapping[str, Speedup]
+
+
+def main() -> None:
+    """Measure with both settings in turn, and print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="deepseek-v3")
+    parser.add_argument("--processes", type=int, default=16, help="with each setting")
+    parser.add_argument("--jobs", type=int, default=2, help="at a time, each on a core of its own")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    cores: Queue[int] = Queue()
+    for core in sorted(os.sched_getaffinity(0))[: arguments.jobs]:
+        cores.put(core)
+    work = [(name, number) for number in range(arguments.processes) for name in SETTINGS]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(arguments.jobs, initializer=_stay, initargs=(cores,)) as pool,
+    ):
+        plans = starting_plans(arguments.model, Path(folder))
+        jobs = [
+            pool.submit(measured, arguments.model, plans, name, Path(folder) / str(number)) for name, number in work
+        ]
+        found = [(name, job.result()) for (name, _), job in zip(work, jobs, strict=True)]
+    made_with = f"torch {package_version('torch')}, Python {sys.version.split()[0]}; {device_name('cpu')}"
+    lines = [
+        f"# python -m benchmarks.processes {' '.join(sys.argv[1:])}",
+        "",
+        f"{time.strftime('%Y-%m-%d')}; {made_with}",
+        "",
+    ]
+    text = "\n".join([*lines, *table({name: [one for own, one in found if own == name] for name in SETTINGS}), ""])
+    arguments.out.write_text(text, encoding="utf-8")
+    print(text)
+
+
+def _stay(cores: "Queue[int]") -> None:
+    """Keep this process, and the workers that it starts, to a core of its own."""
+    os.sched_setaffinity(0, {cores.get()})
+
+
+def starting_plans(model: str, folder: Path) -> list[tuple[str, Plan]]:
+    """Return the starting points of ``model`` that keep every bit, with their plans."""
+    request = Request(model)
+    spec, preset = request.target()
+    with _supervisor(request, folder / "first") as supervisor:
+        space = bind_space(space_spec(request, preset), supervisor.open().layout, spec)
+        plans = {point.name: space.plan(point.values) for point in space.starting_points}
+        rows, _ = supervisor.final(list(plans.items()), lambda stage: None, references=False)
+    return [(row.name, plans[row.name]) for row in rows if row.name in plans and row.bit_identical]
+
+
+def measured(model: str, plans: Sequence[tuple[str, Plan]], setting: str, folder: Path) -> Found:
+    """Measure ``plans`` in one fresh process."""
+    before: list[int] = []
+
+    def report(stage: str) -> None:
+        if stage == "measure":
+            before.append(_page_faults())
+
+    with (
+        patch.object(supervising, "KEEP_MEMORY", SETTINGS[setting]),
+        _supervisor(Request(model), folder) as supervisor,
+    ):
+        rows, _ = supervisor.final(plans, report, references=False)
+        faults = _page_faults() - before[-1]
+    names = [name for name, _ in plans]
+    return Found(faults, {row.name: row.speedup for row in rows if row.speedup and row.name in names})
+
+
+def table(found: Mapping[str, Sequence[Found]]) -> Iterator[str]:
+    """Return the lines of a table with a row for each plan and setting."""
+    for setting, processes in found.items():
+        faulting = sum(one.page_faults > FEW_FAULTS for one in processes)
+        yield f"Memory {setting}: in {faulting} of {len(processes)} processes each step takes its memory again.  "
+    yield f"An interval is what {TOGETHER} processes give; all sets of {TOGETHER} are taken."
+    yield ""
+    yield "| plan | memory | mean speedup | least | most | interval, median | intervals that hold the mean |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
+    for plan in next(iter(found.values()))[0].speedups:
+        for setting, processes in found.items():
+            yield f"| {plan} | {setting} | {_spread([one.speedups[plan] for one in processes])} |"
+
+
+def _spread(speedups: Sequence[Speedup]) -> str:
+    logs = [log(one.ratio) for one in speedups]
+    intervals = [[log(bound) for bound in pooled(some).ci95] for some in combinations(speedups, TOGETHER)]
+    half = median((high - low) / 2 for low, high in intervals)
+    held = mean(low <= mean(logs) <= high for low, high in intervals)
+    return " | ".join(
+        [*(f"{exp(value):.3f}" for value in (mean(logs), min(logs), max(logs))), f"±{half:.1%}", f"{held:.0%}"]
+    )
+
+
+def _supervisor(request: Request, folder: Path) -> Supervisor:
+    spec, preset = request.target()
+    return Supervisor(spec, space_spec(request, preset), folder, folder.parent / "cache", request.compile_timeout_s)
+
+
+def _page_faults() -> int:
+    """Return how often the kernel has given this process's worker a page (minflt of proc_pid_stat(5))."""
+    (worker,) = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[7])
+
+
+if __name__ == "__main__":
+    main()
