@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import mean, median
 from unittest.mock import patch
 
-from sktune import supervisor as supervising
+from sktune import fingerprint
 from sktune.fingerprint import device_name, package_version
 from sktune.outcome import Speedup
 from sktune.plan import Plan
@@ -31,7 +31,7 @@ from sktune.search_loop import PROCESSES, bind_space, space_spec
 from sktune.supervisor import Supervisor
 from sktune.verdict import pooled
 
-SETTINGS: dict[str, dict[str, str]] = {"kept": supervising.KEEP_MEMORY, "as glibc adapts itself": {}}
+SETTINGS: dict[str, dict[str, str]] = {"kept": fingerprint.KEPT_MEMORY, "as glibc adapts itself": {}}
 TOGETHER = PROCESSES["inductor"]
 """As in the final comparison."""
 FEW_FAULTS = 10_000
@@ -109,7 +109,7 @@ def measured(model: str, plans: Sequence[tuple[str, Plan]], setting: str, folder
             before.append(_page_faults())
 
     with (
-        patch.object(supervising, "KEEP_MEMORY", SETTINGS[setting]),
+        patch.object(fingerprint, "KEPT_MEMORY", SETTINGS[setting]),
         _supervisor(Request(model), folder) as supervisor,
     ):
         rows, _ = supervisor.final(plans, report, references=False)

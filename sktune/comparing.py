@@ -20,7 +20,7 @@ FIRST_CHECKPOINT = 5
 
 _TARGET = ("backend", "device", "scale", "dtype", "batch", "context", "constants")
 """What of a fingerprint says that figures are of one target. The model's own entry holds the seed as well."""
-_VERSIONS = ("sktune", "torch", "transformers", "python", "torch_npu", "cann", "space", "seed")
+_VERSIONS = ("sktune", "torch", "transformers", "python", "torch_npu", "cann", "memory", "space", "seed")
 """What may differ, and is told."""
 
 

@@ -6,11 +6,20 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from sktune.sim.constants import ATLAS_A3, load_constants
 from sktune.space import SpaceSpec
 from sktune.targets import TargetSpec
+
+KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(sys.maxsize)}
+"""Has glibc keep what is freed, but for blocks over 32 MiB (mallopt(3)).
+
+Left alone it adapts both thresholds, the first up to 32 MiB, to what a process happens to free; in one process of four
+or five each step then gave memory back and took it again, page by page, and plans were up to 15% slower
+(benchmarks/results/processes-cpu-2-cores.md).
+"""
 
 
 def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
@@ -28,12 +37,24 @@ def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
         "model": f"{spec.name} {spec.fingerprint()[:16]}",
         "space": space_digest,
     }
+    if settings := memory_settings(spec):
+        found["memory"] = " ".join(f"{name}={value}" for name, value in settings.items())
     if spec.backend == "npu":
         found |= {"torch_npu": package_version("torch_npu"), "cann": cann_version()}
     if spec.backend == "sim":
         found["torch_npu"] = package_version("torch_npu")  # where it is installed, its graph is simulated
         found["constants"] = load_constants(Path(spec.constants) if spec.constants else ATLAS_A3).digest
     return found
+
+
+def memory_settings(spec: TargetSpec) -> dict[str, str]:
+    """Return what a worker's environment says of memory: on a processor ``KEPT_MEMORY``, or what the user has set.
+
+    A recipe's program has the environment that its script gives it.
+    """
+    if (spec.backend, spec.device) != ("inductor", "cpu") or spec.kind == "recipe":
+        return {}
+    return {name: os.environ.get(name, value) for name, value in KEPT_MEMORY.items()}
 
 
 def device_name(device: str) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Self
 from sktune import errors, samples
 from sktune.backends import FRESH_PROCESS
 from sktune.errors import BackendError, SktuneError
+from sktune.fingerprint import memory_settings
 from sktune.layout import Layout
 from sktune.noise_floor import Bar, FloorLook
 from sktune.outcome import Outcome, Reason, Speedup
@@ -33,12 +34,6 @@ OPEN_TIMEOUT_S = 3600.0
 """Loading a large checkpoint takes long; a worker that is not ready after an hour never will be."""
 LOGGED = (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED)
 """Failures that a compiler's and a runtime's logs may explain."""
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(sys.maxsize)}
-"""For a worker that measures on the processor: glibc keeps what is freed, but for blocks over 32 MiB (mallopt(3)).
-
-Left alone it adapts both thresholds, the first up to 32 MiB, to what a process happens to free; in one process of four
-each step then gave memory back and took it again, page by page, and a plan was 10% slower
-(benchmarks/results/processes-cpu-2-cores.md). What the user has set is left."""
 LEAST_RUN_TIMEOUT_S = 60.0
 """Verifying and measuring take seconds; a step that hangs is ended after this, or the compile timeout."""
 
@@ -291,8 +286,8 @@ class Supervisor:
         requests_in, self._requests = os.pipe()
         self._answers, answers_out = os.pipe()
         environment = {
-            **(KEEP_MEMORY if self._spec.device == "cpu" else {}),
             **os.environ,
+            **memory_settings(self._spec),
             "TORCHINDUCTOR_CACHE_DIR": str(self._cache),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
