@@ -4,6 +4,7 @@ Layers of one kind share their parameters, so a point of the small model is one 
 model can a plan win: there it is verified and measured like any other.
 """
 
+import time
 from dataclasses import replace
 
 from sktune.errors import BadInputError
@@ -28,6 +29,7 @@ def search(request: Request, listener: Listener = lambda event: None, began_s: f
     _, preset = request.target()
     if space_spec(request, preset).untied:
         raise BadInputError("--proxy-layers: in this space each layer has parameters of its own; tie them (untied)")
+    began_s = time.monotonic() if began_s is None else began_s  # one budget for both searches
     small = replace(
         request,
         proxy_layers=None,

@@ -204,10 +204,22 @@ def result_of(study: TuningStudy, folder: Path) -> SearchResult:
     comparison = FinalComparison.from_dict(stored) if stored else None
     verdict = _verdict(comparison, trials) if comparison else None
     if facts.get("uncompared"):
-        own = _verdict_of_trials(trials, floor_of(facts))
-        if not (verdict and own and verdict.winner and own.winner and verdict.winner.number == own.winner.number):
+        own = _verdict_of_trials(_not_compared(trials, verdict, facts), floor_of(facts))
+        if verdict is None or (own and own.winner and own.winner.number != _winner_number(verdict)):
             return SearchResult(study.name, folder, trials, own, None, facts)
     return SearchResult(study.name, folder, trials, verdict, comparison, facts)
+
+
+def _not_compared(
+    trials: Sequence[TrialRecord], verdict: Verdict | None, facts: Mapping[str, Any]
+) -> list[TrialRecord]:
+    """Return the trials that the stored final comparison has not judged, and its winner's, which they have to beat."""
+    judged = facts.get("final_trials", 0) if verdict else 0
+    return [record for record in trials if record.number >= judged or record.number == _winner_number(verdict)]
+
+
+def _winner_number(verdict: Verdict | None) -> int | None:
+    return verdict.winner.number if verdict and verdict.winner else None
 
 
 def stored_result(name: str, runs: Path, storage: str | None = None) -> SearchResult:

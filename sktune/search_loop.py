@@ -27,7 +27,7 @@ from sktune.result import ProxyFindings, SearchResult, result_of
 from sktune.samplers import BEGINS_ALONE, sampler_factory
 from sktune.space import SearchSpace, SpaceSpec, StartingPoint, bind
 from sktune.stopping import Stop, stoppable
-from sktune.study import TuningStudy, folder_name, incumbent_first, locked, sqlite_url
+from sktune.study import TuningStudy, folder_name, incumbent_first, locked, sqlite_url, without_twins
 from sktune.supervisor import FinalRow, Opened, Supervisor
 from sktune.targets import TargetSpec
 from sktune.time_budget import OutOfTimeError, Pace, TimeBudget
@@ -83,7 +83,8 @@ def run(
     with locked(folder), _supervisor(request, spec, wanted, folder) as supervisor:
         if not supervisor.has_run:
             supervisor.start()  # its imports take as long as making a database
-        study = TuningStudy.open(name, request.storage or sqlite_url(folder.resolve()), create=True)
+        url = request.storage or sqlite_url(folder.resolve())
+        study = TuningStudy.open(name, url, create=True, is_ours_alone=request.storage is None)
         study.check_fingerprint(made_with)
         search = _Search(request, spec, wanted, study, folder, made_with, listener, budget, proxy)
         is_complete = search.has_ended() or study.facts.get("exhausted", False)
@@ -226,6 +227,9 @@ class _Search:
                 self._study.postpone(proposal)
                 self._emit({"event": "time_budget_spent", "trials": self._study.finished(), "unfinished": number})
                 return False
+            except KeyboardInterrupt:  # the user's doing, not the plan's
+                self._study.postpone(proposal)
+                raise
         self._study.tell(proposal, outcome, self._value(outcome))
         is_simulated = self._spec.backend == "sim"
         left = self._request.most_trials - self._study.finished()
@@ -323,7 +327,7 @@ class _Search:
         # Graphs on an NPU keep their memory: as few as possible in one process. A recipe's program holds one plan.
         is_costly = self._spec.backend in FRESH_PROCESS or is_recipe
         most = finalists if is_short or is_costly else MOST_QUALIFIERS
-        qualifiers = incumbent_first(self._study.records())[:most]
+        qualifiers = without_twins(incumbent_first(self._study.records()))[:most]
         numbers = [record.number for record in qualifiers]
         self._emit({"event": "final_started", "simulated": self._spec.backend == "sim", "qualifiers": numbers,
                     "references": references})  # fmt: skip
@@ -334,7 +338,7 @@ class _Search:
             self._emit({"event": "final_stage", "stage": stage})
 
         if len(plans) > MOST_FINALISTS:
-            entered = supervisor.qualify(plans, report_stage)
+            entered = self._qualified(supervisor, plans, report_stage)
             plans = [(name, plan) for name, plan in plans if name in entered]
         final = self._compared(supervisor, plans, report_stage, stop, references=references)
         self._study.remember(
@@ -343,6 +347,16 @@ class _Search:
             final_seconds=time.perf_counter() - began,
             final_trials=self._study.finished(),
         )
+
+    def _qualified(
+        self, supervisor: AnySupervisor, plans: Sequence[tuple[str, Plan]], report_stage: Callable[[str], None]
+    ) -> list[str]:
+        """Return the names of the finalists; by the trials' own figures where measuring all again fails."""
+        try:
+            return supervisor.qualify(plans, report_stage)
+        except BackendError as failure:
+            logger.warning("%s; those fastest by the trials' own figures are compared", failure)
+            return [name for name, _ in plans[:MOST_FINALISTS]]
 
     def _compared(
         self,
@@ -361,22 +375,19 @@ class _Search:
             if processes and self._budget.remaining_s < longest_s:
                 break
             began = time.perf_counter()
-            # What sktune does not tune is shown for comparison, and needs no interval over processes.
-            shows_references = references and number == 1
             try:
-                found = supervisor.final(plans, report_stage, number=number, references=shows_references)
+                # What sktune does not tune is shown for comparison, and needs no interval over processes.
+                found = supervisor.final(plans, report_stage, number=number, references=references and number == 1)
             except OutOfTimeError:
                 if not processes:
                     raise
                 break
-            except BackendError as failure:
-                if not shows_references:
-                    raise
-                # Compiling the whole step is the user's alternative, not ours: its failure must not cost the answer.
-                logger.warning("%s; comparing again without torch.compile of the whole step", failure)
-                found = supervisor.final(plans, report_stage, number=number, references=False)
             processes.append(found)
             longest_s = max(longest_s, time.perf_counter() - began)
+            broken = {row.name for row in found[0] if row.speedup is None}
+            plans = [(name, plan) for name, plan in plans if name not in broken]
+            if not plans:
+                break
         return FinalComparison.of(processes, floor_looks(self._study.facts))
 
     def _layout(self, traced: Layout) -> Layout:
@@ -412,7 +423,8 @@ class _Search:
         return self._request.most_trials
 
     def _is_exhausted(self, space: SearchSpace) -> bool:
-        distinct = {record.plan for record in self._study.records() if record.outcome}
+        # A probe's plan may lie outside the space.
+        distinct = {record.plan for record in self._study.records() if record.outcome and not record.is_probe}
         if len(distinct - {Plan()}) < space.size - 1:
             return False
         self._emit({"event": "space_exhausted", "plans": len(distinct)})

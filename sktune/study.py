@@ -108,8 +108,8 @@ class TuningStudy:
         StudyError: the storage cannot be opened, is locked or corrupt, or belongs to something else.
     """
 
-    def __init__(self, name: str, storage: BaseStorage, study: optuna.Study) -> None:
-        self.name = name
+    def __init__(self, name: str, storage: BaseStorage, study: optuna.Study, is_ours_alone: bool) -> None:
+        self.name, self._is_ours_alone = name, is_ours_alone
         self._storage, self._study = storage, study
         self._left_behind: list[Trial] | None = None
         self._foresight: PartitionSampler | None = None
@@ -117,8 +117,11 @@ class TuningStudy:
         self._kept: dict[tuple[SamplerFactory, int], BaseSampler] = {}
 
     @classmethod
-    def open(cls, name: str, url: str, *, create: bool) -> "TuningStudy":
-        """Open the study ``name`` at the database ``url``; ``create`` it where it is missing."""
+    def open(cls, name: str, url: str, *, create: bool, is_ours_alone: bool = False) -> "TuningStudy":
+        """Open the study ``name`` at the database ``url``; ``create`` it where it is missing.
+
+        ``is_ours_alone`` says that a lock keeps all others from running trials: one that seems to run was left behind.
+        """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         with translated(url):
             _check_file(url, create)
@@ -129,7 +132,7 @@ class TuningStudy:
             if name not in known and not create:
                 raise StudyError(f"there is no study {name!r} in {url}; it holds: {', '.join(known) or 'none'}")
             study = optuna.create_study(storage=storage, study_name=name, direction="minimize", load_if_exists=True)
-            return cls(name, storage, study)
+            return cls(name, storage, study, is_ours_alone)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -197,8 +200,8 @@ class TuningStudy:
             plan = Plan.from_dict(attributes[PROBE]) if is_probe else space.plan(trial.params)
             origin = "probe" if is_probe else attributes.get(ORIGIN, sampler_name)
             attempts = attributes.get(PREFIX + "proposal", {}).get("attempts", 0) + 1
-            host = socket.gethostname()
-            proposal = {"plan": plan.to_dict(), "origin": origin, "host": host, "attempts": attempts}
+            here = {"host": socket.gethostname(), "pid": os.getpid()}
+            proposal = {"plan": plan.to_dict(), "origin": origin, **here, "attempts": attempts}
             trial.set_user_attr(PREFIX + "proposal", proposal)  # one commit
         known = answers.get(plan)
         if stored := attributes.get(OUTCOME):
@@ -277,13 +280,23 @@ class TuningStudy:
     def _orphans(self) -> list[Trial]:
         """Return trials whose process has died, under their own numbers, the first one last."""
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        # The study's lock keeps other live processes of this host out.
-        here = socket.gethostname()
-        dead = [trial for trial in running if trial.user_attrs.get(PREFIX + "proposal", {}).get("host", here) == here]
+        dead = [
+            trial
+            for trial in running
+            if self._is_ours_alone or not _may_live(trial.user_attrs.get(PREFIX + "proposal", {}))
+        ]
         return [
             Trial(self._study, trial._trial_id)  # noqa: SLF001 - no public way back to a running trial
             for trial in reversed(dead)
         ]
+
+
+def _may_live(proposal: Mapping[str, Any]) -> bool:
+    """Whether the process that took up a proposal may still be at it: on another host nobody can tell."""
+    if proposal.get("host", socket.gethostname()) != socket.gethostname():
+        return True
+    pid = proposal.get("pid", os.getpid())
+    return bool(pid != os.getpid() and Path(f"/proc/{pid}").exists())
 
 
 def _record(trial: FrozenTrial) -> TrialRecord:
@@ -309,6 +322,17 @@ def incumbent_first(records: Sequence[TrialRecord]) -> list[TrialRecord]:
         return record.outcome.speedup.ratio if record.outcome.speedup else 0.0
 
     return sorted(distinct.values(), key=ratio, reverse=True)
+
+
+def without_twins(records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return ``records`` with one, the simplest, of those that become the same kernels and share one measurement."""
+    found: dict[int, TrialRecord] = {}
+    for record in records:
+        assert record.outcome is not None
+        measured = record.number if record.outcome.same_as is None else record.outcome.same_as
+        known = found.get(measured, record)
+        found[measured] = min(known, record, key=lambda one: one.plan.complexity)
+    return list(found.values())
 
 
 @contextmanager

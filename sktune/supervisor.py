@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -180,6 +181,10 @@ class Supervisor:
                     if outcome.reason is Reason.CRASHED:
                         self.stop()  # what a crashed plan left behind must not meet the next one
                     return outcome
+        except OutOfTimeError:
+            if scored is None:
+                raise
+            return scored
         except (_DeadlineError, _WorkerDiedError) as failure:
             self.stop()
             if scored:
@@ -237,6 +242,9 @@ class Supervisor:
     ) -> tuple[list[FinalRow], str]:
         """Compare plans in a fresh process; returns the rows, and what else the machine did meanwhile.
 
+        Where the process does not survive that, each plan is compared with the baseline in a process of its own, and
+        one that ends even that has a row without a speedup.
+
         Args:
             plans: names and plans.
             report: told the stage that begins.
@@ -244,13 +252,39 @@ class Supervisor:
             references: adds what a user has without sktune: the model uncompiled, and torch.compile.
 
         Raises:
-            BackendError: the worker does not survive the comparison.
+            BackendError: no plan survives.
         """
+        try:
+            return self._compared(plans, report, f"final-{number}", references)
+        except BackendError as failure:
+            if references:
+                # Compiling the whole step is the user's alternative, not ours: its failure must not cost the answer.
+                logger.warning("%s; comparing again without torch.compile of the whole step", failure)
+                return self.final(plans, report, number=number, references=False)
+            if len(plans) == 1:
+                raise
+            logger.warning("%s; comparing each plan in a process of its own", failure)
+        rows: list[FinalRow] = []
+        noises: list[str] = []
+        for name, plan in plans:
+            try:
+                found, noise = self._compared([(name, plan)], report, f"final-{number}-{name}", references=False)
+            except BackendError as failure:
+                found, noise = [FinalRow(name, None, str(failure), None, "")], ""
+            rows += found
+            noises += [noise] if noise else []
+        if all(row.speedup is None for row in rows):
+            raise BackendError(f"none of the best plans survives the final comparison; see logs/final-{number}-*.log")
+        return rows, "; ".join(noises)
+
+    def _compared(
+        self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None], log: str, references: bool
+    ) -> tuple[list[FinalRow], str]:
         if self._spec.backend != "sim":  # a simulation has no luck to be drawn again
             self.stop()
         self.open()
         answer = self._answer(
-            "final", report, log=f"final-{number}.log", do="final", plans=_entries(plans), references=references
+            "final", report, log=f"{log}.log", do="final", plans=_entries(plans), references=references
         )
         return [FinalRow.from_dict(row) for row in answer["final"]], answer["noise"]
 
@@ -321,8 +355,9 @@ class Supervisor:
         """Return where the worker that is started now runs."""
         if self._spec.backend not in FRESH_PROCESS:
             return Path.cwd()
-        self._work = self._folder.resolve() / "work" / f"{os.getpid()}-{self.starts}"
-        self._work.mkdir(parents=True)
+        above = self._folder.resolve() / "work"
+        above.mkdir(parents=True, exist_ok=True)
+        self._work = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-{self.starts}-", dir=above))
         return self._work
 
     def _open(self) -> Opened:
@@ -367,6 +402,9 @@ class Supervisor:
             if "error" in message:
                 self.stop()
                 raise _rebuilt(message["error"], message["message"])
+            if "alive" in message:
+                deadline = time.monotonic() + allowed_s
+                continue
             if "stage" in message and request["do"] != "open":
                 stage = message["stage"]
                 allowed_s = self._compile_timeout_s

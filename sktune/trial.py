@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from sktune import latency, verify
+from sktune import latency, machine, verify
 from sktune.backends.base import At, Backend, Compiled, CompileError, Observe, Step, not_told
 from sktune.devices import device_of
 from sktune.errors import BackendError, NotDeterministicError, described
 from sktune.latency import Budget, Contender, Measurement
+from sktune.machine import MachineLoad
 from sktune.noise_floor import Bar, FloorLook
 from sktune.outcome import Outcome, Reason, ScopeTime, Speedup
 from sktune.plan import Plan
@@ -74,13 +75,17 @@ class OutOfMemoryDuringTrialError(Exception):
 class Judge:
     """Judges plans of one target on one backend, against one baseline.
 
+    Args:
+        target, backend: what is compiled, and by what.
+        alive: called now and then while something is measured.
+
     Raises:
         BackendError: the baseline itself cannot be compiled or run.
         NotDeterministicError: the baseline differs from itself.
     """
 
-    def __init__(self, target: Target, backend: Backend, seed: int = 0) -> None:
-        self._target, self._backend, self._seed = target, backend, seed
+    def __init__(self, target: Target, backend: Backend, alive: Callable[[], None] = lambda: None) -> None:
+        self._target, self._backend, self._alive = target, backend, alive
         self._device = device_of([*target.module.parameters(), *target.state.values()])
         try:
             self._baseline = backend.compile(Plan())
@@ -281,8 +286,10 @@ class Judge:
         if references:
             others, also_broken = self._compile_all(self._backend.references(), report)
             entries, broken = {**entries, **others}, broken + also_broken
-        report("verify")
-        verdicts = {name: self._difference(entry) for name, entry in entries.items()}
+        verdicts = {}
+        for name, entry in entries.items():
+            report("verify")
+            verdicts[name] = self._difference(entry)
         equal = "identical" if self._is_real else "not verified: simulated"
         report("measure")
         speedups, noise = self._in_turn(entries, FINAL_BUDGET, keep)
@@ -324,10 +331,15 @@ class Judge:
             return {name: _exact(simulated_ms[0], own) for name, own in zip(entries, simulated_ms, strict=True)}, ""
         with quiet_collector():
             contenders = [self._contender(entry.step) for entry in entries.values()]
-            found = latency.measure(contenders, budget, np.random.default_rng(self._seed), self._device, enough)
+            # A coin of its own for each measurement: an order that repeats would repeat its errors.
+            found = latency.measure(contenders, budget, np.random.default_rng(), self._device, enough, self._load)
         keep(list(entries), found)
         speedups = {name: latency.compare(found.counted, index) for index, name in enumerate(entries)}
         return speedups, found.noise
+
+    def _load(self) -> MachineLoad | None:
+        self._alive()
+        return machine.read()
 
     def _contender(self, step: Step) -> Contender:
         replay = self._replays[0]

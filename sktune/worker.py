@@ -14,9 +14,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -90,7 +89,7 @@ class Session:
         backend = load_backend(spec.backend)(target, layout, decode_inputs(target, 0, 1)[0], **spec.backend_settings)
         if spec.backend == "sim":
             layout = layout.with_time_shares(backend.time_shares())  # shapes alone take no time
-        self._judge = Judge(target, backend, spec.seed)
+        self._judge = Judge(target, backend, lambda: self.answer(alive=True))
         self.answer(
             opened={
                 "layout": layout.to_dict(),
@@ -156,7 +155,13 @@ def _keeper(request: Mapping[str, Any]) -> Any:
     """Return what writes samples to where the request says."""
     from sktune import samples
 
-    return partial(samples.write, Path(request["samples"]))
+    def keep(names: Sequence[str], measurement: Any) -> None:
+        try:
+            samples.write(Path(request["samples"]), names, measurement)
+        except OSError as failure:  # a full disk says nothing about a plan
+            logger.warning("the samples could not be kept: %s", failure)
+
+    return keep
 
 
 def log_to(path: str) -> None:

@@ -78,6 +78,37 @@ def test_a_trial_that_has_its_figure_keeps_it(runs: Path, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_final_process")
+def test_a_finalist_that_ends_its_process_costs_itself_alone(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are compared without it, and the answer is one of them."""
+    starts = tmp_path / "starts"
+    starts.write_text("0")
+    monkeypatch.setenv("FAULTY_STARTS", str(starts))
+    result = sktune.search(f"{MODELS}:ends_later_workers", trials=3, space=SPACE, runs=runs)
+    assert all(record.outcome and record.outcome.is_feasible for record in result.trials)
+    assert result.winner is not None
+    assert result.is_compared
+    assert [scope.first for scope in result.winner.plan.scopes] == ["layers.0.mix", "layers.1.mix"]
+    both = next(str(record.number) for record in result.trials if record.origin == "both")
+    assert "SIGKILL" in next(row.verdict for row in result.final if row.name == both)
+    assert "SIGKILL" in (result.folder / "report.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_final_process")
+def test_samples_that_cannot_be_kept_are_no_fault_of_a_plan(tmp_path: Path) -> None:
+    """A full disk, or a folder that is none."""
+    folder = tmp_path / "s"
+    folder.mkdir()
+    (folder / "samples").write_text("no folder")
+    result = sktune.search(f"{MODELS}:flips_a_bit", trials=3, space=SPACE, runs=tmp_path, study="s")
+    assert result.winner is not None
+    assert [scope.first for scope in result.winner.plan.scopes] == ["layers.0.mix", "layers.1.mix"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_final_process")
 def test_a_model_that_is_not_deterministic_is_refused(runs: Path) -> None:
     """Without a baseline that equals itself there is no verdict."""
     with pytest.raises(NotDeterministicError, match=r"does not equal itself.*make the model deterministic"):

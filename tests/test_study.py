@@ -4,7 +4,9 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -14,7 +16,7 @@ from sktune.outcome import Outcome, Reason, Speedup
 from sktune.plan import Plan
 from sktune.samplers import sampler_factory
 from sktune.space import OptionRules, SearchSpace, SpaceSpec, bind
-from sktune.study import Proposal, TuningStudy, folder_name, incumbent_first, locked, sqlite_url
+from sktune.study import Proposal, TuningStudy, folder_name, incumbent_first, locked, sqlite_url, without_twins
 from tests.conftest import decoder_layout
 
 SPACE = bind(SpaceSpec(), decoder_layout(("dense", "moe")), {"fast": (False, True)}, OptionRules({"fast": False}))
@@ -87,6 +89,41 @@ def test_a_trial_left_running_is_taken_up_under_its_number(url: str) -> None:
     again = ask(opened(url))
     assert (again.number, again.plan) == (first.number, first.plan)
     assert again.known is None
+
+
+@pytest.mark.parametrize(
+    ("left_by", "is_ours_alone", "is_taken_up"),
+    [
+        ({"host": "a container that is gone"}, True, True),
+        ({"host": "a container that is gone"}, False, False),
+        ({"pid": os.getppid()}, False, False),
+        ({"pid": os.getppid()}, True, True),
+        ({"pid": 2**22 + 1}, False, True),
+    ],
+)
+def test_a_running_trial_is_taken_up_where_nobody_can_be_at_it(
+    url: str, left_by: dict[str, Any], is_ours_alone: bool, is_taken_up: bool
+) -> None:
+    """In a folder of our own that is any; in a shared database one whose process on this host has ended."""
+    first = ask(opened(url))
+    key = "sktune:proposal"
+    first.trial.set_user_attr(key, first.trial.user_attrs[key] | left_by)
+    study = TuningStudy.open("study", url, create=False, is_ours_alone=is_ours_alone)
+    assert (ask(study).number == first.number) is is_taken_up
+
+
+def test_twins_stand_for_one_in_the_final_comparison(url: str) -> None:
+    """Of plans that became the same kernels the simplest is compared, for all."""
+    study = opened(url)
+    proposals = []
+    for number in range(6):
+        proposal = ask(study)
+        proposals.append(proposal)
+        study.tell(proposal, replace(FAST, same_as=1 if number > 1 else None), 8.0)
+    found = without_twins(incumbent_first(study.records()))
+    assert len(found) == 2
+    assert {record.number for record in found} > {0}
+    assert min(each.plan.complexity for each in proposals[1:]) in {record.plan.complexity for record in found}
 
 
 def test_an_outcome_stored_but_not_told_is_not_run_again(url: str) -> None:

@@ -1,18 +1,24 @@
 """What the supervisor gives its workers."""
 
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sktune.fingerprint import fingerprint
+from sktune.plan import Plan
 from sktune.request import Request
-from sktune.search_loop import space_spec
+from sktune.search_loop import bind_space, space_spec
+from sktune.space import SpaceSpec
 from sktune.supervisor import Supervisor
+from sktune.targets import TargetSpec
 from tests.models import page_faults
 
+MODELS = Path(__file__).parent / "models"
 
-@pytest.mark.parametrize(("own", "keeps"), [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False)])
+
+@pytest.mark.parametrize(("own", "keeps"), [({}, True), ({"MALLOC_MMAP_THRESHOLD_": "131072"}, False)])
 def test_a_worker_keeps_the_memory_that_it_frees(
     tmp_path: Path, compile_cache: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, str], keeps: bool
 ) -> None:
@@ -27,3 +33,53 @@ def test_a_worker_keeps_the_memory_that_it_frees(
         faults = int(supervisor.open().description)
     again = page_faults.ROUNDS * page_faults.BLOCK_BYTES // resource.getpagesize()
     assert faults < again / 10 if keeps else faults > again
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, compile_cache: Path) -> Iterator[tuple[Supervisor, Plan]]:
+    """Return a supervisor of a sound model's worker, and a plan."""
+    request = Request(f"{MODELS / 'faulty.py'}:flips_a_bit", space=MODELS / "faulty.yaml")
+    spec, preset = request.target()
+    wanted = space_spec(request, preset)
+    with Supervisor(spec, wanted, tmp_path, compile_cache, 60) as own:
+        space = bind_space(wanted, own.open().layout, spec)
+        yield own, next(space.plan(point.values) for point in space.starting_points if point.name == "sound")
+
+
+def test_measuring_may_take_longer_than_a_stage_while_the_worker_is_alive(
+    supervisor: tuple[Supervisor, Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A comparison of many plans, or of slow ones, is no process that hangs."""
+    own, plan = supervisor
+    monkeypatch.setattr("sktune.supervisor.LEAST_RUN_TIMEOUT_S", 0.5)
+
+    def report(stage: str) -> None:
+        if stage == "verify":
+            own._compile_timeout_s = 0.5  # of the next stage, which takes seconds
+
+    rows, _ = own.final([("1", plan)], report, references=False)
+    assert [row.name for row in rows] == ["baseline", "baseline again", "1"]
+
+
+def test_a_score_is_kept_where_the_budget_ends_while_scopes_are_observed(
+    supervisor: tuple[Supervisor, Plan],
+) -> None:
+    """What was measured in time counts."""
+    own, plan = supervisor
+
+    def report(stage: str) -> None:
+        if stage == "observe":
+            own.deadline_s = 0.0
+
+    outcome = own.judge(plan, "trial-0000.log", report)
+    assert outcome.speedup is not None
+    assert outcome.scope_times == ()
+
+
+def test_two_searches_of_one_process_have_their_own_work_folders(tmp_path: Path) -> None:
+    """So do two containers, in which process numbers begin anew."""
+    spec = TargetSpec("llama", "preset", "tiny", backend="npu", device="npu")
+    for _ in range(2):
+        with Supervisor(spec, SpaceSpec(), tmp_path, tmp_path / "cache", 60) as own:
+            own.start()
+    assert len(list((tmp_path / "work").iterdir())) == 2

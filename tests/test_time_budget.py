@@ -2,21 +2,26 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import sktune
-from sktune.errors import BadInputError
+from sktune.errors import BadInputError, InterruptedSearchError
+from sktune.final import FinalComparison
 from sktune.outcome import Outcome, Reason
+from sktune.proxy import search
 from sktune.report import evidence, verdict_line
+from sktune.request import Request
 from sktune.result import result_of
 from sktune.samplers import sampler_factory
 from sktune.study import TuningStudy, folder_name, sqlite_url
 from sktune.supervisor import Supervisor
 from sktune.time_budget import CLOSING_S, OutOfTimeError, Pace, TimeBudget, parse_duration
 from sktune.view import PlainView
-from tests.test_comparing import SPACE, study_of
+from tests.test_comparing import SPACE, outcome, study_of
+from tests.test_final import row
 
 
 @pytest.mark.parametrize(
@@ -125,6 +130,56 @@ def test_where_no_final_comparison_was_made_the_best_trial_is_the_answer(
         assert result.summary()["bit_identical"] is True
     else:
         assert "run the same command again" in verdict_line(result)
+
+
+@pytest.mark.parametrize(("later", "winner"), [([], 0), ([1.25, None], 0), ([1.4], 2)])
+def test_a_final_comparison_stands_until_a_later_trial_looks_better(
+    tmp_path: Path, later: list[float | None], winner: int
+) -> None:
+    """Trial 1 had luck in its trial and lost: no budget that is spent brings it back."""
+    study_of(tmp_path, "a", [1.3, 1.35])
+    study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
+    rows = [row("baseline"), row("0", 0.26), row("1", 0.1)]
+    study.remember(final=FinalComparison.of([(rows, "")] * 3, []).to_dict(), final_trials=2, uncompared=False)
+    for ratio in later:
+        proposal = study.ask(SPACE, sampler_factory("grid"), "grid", seed=0)
+        study.tell(proposal, outcome(ratio), 10 / ratio if ratio else None)
+    study.remember(uncompared=True)
+    result = result_of(study, tmp_path / "a")
+    assert result.winner is not None
+    assert result.winner.number == winner
+    assert result.is_compared is (winner < 2)
+
+
+@pytest.mark.slow
+def test_stopping_at_once_is_not_held_against_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often the user does so, it is tried."""
+    real = Supervisor.judge
+
+    def judge(*args: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Supervisor, "judge", judge)
+    for _ in range(4):
+        with pytest.raises(InterruptedSearchError):
+            simulated(tmp_path, trials=1)
+    monkeypatch.setattr(Supervisor, "judge", real)
+    result, _ = simulated(tmp_path, trials=1)
+    assert [record.outcome.reason for record in result.trials if record.outcome] == [None]
+
+
+def test_a_proxy_and_the_whole_search_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the caller does not say when it began."""
+    began: list[float | None] = []
+
+    def run(request: Request, listener: Any, began_s: float | None, findings: Any = None) -> Any:
+        began.append(began_s)
+        return SimpleNamespace(trials=(), study="s")
+
+    monkeypatch.setattr("sktune.proxy.run", run)
+    search(Request("llama", backend="sim", proxy_layers=1, time_budget_s=60))
+    assert began[0] is not None
+    assert began[0] == began[1]
 
 
 def simulated(runs: Path, **options: Any) -> tuple[sktune.SearchResult, list[dict[str, Any]]]:

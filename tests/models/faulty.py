@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,11 +20,14 @@ import sktune
 from sktune.backends import pieces
 
 HIDDEN = 64
+STARTS = "FAULTY_STARTS"
+"""Environment variable with the path of a file in which workers are counted."""
 TOKENS = torch.Size((2, HIDDEN))
 
 library = torch.library.Library("sktune_faulty", "DEF")
 library.define("harmless(Tensor x) -> Tensor")
 library.define("flipped(Tensor x) -> Tensor")
+library.define("deadly_later(Tensor x) -> Tensor")
 
 
 def _same(x: torch.Tensor) -> torch.Tensor:
@@ -36,7 +40,14 @@ def _one_bit_off(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-for name, function in (("harmless", _same), ("flipped", _one_bit_off)):
+def _ends_later_workers(x: torch.Tensor) -> torch.Tensor:
+    if int(Path(os.environ[STARTS]).read_text()) > 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x.clone()
+
+
+operators = (("harmless", _same), ("flipped", _one_bit_off), ("deadly_later", _ends_later_workers))
+for name, function in operators:
     library.impl(name, function, "CPU")
     library.impl(name, torch.empty_like, "Meta")
 
@@ -153,6 +164,13 @@ def runs_out_of_memory() -> sktune.Target:
 def flips_a_bit() -> sktune.Target:
     """The compiled operator returns one wrong bit."""
     return _target(lowering.fallback_handler(torch.ops.sktune_faulty.flipped.default, add_to_fallback_set=False))
+
+
+def ends_later_workers() -> sktune.Target:
+    """The compiled operator runs in the first worker of a search, and ends those of the final comparison."""
+    path = Path(os.environ[STARTS])
+    path.write_text(str(int(path.read_text()) + 1))
+    return _target(lowering.fallback_handler(torch.ops.sktune_faulty.deadly_later.default, add_to_fallback_set=False))
 
 
 def dies_when_observed() -> sktune.Target:
