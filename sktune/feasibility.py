@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit
 
 from sktune.plan import Option, Options
 from sktune.segments import SegmentCatalogue
@@ -25,7 +26,8 @@ PRIOR_LOGIT, PRIOR_LOGIT_SD, TYPE_SD = -3.0, 1.5, 0.3
 OPTION_PRIOR, INEXACT_PRIOR = (0.1, 6.0), (0.5, 1.0)
 """Failures and successes that an option's value is taken to have had before anything is known of it; the second for
 values that often change bits."""
-NEWTON_STEPS = 10
+NEWTON_STEPS, NEWTON_END = 50, 1e-9
+"""Steps at most, and the gain promised by a step after which there is none to be had."""
 BANNED, BANNED_BESIDE_INEXACT = 0.2, 0.8
 """Odds that a class is itself to blame for its failure from which on it is left alone with other options, too; the
 second where it failed with a value that often changes bits."""
@@ -204,9 +206,20 @@ class Feasibility:
         rows = self._described[segments]
         bad = np.array([0.0 if segment in self._good else labels[segment] for segment in segments])
         weight = np.array([1.0 if segment in self._good else labels[segment] for segment in segments])
+
+        def fit(weights: Vector) -> float:
+            logits = rows @ weights
+            return float(bad @ logits - weight @ np.logaddexp(0.0, logits) - precision @ np.square(weights - prior) / 2)
+
         for _ in range(NEWTON_STEPS):
-            chance = 1.0 / (1.0 + np.exp(-rows @ weights))
+            chance = expit(rows @ weights)
             gradient = rows.T @ (bad - weight * chance) - (weights - prior) * precision
             curvature = rows.T @ (rows * (weight * chance * (1 - chance))[:, None]) + np.diag(precision)
-            weights = weights + np.linalg.solve(curvature, gradient)
+            step = np.linalg.solve(curvature, gradient)
+            if gradient @ step < NEWTON_END:
+                return weights + step
+            before = fit(weights)
+            while fit(weights + step) <= before:  # whole steps from where the curve is flat swing to and fro
+                step /= 2
+            weights = weights + step
         return weights

@@ -191,6 +191,20 @@ def test_blame_by_mistake_is_taken_back() -> None:
     assert learned.blamed() == [(7, ())]
 
 
+@pytest.mark.parametrize("working", [0, 2, 6])
+def test_the_more_fails_the_less_safe_is_what_was_never_seen(working: int) -> None:
+    """Also from where so much fails that whole steps of Newton's method swing to and fro."""
+    learned, catalogue = feasibility()
+    last = len(catalogue.first) - working
+    for segment in range(last, len(catalogue.first)):
+        learned.succeeded([(segment, ())])
+    safe = []
+    for segment in range(24):
+        learned.failed([(segment, ())], blamed=(segment, ()))
+        safe.append(float(learned.log_safe([()])[24:last].mean()))
+    assert safe == sorted(safe, reverse=True)
+
+
 def test_a_scope_that_failed_with_an_inexact_value_is_tried_with_an_exact_one() -> None:
     """The best scope of a model is not lost to the first options that it was tried with."""
     catalogue = SegmentCatalogue(SPACE.layout, 2)
