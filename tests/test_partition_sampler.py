@@ -1,7 +1,9 @@
 """The partition sampler: what it finds, what it never does, and that it learns from the study alone."""
 
+import math
 from dataclasses import asdict, replace
 
+import numpy as np
 import optuna
 import pytest
 from optuna.trial import TrialState
@@ -354,6 +356,56 @@ def test_failures_of_other_strategies_teach_as_well() -> None:
     assert [learned.catalogue.name(segment) for segment, _ in learned.feasibility.blamed()] == ["dense.attention"]
     slower = replace(outcome, reason=Reason.SLOWER, blamed="")
     assert asdict(Outcome.from_dict(slower.to_dict())) == asdict(slower)
+
+
+def learned_of(*told: tuple[dict[str, Option], Outcome | None, float | None]) -> Learned:
+    """Return what trials of such choices, outcomes and latencies have taught."""
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    for chosen, outcome, own_ms in told:
+        study.enqueue_trial({**SPACE.simplest, **chosen})
+        trial = study.ask(distributions(SPACE))
+        if outcome:
+            trial.set_user_attr(OUTCOME, outcome.to_dict())
+        if own_ms is not None and math.isnan(own_ms):
+            trial.report(own_ms, step=0)
+            study.tell(trial, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, own_ms, state=TrialState.PRUNED if own_ms is None else None)
+    learned = Learned(SPACE)
+    learned.read(study.trials)
+    return learned
+
+
+def test_scopes_that_hold_no_operator_work_and_save_nothing() -> None:
+    """Their plan may be used: it has the baseline's kernels, and was never measured."""
+    outcome = Outcome(Reason.SLOWER, "its scopes hold no operator: the same kernels as the baseline")
+    learned = learned_of(({"moe.gate": "new"}, outcome, None))
+    assert learned.failures == [False]
+    assert not learned.feasibility.has_failures
+    assert [own.saving for own in learned.ranked] == [0.0]
+    mean, sd = learned.posterior().predict_plans(learned.model.describe([learned.incumbent]))
+    assert abs(mean[0]) < 1e-3
+    assert sd[0] < 2e-3
+
+
+def test_the_baseline_as_a_trial_is_neither_a_failure_nor_a_plan() -> None:
+    """Nothing ran."""
+    outcome = Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
+    learned = learned_of(({}, outcome, None))
+    assert not learned.failures
+    assert not learned.feasibility.has_failures
+    assert not learned.ranked
+
+
+@pytest.mark.parametrize("wrong", [float("inf"), float("nan")])
+def test_a_latency_that_is_no_number_is_a_failure(wrong: float) -> None:
+    """It is never what others are compared with, and the rest is learned as ever."""
+    learned = learned_of(
+        ({"moe.gate": "new"}, None, wrong), ({"moe.mlp": "new"}, None, 10.0), ({"moe.norm": "new"}, None, 9.0)
+    )
+    assert learned.failures == [True, False, False]
+    assert [own.saving for own in learned.ranked] == pytest.approx([0.1, 0.0])
+    assert np.isfinite(learned.posterior().mean).all()
 
 
 @pytest.mark.parametrize("untied", [False, True])
