@@ -6,7 +6,8 @@ What was seen to run is safe, what was blamed is not proposed again. Blame that 
 among the suspects by their odds, and moves when one of them is seen to run.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -104,15 +105,12 @@ class Feasibility:
         unknown = -np.logaddexp(0.0, self._described @ weights)
         unknown[list(self._good)] = 0.0
         assigned = [self._assigned(combination) for combination in options]
-        of_options = np.array([sum(np.log1p(-rates.get(value, 0.0)) for value in values) for values in assigned])
+        of_options = np.array([_log_safe(values, rates) for values in assigned])
         table: Vector = unknown[:, None] + of_options[None, :]
         for segment, good in self._good.items():
             shown = set().union(*(self._assigned(combination) for combination in good))
             for column, (combination, values) in enumerate(zip(options, assigned, strict=True)):
-                novel = (
-                    0.0 if combination in good else sum(np.log1p(-rates.get(value, 0.0)) for value in values - shown)
-                )
-                table[segment, column] = novel
+                table[segment, column] = 0.0 if combination in good else _log_safe(values - shown, rates)
         for segment, combination in guilty:
             if segment not in self._good:
                 of_class = odds[segment, combination]
@@ -189,7 +187,7 @@ class Feasibility:
         of_values = {
             value: rates.get(value, self._rate(value, 0.0, successes)) for value in self._assigned(options) - known
         }
-        total = chance + sum(of_values.values())
+        total = chance + math.fsum(of_values.values())
         if not total:
             return 1.0, {}
         return chance / total, {value: rate / total for value, rate in of_values.items()}
@@ -223,3 +221,11 @@ class Feasibility:
                 step /= 2
             weights = weights + step
         return weights
+
+
+def _log_safe(values: Iterable[tuple[str, Option]], rates: Mapping[tuple[str, Option], float]) -> float:
+    """Return the logarithm of the probability that none of the options' values fails.
+
+    A set's order is another one in every process: a resumed search must get the same sum to the last bit.
+    """
+    return math.fsum(math.log1p(-rates.get(value, 0.0)) for value in values)

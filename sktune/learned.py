@@ -149,7 +149,7 @@ class Learned:
         options = list(dict.fromkeys(scope.options for plan in plans for scope in plan.scopes))
         table = self.feasibility.log_safe(options)
         return np.array(
-            [sum(table[segment, options.index(own)] for segment, own in set(self.keys(plan))) for plan in plans]
+            [math.fsum(table[segment, options.index(own)] for segment, own in set(self.keys(plan))) for plan in plans]
         )
 
     def failed_in(self, segment: int, options: Options) -> list[int]:

@@ -1,6 +1,9 @@
 """The partition sampler: what it finds, what it never does, and that it learns from the study alone."""
 
 import math
+import os
+import subprocess
+import sys
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -356,6 +359,44 @@ def test_failures_of_other_strategies_teach_as_well() -> None:
     assert [learned.catalogue.name(segment) for segment, _ in learned.feasibility.blamed()] == ["dense.attention"]
     slower = replace(outcome, reason=Reason.SLOWER, blamed="")
     assert asdict(Outcome.from_dict(slower.to_dict())) == asdict(slower)
+
+
+RISKS = """
+from sktune.layout import Layer, Layout, Unit
+from sktune.learned import Learned
+from sktune.plan import Plan, Scope
+from sktune.space import OptionRules, SpaceSpec, bind
+
+names = [f"option-{number}" for number in range(9)]
+keys = [f"unit-{number}" for number in range(9)]
+layout = Layout(tuple(Unit(key, key, 0) for key in keys), (Layer("layer", "dense"),))
+choices = {name: (0, 1) for name in names[:2]}
+learned = Learned(bind(SpaceSpec(), layout, choices, OptionRules(dict.fromkeys(names, 0))))
+for number in range(1, 9):
+    key = (number, tuple((name, 1) for name in names[:number]))
+    learned.feasibility.failed([key], key)
+    learned.feasibility.succeeded([(number // 2, key[1][1:])])
+scopes = [Scope(key, key, ((names[number], 1),)) for number, key in enumerate(keys)]
+plans = [Plan(tuple(scopes[:count])) for count in range(1, 10)]
+table = learned.feasibility.log_safe([scope.options for scope in scopes])
+print(learned.log_safe(plans).tolist(), table.tolist())
+"""
+"""Prints how likely plans and scopes with many options are to work."""
+
+
+def test_a_resumed_search_believes_the_same_to_the_last_bit() -> None:
+    """In a process whose sets have another order."""
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", RISKS],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in range(3)
+    }
+    assert len(told) == 1
 
 
 def learned_of(*told: tuple[dict[str, Option], Outcome | None, float | None]) -> Learned:
