@@ -6,10 +6,12 @@ What was seen to run is safe, what was blamed is not proposed again. Blame that 
 among the suspects by their odds, and moves when one of them is seen to run.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit
 
 from sktune.plan import Option, Options
 from sktune.segments import SegmentCatalogue
@@ -25,7 +27,8 @@ PRIOR_LOGIT, PRIOR_LOGIT_SD, TYPE_SD = -3.0, 1.5, 0.3
 OPTION_PRIOR, INEXACT_PRIOR = (0.1, 6.0), (0.5, 1.0)
 """Failures and successes that an option's value is taken to have had before anything is known of it; the second for
 values that often change bits."""
-NEWTON_STEPS = 10
+NEWTON_STEPS, NEWTON_END = 50, 1e-9
+"""Steps at most, and the gain promised by a step after which there is none to be had."""
 BANNED, BANNED_BESIDE_INEXACT = 0.2, 0.8
 """Odds that a class is itself to blame for its failure from which on it is left alone with other options, too; the
 second where it failed with a value that often changes bits."""
@@ -102,15 +105,12 @@ class Feasibility:
         unknown = -np.logaddexp(0.0, self._described @ weights)
         unknown[list(self._good)] = 0.0
         assigned = [self._assigned(combination) for combination in options]
-        of_options = np.array([sum(np.log1p(-rates.get(value, 0.0)) for value in values) for values in assigned])
+        of_options = np.array([_log_safe(values, rates) for values in assigned])
         table: Vector = unknown[:, None] + of_options[None, :]
         for segment, good in self._good.items():
             shown = set().union(*(self._assigned(combination) for combination in good))
             for column, (combination, values) in enumerate(zip(options, assigned, strict=True)):
-                novel = (
-                    0.0 if combination in good else sum(np.log1p(-rates.get(value, 0.0)) for value in values - shown)
-                )
-                table[segment, column] = novel
+                table[segment, column] = 0.0 if combination in good else _log_safe(values - shown, rates)
         for segment, combination in guilty:
             if segment not in self._good:
                 of_class = odds[segment, combination]
@@ -187,7 +187,7 @@ class Feasibility:
         of_values = {
             value: rates.get(value, self._rate(value, 0.0, successes)) for value in self._assigned(options) - known
         }
-        total = chance + sum(of_values.values())
+        total = chance + math.fsum(of_values.values())
         if not total:
             return 1.0, {}
         return chance / total, {value: rate / total for value, rate in of_values.items()}
@@ -204,9 +204,28 @@ class Feasibility:
         rows = self._described[segments]
         bad = np.array([0.0 if segment in self._good else labels[segment] for segment in segments])
         weight = np.array([1.0 if segment in self._good else labels[segment] for segment in segments])
+
+        def fit(weights: Vector) -> float:
+            logits = rows @ weights
+            return float(bad @ logits - weight @ np.logaddexp(0.0, logits) - precision @ np.square(weights - prior) / 2)
+
         for _ in range(NEWTON_STEPS):
-            chance = 1.0 / (1.0 + np.exp(-rows @ weights))
+            chance = expit(rows @ weights)
             gradient = rows.T @ (bad - weight * chance) - (weights - prior) * precision
             curvature = rows.T @ (rows * (weight * chance * (1 - chance))[:, None]) + np.diag(precision)
-            weights = weights + np.linalg.solve(curvature, gradient)
+            step = np.linalg.solve(curvature, gradient)
+            if gradient @ step < NEWTON_END:
+                return weights + step
+            before = fit(weights)
+            while fit(weights + step) <= before:  # whole steps from where the curve is flat swing to and fro
+                step /= 2
+            weights = weights + step
         return weights
+
+
+def _log_safe(values: Iterable[tuple[str, Option]], rates: Mapping[tuple[str, Option], float]) -> float:
+    """Return the logarithm of the probability that none of the options' values fails.
+
+    A set's order is another one in every process: a resumed search must get the same sum to the last bit.
+    """
+    return math.fsum(math.log1p(-rates.get(value, 0.0)) for value in values)

@@ -11,11 +11,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import pandas as pd
 
 from sktune.errors import SpaceError
 from sktune.ge_graph import GeGraph, GeOperator
+from sktune.plan import Option
 from sktune.plog import Explanation
 from sktune.superkernel_name import SuperKernelName, parse_superkernel_name
 from sktune.superkernel_options import normalise, parse, render
@@ -117,8 +119,18 @@ class RealisedFusion:
                 for scope in self.scopes
                 if scope.marked
             ]
-        content = [self.is_known, self.alone, sorted(groups)]
-        return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+        return _hashed([self.is_known, self.alone, sorted(groups)])
+
+    def digest_under(self, step_options: Mapping[str, Option]) -> str:
+        """Return ``digest`` for a step that was compiled with such options of its own, none left out.
+
+        They act on every kernel and on their order, which marks and kernel names do not tell.
+        """
+        return _hashed([self.digest, sorted(step_options.items())])
+
+
+def _hashed(content: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
 
 def realised_fusion(

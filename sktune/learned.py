@@ -149,7 +149,7 @@ class Learned:
         options = list(dict.fromkeys(scope.options for plan in plans for scope in plan.scopes))
         table = self.feasibility.log_safe(options)
         return np.array(
-            [sum(table[segment, options.index(own)] for segment, own in set(self.keys(plan))) for plan in plans]
+            [math.fsum(table[segment, options.index(own)] for segment, own in set(self.keys(plan))) for plan in plans]
         )
 
     def failed_in(self, segment: int, options: Options) -> list[int]:
@@ -163,19 +163,19 @@ class Learned:
 
     def _take(self, trial: FrozenTrial) -> None:
         plan = self._plan_of(trial)
-        if plan in self._taken:
-            return  # answered from the record: it tells nothing new
+        stored = trial.user_attrs.get(OUTCOME)
+        if plan in self._taken or (stored and plan.is_baseline):
+            return  # answered without a run: it tells nothing new
         self._taken.add(plan)
         self.seen.add(plan)
         self.ranges.add(plan.ranges)
         self.values |= {(name, trial.params[name]) for name in self.space.option_names}
-        stored = trial.user_attrs.get(OUTCOME)
         outcome = Outcome.from_dict(stored) if stored else None
         is_probe = PROBE in trial.user_attrs
         self.probes += is_probe
         latency_ms = trial.value if trial.value is not None else trial.intermediate_values.get(0)
-        has_latency = latency_ms is not None or (outcome is not None and outcome.speedup is not None)
-        if (outcome and not outcome.is_feasible) or not has_latency:
+        works = outcome.is_feasible if outcome else latency_ms is not None
+        if not works or not math.isfinite(latency_ms or 0.0):
             self._take_failure(trial.number, plan, outcome or Outcome())
             return
         self.failures.append(False)
@@ -215,7 +215,8 @@ class Learned:
 
     def _observation(self, plan: Plan, outcome: Outcome | None, latency_ms: float | None) -> Observation:
         if outcome is None or outcome.speedup is None:
-            assert latency_ms is not None
+            if latency_ms is None:
+                return Observation(plan, 0.0, LEAST_NOISE)  # it may be used, and has the baseline's kernels
             # Without a baseline the first latency serves; what it differs by is learned with the capture's effect.
             self._reference_ms = self._reference_ms or latency_ms
             return Observation(plan, 1 - latency_ms / self._reference_ms, LEAST_NOISE)

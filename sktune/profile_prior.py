@@ -35,12 +35,24 @@ def ordered(points: Sequence[StartingPoint], path: Path) -> tuple[StartingPoint,
     Raises:
         ProfileError: the file at ``path`` is no profile.
     """
-    promise = {unit.word: unit.promise_ms for unit in _analysed(path).units}
+    promise = _promise_ms(_analysed(path))
 
     def covered_ms(point: StartingPoint) -> float:
         return sum(promise.get(name, 0.0) for name, value in point.values.items() if value in (NEW, JOIN))
 
     return tuple(sorted(points, key=covered_ms, reverse=True))
+
+
+def _promise_ms(profile: Profile) -> dict[str, float]:
+    """Return what a scope over a unit can save, by the parameters of tied spaces and of untied ones."""
+    of_kinds = {unit.word: unit.promise_ms for unit in profile.units}
+    of_layers = {
+        f"layers.{layer}.{unit.unit}": unit.promise_ms / unit.layers
+        for layer, kind in enumerate(profile.layer_kinds)
+        for unit in profile.units
+        if unit.kind == kind
+    }
+    return of_kinds | of_layers
 
 
 def with_time_shares(layout: Layout, path: Path) -> Layout:

@@ -250,8 +250,10 @@ def _layer_limits(spec: SpaceSpec, layers: int) -> tuple[Option, ...]:
     for value in spec.layers_per_scope:
         if value != "all" and value < 1:
             raise SpaceError(f"layers_per_scope is a number from 1 up, or all; got {value!r}")
-    limits = [value for value in spec.layers_per_scope if value == "all" or value < layers]
-    return tuple(dict.fromkeys(limits)) or ("all",)
+    # All that a model of so few layers cannot tell apart is the widest, which a model of more layers has as well.
+    widest = max(spec.layers_per_scope, key=limit_of)
+    limits = [value for value in spec.layers_per_scope if value == widest or limit_of(value) < layers]
+    return tuple(dict.fromkeys(limits))
 
 
 def _starting_point(space: SearchSpace, name: str, pattern: Values) -> StartingPoint:
@@ -280,7 +282,9 @@ def _layers_there_are(space: SearchSpace, wanted: Option) -> Option | None:
     limits = space.choices.get(LAYERS_PER_SCOPE)
     if limits is None:
         return None
-    return "all" if isinstance(wanted, int) and "all" in limits and wanted >= len(space.layout.layers) else wanted
+    layers, widest = len(space.layout.layers), max(limits, key=limit_of)
+    is_all = wanted == "all" or (isinstance(wanted, int) and wanted >= layers)
+    return widest if is_all and limit_of(widest) >= layers else wanted
 
 
 def _matches(parameter: str, pattern: str, layout: Layout) -> bool:

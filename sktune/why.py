@@ -217,6 +217,8 @@ def _experiment(
     mean, sd = posterior.predict_plans(learned.model.describe(new))
     best = learned.ranked[0].saving if learned.ranked else 0.0
     may_win = mean + 1.96 * sd > best
+    if not may_win.any():
+        return None
     index = int(np.argmax(np.where(may_win, sd, -1.0)))
     low, high = mean[index] - 1.96 * sd[index], mean[index] + 1.96 * sd[index]
     return Experiment(

@@ -7,16 +7,23 @@ kernel table.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sktune.backends import npu
 from sktune.fusion import Operator, Split, describe, realised_fusion
 from sktune.ge_graph import GeGraph, GeOperator, read_ge_graph
+from sktune.layout import Layout, Unit
+from sktune.plan import Option, Options, Plan
 from sktune.plog import Explanation
 from sktune.superkernel_name import SuperKernelName, parse_superkernel_name
+from sktune.targets.base import Target
 
 DATA = Path(__file__).parent / "data"
 MARKED = read_ge_graph(DATA / "torchair_dump.txt")
@@ -192,6 +199,46 @@ def test_scopes_without_operators_do_not_count() -> None:
     empty = GeOperator("view", "Reshape", scope="nothing")
     more = GeGraph("g", (*MARKED.operators, empty))
     assert realised_fusion(marked=more).digest == realised_fusion(marked=MARKED).digest
+
+
+class FakeTorchair:
+    """TorchAir without an engine: it dumps the same marked graph for every step, and runs the step eagerly."""
+
+    def __init__(self, dumps: Path) -> None:
+        self._dumps = dumps
+
+    def CompilerConfig(self) -> SimpleNamespace:  # noqa: N802 - TorchAir's name
+        """Return what takes any setting."""
+        return SimpleNamespace(
+            experimental_config=SimpleNamespace(), debug=SimpleNamespace(graph_dump=SimpleNamespace())
+        )
+
+    def get_npu_backend(self, compiler_config: SimpleNamespace) -> Any:
+        """Return a backend of ``torch.compile``."""
+
+        def convert(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+            number = len(list(self._dumps.iterdir()))
+            (self._dumps / f"{number}.txt").write_bytes((DATA / "torchair_dump.txt").read_bytes())
+            return graph.forward
+
+        return convert
+
+
+def test_options_of_the_step_are_another_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same marks under another order of operators are not what was measured before, nor the baseline."""
+    monkeypatch.setattr(npu, "_import_torchair", lambda: FakeTorchair(tmp_path))
+    module = torch.nn.Linear(2, 2)
+    inputs = (torch.ones(1, 2),)
+    target = Target(module, module.forward, lambda seed, steps: [inputs] * steps)
+    backend = npu.NpuBackend(target, Layout((Unit("", "linear"),), ()), inputs, tmp_path)
+
+    def digest(*options: tuple[str, Option]) -> str:
+        return backend.compile(Plan(options=options)).fusion_digest
+
+    strategy = "topology_sorting_strategy"
+    orders: list[Options] = [(), ((strategy, "DFS"),), ((strategy, "BFS"),), (("frozen_parameter", False),)]
+    assert len({digest(*options) for options in orders}) == len(orders)
+    assert digest((strategy, "StableRDFS")) == digest()
 
 
 words = st.lists(

@@ -1,7 +1,12 @@
 """The partition sampler: what it finds, what it never does, and that it learns from the study alone."""
 
+import math
+import os
+import subprocess
+import sys
 from dataclasses import asdict, replace
 
+import numpy as np
 import optuna
 import pytest
 from optuna.trial import TrialState
@@ -191,6 +196,20 @@ def test_blame_by_mistake_is_taken_back() -> None:
     assert learned.blamed() == [(7, ())]
 
 
+@pytest.mark.parametrize("working", [0, 2, 6])
+def test_the_more_fails_the_less_safe_is_what_was_never_seen(working: int) -> None:
+    """Also from where so much fails that whole steps of Newton's method swing to and fro."""
+    learned, catalogue = feasibility()
+    last = len(catalogue.first) - working
+    for segment in range(last, len(catalogue.first)):
+        learned.succeeded([(segment, ())])
+    safe = []
+    for segment in range(24):
+        learned.failed([(segment, ())], blamed=(segment, ()))
+        safe.append(float(learned.log_safe([()])[24:last].mean()))
+    assert safe == sorted(safe, reverse=True)
+
+
 def test_a_scope_that_failed_with_an_inexact_value_is_tried_with_an_exact_one() -> None:
     """The best scope of a model is not lost to the first options that it was tried with."""
     catalogue = SegmentCatalogue(SPACE.layout, 2)
@@ -340,6 +359,94 @@ def test_failures_of_other_strategies_teach_as_well() -> None:
     assert [learned.catalogue.name(segment) for segment, _ in learned.feasibility.blamed()] == ["dense.attention"]
     slower = replace(outcome, reason=Reason.SLOWER, blamed="")
     assert asdict(Outcome.from_dict(slower.to_dict())) == asdict(slower)
+
+
+RISKS = """
+from sktune.layout import Layer, Layout, Unit
+from sktune.learned import Learned
+from sktune.plan import Plan, Scope
+from sktune.space import OptionRules, SpaceSpec, bind
+
+names = [f"option-{number}" for number in range(9)]
+keys = [f"unit-{number}" for number in range(9)]
+layout = Layout(tuple(Unit(key, key, 0) for key in keys), (Layer("layer", "dense"),))
+choices = {name: (0, 1) for name in names[:2]}
+learned = Learned(bind(SpaceSpec(), layout, choices, OptionRules(dict.fromkeys(names, 0))))
+for number in range(1, 9):
+    key = (number, tuple((name, 1) for name in names[:number]))
+    learned.feasibility.failed([key], key)
+    learned.feasibility.succeeded([(number // 2, key[1][1:])])
+scopes = [Scope(key, key, ((names[number], 1),)) for number, key in enumerate(keys)]
+plans = [Plan(tuple(scopes[:count])) for count in range(1, 10)]
+table = learned.feasibility.log_safe([scope.options for scope in scopes])
+print(learned.log_safe(plans).tolist(), table.tolist())
+"""
+"""Prints how likely plans and scopes with many options are to work."""
+
+
+def test_a_resumed_search_believes_the_same_to_the_last_bit() -> None:
+    """In a process whose sets have another order."""
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", RISKS],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in range(3)
+    }
+    assert len(told) == 1
+
+
+def learned_of(*told: tuple[dict[str, Option], Outcome | None, float | None]) -> Learned:
+    """Return what trials of such choices, outcomes and latencies have taught."""
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    for chosen, outcome, own_ms in told:
+        study.enqueue_trial({**SPACE.simplest, **chosen})
+        trial = study.ask(distributions(SPACE))
+        if outcome:
+            trial.set_user_attr(OUTCOME, outcome.to_dict())
+        if own_ms is not None and math.isnan(own_ms):
+            trial.report(own_ms, step=0)
+            study.tell(trial, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, own_ms, state=TrialState.PRUNED if own_ms is None else None)
+    learned = Learned(SPACE)
+    learned.read(study.trials)
+    return learned
+
+
+def test_scopes_that_hold_no_operator_work_and_save_nothing() -> None:
+    """Their plan may be used: it has the baseline's kernels, and was never measured."""
+    outcome = Outcome(Reason.SLOWER, "its scopes hold no operator: the same kernels as the baseline")
+    learned = learned_of(({"moe.gate": "new"}, outcome, None))
+    assert learned.failures == [False]
+    assert not learned.feasibility.has_failures
+    assert [own.saving for own in learned.ranked] == [0.0]
+    mean, sd = learned.posterior().predict_plans(learned.model.describe([learned.incumbent]))
+    assert abs(mean[0]) < 1e-3
+    assert sd[0] < 2e-3
+
+
+def test_the_baseline_as_a_trial_is_neither_a_failure_nor_a_plan() -> None:
+    """Nothing ran."""
+    outcome = Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
+    learned = learned_of(({}, outcome, None))
+    assert not learned.failures
+    assert not learned.feasibility.has_failures
+    assert not learned.ranked
+
+
+@pytest.mark.parametrize("wrong", [float("inf"), float("nan")])
+def test_a_latency_that_is_no_number_is_a_failure(wrong: float) -> None:
+    """It is never what others are compared with, and the rest is learned as ever."""
+    learned = learned_of(
+        ({"moe.gate": "new"}, None, wrong), ({"moe.mlp": "new"}, None, 10.0), ({"moe.norm": "new"}, None, 9.0)
+    )
+    assert learned.failures == [True, False, False]
+    assert [own.saving for own in learned.ranked] == pytest.approx([0.1, 0.0])
+    assert np.isfinite(learned.posterior().mean).all()
 
 
 @pytest.mark.parametrize("untied", [False, True])

@@ -11,6 +11,7 @@ from sktune.inspection import inspect_model
 from sktune.report import proxy_line
 from sktune.request import Request
 from sktune.result import CarriedPlan, ProxyFindings, result_of
+from sktune.space import LAYERS_PER_SCOPE
 from sktune.study import TuningStudy, sqlite_url
 from tests.test_comparing import study_of
 
@@ -48,6 +49,17 @@ def test_the_best_plans_of_few_layers_are_tried_on_all(tmp_path: Path) -> None:
     again = sktune.search("deepseek-v3", **options)
     assert [event["event"] for event in events] == ["proxy_finished", "study_finished"]
     assert again.best_plan == result.best_plan
+
+
+@pytest.mark.slow
+def test_limits_that_few_layers_cannot_tell_apart_are_carried_over(tmp_path: Path) -> None:
+    """The small model's widest scopes are as wide as the space allows in the whole model."""
+    (tmp_path / "space.yaml").write_text("version: 1\nspace: {layers_per_scope: [2, 4]}\n")
+    result = sktune.search(
+        "llama", backend="sim", trials=3, proxy_layers=2, space=tmp_path / "space.yaml", runs=tmp_path
+    )
+    assert result.trials
+    assert {record.values[LAYERS_PER_SCOPE] for record in result.trials} == {4}
 
 
 def ranked(runs: Path, on_proxy: list[float], on_whole: list[float | None]) -> sktune.SearchResult:

@@ -12,7 +12,9 @@ from sktune.errors import BadInputError, SimulationError, SpaceError, StudyError
 from sktune.inspection import inspect_model
 from sktune.request import Request
 from sktune.sim.constants import ATLAS_A3
+from sktune.space import OptionRules, SpaceSpec, bind
 from tests import profiles
+from tests.conftest import decoder_layout
 
 
 def search(runs: Path, **options: Any) -> sktune.SearchResult:
@@ -135,6 +137,20 @@ def test_a_profile_orders_the_starting_points(tmp_path: Path) -> None:
     by_profile = [point.name for point in profile_prior.ordered(space.starting_points, profile)]
     assert [record.origin for record in ordered.trials] == by_profile[:6]
     assert by_profile[0] != space.starting_points[0].name
+
+
+def test_a_profile_orders_the_starting_points_of_untied_spaces_alike(tmp_path: Path) -> None:
+    """There each layer has parameters of its own, named by its number."""
+    profile = profiles.write(
+        tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek(dense=1, moe=3))
+    )
+    layout = decoder_layout(("dense", "moe", "moe", "moe"))
+    tied, untied = (bind(SpaceSpec(untied=untied), layout, {}, OptionRules({})) for untied in (False, True))
+    names = [
+        [point.name for point in profile_prior.ordered(space.starting_points, profile)] for space in (tied, untied)
+    ]
+    assert names[0] == names[1]
+    assert names[0] != [point.name for point in tied.starting_points]
 
 
 def test_constants_belong_to_the_simulation() -> None:

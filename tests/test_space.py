@@ -163,6 +163,24 @@ def test_a_starting_points_limit_of_layers_fits_a_model_with_fewer(layers: int, 
     assert point.values.get(LAYERS_PER_SCOPE) == limit
 
 
+@pytest.mark.parametrize(
+    ("limits", "of_two"), [([1, 2], (1, 2)), ([2, 4], (4,)), ([1, 3, "all"], (1, "all")), ([1], (1,))]
+)
+def test_what_few_layers_cannot_tell_apart_is_the_widest_limit(limits: list[Any], of_two: tuple[Any, ...]) -> None:
+    """So that a plan of a model that is cut short is one of the whole model, and starts from what was asked for."""
+    points: Any = {"mine": {"layer.*": JOIN, LAYERS_PER_SCOPE: limits[-1]}}
+    small, whole = (
+        space_over(decoder_layout(("dense",) * layers), layers_per_scope=limits, starting_points=points)
+        for layers in (2, 5)
+    )
+    assert small.choices[LAYERS_PER_SCOPE] == of_two
+    assert set(of_two) <= set(whole.choices[LAYERS_PER_SCOPE])
+    (point,) = small.starting_points
+    assert point.values[LAYERS_PER_SCOPE] == of_two[-1]
+    assert len(ranges(small.plan(point.values))) == (2 if limits == [1] else 1)
+    whole.plan({**whole.simplest, **point.values})
+
+
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_loads_and_starts_from_legal_distinct_plans(name: str) -> None:
     """All files of search_spaces/ fit a model of their kinds."""

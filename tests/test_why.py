@@ -3,11 +3,18 @@
 import json
 from pathlib import Path
 
+import optuna
 import pytest
 from typer.testing import CliRunner
 
 import sktune
 from sktune.cli import app
+from sktune.plan import Plan
+from sktune.samplers import distributions
+from sktune.samplers.partition import Outlook
+from sktune.space import NEW, OptionRules, SpaceSpec, bind
+from sktune.why import Experiment, explain
+from tests.conftest import decoder_layout
 
 RUNNER = CliRunner()
 pytestmark = pytest.mark.slow
@@ -62,6 +69,29 @@ def test_why_needs_a_measurement(tmp_path: Path) -> None:
     """A study that is missing is one line."""
     told = RUNNER.invoke(app, ["show", "nothing", "--runs", str(tmp_path), "--why"])
     assert told.exit_code != 0
+
+
+def test_without_a_plan_that_may_win_there_is_no_next_experiment() -> None:
+    """What is known to save less than the best plan is not worth a trial."""
+    space = bind(SpaceSpec(), decoder_layout(("dense", "moe", "moe")), {}, OptionRules({}))
+    trials = optuna.create_study()
+    for name, latency_ms in {
+        "moe.mlp": 5.0, "moe.self_attn": 10.0, "moe.input_layernorm": 10.0, "dense.self_attn": 10.0,
+        "dense.input_layernorm": 10.0,
+    }.items():  # fmt: skip
+        trials.enqueue_trial({**space.simplest, name: NEW})
+        trials.tell(trials.ask(distributions(space)), latency_ms)
+    hopeless = space.plan({**space.simplest, "moe.self_attn": NEW, "moe.input_layernorm": NEW})
+    unknown = space.plan({**space.simplest, "moe.post_attention_layernorm": NEW})
+
+    def next_experiment(*candidates: Plan) -> Experiment | None:
+        found = explain(space, trials.trials, 10.0, Outlook(0.0, candidates))
+        assert found
+        return found.experiment
+
+    assert next_experiment(hopeless) is None
+    experiment = next_experiment(hopeless, unknown)
+    assert experiment and experiment.plan == unknown
 
 
 def test_a_search_until_settled_says_what_is_left(tmp_path: Path) -> None:

@@ -77,7 +77,8 @@ class NpuBackend:
             self._baseline = step
         marked = {label: [each.name for each in operators] for label, operators in _joined(graphs).by_scope().items()}
         return Compiled(
-            step, len(plan.scopes), 0, _digest(graphs), fusion=tuple(describe(fusion)), fusion_digest=fusion.digest,
+            step, len(plan.scopes), 0, _digest(graphs), fusion=tuple(describe(fusion)),
+            fusion_digest=fusion.digest_under(step_options("npu", plan)),
             observe=partial(self._observe, plan, step, marked) if plan.scopes else None,
         )  # fmt: skip
 
