@@ -27,8 +27,8 @@ PRIOR_LOGIT, PRIOR_LOGIT_SD, TYPE_SD = -3.0, 1.5, 0.3
 OPTION_PRIOR, INEXACT_PRIOR = (0.1, 6.0), (0.5, 1.0)
 """Failures and successes that an option's value is taken to have had before anything is known of it; the second for
 values that often change bits."""
-NEWTON_STEPS, NEWTON_END = 50, 1e-9
-"""Steps at most, and the gain promised by a step after which there is none to be had."""
+NEWTON_STEPS, HALVINGS, NEWTON_END = 50, 50, 1e-9
+"""Steps at most, halvings of one, and the gain promised by a step after which there is none to be had."""
 BANNED, BANNED_BESIDE_INEXACT = 0.2, 0.8
 """Odds that a class is itself to blame for its failure from which on it is left alone with other options, too; the
 second where it failed with a value that often changes bits."""
@@ -217,9 +217,9 @@ class Feasibility:
             if gradient @ step < NEWTON_END:
                 return weights + step
             before = fit(weights)
-            while fit(weights + step) <= before:  # whole steps from where the curve is flat swing to and fro
-                step /= 2
-            weights = weights + step
+            halves = (weights + step / 2**halving for halving in range(HALVINGS))
+            # Whole steps from where the curve is flat swing to and fro.
+            weights = next((each for each in halves if fit(each) > before), weights)
         return weights
 
 
