@@ -225,6 +225,24 @@ class TestTensors:
         assert any(name.endswith(".table") for name in names)
         assert not any("weight" in name for name in names)
 
+    def test_state_of_every_module_counts(self) -> None:
+        """Each layer's attention may hold its own cache: none is skipped, so a change in any of them is seen."""
+        tree = nn.ModuleList([nn.Identity() for _ in range(20)])
+        for module in tree:
+            module.cache = [torch.zeros(2), torch.zeros(2)]  # type: ignore[assignment]
+
+        def digests() -> dict[str, str]:
+            return {name: digest_of(tensor) for name, tensor in state_of(tree, ()).items()}
+
+        before = digests()
+        for number, module in enumerate(tree):
+            for place in range(2):
+                module.cache[place].add_(1)  # type: ignore[index]
+                after = digests()
+                changed = [name for name in after if before.get(name) != after[name]]
+                assert changed == [f"{number}['cache'][{place}]"]
+                before = after
+
     def test_a_digest_tells_every_bit_type_and_shape(self) -> None:
         """Negative zero is not zero."""
         zero = torch.zeros(2, dtype=torch.bfloat16)
