@@ -27,7 +27,7 @@ class SourceChange:
     Attributes:
         folder: the model's.
         changes: the files that differ afterwards; none where the plan is there already.
-        record: all files that carry the plan, as they were before any plan of ours, and as they become.
+        record: all files that carry the plan or did the one before, as they were before any, and as they become.
         notes: what a reader should know, a line each.
     """
 
@@ -73,7 +73,11 @@ def source_change(plan_file: PlanFile, folder: Path, yaml_file: Path | None = No
     new = {source: rewritten.text, switch: turn_on(original(switch), switch)}
     new |= {path: text for path, text in before.items() if path not in new}
     changed = [Change(path, files.read_text(path), text) for path, text in sorted(new.items())]
-    record = [Change(path, original(path), text) for path, text in sorted(new.items()) if original(path) != text]
+    record = [
+        Change(path, original(path), text)
+        for path, text in sorted(new.items())
+        if path in before or original(path) != text
+    ]
     return SourceChange(
         folder,
         tuple(change for change in changed if change.before != change.after),
