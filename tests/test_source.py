@@ -483,6 +483,23 @@ def test_random_plans_run_as_they_say_or_not_at_all(data: st.DataObject, tmp_pat
     check_source(plan, project, [unit.name for unit in layout.units])
 
 
+def test_a_yaml_is_known_by_whatever_way_leads_to_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absolute beside a relative folder, or with detours; one outside of the folder is refused."""
+    monkeypatch.chdir(folder.parent)
+    before = contents(folder)
+    to = Path(folder.name)
+    for yaml_file in (folder / "config.yaml", Path("..", folder.parent.name, folder.name, "config.yaml")):
+        for place in (to, folder, to / ".." / folder.name):
+            change = source_change(plan_file(ATTENTION), place, yaml_file)
+            assert "b/config.yaml" in change.diff
+            change.write()
+            assert place / "config.yaml" in changes.undo(place)
+            assert contents(folder) == before
+    (folder.parent / "outside.yaml").write_bytes((folder / "config.yaml").read_bytes())
+    with pytest.raises(BadInputError, match="lies outside of"):
+        source_change(plan_file(ATTENTION), to, Path("outside.yaml"))
+
+
 def test_the_command_shows_writes_and_undoes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The diff on standard output is a patch; with --json the last line has the same."""
     from sktune.cli import app
