@@ -337,6 +337,22 @@ def test_another_inference_is_waited_for_and_then_refused(project: Path) -> None
         beside.kill()
 
 
+def test_torch_is_taken_over_by_whoever_looked_for_it_before(project: Path) -> None:
+    """Libraries ask whether torch is there, long before anyone imports it."""
+    plan = Plan((Scope("blocks.0", "blocks.0", EXACT),))
+    (project / "plan.yaml").write_text(write_plan(plan, {}, "inductor", 3))
+    program = (
+        "import importlib.util, sktune.launch\n"
+        "sktune.launch.install()\n"
+        "assert importlib.util.find_spec('torch') and importlib.util.find_spec('torch')\n"
+        "import torch\n"
+        "print(torch.compile.__module__, torch.compile.__qualname__, torch.__spec__.loader is torch.__loader__)\n"
+    )
+    environment = {**os.environ, "SKTUNE_PLAN": str(project / "plan.yaml")}
+    told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["sktune.recipes.rank", "Rank.compile", "True"]
+
+
 @pytest.mark.slow
 def test_a_plan_is_launched_without_an_edit(project: Path) -> None:
     """Scopes act in decode alone: prefill shares its compiled function, the draft has the same modules but fewer."""
