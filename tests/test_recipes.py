@@ -261,6 +261,54 @@ def scoped(*options: tuple[str, object]) -> Plan:
     return Plan((Scope("blocks.0", "blocks.0", options or EXACT),))  # type: ignore[arg-type]
 
 
+REPORTING = """
+import json, os, pathlib, sys
+run = pathlib.Path(os.environ["SKTUNE_RUN"])
+task = json.loads((run / "task.json").read_text())
+events = [{"event": "start", "pid": os.getpid()}]
+if task["inspects"]:
+    call = {"function": "Model.forward", "signature": ""}
+    layout = {"units": [{"name": "a", "key": "a"}], "layers": []}
+    events.append({"event": "found", "call": call, "calls": 9, "parameters": 1, "layout": layout})
+else:
+    steps = int(sys.argv[1])
+    events.append({"event": "compiled", "seconds": 1.0})
+    events += [{"event": "outputs", "digests": {"output": "0"}}] * min(steps, 8)
+    events += [{"event": "state", "digests": {}}] * (steps >= 8)
+    print("tiny decode average inference time cost is 12.34 ms")
+with (run / "rank-0.jsonl").open("w") as report:
+    report.writelines(json.dumps(event) + "\\n" for event in [*events, {"event": "end"}])
+"""
+"""A program that reports as a rank does, without a model; it is told how many decode steps it makes."""
+
+
+def reporting(folder: Path, **keys: object) -> RecipeSupervisor:
+    """Return the supervisor of such a program, which is put into ``folder``; ``keys`` are of its recipe."""
+    folder.mkdir(exist_ok=True)
+    (folder / "program.py").write_text(REPORTING)
+    told = {
+        "version": 1,
+        "name": "reporting",
+        "command": [sys.executable, "program.py", "8"],
+        "other_inference": "(?!)",
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(told | keys))
+    return RecipeSupervisor(read_recipe(path), SpaceSpec(), folder / "study", folder / "cache")
+
+
+def test_a_run_too_short_to_be_verified_is_none(tmp_path: Path) -> None:
+    """One average latency does not hide that outputs of some steps, and the state after them, were never there."""
+    command = [sys.executable, "program.py", f"{VERIFIED_STEPS - 1}"]
+    with (
+        reporting(tmp_path, command=command) as supervisor,
+        pytest.raises(BackendError, match="rank 0 has 7 decode steps, and 8 are verified; have the program"),
+    ):
+        supervisor.open()
+    with reporting(tmp_path / "long") as supervisor:
+        assert supervisor.open().layout.units
+
+
 @pytest.fixture
 def faulty(project: Path) -> Iterator[RecipeSupervisor]:
     """A program that fails as it is told to, its baseline run already."""
