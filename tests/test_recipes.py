@@ -309,6 +309,26 @@ def test_a_run_too_short_to_be_verified_is_none(tmp_path: Path) -> None:
         assert supervisor.open().layout.units
 
 
+def test_a_file_of_the_users_is_not_taken_for_the_yamls_copy(tmp_path: Path) -> None:
+    """It is neither overwritten nor deleted; a copy that a killed search has left is in nobody's way."""
+    (tmp_path / "a.yaml").write_text("x: 1\n")
+    mine = tmp_path / "a_sktune.yaml"
+    mine.write_text("x: 2\n")
+    keep = "import shutil, sys; shutil.copy('a_sktune.yaml', 'left.yaml'); sys.argv[1] = '8'"
+    command = [sys.executable, "-c", f"{keep}; exec(open('program.py').read())", "{yaml_name}"]
+    with reporting(tmp_path, command=command, yaml={"file": "a.yaml", "set": {"x": 3}}) as supervisor:
+        with pytest.raises(TargetError, match=r"a_sktune\.yaml is not sktune's.*; rename it"):
+            supervisor.open()
+        assert mine.read_text() == "x: 2\n"
+        mine.unlink()
+        supervisor.open()
+        assert not mine.exists()
+        assert yaml.safe_load((tmp_path / "left.yaml").read_text()) == {"x": 3}
+        (tmp_path / "left.yaml").rename(mine)
+        supervisor.judge(Plan((Scope("a", "a"),)), "trial.log", lambda stage: None)
+        assert not mine.exists()
+
+
 @pytest.fixture
 def faulty(project: Path) -> Iterator[RecipeSupervisor]:
     """A program that fails as it is told to, its baseline run already."""
