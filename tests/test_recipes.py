@@ -329,6 +329,15 @@ def test_a_file_of_the_users_is_not_taken_for_the_yamls_copy(tmp_path: Path) -> 
         assert not mine.exists()
 
 
+def test_folders_of_runs_may_be_deleted_between_two(tmp_path: Path) -> None:
+    """The next run has a number that no other has."""
+    with reporting(tmp_path) as supervisor:
+        supervisor.open()
+        shutil.rmtree(tmp_path / "study" / "work" / "run-0001")
+        supervisor.judge(Plan((Scope("a", "a"),)), "trial.log", lambda stage: None)
+    assert [path.name[-1] for path in sorted((tmp_path / "study" / "work").iterdir())] == ["2", "3", "4"]
+
+
 @pytest.fixture
 def faulty(project: Path) -> Iterator[RecipeSupervisor]:
     """A program that fails as it is told to, its baseline run already."""

@@ -121,7 +121,8 @@ class Runner:
         return sorted((self._run_folder / "log").rglob("*.log")) if self._run_folder else []
 
     def _new_folder(self) -> Path:
-        number = len(list(self._folder.glob("run-*"))) + 1
+        names = [path.name.removeprefix("run-") for path in self._folder.glob("run-*")]
+        number = max((int(name) for name in names if name.isdigit()), default=0) + 1
         self._run_folder = self._folder / f"run-{number:04d}"
         self._run_folder.mkdir(parents=True)
         return self._run_folder
