@@ -115,6 +115,11 @@ class TestRecipeFile:
             ({"command": "bash 'unclosed"}, "cannot be split"),
             ({"directory": "nowhere"}, "no folder"),
             ({"latency": {"pattern": "no group"}}, "group"),
+            ({"logs": "/abs/log_*.log"}, "no pattern of files below directory"),
+            ({"logs": ""}, "no pattern of files below directory"),
+            ({"other_inference": "server("}, "no regular expression"),
+            ({"other_inference": ""}, "matches every process"),
+            ({"command": "bash infer.sh {yaml_file}"}, "{yaml_name}"),
             ({"yaml": {"file": "none.yaml"}}, "there is no file"),
             ({"command": "bash infer.sh", "yaml": {"file": "recipe.yaml"}}, "{yaml"),
         ],
@@ -127,6 +132,13 @@ class TestRecipeFile:
             read_recipe(path)
         assert message in str(failure.value)
         assert "\n" not in str(failure.value)
+
+    def test_braces_of_the_program_stay(self, project: Path) -> None:
+        """JSON and shell have their own; only the YAML's places are filled."""
+        path = project / "ranks" / "recipe.yaml"
+        command = ["python3", "-c", "x={}; '{0} {'", '{"a": 1}', "--yaml={yaml}", "{yaml_name}"]
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"command": command}))
+        assert read_recipe(path).words(Path("/copy.yaml")) == [*command[:4], "--yaml=/copy.yaml", "copy.yaml"]
 
     def test_what_the_program_decides_is_refused(self, project: Path) -> None:
         """A search takes no model options beside a recipe, and no recipe beside a model."""
@@ -200,6 +212,12 @@ class TestScouting:
         scouted = scout(project / "plain")
         assert scouted.values["command"] == "python3 generate.py"
         assert any("ranks" in line for line in scouted.unknown)
+
+    def test_a_command_with_an_open_quote(self, project: Path) -> None:
+        """One line that names the option."""
+        with pytest.raises(BadInputError, match="--command cannot be split") as failure:
+            scout(project / "plain", command="x 'y")
+        assert "\n" not in str(failure.value)
 
     def test_nothing_to_start(self, tmp_path: Path) -> None:
         """The mend is an option."""
