@@ -31,7 +31,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """See ``MetaPathFinder``: nothing but torch is looked at."""
-        if name != "torch" or self._found is not None:
+        if name != "torch":
             return None
         self._found = importlib.machinery.PathFinder.find_spec(name, path, target)
         if self._found is None or self._found.loader is None:

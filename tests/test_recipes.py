@@ -115,6 +115,11 @@ class TestRecipeFile:
             ({"command": "bash 'unclosed"}, "cannot be split"),
             ({"directory": "nowhere"}, "no folder"),
             ({"latency": {"pattern": "no group"}}, "group"),
+            ({"logs": "/abs/log_*.log"}, "no pattern of files below directory"),
+            ({"logs": ""}, "no pattern of files below directory"),
+            ({"other_inference": "server("}, "no regular expression"),
+            ({"other_inference": ""}, "matches every process"),
+            ({"command": "bash infer.sh {yaml_file}"}, "{yaml_name}"),
             ({"yaml": {"file": "none.yaml"}}, "there is no file"),
             ({"command": "bash infer.sh", "yaml": {"file": "recipe.yaml"}}, "{yaml"),
         ],
@@ -127,6 +132,13 @@ class TestRecipeFile:
             read_recipe(path)
         assert message in str(failure.value)
         assert "\n" not in str(failure.value)
+
+    def test_braces_of_the_program_stay(self, project: Path) -> None:
+        """JSON and shell have their own; only the YAML's places are filled."""
+        path = project / "ranks" / "recipe.yaml"
+        command = ["python3", "-c", "x={}; '{0} {'", '{"a": 1}', "--yaml={yaml}", "{yaml_name}"]
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"command": command}))
+        assert read_recipe(path).words(Path("/copy.yaml")) == [*command[:4], "--yaml=/copy.yaml", "copy.yaml"]
 
     def test_what_the_program_decides_is_refused(self, project: Path) -> None:
         """A search takes no model options beside a recipe, and no recipe beside a model."""
@@ -201,6 +213,12 @@ class TestScouting:
         assert scouted.values["command"] == "python3 generate.py"
         assert any("ranks" in line for line in scouted.unknown)
 
+    def test_a_command_with_an_open_quote(self, project: Path) -> None:
+        """One line that names the option."""
+        with pytest.raises(BadInputError, match="--command cannot be split") as failure:
+            scout(project / "plain", command="x 'y")
+        assert "\n" not in str(failure.value)
+
     def test_nothing_to_start(self, tmp_path: Path) -> None:
         """The mend is an option."""
         with pytest.raises(BadInputError, match="--command"):
@@ -225,6 +243,24 @@ class TestTensors:
         assert any(name.endswith(".table") for name in names)
         assert not any("weight" in name for name in names)
 
+    def test_state_of_every_module_counts(self) -> None:
+        """Each layer's attention may hold its own cache: none is skipped, so a change in any of them is seen."""
+        tree = nn.ModuleList([nn.Identity() for _ in range(20)])
+        for module in tree:
+            module.cache = [torch.zeros(2), torch.zeros(2)]  # type: ignore[assignment]
+
+        def digests() -> dict[str, str]:
+            return {name: digest_of(tensor) for name, tensor in state_of(tree, ()).items()}
+
+        before = digests()
+        for number, module in enumerate(tree):
+            for place in range(2):
+                module.cache[place].add_(1)  # type: ignore[index]
+                after = digests()
+                changed = [name for name in after if before.get(name) != after[name]]
+                assert changed == [f"{number}['cache'][{place}]"]
+                before = after
+
     def test_a_digest_tells_every_bit_type_and_shape(self) -> None:
         """Negative zero is not zero."""
         zero = torch.zeros(2, dtype=torch.bfloat16)
@@ -241,6 +277,83 @@ class TestTensors:
 def scoped(*options: tuple[str, object]) -> Plan:
     """Return a plan for the faulty program: its first block."""
     return Plan((Scope("blocks.0", "blocks.0", options or EXACT),))  # type: ignore[arg-type]
+
+
+REPORTING = """
+import json, os, pathlib, sys
+run = pathlib.Path(os.environ["SKTUNE_RUN"])
+task = json.loads((run / "task.json").read_text())
+events = [{"event": "start", "pid": os.getpid()}]
+if task["inspects"]:
+    call = {"function": "Model.forward", "signature": ""}
+    layout = {"units": [{"name": "a", "key": "a"}], "layers": []}
+    events.append({"event": "found", "call": call, "calls": 9, "parameters": 1, "layout": layout})
+else:
+    steps = int(sys.argv[1])
+    events.append({"event": "compiled", "seconds": 1.0})
+    events += [{"event": "outputs", "digests": {"output": "0"}}] * min(steps, 8)
+    events += [{"event": "state", "digests": {}}] * (steps >= 8)
+    print("tiny decode average inference time cost is 12.34 ms")
+with (run / "rank-0.jsonl").open("w") as report:
+    report.writelines(json.dumps(event) + "\\n" for event in [*events, {"event": "end"}])
+"""
+"""A program that reports as a rank does, without a model; it is told how many decode steps it makes."""
+
+
+def reporting(folder: Path, **keys: object) -> RecipeSupervisor:
+    """Return the supervisor of such a program, which is put into ``folder``; ``keys`` are of its recipe."""
+    folder.mkdir(exist_ok=True)
+    (folder / "program.py").write_text(REPORTING)
+    told = {
+        "version": 1,
+        "name": "reporting",
+        "command": [sys.executable, "program.py", "8"],
+        "other_inference": "(?!)",
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(told | keys))
+    return RecipeSupervisor(read_recipe(path), SpaceSpec(), folder / "study", folder / "cache")
+
+
+def test_a_run_too_short_to_be_verified_is_none(tmp_path: Path) -> None:
+    """One average latency does not hide that outputs of some steps, and the state after them, were never there."""
+    command = [sys.executable, "program.py", f"{VERIFIED_STEPS - 1}"]
+    with (
+        reporting(tmp_path, command=command) as supervisor,
+        pytest.raises(BackendError, match="rank 0 has 7 decode steps, and 8 are verified; have the program"),
+    ):
+        supervisor.open()
+    with reporting(tmp_path / "long") as supervisor:
+        assert supervisor.open().layout.units
+
+
+def test_a_file_of_the_users_is_not_taken_for_the_yamls_copy(tmp_path: Path) -> None:
+    """It is neither overwritten nor deleted; a copy that a killed search has left is in nobody's way."""
+    (tmp_path / "a.yaml").write_text("x: 1\n")
+    mine = tmp_path / "a_sktune.yaml"
+    mine.write_text("x: 2\n")
+    keep = "import shutil, sys; shutil.copy('a_sktune.yaml', 'left.yaml'); sys.argv[1] = '8'"
+    command = [sys.executable, "-c", f"{keep}; exec(open('program.py').read())", "{yaml_name}"]
+    with reporting(tmp_path, command=command, yaml={"file": "a.yaml", "set": {"x": 3}}) as supervisor:
+        with pytest.raises(TargetError, match=r"a_sktune\.yaml is not sktune's.*; rename it"):
+            supervisor.open()
+        assert mine.read_text() == "x: 2\n"
+        mine.unlink()
+        supervisor.open()
+        assert not mine.exists()
+        assert yaml.safe_load((tmp_path / "left.yaml").read_text()) == {"x": 3}
+        (tmp_path / "left.yaml").rename(mine)
+        supervisor.judge(Plan((Scope("a", "a"),)), "trial.log", lambda stage: None)
+        assert not mine.exists()
+
+
+def test_folders_of_runs_may_be_deleted_between_two(tmp_path: Path) -> None:
+    """The next run has a number that no other has."""
+    with reporting(tmp_path) as supervisor:
+        supervisor.open()
+        shutil.rmtree(tmp_path / "study" / "work" / "run-0001")
+        supervisor.judge(Plan((Scope("a", "a"),)), "trial.log", lambda stage: None)
+    assert [path.name[-1] for path in sorted((tmp_path / "study" / "work").iterdir())] == ["2", "3", "4"]
 
 
 @pytest.fixture
@@ -317,6 +430,22 @@ def test_another_inference_is_waited_for_and_then_refused(project: Path) -> None
         assert not list((project / "faulty").glob("log_*"))
     finally:
         beside.kill()
+
+
+def test_torch_is_taken_over_by_whoever_looked_for_it_before(project: Path) -> None:
+    """Libraries ask whether torch is there, long before anyone imports it."""
+    plan = Plan((Scope("blocks.0", "blocks.0", EXACT),))
+    (project / "plan.yaml").write_text(write_plan(plan, {}, "inductor", 3))
+    program = (
+        "import importlib.util, sktune.launch\n"
+        "sktune.launch.install()\n"
+        "assert importlib.util.find_spec('torch') and importlib.util.find_spec('torch')\n"
+        "import torch\n"
+        "print(torch.compile.__module__, torch.compile.__qualname__, torch.__spec__.loader is torch.__loader__)\n"
+    )
+    environment = {**os.environ, "SKTUNE_PLAN": str(project / "plan.yaml")}
+    told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["sktune.recipes.rank", "Rank.compile", "True"]
 
 
 @pytest.mark.slow

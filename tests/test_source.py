@@ -1,9 +1,10 @@
 """A plan in source code: what `sktune apply` changes, what it leaves alone, and what it refuses."""
 
 import ast
+import errno
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,20 +116,68 @@ def test_a_file_edited_since_is_neither_overwritten_nor_undone(folder: Path) -> 
     assert path.read_text().endswith("# mine\n")
 
 
-def test_a_write_that_was_interrupted_can_be_finished_and_undone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The way back is written before the first file."""
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    change = source_change(plan_file(ATTENTION), folder)
+def test_a_file_that_the_next_plan_leaves_alone_is_restored(folder: Path) -> None:
+    """The other YAML is switched off again, and source that holds the plan by hand is as it was."""
+    path = folder / "models" / "modeling_tiny.py"
+    by_hand = layers(("mlp", "mlp"))
+    path.write_text(rewrite(path.read_text(), by_hand, N_LAYERS, "executor.utils").text)
+    (folder / "other.yaml").write_bytes((folder / "config.yaml").read_bytes())
+    before = contents(folder)
+    source_change(plan_file(ATTENTION), folder, folder / "config.yaml").write()
+    change = source_change(plan_file(by_hand), folder, folder / "other.yaml")
+    assert {each.path.name for each in change.changes} == {"config.yaml", "other.yaml", "modeling_tiny.py"}
+    change.write()
+    assert {path for path, text in before.items() if path.read_bytes() != text} == {folder / "other.yaml"}
+    assert changes.undo(folder) == [folder / "other.yaml"]
+    assert contents(folder) == before
 
-    def full(path: Path, text: str) -> None:
-        raise OSError("no space left on device")
 
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="no space"):
-        patched.setattr(changes, "_write_text", full)
-        change.write()
-    source_change(plan_file(ATTENTION), folder).write()
-    changes.undo(folder)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+@pytest.mark.parametrize("written", range(4))
+def test_a_write_that_was_interrupted_can_be_finished_and_undone(
+    written: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way back is written first, whether no plan was there before or another; the failure is one line."""
+    before = contents(folder)
+    for earlier in ([], [layers(("mlp", "mlp"))]):
+        for finish in (True, False):
+            for plan in earlier:
+                source_change(plan_file(plan), folder).write()
+            change = source_change(plan_file(ATTENTION), folder)
+            with monkeypatch.context() as patched:
+                patched.setattr(Path, "open", failing_after(written))
+                interrupted(change.write)
+            if finish:
+                source_change(plan_file(ATTENTION), folder).write()
+                assert source_change(plan_file(ATTENTION), folder).diff == ""
+            if (folder / changes.RECORD).exists():
+                changes.undo(folder)
+            assert contents(folder) == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Return all files below a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def failing_after(written: int) -> Callable[..., Any]:
+    """Return a stand-in for ``Path.open`` on a disk that is full after some files."""
+    plain, left = Path.open, iter(range(written))
+
+    def full(path: Path, mode: str = "r", *others: Any, **named: Any) -> Any:
+        if mode == "w" and next(left, None) is None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return plain(path, mode, *others, **named)
+
+    return full
+
+
+def interrupted(write: Callable[[], None]) -> None:
+    """Write, and expect one line where the disk is full before the end."""
+    try:
+        write()
+    except BadInputError as failure:
+        assert "cannot be written (No space left on device)" in str(failure)
+        assert "\n" not in str(failure)
 
 
 REFUSED = {
@@ -432,6 +481,23 @@ def test_random_plans_run_as_they_say_or_not_at_all(data: st.DataObject, tmp_pat
     project = tmp_path_factory.mktemp("random") / "project"
     shutil.copytree(TEMPLATE.root, project)
     check_source(plan, project, [unit.name for unit in layout.units])
+
+
+def test_a_yaml_is_known_by_whatever_way_leads_to_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absolute beside a relative folder, or with detours; one outside of the folder is refused."""
+    monkeypatch.chdir(folder.parent)
+    before = contents(folder)
+    to = Path(folder.name)
+    for yaml_file in (folder / "config.yaml", Path("..", folder.parent.name, folder.name, "config.yaml")):
+        for place in (to, folder, to / ".." / folder.name):
+            change = source_change(plan_file(ATTENTION), place, yaml_file)
+            assert "b/config.yaml" in change.diff
+            change.write()
+            assert place / "config.yaml" in changes.undo(place)
+            assert contents(folder) == before
+    (folder.parent / "outside.yaml").write_bytes((folder / "config.yaml").read_bytes())
+    with pytest.raises(BadInputError, match="lies outside of"):
+        source_change(plan_file(ATTENTION), to, Path("outside.yaml"))
 
 
 def test_the_command_shows_writes_and_undoes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ The path of a run: a copy of the program's YAML, the command, one report and one
 """
 
 import hashlib
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +20,8 @@ COPY_SUFFIX = "_sktune"
 OTHER_INFERENCE = r"python.*[ /](infer|server)\.py"
 """Processes beside which cann-recipes-infer refuses to start (executor/scripts/function.sh, check_launch)."""
 _SOURCES = ("*.py", "*.sh")
+_PLACE = re.compile(r"\{yaml(?:_name)?\}")
+"""Of the YAML's copy in a command; all other braces are the program's."""
 
 
 class YamlFile(Document):
@@ -39,11 +42,7 @@ class LatencyLines(Document):
     @field_validator("pattern")
     @classmethod
     def _has_group(cls, pattern: str) -> str:
-        try:
-            groups = re.compile(pattern).groups
-        except re.error as failure:
-            raise ValueError(f"no regular expression ({failure})") from failure
-        if groups < 1:
+        if _expression(pattern).groups < 1:
             raise ValueError("the pattern needs a group around the milliseconds, such as ([0-9.]+)")
         return pattern
 
@@ -90,15 +89,42 @@ class Recipe(Document):
         except ValueError as failure:
             raise ValueError(f"the command cannot be split into words ({failure})") from failure
 
+    @field_validator("logs")
+    @classmethod
+    def _is_pattern(cls, logs: str | None) -> str | None:
+        if logs is not None:
+            try:
+                list(Path(os.devnull).glob(logs))  # no folder, so that only the pattern can fail
+            except (ValueError, NotImplementedError) as failure:
+                raise ValueError(f"no pattern of files below directory, such as log_*.log ({failure})") from failure
+        return logs
+
+    @field_validator("other_inference")
+    @classmethod
+    def _spares_some(cls, pattern: str) -> str:
+        if _expression(pattern).search(""):
+            raise ValueError("the pattern matches every process; name those to wait for, or none with (?!)")
+        return pattern
+
     def words(self, copy: Path | None = None) -> list[str]:
         """Return the command's words with ``copy`` as its YAML; with the YAML itself where None is given."""
         file = copy or (self.yaml.file if self.yaml else None)
-        return [word.format(yaml=file, yaml_name=file.name) if file else word for word in self.command]
+        if file is None:
+            return list(self.command)
+        values = {"{yaml}": str(file), "{yaml_name}": file.name}
+        return [_PLACE.sub(lambda place: values[place[0]], word) for word in self.command]
 
     @property
     def device_type(self) -> str:
         """The device that the program runs on."""
         return self.device or DEVICES[self.backend]
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as failure:
+        raise ValueError(f"no regular expression ({failure})") from failure
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -117,7 +143,7 @@ def read_recipe(path: Path) -> Recipe:
         file = (directory / recipe.yaml.file).resolve()
         if not file.is_file():
             raise TargetError(f"{path}: there is no file {recipe.yaml.file} in {recipe.directory}; mend yaml.file")
-        if not any("{yaml" in word for word in recipe.command):
+        if not any(map(_PLACE.search, recipe.command)):
             raise TargetError(f"{path}: the command names no {{yaml}} or {{yaml_name}}, so the YAML's copy is not used")
         changes["yaml"] = recipe.yaml.model_copy(update={"file": file})
     if recipe.space:

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.2
 SHARED = "inductor"
 """Below the caches: what all runs that ended well have compiled."""
+COPY_HEAD = "# Written by sktune for one run, and deleted after it.\n"
+"""By which a copy that a killed search has left is told from a file of the user's own."""
 ORPHAN_S = 15.0
 """How long the others may go on once a rank is gone: they may be about to say why."""
 
@@ -79,6 +81,7 @@ class Runner:
 
         Raises:
             BackendError: another inference does not end, or the command cannot be started.
+            TargetError: the YAML cannot be varied, or a file of the user's lies where its copy belongs.
             OutOfTimeError: at ``deadline_s``, on the clock of ``time.monotonic``.
         """
         self._wait_for_others(deadline_s)
@@ -118,7 +121,8 @@ class Runner:
         return sorted((self._run_folder / "log").rglob("*.log")) if self._run_folder else []
 
     def _new_folder(self) -> Path:
-        number = len(list(self._folder.glob("run-*"))) + 1
+        names = [path.name.removeprefix("run-") for path in self._folder.glob("run-*")]
+        number = max((int(name) for name in names if name.isdigit()), default=0) + 1
         self._run_folder = self._folder / f"run-{number:04d}"
         self._run_folder.mkdir(parents=True)
         return self._run_folder
@@ -151,7 +155,9 @@ class Runner:
             return
         file = self._recipe.yaml.file
         copy = file.with_stem(file.stem + COPY_SUFFIX)
-        copy.write_text(varied(file, self._recipe.yaml.set), encoding="utf-8")
+        if copy.exists() and not copy.read_bytes().startswith(COPY_HEAD.encode()):
+            raise TargetError(f"{copy} is not sktune's, and a copy of {file.name} needs its place; rename it")
+        copy.write_text(COPY_HEAD + varied(file, self._recipe.yaml.set), encoding="utf-8")
         try:
             yield self._recipe.words(copy)
         finally:

@@ -86,7 +86,7 @@ def _of_checkout(root: Path, folder: Path, yaml_file: Path | None) -> Scouted:
 
 
 def _of_program(folder: Path, yaml_file: Path | None, command: str | None) -> Scouted:
-    words = shlex.split(command) if command else _start(folder)
+    words = _words(command) if command else _start(folder)
     scouted = Scouted({"version": 1, "name": folder.name, "command": shlex.join(words), "directory": str(folder)})
     scouted.found.append(f"the command is {command or shlex.join(words)}")
     if yaml_file:
@@ -108,6 +108,13 @@ def _of_program(folder: Path, yaml_file: Path | None, command: str | None) -> Sc
     scouted.values["latency"] = "steps"
     _add_backend(scouted, folder)
     return scouted
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as failure:
+        raise BadInputError(f"--command cannot be split into words ({failure}); mend its quotes") from failure
 
 
 def _start(folder: Path) -> list[str]:

@@ -234,6 +234,9 @@ class RecipeSupervisor:
             if not report.outputs:
                 detail = f"rank {report.rank} never called {self._task.decode.function if self._task.decode else ''}"
                 return Failure(Reason.CRASHED, detail)
+            if report.state is None:
+                detail = f"rank {report.rank} has {len(report.outputs)} decode steps, and {VERIFIED_STEPS} are verified"
+                return Failure(Reason.CRASHED, f"{detail}; have the program generate more tokens")
         where = "the ranks time no steps" if self._recipe.latency == "steps" else "its log has no latency line"
         if not run.step_ms:
             mend = "give the recipe `latency: {pattern: ...}` or `logs`, or `latency: steps`"

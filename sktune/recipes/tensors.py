@@ -21,12 +21,12 @@ def signature_of(arguments: Any) -> str:
 
 def outputs_of(output: Any) -> dict[str, torch.Tensor]:
     """Return the tensors of a step's output by name."""
-    return {f"output{name}": tensor for name, tensor in _tensors("", output, _DEPTH, set())}
+    return {f"output{name}": tensor for name, tensor in _tensors("", output, _DEPTH, {})}
 
 
 def state_of(module: nn.Module, arguments: Any) -> dict[str, torch.Tensor]:
     """Return the tensors that outlive a step: buffers and other tensors of the tree, and those of the arguments."""
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}
     found: dict[str, torch.Tensor] = {}
     for path, each in module.named_modules():
         kept = {key: value for key, value in vars(each).items() if key not in ("_parameters", "_modules")}
@@ -45,16 +45,17 @@ def digest_of(tensor: torch.Tensor) -> str:
     return found.hexdigest()
 
 
-def _tensors(name: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(name: str, value: Any, depth: int, seen: dict[int, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors in ``value`` by name; ``seen`` keeps what it names alive, as ids are reused."""
     if id(value) in seen or isinstance(value, nn.Parameter | nn.Module | type) or depth < 0:
         return
     if isinstance(value, torch.Tensor):
-        seen.add(id(value))
+        seen[id(value)] = value
         if not value.is_meta:
             yield name, value
         return
     if not isinstance(value, int | float | str | bytes | None):
-        seen.add(id(value))
+        seen[id(value)] = value
     for key, inner in _parts(value):
         yield from _tensors(f"{name}{key}", inner, depth - 1, seen)
 

@@ -27,7 +27,7 @@ class SourceChange:
     Attributes:
         folder: the model's.
         changes: the files that differ afterwards; none where the plan is there already.
-        record: all files that carry the plan, as they were before any plan of ours, and as they become.
+        record: all files that carry the plan or did the one before, as they were before any, and as they become.
         notes: what a reader should know, a line each.
     """
 
@@ -54,7 +54,7 @@ def source_change(plan_file: PlanFile, folder: Path, yaml_file: Path | None = No
     Args:
         plan_file: its plan has scopes.
         folder: holds ``modeling_*.py`` and the YAML, at any depth.
-        yaml_file: the one to switch scopes on in; None where the folder has only one that knows the switch.
+        yaml_file: the one below ``folder`` to switch scopes on in; None where only one knows the switch.
 
     Raises:
         PlanError: the plan cannot be said in this source.
@@ -69,11 +69,15 @@ def source_change(plan_file: PlanFile, folder: Path, yaml_file: Path | None = No
         return before[path] if path in before else files.read_text(path)
 
     source, rewritten = _rewritten(folder, plan, plan_file.layers, original)
-    switch = yaml_file or only_yaml(folder, original)
+    switch = _below(folder, yaml_file) if yaml_file else only_yaml(folder, original)
     new = {source: rewritten.text, switch: turn_on(original(switch), switch)}
     new |= {path: text for path, text in before.items() if path not in new}
     changed = [Change(path, files.read_text(path), text) for path, text in sorted(new.items())]
-    record = [Change(path, original(path), text) for path, text in sorted(new.items()) if original(path) != text]
+    record = [
+        Change(path, original(path), text)
+        for path, text in sorted(new.items())
+        if path in before or original(path) != text
+    ]
     return SourceChange(
         folder,
         tuple(change for change in changed if change.before != change.after),
@@ -140,6 +144,16 @@ def _helper_module(folder: Path) -> str:
             if path.is_file() and HELPER in files.read_text(path):
                 return home.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return "executor.utils"
+
+
+def _below(folder: Path, path: Path) -> Path:
+    """Return ``path`` as it is called from ``folder`` on, whatever way leads to either."""
+    if path.is_relative_to(folder) and ".." not in path.relative_to(folder).parts:
+        return path
+    real, root = path.parent.resolve() / path.name, folder.resolve()
+    if not real.is_relative_to(root):
+        raise BadInputError(f"{path} lies outside of {folder}; give --to a folder that holds both source and YAML")
+    return folder / real.relative_to(root)
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:

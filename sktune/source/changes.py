@@ -3,6 +3,8 @@
 import difflib
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +49,9 @@ def originals(folder: Path) -> Mapping[Path, str]:
     for name, entry in record.items():
         path = folder / name
         now = read_text(path) if path.is_file() else None
-        # A write that was interrupted leaves some files as they were.
-        if now is None or (now != entry["before"] and _digest(now) != entry["after_sha256"]):
+        # A write that was interrupted leaves some files as they were: without a plan, or with the one before.
+        known = (_digest(entry["before"]), entry["after_sha256"], entry.get("held_sha256"))
+        if now is None or _digest(now) not in known:
             raise BadInputError(
                 f"{path} was edited after sktune had changed it; take your edit back, "
                 f"or delete {folder / RECORD} to keep the file as it is"
@@ -58,36 +61,32 @@ def originals(folder: Path) -> Mapping[Path, str]:
 
 
 def write(changes: Sequence[Change], folder: Path) -> None:
-    """Write the files, and the record by which they can be undone; ``before`` is what they shall become then."""
-    record = {
-        change.path.relative_to(folder).as_posix(): {
-            "before": change.before,
-            "after_sha256": _digest(change.after),
-        }
-        for change in changes
-    }
-    target = folder / RECORD
-    target.parent.mkdir(exist_ok=True)
+    """Write the files, and the record by which they can be undone; ``before`` is what they shall become then.
+
+    Raises:
+        BadInputError: a file cannot be written; what was written can be undone, or another plan applied.
+    """
+    entries = {change.path.relative_to(folder).as_posix(): _entry(change) for change in changes}
+    held = {name: {**entry, "held_sha256": _digest(read_text(folder / name))} for name, entry in entries.items()}
     # First the way back: whatever happens from here on can be undone.
-    target.write_text(json.dumps({"version": VERSION, "files": record}, indent=1), encoding="utf-8")
+    _keep(held, folder)
     for change in changes:
-        _write_text(change.path, change.after)
+        _put(change.path, change.after)
+    _keep({name: entry for name, entry in entries.items() if _digest(entry["before"]) != entry["after_sha256"]}, folder)
 
 
 def undo(folder: Path) -> list[Path]:
     """Put every file back as it was; return which.
 
     Raises:
-        BadInputError: nothing was applied here, or a file was edited since.
+        BadInputError: nothing was applied here, a file was edited since, or cannot be written.
     """
     before = originals(folder)
     if not before:
         raise BadInputError(f"no plan was applied in {folder}; name the folder that was given to --to")
     for path, text in before.items():
-        _write_text(path, text)
-    (folder / RECORD).unlink()
-    if not any((folder / RECORD).parent.iterdir()):
-        (folder / RECORD).parent.rmdir()
+        _put(path, text)
+    _keep({}, folder)
     return sorted(before)
 
 
@@ -104,9 +103,46 @@ def read_text(path: Path) -> str:
         raise BadInputError(f"{path} cannot be read: {failure}; give a text file in UTF-8") from failure
 
 
+def _entry(change: Change) -> dict[str, str]:
+    return {"before": change.before, "after_sha256": _digest(change.after)}
+
+
+def _keep(entries: Mapping[str, Mapping[str, str]], folder: Path) -> None:
+    """Write the record; without entries there is none."""
+    path = folder / RECORD
+    if entries:
+        _write_text(path, json.dumps({"version": VERSION, "files": entries}, indent=1))
+        return
+    path.unlink(missing_ok=True)
+    if path.parent.is_dir() and not any(path.parent.iterdir()):
+        path.parent.rmdir()
+
+
+def _put(path: Path, text: str) -> None:
+    if read_text(path) != text:
+        _write_text(path, text)
+
+
 def _write_text(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
+    """Replace a file whole: it never holds half of a text, whatever happens."""
+    target = path.resolve()
+    part = target.with_name(f".{target.name}.part")
+    try:
+        target.parent.mkdir(exist_ok=True)
+        if target.exists() and not os.access(target, os.W_OK):
+            raise PermissionError("it is read-only")  # replacing it would succeed all the same
+        try:
+            with part.open("w", encoding="utf-8", newline="") as file:
+                file.write(text)
+            if target.exists():
+                shutil.copymode(target, part)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as failure:
+        raise BadInputError(
+            f"{path} cannot be written ({failure.strerror or failure}); mend that and give the command again"
+        ) from failure
 
 
 def _read(folder: Path) -> Mapping[str, Mapping[str, Any]]:
