@@ -356,6 +356,19 @@ def test_folders_of_runs_may_be_deleted_between_two(tmp_path: Path) -> None:
     assert [path.name[-1] for path in sorted((tmp_path / "study" / "work").iterdir())] == ["2", "3", "4"]
 
 
+def test_a_resumed_search_reads_its_own_runs_alone(tmp_path: Path) -> None:
+    """What the run before a resume has printed is kept, and is no latency of the next one."""
+    ratios = []
+    for _ in range(2):
+        with reporting(tmp_path) as supervisor:
+            supervisor.open()
+            outcome = supervisor.judge(Plan((Scope("a", "a"),)), "trial.log", lambda stage: None)
+        assert outcome.reason is not Reason.CRASHED, outcome.detail
+        ratios.append(outcome.speedup)
+    assert ratios[0] == ratios[1]
+    assert "12.34 ms" in (tmp_path / "study" / "logs" / "trial.before-1.log").read_text()
+
+
 @pytest.fixture
 def faulty(project: Path) -> Iterator[RecipeSupervisor]:
     """A program that fails as it is told to, its baseline run already."""

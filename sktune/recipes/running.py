@@ -79,6 +79,8 @@ class Runner:
     def run(self, task: Task, plan: Plan, log: Path, deadline_s: float) -> Run:
         """Start the program with ``plan`` and wait for its end; what it prints goes to ``log``.
 
+        A log of that name, of a run before a resume, is put aside: its latencies are not this run's.
+
         Raises:
             BackendError: another inference does not end, or the command cannot be started.
             TargetError: the YAML cannot be varied, or a file of the user's lies where its copy belongs.
@@ -88,9 +90,10 @@ class Runner:
         folder = self._new_folder()
         task.write(folder)
         (folder / PLAN).write_text(write_plan(plan, {}, task.backend), encoding="utf-8")
+        _put_aside(log)
         began, began_at = time.monotonic(), time.time()
         try:
-            with self._copied_yaml() as words, log.open("ab") as output:
+            with self._copied_yaml() as words, log.open("wb") as output:
                 self._start(words, self._environment(folder, plan), output)
                 failure = self._watch(folder, began, deadline_s)
         finally:
@@ -297,6 +300,12 @@ def _link_missing(source: Path, target: Path) -> None:
         if path.is_file() and not linked.exists():
             linked.parent.mkdir(parents=True, exist_ok=True)
             os.link(path, linked)
+
+
+def _put_aside(log: Path) -> None:
+    if log.exists():
+        runs = len(list(log.parent.glob(f"{log.stem}.before-*")))
+        log.rename(log.with_name(f"{log.stem}.before-{runs + 1}{log.suffix}"))
 
 
 def _told_by(reports: Sequence[RankReport]) -> Failure | None:
