@@ -374,7 +374,10 @@ def recipe_init(
     scouted = scout(folder, yaml, command)
     if out.exists():
         raise BadInputError(f"{out} is there already; name another file with --out")
-    out.write_text(scouted.text, encoding="utf-8")
+    try:
+        out.write_text(scouted.text, encoding="utf-8")
+    except OSError as failure:
+        raise BadInputError(f"{out} cannot be written ({failure.strerror}); name another file with --out") from failure
     told = Console(stderr=json)
     for line in (*scouted.found, *(f"not known: {line}" for line in scouted.unknown), f"written: {out}"):
         told.print(escape(line), highlight=False, soft_wrap=True)
