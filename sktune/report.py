@@ -15,6 +15,7 @@ from sktune.outcome import Speedup
 from sktune.plan import Plan
 from sktune.plan_file import write_plan
 from sktune.result import BEST_PLAN, SearchResult
+from sktune.source.flag import FLAG
 from sktune.study import TrialRecord
 from sktune.supervisor import FinalRow
 from sktune.verdict import AGAIN
@@ -224,8 +225,21 @@ _FINAL_NOTE = (
 def how_to_apply(result: SearchResult, plan: Plan) -> str:
     """Return how a user compiles what a trial has compiled, as Markdown."""
     if is_recipe(result):
-        return f"\nStart the program with it:\n\n{apply_block(result, plan, BEST_PLAN)}\n"
+        block = apply_block(result, plan, str((result.folder / BEST_PLAN).resolve()))
+        where = f", in `{table_cell(result.facts['directory'])}`" if "directory" in result.facts else ""
+        return f"\nStart the program with it{where}:\n\n{block}\n{_yaml_note(result)}"
     return f"\nApply it in Python, before the decode step is compiled:\n\n{apply_block(result, plan, BEST_PLAN)}\n"
+
+
+def _yaml_note(result: SearchResult) -> str:
+    """Return in what the YAML of a recipe's runs differed from the program's own."""
+    if not (changed := result.facts.get("yaml")):
+        return ""
+    others = "".join(f", `{table_cell(f'{name}: {value}')}`" for name, value in changed["set"].items())
+    return (
+        f"\nThe search had `{FLAG}: False`{others} in `{table_cell(changed['file'])}`: the plan's scopes take the "
+        "place of the program's own.\n"
+    )
 
 
 def is_recipe(result: SearchResult) -> bool:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,15 +20,20 @@ from sktune.plan import Plan, Scope
 from sktune.plan_file import read_plan_file, write_plan
 from sktune.recipes.document import read_recipe
 from sktune.recipes.latency_lines import step_latencies_ms
+from sktune.recipes.rank import MarkedStep, Reporter
 from sktune.recipes.reports import VERIFIED_STEPS, is_baselines_turn
 from sktune.recipes.running import varied
 from sktune.recipes.scouting import scout
 from sktune.recipes.step_times import FIRST_ROUND, LEAST_ALTERNATING, compare_turns, rounds
 from sktune.recipes.supervising import RecipeSupervisor
 from sktune.recipes.tensors import digest_of, signature_of, state_of
+from sktune.report import how_to_apply
 from sktune.request import Request
+from sktune.result import result_of
 from sktune.search_loop import run
 from sktune.space import SpaceSpec
+from sktune.study import TuningStudy, sqlite_url
+from tests.test_comparing import study_of
 
 PROJECTS = Path(__file__).parent / "projects"
 EXACT = (("emulate_precision_casts", True), ("matmul", "aten"), ("reductions", "aten"))
@@ -468,11 +475,6 @@ def test_a_plan_is_launched_without_an_edit(project: Path) -> None:
     decode = {"function": "Model.forward", "signature": "int64[1,1]"}
     (project / "plan.yaml").write_text(write_plan(plan, {}, "inductor", 3, decode))
     assert read_plan_file(project / "plan.yaml").decode is not None
-    watcher = "import sys, sktune.marks as m; e = m.OwnScope.__enter__; m.OwnScope.__enter__ = lambda s: "
-    (project / "watch.py").write_text(
-        f"{watcher}(print('scope entered', s._label), e(s))[1]\nimport runpy\nsys.argv = ['generate.py', '4']\n"
-        f"runpy.run_path({str(project / 'plain' / 'generate.py')!r}, run_name='__main__')\n"
-    )
     environment = {**os.environ, "SKTUNE_PLAN": str(project / "plan.yaml"), "TORCH_LOGS": "graph_code"}
     program = [sys.executable, "-m", "sktune.launch", "--", str(project / "plain" / "generate.py"), "4"]
     told = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
@@ -483,6 +485,33 @@ def test_a_plan_is_launched_without_an_edit(project: Path) -> None:
     assert "i64[1, 1]" in marked[0] or "1, 1" in marked[0]
     without = subprocess.run([sys.executable, program[-2], "4"], capture_output=True, text=True, check=True)
     assert told.stdout == without.stdout
+
+
+def test_in_production_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are neither timed nor compared where no search asks for it."""
+
+    def never(*_: object) -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr("sktune.recipes.rank.device_of", lambda tensors: SimpleNamespace(now_s=never))
+    monkeypatch.setattr("sktune.recipes.rank.digest_of", never)
+    module, inputs = nn.Linear(2, 2), torch.ones(1, 2)
+    step = MarkedStep(module.forward, None, module, "", Plan(), never, Reporter(None))
+    assert torch.equal(step(inputs), module(inputs))
+
+
+def test_the_report_says_how_the_program_was_started(tmp_path: Path) -> None:
+    """From wherever its reader stands, and with what differed in the YAML."""
+    study_of(tmp_path, "a", [1.3])
+    study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
+    changed = {"file": "decode.yaml", "set": {"model_config.exe_mode": "ge_graph"}}
+    study.remember(uncompared=True, command="bash infer.sh --yaml decode.yaml", directory="program", yaml=changed)
+    result = result_of(study, tmp_path / "a")
+    assert result.winner is not None
+    told = how_to_apply(result, result.winner.plan)
+    assert "Start the program with it, in `program`" in told
+    assert f"SKTUNE_PLAN={tmp_path / 'a' / 'best_plan.yaml'} bash infer.sh" in told
+    assert "`enable_superkernel: False`, `model_config.exe_mode: ge_graph` in `decode.yaml`" in told
 
 
 @pytest.mark.slow

@@ -114,6 +114,8 @@ class RecipeSupervisor:
                 "decode": {"function": decode.function, "signature": decode.signature},
                 "verified": VERIFIED,
                 "command": shlex.join(self._recipe.words()),
+                "directory": str(self._recipe.directory),
+                "yaml": {"file": yaml.file.name, "set": yaml.set} if (yaml := self._recipe.yaml) else None,
                 "alternates": self._task.alternates,
             }
             self._opened = Opened(self._layout, description, seconds, facts)
