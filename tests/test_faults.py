@@ -78,14 +78,13 @@ def test_a_trial_that_has_its_figure_keeps_it(runs: Path, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_final_process")
-def test_a_finalist_that_ends_its_process_costs_itself_alone(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finalist_that_ends_its_process_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are compared without it, and the answer is one of them."""
     starts = tmp_path / "starts"
     starts.write_text("0")
     monkeypatch.setenv("FAULTY_STARTS", str(starts))
-    result = sktune.search(f"{MODELS}:ends_later_workers", trials=3, space=SPACE, runs=runs)
+    # What other faults have compiled of the same graph must not be found.
+    result = sktune.search(f"{MODELS}:ends_later_workers", trials=3, space=SPACE, runs=tmp_path)
     assert all(record.outcome and record.outcome.is_feasible for record in result.trials)
     assert result.winner is not None
     assert result.is_compared
