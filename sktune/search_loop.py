@@ -386,7 +386,7 @@ class _Search:
             longest_s = max(longest_s, time.perf_counter() - began)
             broken = {row.name for row in found[0] if row.speedup is None}
             plans = [(name, plan) for name, plan in plans if name not in broken]
-            if not plans:
+            if broken and not plans:
                 break
         return FinalComparison.of(processes, floor_looks(self._study.facts))
 
