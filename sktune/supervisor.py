@@ -252,30 +252,9 @@ class Supervisor:
             references: adds what a user has without sktune: the model uncompiled, and torch.compile.
 
         Raises:
-            BackendError: no plan survives.
+            BackendError: the baseline alone does not survive it, or no worker can be started.
         """
-        try:
-            return self._compared(plans, report, f"final-{number}", references)
-        except BackendError as failure:
-            if references:
-                # Compiling the whole step is the user's alternative, not ours: its failure must not cost the answer.
-                logger.warning("%s; comparing again without torch.compile of the whole step", failure)
-                return self.final(plans, report, number=number, references=False)
-            if len(plans) == 1:
-                raise
-            logger.warning("%s; comparing each plan in a process of its own", failure)
-        rows: list[FinalRow] = []
-        noises: list[str] = []
-        for name, plan in plans:
-            try:
-                found, noise = self._compared([(name, plan)], report, f"final-{number}-{name}", references=False)
-            except BackendError as failure:
-                found, noise = [FinalRow(name, None, str(failure), None, "")], ""
-            rows += found
-            noises += [noise] if noise else []
-        if all(row.speedup is None for row in rows):
-            raise BackendError(f"none of the best plans survives the final comparison; see logs/final-{number}-*.log")
-        return rows, "; ".join(noises)
+        return self._compared(plans, report, f"final-{number}", references)
 
     def _compared(
         self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None], log: str, references: bool
@@ -283,10 +262,24 @@ class Supervisor:
         if self._spec.backend != "sim":  # a simulation has no luck to be drawn again
             self.stop()
         self.open()
-        answer = self._answer(
-            "final", report, log=f"{log}.log", do="final", plans=_entries(plans), references=references
-        )
-        return [FinalRow.from_dict(row) for row in answer["final"]], answer["noise"]
+        request = {"do": "final", "plans": _entries(plans), "references": references}
+        try:
+            answer = self._answer("final", report, log=f"{log}.log", **request)
+            return [FinalRow.from_dict(row) for row in answer["final"]], answer["noise"]
+        except BackendError as failure:
+            if not plans and not references:
+                raise
+            reason = str(failure)
+        if references:
+            # Compiling the whole step is the user's alternative, not ours: its failure must not cost the answer.
+            logger.warning("%s; comparing again without torch.compile of the whole step", reason)
+            return self._compared(plans, report, log, references=False)
+        if len(plans) == 1:
+            rows, noise = self._compared((), report, log, references=False)
+            return [*rows, FinalRow(plans[0][0], None, reason, None, "")], noise
+        logger.warning("%s; comparing each plan in a process of its own", reason)
+        parts = [self._compared([plan], report, f"{log}-{plan[0]}", references=False) for plan in plans]
+        return [row for rows, _ in parts for row in rows], "; ".join(noise for _, noise in parts if noise)
 
     def _answer(
         self, key: str, report: Callable[[str], None] = lambda stage: None, *, log: str, **request: Any

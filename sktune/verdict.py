@@ -6,6 +6,7 @@ from math import exp, log, log1p, sqrt
 from statistics import mean, median, stdev
 
 import numpy as np
+from scipy.special import stdtrit
 
 from sktune.outcome import Speedup
 from sktune.plan import Plan
@@ -16,8 +17,6 @@ AGAIN = "baseline again"
 MOST_FINALISTS = 5
 MOST_QUALIFIERS = 16
 """Trials, by their own figures, that are measured again to choose the finalists."""
-T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""97.5% quantiles of Student's t, for 1, 2, ... degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +105,13 @@ def _is_as_fast(plan: FinalPlan, fastest: FinalPlan, floor: float) -> bool:
 def _mean(values: Sequence[float], halfwidths: Sequence[float]) -> tuple[float, float]:
     """Return the mean over processes, and half the width of its interval."""
     own = mean(halfwidths) / sqrt(len(values))
-    between = T975[len(values) - 2] * stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
+    between = students_t(len(values) - 1) * stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
     return mean(values), max(own, between)
+
+
+def students_t(degrees: int) -> float:
+    """Return the 97.5% quantile of Student's t: what an interval of 95% takes of the standard error."""
+    return float(stdtrit(degrees, 0.975))
 
 
 def _optimism(log_ratios: Sequence[Sequence[float]]) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from sktune.latency import Samples, compare
 from sktune.outcome import Speedup
 from sktune.recipes.reports import VERIFIED_STEPS, is_baselines_turn
-from sktune.verdict import T975
+from sktune.verdict import students_t
 
 WARM_UP_STEPS = 2
 """Left out at the start of a run: the first compiles, and the second may still set things up."""
@@ -44,7 +44,7 @@ def latency_of(step_ms: Sequence[Sequence[float]]) -> RunLatency:
 def compare_runs(own: RunLatency, baselines: Sequence[RunLatency]) -> Speedup:
     """Compare a run with baseline runs: the interval is one more run's, by Student's t over the baseline's."""
     figures = [log(each.latency_ms) for each in baselines[-LATEST:]]
-    spread = stdev(figures) * T975[len(figures) - 2] * sqrt(1 + 1 / len(figures)) if len(figures) > 1 else 0.0
+    spread = students_t(len(figures) - 1) * stdev(figures) * sqrt(1 + 1 / len(figures)) if len(figures) > 1 else 0.0
     within = sqrt(own.halfwidth**2 + mean(each.halfwidth for each in baselines) ** 2)
     return _speedup(exp(median(figures)), own, max(spread, within))
 
