@@ -198,3 +198,24 @@ def test_an_option_that_no_search_has_is_named_with_the_nearest() -> None:
     """A misspelt keyword is bad input, not a TypeError."""
     with pytest.raises(BadInputError, match="did you mean 'trials'"):
         sktune.search("llama", trial=3)
+
+
+@pytest.mark.slow
+def test_probes_do_not_exhaust_a_space(tmp_path: Path) -> None:
+    """A probe is no plan of the space: all of its plans are tried beside it."""
+    space = tmp_path / "space.yaml"
+    space.write_text(
+        "version: 1\n"
+        "space:\n"
+        "  units: [self_attn, mlp]\n"
+        "  step_units: []\n"
+        "  layers_per_scope: [1]\n"
+        "  options: {npu: {npu: {stream-fusion: [0, 1]}}}\n"
+    )
+    events: list[dict[str, Any]] = []
+    result = sktune.search(
+        "llama", backend="sim", scale="full", trials=30, space=space, runs=tmp_path, listener=events.append
+    )
+    (size,) = [event["space_size"] for event in events if event["event"] == "target_ready"]
+    assert any(record.is_probe for record in result.trials)
+    assert len({record.plan for record in result.trials if not record.is_probe}) == size - 1
