@@ -8,7 +8,7 @@ incumbents can be compared with the optimum. The replay is a real Optuna study i
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -99,7 +99,8 @@ class Run:
 
     Attributes:
         gains: share of the achievable gain that the incumbent holds, by its true latency: 1 is the optimum, 0 the
-            baseline. The incumbent is chosen by measured latency.
+            baseline. The incumbent is the complete plan that the sampler expects to save the most, where it tells that
+            (``expected_savings``); else the one of the lowest measured latency.
         ask_s: seconds that the sampler itself took to propose; 0 for starting points.
         failed: whether the plan failed.
         probe: whether the trial was a probe.
@@ -120,6 +121,7 @@ def replay(
     seed: int,
     scope_times: bool = True,
     workers: int = 1,
+    by_figure: bool = False,
 ) -> Run:
     """Search ``landscape`` for ``trials`` trials, starting points included.
 
@@ -130,12 +132,13 @@ def replay(
         seed: of the sampler and of the noise; a plan's noise depends on the seed and the plan alone.
         scope_times: whether the sampler is shown what each scope and gap took.
         workers: trials that run at any time; the one that was asked for first ends first.
+        by_figure: whether the incumbent is that of the lowest measured latency, whatever the sampler expects.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     record = Record(landscape, seed, scope_times)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
-        search = _Search(landscape.space, _Timed(factory(landscape.space, seed)), record)
+        search = _Search(landscape.space, _Timed(factory(landscape.space, seed)), record, by_figure)
         running: deque[_Asked] = deque()
         for _ in range(trials):
             running.append(search.ask())
@@ -164,8 +167,8 @@ class Record:
         self._landscape, self._seed, self._scope_times = landscape, seed, scope_times
         self._known: dict[Plan, tuple[Outcome, float | None]] = {}
         self._rows: list[tuple[float, float, bool, bool, Plan]] = []
-        self._best = np.inf, landscape.baseline_ms
-        """Measured and true latency of the incumbent."""
+        self._complete: dict[Plan, tuple[float, float]] = {}
+        """Measured and true latency of what may be the incumbent."""
 
     @property
     def run(self) -> Run:
@@ -184,14 +187,20 @@ class Record:
             self._known[plan] = outcome, truth.latency_ms
         return self._known[plan][0]
 
-    def add(self, plan: Plan, ask_s: float, *, is_probe: bool = False) -> Outcome:
-        """Count a trial, and return its outcome."""
+    def add(
+        self, plan: Plan, ask_s: float, *, is_probe: bool = False, expected: Mapping[Plan, float] | None = None
+    ) -> Outcome:
+        """Count a trial, and return its outcome; ``expected`` is what plans are expected to save."""
         outcome, (_, true_ms) = self.judge(plan), self._known[plan]
         if outcome.is_complete and not is_probe:
             assert outcome.speedup is not None and true_ms is not None
-            self._best = min(self._best, (outcome.speedup.latency_ms, true_ms))
-        achieved = gain(self._landscape, self._best[1])
-        self._rows.append((achieved, ask_s, outcome.reason in FAILURES, is_probe, plan))
+            self._complete[plan] = outcome.speedup.latency_ms, true_ms
+        true_ms = self._landscape.baseline_ms
+        if expected is None:
+            _, true_ms = min(self._complete.values(), default=(0.0, true_ms))
+        elif self._complete:
+            true_ms = self._complete[max(self._complete, key=lambda own: expected.get(own, -np.inf))][1]
+        self._rows.append((gain(self._landscape, true_ms), ask_s, outcome.reason in FAILURES, is_probe, plan))
         return outcome
 
 
@@ -204,8 +213,8 @@ class _Asked:
 
 
 class _Search:
-    def __init__(self, space: SearchSpace, sampler: "_Timed", record: Record) -> None:
-        self._space, self._sampler, self._record = space, sampler, record
+    def __init__(self, space: SearchSpace, sampler: "_Timed", record: Record, by_figure: bool) -> None:
+        self._space, self._sampler, self._record, self._by_figure = space, sampler, record, by_figure
         self._study = optuna.create_study(direction="minimize", sampler=sampler)
         for point in () if sampler.takes_starting_points else space.starting_points:
             self._study.enqueue_trial(dict(point.values), user_attrs={ORIGIN: point.name})
@@ -224,18 +233,20 @@ class _Search:
         return _Asked(trial, plan, is_probe, self._sampler.spent_s)
 
     def tell(self, asked: _Asked) -> None:
-        outcome = self._record.add(asked.plan, asked.ask_s, is_probe=asked.is_probe)
+        outcome = self._record.judge(asked.plan)
         trial = asked.trial
         trial.set_user_attr(OUTCOME, outcome.to_dict())
         trial.set_constraint("feasible", 0.0 if outcome.is_feasible else 1.0)
         if outcome.is_complete and not asked.is_probe:
             assert outcome.speedup is not None
             self._study.tell(trial, outcome.speedup.latency_ms)
-            return
-        # A probe's latency is that of no point of the space.
-        if outcome.speedup is not None and not asked.is_probe:
-            trial.report(outcome.speedup.latency_ms, step=0)
-        self._study.tell(trial, state=TrialState.PRUNED)
+        else:
+            # A probe's latency is that of no point of the space.
+            if outcome.speedup is not None and not asked.is_probe:
+                trial.report(outcome.speedup.latency_ms, step=0)
+            self._study.tell(trial, state=TrialState.PRUNED)
+        expected = None if self._by_figure else self._sampler.expected_savings(self._study.get_trials(deepcopy=False))
+        self._record.add(asked.plan, asked.ask_s, is_probe=asked.is_probe, expected=expected)
 
 
 def measured(landscape: Landscape, plan: Plan, truth: Truth, seed: int, scope_times: bool = True) -> Outcome:
@@ -271,6 +282,11 @@ class _Timed(BaseSampler):
         self._inner = inner
         self.takes_starting_points: bool = getattr(inner, "takes_starting_points", False)
         self.spent_s = 0.0
+
+    def expected_savings(self, trials: Sequence[FrozenTrial]) -> dict[Plan, float] | None:
+        """What plans are expected to save; None where the sampler does not tell."""
+        expected: dict[Plan, float] | None = getattr(self._inner, "expected_savings", lambda trials: None)(trials)
+        return expected
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return self._timed(self._inner.infer_relative_search_space, study, trial)

@@ -57,8 +57,8 @@ LEARNING_TRIALS = 10
 """Failures count after so many trials."""
 
 Source = Callable[[int], Landscape]
-Replay = Callable[[Landscape, int, int, bool, int], Run]
-"""Of a landscape, trials, a seed, whether scope times are shown, and workers."""
+Replay = Callable[[Landscape, int, int, bool, int, bool], Run]
+"""Of a landscape, trials, a seed, whether scope times are shown, workers, and whether figures choose incumbents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=100, metavar="N")
     parser.add_argument("--trials", type=int, default=40, metavar="N")
     parser.add_argument("--at", type=_numbers, default=(10, 20, 40), metavar="N,N", help="trials to state gains at")
+    parser.add_argument(
+        "--by-figure", action="store_true", help="incumbents are those of the lowest figure, whatever a model expects"
+    )
     parser.add_argument("--no-scope-times", action="store_true", help="show samplers the step's latency only")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="trials that run at any time")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes, each with seeds of its own")
@@ -179,8 +182,8 @@ def contender(name: str) -> Replay:
         return _kernel_tuner(name.removeprefix("kt-"))
     factory = _OPTUNA.get(name) or sampler_factory(name)
 
-    def search(landscape: Landscape, trials: int, seed: int, scope_times: bool, workers: int) -> Run:
-        return replay(landscape, factory, trials, seed, scope_times, workers)
+    def search(landscape: Landscape, trials: int, seed: int, scope_times: bool, workers: int, by_figure: bool) -> Run:
+        return replay(landscape, factory, trials, seed, scope_times, workers, by_figure)
 
     return search
 
@@ -195,7 +198,9 @@ def _kernel_tuner(strategy: str) -> Replay:
             f"Kernel Tuner has no strategy {strategy!r}{nearest(strategy, kernel_tuner_search.STRATEGIES)}"
         )
 
-    def search(landscape: Landscape, trials: int, seed: int, scope_times: bool, workers: int) -> Run:  # noqa: ARG001
+    def search(
+        landscape: Landscape, trials: int, seed: int, scope_times: bool, workers: int, by_figure: bool  # noqa: ARG001
+    ) -> Run:  # fmt: skip
         # Its simulation asks for one point after the other, and knows nothing of scopes.
         return kernel_tuner_search.replay(landscape, strategy, trials, seed)
 
@@ -228,7 +233,12 @@ def compare(landscapes: Sequence[str], samplers: Sequence[str], arguments: argpa
     for name in landscapes:
         landscape_source(name)(0).best_ms  # noqa: B018 - what all seeds share is computed before processes part
     run = partial(
-        _run_seed, samplers, arguments.trials, scope_times=not arguments.no_scope_times, workers=arguments.workers
+        _run_seed,
+        samplers,
+        arguments.trials,
+        scope_times=not arguments.no_scope_times,
+        workers=arguments.workers,
+        by_figure=arguments.by_figure,
     )
     tasks = [(name, seed) for name in landscapes for seed in range(arguments.seeds)]
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("fork")) as pool:
@@ -244,10 +254,17 @@ def compare(landscapes: Sequence[str], samplers: Sequence[str], arguments: argpa
 
 
 def _run_seed(
-    samplers: Sequence[str], trials: int, landscape: str, seed: int, *, scope_times: bool, workers: int
+    samplers: Sequence[str],
+    trials: int,
+    landscape: str,
+    seed: int,
+    *,
+    scope_times: bool,
+    workers: int,
+    by_figure: bool,
 ) -> dict[str, Run]:
     made = landscape_source(landscape)(seed)
-    runs = ((name, contender(name)(made, trials, seed, scope_times, workers)) for name in samplers)
+    runs = ((name, contender(name)(made, trials, seed, scope_times, workers, by_figure)) for name in samplers)
     return {name: replace(run, plans=()) for name, run in runs}  # plans are large, and not asked for
 
 
@@ -307,7 +324,8 @@ def markdown(summaries: Sequence[Summary], arguments: argparse.Namespace) -> str
     meaning = (
         f"{arguments.seeds} seeds, {arguments.trials} trials, {arguments.workers} at a time, scope times "
         f"{'withheld' if arguments.no_scope_times else 'shown'}. Gain is the share of the achievable gain that the "
-        "incumbent holds by its true latency: median over seeds (5th percentile). Trials to 0.95 are the median over "
+        f"incumbent holds by its true latency: median over seeds (5th percentile). {_incumbents(arguments)} "
+        "Trials to 0.95 are the median over "
         f"seeds; failures are counted after trial {LEARNING_TRIALS}; ask is the median of the sampler's own time."
     )
     lines = [
@@ -322,6 +340,13 @@ def markdown(summaries: Sequence[Summary], arguments: argparse.Namespace) -> str
         *("| " + " | ".join(row) + " |" for row in rows),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _incumbents(arguments: argparse.Namespace) -> str:
+    lowest = "the trial of the lowest figure"
+    if arguments.by_figure:
+        return f"The incumbent is {lowest}."
+    return f"The incumbent is the trial that the sampler expects to save the most (partition), else {lowest}."
 
 
 if __name__ == "__main__":

@@ -44,9 +44,10 @@ class Combination:
 
 @dataclass(frozen=True, slots=True)
 class CompletePlan:
-    """A complete plan, what it saved as a share of the baseline, and its parameters."""
+    """A complete plan, what it saved as a share of the baseline, that figure's stated noise, and its parameters."""
 
     saving: float
+    noise_sd: float
     plan: Plan
     point: Point
 
@@ -129,6 +130,24 @@ class Learned:
             return [Belief(self.posterior(pending), 1.0)]
         return [Belief(self.model.fit(chosen, pending), weight) for chosen, weight in self._weights.items()]
 
+    def expected_savings(self) -> dict[Plan, float]:
+        """Return what each of the plans in ``ranked`` is expected to save, as a share of the baseline.
+
+        The model takes all that it cannot explain of a figure for noise. What is more than the noise that the figure
+        is stated with is the plan's own, and is given back to it: the mean of a normal effect of each plan.
+        """
+        if not self.ranked:
+            return {}
+        described = self.model.describe([own.plan for own in self.ranked])
+        saved = np.array([own.saving for own in self.ranked])
+        stated = np.array([own.noise_sd for own in self.ranked])
+        expected = np.zeros(len(saved))
+        for belief in self.beliefs():
+            mean, _ = belief.posterior.predict_plans(described)
+            found = belief.posterior.chosen.step_noise * np.maximum(LEAST_NOISE, stated)
+            expected += belief.weight * (mean + (1 - (stated / found) ** 2) * (saved - mean))
+        return {own.plan: float(saving) for own, saving in zip(self.ranked, expected, strict=True)}
+
     @property
     def incumbent(self) -> Plan:
         """The complete plan of the lowest latency; the baseline where there is none."""
@@ -184,7 +203,7 @@ class Learned:
         observation = self._observation(plan, outcome, latency_ms)
         self._observe(observation)
         if not is_probe and observation.saving is not None:
-            own = CompletePlan(observation.saving, plan, dict(trial.params))
+            own = CompletePlan(observation.saving, _stated_noise(outcome), plan, dict(trial.params))
             insort(self.ranked, own, key=lambda item: -item.saving)
 
     def _take_failure(self, number: int, plan: Plan, outcome: Outcome) -> None:
@@ -221,10 +240,17 @@ class Learned:
             self._reference_ms = self._reference_ms or latency_ms
             return Observation(plan, 1 - latency_ms / self._reference_ms, LEAST_NOISE)
         speedup = outcome.speedup
-        low, high = speedup.ci95
-        noise = max(LEAST_NOISE, (high - low) / 3.92 / speedup.ratio / speedup.ratio)
+        noise = max(LEAST_NOISE, _stated_noise(outcome))
         scopes = _scope_savings(self.catalogue, plan, outcome, speedup.baseline_ms)
         return Observation(plan, 1 - 1 / speedup.ratio, noise, scopes)
+
+
+def _stated_noise(outcome: Outcome | None) -> float:
+    """Return the standard deviation of what a trial saved, by its interval; ``LEAST_NOISE`` where it has none."""
+    if outcome is None or outcome.speedup is None:
+        return LEAST_NOISE
+    low, high = outcome.speedup.ci95
+    return (high - low) / 3.92 / outcome.speedup.ratio / outcome.speedup.ratio
 
 
 def _combinations(space: SearchSpace) -> list[Combination]:

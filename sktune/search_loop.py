@@ -12,7 +12,7 @@ from typing import Any
 from sktune import profile_prior, report
 from sktune.backends import BACKENDS, DEVICES, FRESH_PROCESS
 from sktune.backends.options import SUPERKERNEL_BACKENDS, all_choices, check_searched, option_rules
-from sktune.errors import BackendError, BadInputError, InterruptedSearchError, SpaceError, nearest
+from sktune.errors import BackendError, BadInputError, InterruptedSearchError, SktuneError, SpaceError, nearest
 from sktune.final import FinalComparison, floor_looks, floor_of
 from sktune.fingerprint import fingerprint
 from sktune.layout import Layout
@@ -27,7 +27,7 @@ from sktune.result import ProxyFindings, SearchResult, result_of
 from sktune.samplers import BEGINS_ALONE, sampler_factory
 from sktune.space import SearchSpace, SpaceSpec, StartingPoint, bind
 from sktune.stopping import Stop, stoppable
-from sktune.study import TuningStudy, folder_name, incumbent_first, locked, sqlite_url, without_twins
+from sktune.study import Proposal, TuningStudy, folder_name, incumbent_first, locked, sqlite_url, without_twins
 from sktune.supervisor import FinalRow, Opened, Supervisor
 from sktune.targets import TargetSpec
 from sktune.time_budget import OutOfTimeError, Pace, TimeBudget
@@ -179,7 +179,7 @@ class _Search:
             self._study.remember(proxy=self._proxy.to_dict())
         self._stop_if_asked(stop)
         supervisor.deadline_s = self._budget.deadline_s
-        self._final(supervisor, self._budget.finalists(self._pace(opened)), stop)
+        self._final(supervisor, space, self._budget.finalists(self._pace(opened)), stop)
 
     def _is_settled(self, space: SearchSpace, finished: int) -> bool:
         """Whether no plan is expected to save more than can be told from the incumbent."""
@@ -222,14 +222,10 @@ class _Search:
         if outcome is None:
             supervisor.deadline_s = self._budget.trial_deadline_s(self._pace(opened), self._has_plan())
             try:
-                outcome = self._judged(supervisor, proposal.plan, number)
+                outcome = self._tried(supervisor, proposal)
             except OutOfTimeError:
-                self._study.postpone(proposal)
                 self._emit({"event": "time_budget_spent", "trials": self._study.finished(), "unfinished": number})
                 return False
-            except KeyboardInterrupt:  # the user's doing, not the plan's
-                self._study.postpone(proposal)
-                raise
         self._study.tell(proposal, outcome, self._value(outcome))
         is_simulated = self._spec.backend == "sim"
         left = self._request.most_trials - self._study.finished()
@@ -239,6 +235,19 @@ class _Search:
                     "simulated": is_simulated, **_told(outcome, is_simulated),
                     "expected_left_s": self._budget.expected_left_s(left, self._pace(opened))})  # fmt: skip
         return True
+
+    def _tried(self, supervisor: AnySupervisor, proposal: Proposal) -> Outcome:
+        """Judge a plan; what is not its own doing leaves it to a later search."""
+        try:
+            supervisor.open()
+        except (SktuneError, OutOfTimeError, KeyboardInterrupt):
+            self._study.postpone(proposal)
+            raise
+        try:
+            return self._judged(supervisor, proposal.plan, proposal.number)
+        except (OutOfTimeError, KeyboardInterrupt):
+            self._study.postpone(proposal)
+            raise
 
     def _floor_is_due(self, finished: int) -> bool:
         looks = floor_looks(self._study.facts)
@@ -317,7 +326,7 @@ class _Search:
             self._study.remember(baseline_ms=reference)
         return reference / outcome.speedup.ratio
 
-    def _final(self, supervisor: AnySupervisor, finalists: int, stop: Stop) -> None:
+    def _final(self, supervisor: AnySupervisor, space: SearchSpace, finalists: int, stop: Stop) -> None:
         """Compare the best plans with the baseline; ``finalists`` is how many there is time for."""
         if not finalists or not (self._study.finished() or self._proxy):
             raise OutOfTimeError
@@ -327,7 +336,7 @@ class _Search:
         # Graphs on an NPU keep their memory: as few as possible in one process. A recipe's program holds one plan.
         is_costly = self._spec.backend in FRESH_PROCESS or is_recipe
         most = finalists if is_short or is_costly else MOST_QUALIFIERS
-        qualifiers = without_twins(incumbent_first(self._study.records()))[:most]
+        qualifiers = without_twins(self._study.best_first(space))[:most]
         numbers = [record.number for record in qualifiers]
         self._emit({"event": "final_started", "simulated": self._spec.backend == "sim", "qualifiers": numbers,
                     "references": references})  # fmt: skip

@@ -7,6 +7,7 @@ process died is taken up again under its own number.
 
 import fcntl
 import hashlib
+import math
 import os
 import re
 import socket
@@ -29,7 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sktune.backends.options import option_rules
 from sktune.errors import StudyError, first_line
 from sktune.layout import Layout
-from sktune.learned import ORIGIN, OUTCOME, PREFIX, PROBE
+from sktune.learned import ORIGIN, OUTCOME, PREFIX, PROBE, Learned
 from sktune.outcome import Outcome, Reason
 from sktune.plan import Option, Plan
 from sktune.samplers import SamplerFactory
@@ -242,6 +243,13 @@ class TuningStudy:
         """Return what is still to be expected of a search."""
         self._foresight = self._foresight or PartitionSampler(space, seed)
         return self._foresight.outlook(self.trials())
+
+    def best_first(self, space: SearchSpace) -> list[TrialRecord]:
+        """Return the complete trials, those first that are expected to save the most: one figure alone may be luck."""
+        learned = Learned(space)
+        learned.read(self.trials())
+        expected = learned.expected_savings()
+        return sorted(incumbent_first(self.records()), key=lambda record: -expected.get(record.plan, -math.inf))
 
     def trials(self) -> list[FrozenTrial]:
         """Return all trials as Optuna stores them."""

@@ -126,11 +126,15 @@ class Supervisor:
     def open(self) -> Opened:
         """Load the model and record the baseline, unless a worker is ready.
 
+        One that has judged a plan is not, where each plan needs a process of its own.
+
         Raises:
             SktuneError: of the class that the worker raised.
             BackendError: the worker dies, or takes longer than an hour.
             OutOfTimeError: at ``deadline_s``; so do all other requests.
         """
+        if self._has_judged and self._spec.backend in FRESH_PROCESS:
+            self.stop()
         if self._process is None:
             self.start()
         if self._opened is None:
@@ -157,7 +161,6 @@ class Supervisor:
         Raises:
             SktuneError: no worker can be started any more.
         """
-        self._refresh()
         self.open()
         self._has_judged = True
         return self._explained(self._judge(plan, log, report, known or {}, bar or Bar()), plan)
@@ -197,11 +200,6 @@ class Supervisor:
             return Outcome(Reason.CRASHED, detail, blamed=scope, log=f"logs/{log}")
         raise BackendError("the worker ended its answer early; see its log")
 
-    def _refresh(self) -> None:
-        """End a worker that has judged a plan, where each plan needs a process of its own."""
-        if self._has_judged and self._spec.backend in FRESH_PROCESS:
-            self.stop()
-
     def _explained(self, outcome: Outcome, plan: Plan) -> Outcome:
         """Add to a failure what CANN's logs of this worker, and the trial's own, say about it."""
         if outcome.reason not in LOGGED or self._work is None:
@@ -219,7 +217,6 @@ class Supervisor:
         Raises:
             BackendError: the worker does not survive it.
         """
-        self._refresh()
         self.open()
         log = f"floor-{before_trial:04d}.log"
         found = self._answer("floor", do="floor", before_trial=before_trial, log=log)["floor"]
@@ -231,7 +228,6 @@ class Supervisor:
         Raises:
             BackendError: the worker does not survive it.
         """
-        self._refresh()
         self.open()
         answer = self._answer("qualified", report, log="qualifying.log", do="qualify", plans=_entries(plans))
         names: list[str] = answer["qualified"]

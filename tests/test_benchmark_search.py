@@ -120,7 +120,7 @@ def test_kernel_tuner_searches_the_same_landscape() -> None:
     landscape = tiny(Traits(failing_share=0.2), 0)
     points = [landscape.space.plan(point.values) for point in landscape.space.starting_points]
     for strategy in ("bayes_opt", "genetic_algorithm", "greedy_ils", "dual_annealing"):
-        run = search.contender(f"kt-{strategy}")(landscape, 30, 0, True, 1)
+        run = search.contender(f"kt-{strategy}")(landscape, 30, 0, True, 1, False)
         assert len(run.gains) == 30
         assert list(run.plans[: len(points)]) == points
         assert max(run.gains) <= 1

@@ -18,7 +18,7 @@ from benchmarks.landscapes.simulated import sim_61_bare
 from benchmarks.landscapes.synthetic import SYNTHETIC, SyntheticLandscape
 from sktune.feasibility import Feasibility
 from sktune.learned import ORIGIN, OUTCOME, PROBE, Learned
-from sktune.outcome import Outcome, Reason, ScopeTime
+from sktune.outcome import Outcome, Reason, ScopeTime, Speedup
 from sktune.plan import Option, Plan
 from sktune.samplers import distributions
 from sktune.samplers.partition import PartitionSampler, ProbingSampler
@@ -100,6 +100,17 @@ def test_no_plan_is_proposed_twice_even_by_four_workers() -> None:
     """The plans of a run differ, whoever asks."""
     run = replay(landscape(), PartitionSampler, trials=24, seed=1, workers=4)
     assert len(set(run.plans)) == 24
+
+
+def test_workers_that_start_together_begin_with_different_starting_points() -> None:
+    """Optuna stores a trial's parameters only after the sampler has answered, so none is seen yet."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=PartitionSampler(SPACE, seed=0))
+    for _ in range(3):
+        study._storage.create_new_trial(study._study_id)
+    sampler, trials = PartitionSampler(SPACE, seed=0), study.get_trials(deepcopy=False)
+    points = [sampler.sample_relative(study, trial, distributions(SPACE)) for trial in trials]
+    assert len({SPACE.plan(point) for point in points}) == 3
 
 
 def test_it_serves_anyones_study() -> None:
@@ -436,6 +447,40 @@ def test_the_baseline_as_a_trial_is_neither_a_failure_nor_a_plan() -> None:
     assert not learned.failures
     assert not learned.feasibility.has_failures
     assert not learned.ranked
+
+
+def noisy(ratio: float, noise: float) -> Outcome:
+    """Return the outcome of a plan that was measured with this noise."""
+    halfwidth = 1.96 * noise * ratio
+    return Outcome(speedup=Speedup(10, 10 / ratio, ratio, (ratio - halfwidth, ratio + halfwidth), 60))
+
+
+@pytest.mark.parametrize(("noise", "best"), [(0.01, "all"), (0.0, "gate")])
+def test_a_figure_that_the_others_belie_was_luck_unless_it_is_exact(noise: float, best: str) -> None:
+    """The plan that is expected to save the most is the one that all others speak for."""
+    told: list[tuple[dict[str, Option], float]] = [
+        ({f"{kind}.{unit}": "new"}, 0.01) for kind in ("dense", "moe") for unit in KEYS if unit != "gate"
+    ]
+    told += [({f"dense.{unit}": "join" for unit in KEYS if unit != "gate"}, 0.04)]
+    told += [({"moe.gate": "new"}, 0.081)]
+    told += [({f"{kind}.{unit}": "join" for kind in ("dense", "moe") for unit in KEYS}, 0.08)]
+    learned = learned_of(*((values, noisy(1 / (1 - saving), noise), 10 * (1 - saving)) for values, saving in told))
+    expected = learned.expected_savings()
+    found = max(expected, key=lambda plan: expected[plan])
+    assert len(expected) == len(told)
+    assert all("gate" in scope.first for scope in found.scopes) == (best == "gate")
+    if noise == 0.0:
+        assert list(expected.values()) == pytest.approx([own.saving for own in learned.ranked])
+
+
+@pytest.mark.slow
+def test_what_is_expected_is_a_better_answer_than_the_lowest_figure() -> None:
+    """By true latency."""
+    by_figure, expected = (
+        [replay(landscape("synthetic", seed), PartitionSampler, 30, seed, by_figure=own).gains[-1] for seed in range(4)]
+        for own in (True, False)
+    )
+    assert np.mean(by_figure) < np.mean(expected)
 
 
 @pytest.mark.parametrize("wrong", [float("inf"), float("nan")])

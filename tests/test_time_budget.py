@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import sktune
-from sktune.errors import BadInputError, InterruptedSearchError
+from sktune.errors import BackendError, BadInputError, InterruptedSearchError
 from sktune.final import FinalComparison
 from sktune.outcome import Outcome, Reason
 from sktune.proxy import search
@@ -160,10 +160,33 @@ def test_stopping_at_once_is_not_held_against_a_plan(tmp_path: Path, monkeypatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Supervisor, "judge", judge)
-    for _ in range(4):
+    monkeypatch.setattr("sktune.study.MOST_ATTEMPTS", 1)
+    for _ in range(2):
         with pytest.raises(InterruptedSearchError):
             simulated(tmp_path, trials=1)
     monkeypatch.setattr(Supervisor, "judge", real)
+    result, _ = simulated(tmp_path, trials=1)
+    assert [record.outcome.reason for record in result.trials if record.outcome] == [None]
+
+
+@pytest.mark.slow
+def test_a_worker_that_cannot_start_is_not_held_against_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full, or somebody else has the NPU: the plan that was next is tried when that is over."""
+    real = Supervisor.open
+    monkeypatch.setattr("sktune.study.MOST_ATTEMPTS", 1)
+    for _ in range(2):
+        opened: list[Any] = []
+
+        def opens_once(self: Supervisor, opened: list[Any] = opened) -> Any:
+            if opened:
+                raise BackendError("the device is taken")
+            opened.append(real(self))
+            return opened[0]
+
+        monkeypatch.setattr(Supervisor, "open", opens_once)
+        with pytest.raises(BackendError, match="is taken"):
+            simulated(tmp_path, trials=1)
+    monkeypatch.setattr(Supervisor, "open", real)
     result, _ = simulated(tmp_path, trials=1)
     assert [record.outcome.reason for record in result.trials if record.outcome] == [None]
 
