@@ -98,7 +98,8 @@ def test_a_misspelt_space_is_refused_with_file_line_and_key(tmp_path: Path, text
 def test_a_unit_that_the_model_lacks_is_refused(tmp_path: Path, runs: Path) -> None:
     """Known only once the model is traced, told in the same way, and the study can be used when it is mended."""
     (tmp_path / "space.yaml").write_text("version: 1\nspace:\n  units: [atention]\n")
-    words = ["search", "--model", OWN_MODEL, "--space", "space.yaml", "--trials", "1", "--runs", str(runs)]
+    words = ["search", "--model", OWN_MODEL, "--backend", "sim", "--space", "space.yaml"]
+    words += ["--trials", "1", "--runs", str(runs)]
     done = sktune_command(*words, folder=tmp_path)
     assert done.returncode == 2
     assert "did you mean 'attention'" in done.stderr

@@ -425,7 +425,7 @@ def test_a_run_that_fails_is_an_outcome_that_names_the_rank(faulty: RecipeSuperv
 
     beside = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     try:
-        hung = judge(faulty, "hang", timeout_s=40.0)
+        hung = judge(faulty, "hang", timeout_s=30.0)
         assert hung.reason is Reason.TIMEOUT
         assert "rank 1 stands after decode step 5" in hung.detail
         assert not faulty._runner._members()
