@@ -38,7 +38,7 @@ from sktune.noise_floor import Bar, noise_floor
 from sktune.outcome import Speedup
 from sktune.plan import Plan
 from sktune.request import Request
-from sktune.search_loop import bind_space, space_spec
+from sktune.requested_space import bind_space, space_spec
 from sktune.sequential import Comparison
 from sktune.space import SearchSpace
 from sktune.targets.base import Target, decode_inputs

@@ -27,7 +27,8 @@ from sktune.fingerprint import device_name, package_version
 from sktune.outcome import Speedup
 from sktune.plan import Plan
 from sktune.request import Request
-from sktune.search_loop import PROCESSES, bind_space, space_spec
+from sktune.requested_space import bind_space, space_spec
+from sktune.search_loop import PROCESSES
 from sktune.supervisor import Supervisor
 from sktune.verdict import pooled
 

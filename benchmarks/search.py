@@ -23,6 +23,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +320,8 @@ def _table(summaries: Sequence[Summary], arguments: argparse.Namespace) -> Table
 def markdown(summaries: Sequence[Summary], arguments: argparse.Namespace) -> str:
     """Return the table as a page, with what it was made on."""
     heads, rows = table_rows(summaries, arguments)
+    # Where the page lies is nobody's business.
+    words = [word for before, word in pairwise(sys.argv) if "--output" not in (before, word.partition("=")[0])]
     packages = ("sktune", "optuna", "kernel_tuner", "numpy")
     versions = ", ".join(f"{name} {package_version(name)}" for name in packages)
     meaning = (
@@ -329,7 +332,7 @@ def markdown(summaries: Sequence[Summary], arguments: argparse.Namespace) -> str
         f"seeds; failures are counted after trial {LEARNING_TRIALS}; ask is the median of the sampler's own time."
     )
     lines = [
-        f"# python benchmarks/search.py {shlex.join(sys.argv[1:])}",
+        f"# python benchmarks/search.py {shlex.join(words)}",
         "",
         f"{datetime.now(UTC):%Y-%m-%d}; {device_name('cpu')}; Python {platform.python_version()}, {versions}",
         "",

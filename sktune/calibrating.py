@@ -9,7 +9,7 @@ from sktune.errors import SimulationError
 from sktune.profiling.analysis import analyse
 from sktune.profiling.reading import read_profile
 from sktune.request import Request
-from sktune.search_loop import space_spec
+from sktune.requested_space import space_spec
 from sktune.sim.calibration import Calibration, calibrate
 from sktune.sim.constants import ATLAS_A3, load_constants
 from sktune.sim.deployment import deploy

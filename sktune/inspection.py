@@ -8,7 +8,7 @@ import torch
 from sktune.backends.sim import SimBackend
 from sktune.layout import Layout
 from sktune.request import Request
-from sktune.search_loop import bind_space, check_space_options, space_spec
+from sktune.requested_space import bind_space, check_space_options, space_spec
 from sktune.space import SearchSpace
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from sktune.errors import BadInputError
 from sktune.request import Request
+from sktune.requested_space import space_spec
 from sktune.result import CarriedPlan, ProxyFindings, SearchResult
-from sktune.search_loop import Event, Listener, run, space_spec
+from sktune.search_loop import Event, Listener, run
 from sktune.study import incumbent_first
 
 MOST_CARRIED = 5

@@ -9,7 +9,7 @@ import yaml
 
 from sktune.doctor import State, examine, usable
 from sktune.request import Request
-from sktune.search_loop import bind_space, check_space_options, space_spec
+from sktune.requested_space import bind_space, check_space_options, space_spec
 from sktune.superkernel_options import has_superkernel
 from tests import profiles
 from tests.conftest import decoder_layout

@@ -80,6 +80,22 @@ def test_json_has_a_line_for_each_landscape_and_sampler(benchmark: Benchmark, ow
         assert each["trials_to_95"] is None or 1 <= each["trials_to_95"] <= 12
     assert "cores" in page.read_text()
     assert page.read_text().count(own) == 3  # in the command and in two rows
+    assert str(page) not in page.read_text()
+
+
+@pytest.mark.slow
+def test_figures_alone_can_choose_the_incumbents(benchmark: Benchmark, tmp_path: Path) -> None:
+    """Proposals are the same; the plan of the lowest latency is taken for the best of them, and the page says so."""
+    found, pages = [], []
+    for number, more in enumerate(([], ["--by-figure"])):
+        page = tmp_path / f"{number}.md"
+        options = ("--landscape", "synthetic", "--seeds", "4", "--trials", "20", "--json", f"--output={page}", *more)
+        found.append([json.loads(line) for line in benchmark(*options, "--samplers", "partition,tpe")])
+        pages.append(page.read_text())
+    assert found[0][0]["gain"] != found[1][0]["gain"]
+    assert found[0][1]["gain"] == found[1][1]["gain"]
+    assert "expects to save the most (partition)" in pages[0]
+    assert "The incumbent is the trial of the lowest figure." in pages[1]
 
 
 def test_searches_do_not_depend_on_how_many_run_at_once(benchmark: Benchmark, own: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sktune.fingerprint import fingerprint
 from sktune.plan import Plan
 from sktune.request import Request
-from sktune.search_loop import bind_space, space_spec
+from sktune.requested_space import bind_space, space_spec
 from sktune.space import SpaceSpec
 from sktune.supervisor import Supervisor
 from sktune.targets import TargetSpec

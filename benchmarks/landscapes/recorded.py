@@ -19,7 +19,7 @@ from sktune.outcome import Outcome, Reason, ScopeTime
 from sktune.plan import Plan, Scope
 from sktune.presets import load_space
 from sktune.request import Request
-from sktune.search_loop import bind_space
+from sktune.requested_space import bind_space
 from sktune.space import SearchSpace
 
 FOLDER = Path(__file__).parent

@@ -19,7 +19,7 @@ from benchmarks.landscapes.optimum import Savings, best_tied_saving
 from sktune.outcome import ScopeTime
 from sktune.plan import Option, Options, Plan
 from sktune.request import Request
-from sktune.search_loop import bind_space, space_spec
+from sktune.requested_space import bind_space, space_spec
 from sktune.sim.constants import Constants, load_constants
 from sktune.sim.deployment import deploy
 from sktune.sim.operators import Operator

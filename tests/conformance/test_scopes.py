@@ -16,7 +16,7 @@ from sktune import verify
 from sktune.backends.npu import NpuBackend
 from sktune.plan import Plan
 from sktune.presets import load_preset
-from sktune.search_loop import bind_space
+from sktune.requested_space import bind_space
 from sktune.space import SearchSpace, SpaceSpec
 from sktune.targets import TargetSpec, describe
 from sktune.targets.base import Target, decode_inputs
