@@ -12,7 +12,7 @@ from typing import Any
 from sktune import profile_prior, report
 from sktune.backends import FRESH_PROCESS
 from sktune.backends.options import SUPERKERNEL_BACKENDS
-from sktune.errors import BackendError, BadInputError, InterruptedSearchError, SktuneError
+from sktune.errors import BackendError, BadInputError, InterruptedSearchError
 from sktune.final import FinalComparison, floor_looks, floor_of
 from sktune.fingerprint import fingerprint
 from sktune.layout import Layout
@@ -240,7 +240,7 @@ class _Search:
         """Judge a plan; what is not its own doing leaves it to a later search."""
         try:
             supervisor.open()
-        except (SktuneError, OutOfTimeError, KeyboardInterrupt):
+        except BaseException:  # a full disk, a device that is taken, Ctrl-C: no plan has run yet
             self._study.postpone(proposal)
             raise
         try:
@@ -360,11 +360,11 @@ class _Search:
     def _qualified(
         self, supervisor: AnySupervisor, plans: Sequence[tuple[str, Plan]], report_stage: Callable[[str], None]
     ) -> list[str]:
-        """Return the names of the finalists; by the trials' own figures where measuring all again fails."""
+        """Return the names of the finalists; those expected to be the fastest where measuring all again fails."""
         try:
             return supervisor.qualify(plans, report_stage)
         except BackendError as failure:
-            logger.warning("%s; those fastest by the trials' own figures are compared", failure)
+            logger.warning("%s; those that the trials so far speak for are compared", failure)
             return [name for name, _ in plans[:MOST_FINALISTS]]
 
     def _compared(

@@ -250,7 +250,12 @@ class Supervisor:
         Raises:
             BackendError: the baseline alone does not survive it, or no worker can be started.
         """
-        return self._compared(plans, report, f"final-{number}", references)
+        log = f"final-{number}"
+        rows, noise = self._compared(plans, report, log, references)
+        if all(row.speedup is None for row in rows):
+            alone, noise = self._compared((), report, log, references=False)
+            rows = [*alone, *rows]
+        return sorted(rows, key=lambda row: row.speedup is None), noise
 
     def _compared(
         self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None], log: str, references: bool
@@ -271,8 +276,7 @@ class Supervisor:
             logger.warning("%s; comparing again without torch.compile of the whole step", reason)
             return self._compared(plans, report, log, references=False)
         if len(plans) == 1:
-            rows, noise = self._compared((), report, log, references=False)
-            return [*rows, FinalRow(plans[0][0], None, reason, None, "")], noise
+            return [FinalRow(plans[0][0], None, reason, None, "")], ""
         logger.warning("%s; comparing each plan in a process of its own", reason)
         parts = [self._compared([plan], report, f"{log}-{plan[0]}", references=False) for plan in plans]
         return [row for rows, _ in parts for row in rows], "; ".join(noise for _, noise in parts if noise)

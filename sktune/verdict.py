@@ -16,7 +16,7 @@ AGAIN = "baseline again"
 """Name of the baseline's second copy, which shows the noise floor."""
 MOST_FINALISTS = 5
 MOST_QUALIFIERS = 16
-"""Trials, by their own figures, that are measured again to choose the finalists."""
+"""Trials, by what is expected of them, that are measured again to choose the finalists."""
 
 
 @dataclass(frozen=True, slots=True)

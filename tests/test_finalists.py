@@ -47,9 +47,30 @@ def test_finalists_that_do_not_fit_one_process_are_compared_one_by_one(
     assert len(figures[1]) == 6  # the baseline and five plans
 
 
+def test_one_that_dies_alone_costs_no_further_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others have measured the baseline, and come before it in the table."""
+    asked: list[int] = []
+
+    def dies(log: str, request: Mapping[str, Any]) -> bool:
+        asked.append(len(request["plans"]))
+        return log in ("final-1.log", "final-1-0.log")
+
+    result = search(tmp_path, monkeypatch, dies, trials=3)
+    assert 0 not in asked
+    names = [row.name for row in result.final]
+    assert (names[0], names[-1]) == ("baseline", "0")
+
+
 def test_where_no_finalist_survives_the_answer_is_no_scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The baseline alone was measured, and every plan says why it was not."""
-    result = search(tmp_path, monkeypatch, lambda log, request: bool(request["plans"]), trials=3)
+    asked: list[int] = []
+
+    def dies(log: str, request: Mapping[str, Any]) -> bool:
+        asked.append(len(request["plans"]))
+        return bool(request["plans"])
+
+    result = search(tmp_path, monkeypatch, dies, trials=3)
+    assert asked.count(0) == 1  # once is enough: no plan is left to compare with
     assert result.winner is None
     assert result.is_compared
     rows = {row.name: row for row in result.final}
