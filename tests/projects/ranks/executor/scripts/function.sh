@@ -24,10 +24,12 @@ function launch_ranks()
     # A rank that is woken from an all-reduce would now and then wait for the scheduler's next tick, 4 ms.
     PRIORITY=()
     chrt --rr 1 true 2> /dev/null && PRIORITY=(chrt --rr 1)
+    local cores
+    cores=($(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0)))'))
     for ((i = 0; i < WORLD_SIZE; i++)); do
         export LOCAL_RANK=$i
         export RANK_ID=$i
-        cmd=("${PRIORITY[@]}" taskset -c "$((i % $(nproc)))" python3 "${ROOT}/executor/offline/infer.py" "--yaml_file_path=${YAML}")
+        cmd=("${PRIORITY[@]}" taskset -c "${cores[i % ${#cores[@]}]}" python3 "${ROOT}/executor/offline/infer.py" "--yaml_file_path=${YAML}")
         if [ $i -eq 0 ]; then
             "${cmd[@]}" 2>&1 | tee "${RES_PATH}/log_${i}.log" &
         else
