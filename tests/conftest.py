@@ -1,5 +1,6 @@
 """What all tests share: one folder of compiled code for the session, and layouts made by hand."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ def decoder_layout(kinds: tuple[str, ...], children: tuple[str, ...] = CHILDREN,
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep each process of ``pytest -n`` to a core of its own: many tests measure."""
+    gc.set_threshold(50_000, 20, 50)  # compilers make so many objects that walking over them is a tenth of their time
     worker = getattr(config, "workerinput", None)
     if worker is not None:
         cores = sorted(os.sched_getaffinity(0))
