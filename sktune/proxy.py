@@ -39,13 +39,19 @@ def search(request: Request, listener: Listener = lambda event: None, began_s: f
         time_budget_s=request.time_budget_s and PROXY_SHARE * request.time_budget_s,
     )
     proxy = run(small, _renamed(listener), began_s)
-    carried = tuple(
-        CarriedPlan(record.number, record.outcome.speedup.ratio, dict(record.values))
-        for record in incumbent_first(proxy.trials)[:MOST_CARRIED]
-        if record.outcome and record.outcome.speedup
-    )
-    findings = ProxyFindings(proxy.study, request.proxy_layers, len(proxy.trials), carried)
+    findings = ProxyFindings(proxy.study, request.proxy_layers, len(proxy.trials), _best(proxy)[:MOST_CARRIED])
     return run(replace(request, proxy_layers=None), listener, began_s, findings)
+
+
+def _best(found: SearchResult) -> tuple[CarriedPlan, ...]:
+    """Return the plans that passed, best first: those of the final comparison by its figures, then the others."""
+    compared = {row.name: row.speedup.ratio for row in found.final if row.speedup and row.bit_identical is not False}
+    passed = [
+        CarriedPlan(record.number, compared.get(str(record.number), record.outcome.speedup.ratio), dict(record.values))
+        for record in incumbent_first(found.trials)
+        if record.outcome and record.outcome.speedup
+    ]
+    return tuple(sorted(passed, key=lambda plan: (str(plan.trial) in compared, plan.speedup), reverse=True))
 
 
 def _renamed(listener: Listener) -> Listener:

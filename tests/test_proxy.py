@@ -7,12 +7,15 @@ import pytest
 
 import sktune
 from sktune.errors import BadInputError, TargetError
+from sktune.final import FinalComparison
 from sktune.inspection import inspect_model
+from sktune.outcome import Speedup
 from sktune.report import proxy_line
 from sktune.request import Request
 from sktune.result import CarriedPlan, ProxyFindings, result_of
 from sktune.space import LAYERS_PER_SCOPE
 from sktune.study import TuningStudy, sqlite_url
+from sktune.supervisor import FinalRow
 from tests.test_comparing import study_of
 
 ROOT = Path(__file__).parent.parent
@@ -93,6 +96,27 @@ def test_ranks_are_compared_over_the_plans_that_passed(
     result = ranked(tmp_path, [1.8, 1.6, 1.4, 1.2], on_whole)
     assert result.proxy_rank_correlation == pytest.approx(correlation)
     assert words in proxy_line(result)
+
+
+def test_the_final_comparison_says_which_plans_are_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial's own figure may be luck; a plan that changed bits there is none of the compared ones."""
+    study_of(tmp_path, "a", [1.1, 1.2, 1.3, 1.4, 1.15])
+    study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
+    rows = [
+        FinalRow(name, Speedup(10, 10 / ratio, ratio, (ratio, ratio), 40), "", same, "")
+        for name, ratio, same in [("baseline", 1.0, True), ("1", 1.25, True), ("2", 1.22, True), ("3", 1.5, False)]
+    ]
+    study.remember(final=FinalComparison.of([(rows, "")], []).to_dict())
+    carried: list[ProxyFindings] = []
+
+    def run(request: Request, listener: Any, began_s: float, findings: ProxyFindings | None = None) -> Any:
+        carried.extend([findings] if findings else [])
+        return result_of(study, tmp_path / "a")
+
+    monkeypatch.setattr("sktune.proxy.run", run)
+    sktune.search("llama", proxy_layers=1, runs=tmp_path)
+    plans = carried[0].carried
+    assert [(plan.trial, plan.speedup) for plan in plans] == [(1, 1.25), (2, 1.22), (3, 1.4), (4, 1.15), (0, 1.1)]
 
 
 def test_a_model_of_ones_own_cannot_be_cut(tmp_path: Path) -> None:
