@@ -314,7 +314,7 @@ def _ties(result: SearchResult) -> str:
     if not result.verdict or not result.verdict.ties:
         return ""
     ties = ", ".join(_tie(tie.number, tie.speedup, tie.plan) for tie in result.verdict.ties)
-    return f"Cannot be told apart from the winner, and are not simpler: {ties}.\n"
+    return f"Cannot be told apart from the winner, and not simpler: {ties}.\n"
 
 
 def _doubts(result: SearchResult) -> str:

@@ -185,8 +185,8 @@ def result_table(result: SearchResult) -> RenderableType:
         *([proxy_line(result)] if result.proxy else []),
     ]
     if result.verdict and result.verdict.ties:
-        ties = ", ".join(str(tie.number) for tie in result.verdict.ties)
-        lines.append(f"Cannot be told apart from it, and are not simpler: trials {ties}")
+        ties = ", ".join(f"trial {tie.number}" for tie in result.verdict.ties)
+        lines.append(f"Cannot be told apart from it, and not simpler: {ties}")
     files = [name for name in ("report.md", "trials.csv", BEST_PLAN) if (result.folder / name).exists()]
     lines.append(f"Files in {result.folder}: {', '.join(files) or 'none yet; `sktune report` writes them'}")
     return Group(*([table] if result.final else []), *(Text(line) for line in lines))
