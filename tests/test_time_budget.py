@@ -2,12 +2,12 @@
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import sktune
+from sktune import search_loop
 from sktune.errors import BackendError, BadInputError, InterruptedSearchError
 from sktune.final import FinalComparison
 from sktune.outcome import Outcome, Reason
@@ -191,16 +191,17 @@ def test_a_worker_that_cannot_start_is_not_held_against_a_plan(tmp_path: Path, m
     assert [record.outcome.reason for record in result.trials if record.outcome] == [None]
 
 
-def test_a_proxy_and_the_whole_search_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_and_the_whole_search_share_one_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where the caller does not say when it began."""
     began: list[float | None] = []
+    real = search_loop.run
 
-    def run(request: Request, listener: Any, began_s: float | None, findings: Any = None) -> Any:
+    def run(request: Request, listener: Any, began_s: float | None, *findings: Any) -> Any:
         began.append(began_s)
-        return SimpleNamespace(trials=(), study="s")
+        return real(request, listener, began_s, *findings)
 
     monkeypatch.setattr("sktune.proxy.run", run)
-    search(Request("llama", backend="sim", proxy_layers=1, time_budget_s=60))
+    search(Request("llama", backend="sim", trials=1, proxy_layers=1, time_budget_s=60, runs=tmp_path))
     assert began[0] is not None
     assert began[0] == began[1]
 
