@@ -68,6 +68,8 @@ class Request:
             raise BadInputError("give --model, or --recipe for a program that is started by a script of its own")
         if self.recipe:
             self._check_recipe()
+        if self.study is not None and not self.study.strip():
+            raise BadInputError("--study is a name, and this one is empty; leave it out for the model's own study")
         if self.trials is not None and self.trials < 1:
             raise BadInputError(f"--trials is the total number of trials, at least 1; got {self.trials}")
         if self.compile_timeout_s <= 0:

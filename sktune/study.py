@@ -28,7 +28,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from sktune.backends.options import option_rules
-from sktune.errors import StudyError, first_line
+from sktune.errors import StudyError, first_line, nearest
 from sktune.layout import Layout
 from sktune.learned import ORIGIN, OUTCOME, PREFIX, PROBE, Learned
 from sktune.outcome import Outcome, Reason
@@ -44,6 +44,8 @@ MOST_ATTEMPTS = 3
 """A trial that has ended this many processes is not tried again."""
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
+OTHER_FOLDERS = frozenset({"README.md", "cache", "comparisons", "jobs", "profiles"})
+"""What else lies beside the studies' folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Proposal:
 
 def folder_name(study_name: str) -> str:
     """Return a folder name for any study name: the name itself where it is harmless, else with a digest."""
-    if _SAFE_NAME.fullmatch(study_name):
+    if _SAFE_NAME.fullmatch(study_name) and study_name not in OTHER_FOLDERS:
         return study_name
     harmless = re.sub(r"[^A-Za-z0-9._-]+", "-", study_name).strip("-.")[:60] or "study"
     return f"{harmless}-{hashlib.sha256(study_name.encode()).hexdigest()[:8]}"
@@ -154,11 +156,13 @@ class TuningStudy:
             StudyError: they differ; the message has both.
         """
         stored = self.facts.get("fingerprint") or fingerprint
-        for key in sorted({*stored, *fingerprint}):
+        for key in sorted({*stored, *fingerprint}, key=lambda key: (key == "model", key)):  # its digest holds others
             if stored.get(key) != fingerprint.get(key):
+                values = (told.get(key, "None") for told in (stored, fingerprint))
+                was, now = ("the default" if value == "None" else repr(value) for value in values)
                 raise StudyError(
-                    f"study {self.name!r} was made with {key} {stored.get(key)!r}, but now it is "
-                    f"{fingerprint.get(key)!r}; continue it as it was made, or name a new one with --study"
+                    f"study {self.name!r} was made with {key} {was}, but now it is {now}; "
+                    "continue it as it was made, or name a new one with --study"
                 )
 
     def records(self) -> list[TrialRecord]:
@@ -438,7 +442,9 @@ def _check_file(url: str, create: bool) -> None:
     path = Path(url.removeprefix("sqlite:///"))
     if not path.exists():
         if not create:
-            raise StudyError(f"there is no study at {path}; start one with `sktune search`")
+            others = [own.parent.name for own in path.parent.parent.glob(f"*/{DATABASE}")]
+            near = nearest(path.parent.name, others)
+            raise StudyError(f"there is no study at {path}; start one with `sktune search`{near}")
         return
     if path.stat().st_size == 0:
         return

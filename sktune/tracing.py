@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sktune.devices import device_of
@@ -34,21 +35,24 @@ def trace_layout(target: Target, spec: SpaceSpec) -> Layout:
     The state is put back afterwards.
 
     Raises:
-        TargetError: the decode step fails, or runs no module of the tree.
+        TargetError: the prefill or the decode step fails; the step runs no module of the tree, or returns no tensor.
         SpaceError: ``spec`` names units that did not run.
     """
     inputs = decode_inputs(target, 0, 1)[0]
     snapshot = Snapshot(target.state)
     with torch.no_grad():
-        _, calls = record_calls(target.module, partial(target.decode_step, *inputs))
+        output, calls = record_calls(target.module, partial(target.decode_step, *inputs))
     snapshot.restore()
+    if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(output)):
+        returned = type(output).__name__
+        raise TargetError(f"the decode step returns no tensor to compare ({returned}); have it return the logits")
     layout = layout_of(target.module, calls, spec)
     return layout.with_time_shares(_time_shares(target, inputs, snapshot, [unit.name for unit in layout.units]))
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The modules that ran exactly once in a step, in the order in which they began, and the place of each."""
+    """The modules that ran exactly once in a step, in the order in which they began, and the place of all that ran."""
 
     names: Sequence[str]
     places: Mapping[str, str]
@@ -63,7 +67,7 @@ def layout_of(module: nn.Module, calls: Calls, spec: SpaceSpec) -> Layout:
     """
     modules = dict(module.named_modules())
     layers = _find_layers(modules, calls.names)
-    found = _choose_units(modules, calls.names, layers, spec)
+    found = _choose_units(modules, calls, layers, spec)
     units = tuple(replace(unit, place=calls.places[unit.name]) for unit in found)
     return Layout(units, _name_kinds(modules, layers, units))
 
@@ -119,7 +123,13 @@ def record_calls(module: nn.Module, step: Callable[[], Any]) -> tuple[Any, Calls
             handle.remove()
     counts = Counter(begun)
     once = [name for name in begun if counts[name] == 1]
-    if not [name for name in once if name]:
+    if any(begun) and not any(once):
+        name, most = Counter(filter(None, begun)).most_common(1)[0]
+        raise TargetError(
+            f"every submodule runs more than once in a decode step ({name} {most} times), and a unit runs once; "
+            "give each call a module of its own"
+        )
+    if not any(once):
         raise TargetError("the decode step runs no submodule of the target's module; give the tree that it runs")
     return output, Calls(once, places)
 
@@ -156,9 +166,7 @@ def _parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _choose_units(
-    modules: Mapping[str, nn.Module], calls: Sequence[str], layers: list[str], spec: SpaceSpec
-) -> list[Unit]:
+def _choose_units(modules: Mapping[str, nn.Module], calls: Calls, layers: list[str], spec: SpaceSpec) -> list[Unit]:
     kinds = [_kind_word(modules[name]) for name in layers]
     if isinstance(spec.units, dict) and (unknown := set(spec.units) - set(kinds)):
         name = min(unknown)
@@ -167,7 +175,7 @@ def _choose_units(
         )
     units: list[Unit] = []
     missing: dict[str, list[str]] = {}
-    for name in calls:
+    for name in calls.names:
         layer = next((i for i, path in enumerate(layers) if name.startswith(path + ".")), None)
         if layer is None:
             if name and _is_outside_unit(name, layers, modules):
@@ -175,7 +183,7 @@ def _choose_units(
             continue
         key = name.removeprefix(layers[layer] + ".")
         wanted = spec.units.get(kinds[layer]) if isinstance(spec.units, dict) else spec.units
-        if (key in wanted) if wanted is not None else "." not in key:
+        if (key in wanted) if wanted is not None else _is_outermost(key, layers[layer], modules, calls):
             units.append(Unit(name, key, layer))
         missing.setdefault(kinds[layer], []).append(key)
     _refuse_unknown(spec, units, kinds, missing)
@@ -183,6 +191,16 @@ def _choose_units(
     if not kept:
         raise TargetError("the decode step has no unit; name some in the space's `units`")
     return _without_nested(_unique_keys(kept))
+
+
+def _is_outermost(key: str, layer: str, modules: Mapping[str, nn.Module], calls: Calls) -> bool:
+    """Whether a module lies directly in its layer, but for containers that do not run, such as an ``nn.ModuleDict``.
+
+    Of a list's members, experts for one, others may run in the next step.
+    """
+    ends = [index for index, letter in enumerate(key) if letter == "."]
+    containers = [f"{layer}.{key[:end]}" for end in ends]
+    return not any(name in calls.places or isinstance(modules[name], nn.ModuleList) for name in containers)
 
 
 def _is_wanted(unit: Unit, wanted: list[str] | None) -> bool:

@@ -45,6 +45,7 @@ def sktune_command(*words: str, folder: Path | None = None, timeout_s: float = 6
         (["search", "--model", "llama", "--constants", "a3.yaml"], "add --backend sim"),
         (["search", "--model", "llama", "--time-budget", "10 minutes"], "a time such as 90s, 3m, 1h or 1h30m"),
         (["search", "--model", "llama", "--strategy", "botom-up"], "did you mean 'bottom-up'"),
+        (["search", "--model", "llama", "--study", ""], "--study is a name, and this one is empty"),
         (["compare", "nothing"], "there is no study"),
         (["calibrate", "nothing.csv"], "nothing.csv"),
         (["search", "--model", "deepseek-v3", "--weights", "."], "no config.json there"),
@@ -245,7 +246,7 @@ def test_another_seed_is_another_study(own_study: tuple[list[dict[str, Any]], Pa
         "12",
     )
     assert done.returncode == 2
-    assert "was made with model" in done.stderr
+    assert "was made with seed '0', but now it is '5'" in done.stderr
     assert "--study" in done.stderr
     assert (folder / "report.md").read_bytes() == before
 

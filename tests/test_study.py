@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
@@ -195,6 +196,15 @@ def test_another_fingerprint_is_refused_with_both_shown(url: str) -> None:
         opened(url).check_fingerprint({"torch": "2.13", "device": "B"})
 
 
+def test_a_model_that_differs_by_a_setting_is_refused_by_the_setting(url: str) -> None:
+    """The model's digest holds its settings, and tells nobody which of them to mend."""
+    opened(url).remember(fingerprint={"context": "None", "model": "llama 1a", "seed": "0"})
+    with pytest.raises(StudyError, match="made with seed '0', but now it is '4'"):
+        opened(url).check_fingerprint({"context": "None", "model": "llama 2b", "seed": "4"})
+    with pytest.raises(StudyError, match="made with context the default, but now it is '99'"):
+        opened(url).check_fingerprint({"context": "99", "model": "llama 3c", "seed": "0"})
+
+
 def test_a_corrupt_file_is_refused_and_kept(tmp_path: Path, url: str) -> None:
     """Nothing is overwritten."""
     (tmp_path / "study.db").write_bytes(b"this is no database" * 99)
@@ -278,6 +288,25 @@ def test_any_study_name_becomes_a_harmless_folder(name: str) -> None:
     assert not folder.startswith((".", "-"))
     assert 0 < len(folder) <= 81
     assert folder != folder_name(name + "!")
+
+
+@pytest.mark.parametrize("name", ["cache", "jobs", "comparisons", "profiles"])
+def test_a_study_keeps_out_of_the_folders_of_others(name: str) -> None:
+    """Who empties the compilers' cache does not lose a study that is called so."""
+    assert re.fullmatch(rf"{name}-[0-9a-f]{{8}}", folder_name(name))
+
+
+def test_a_misspelt_study_is_told_its_neighbours(tmp_path: Path) -> None:
+    """Those that lie in the same folder."""
+    TuningStudy.open("llama-cpu", sqlite_url(made(tmp_path / "llama-cpu")), create=True)
+    with pytest.raises(StudyError, match="did you mean 'llama-cpu'"):
+        TuningStudy.open("lama-cpu", sqlite_url(tmp_path / "lama-cpu"), create=False)
+
+
+def made(folder: Path) -> Path:
+    """Make a folder, and return it."""
+    folder.mkdir()
+    return folder
 
 
 def test_an_unknown_study_is_refused_with_those_that_exist(url: str) -> None:

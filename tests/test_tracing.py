@@ -1,5 +1,6 @@
 """Layouts come from a traced step: order, layers and kinds are found, not listed."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -134,6 +135,55 @@ def simple(module: nn.Module, fails: bool = False) -> Target:
 def test_a_module_that_runs_twice_is_no_unit() -> None:
     """It belongs to whatever spans it."""
     assert names(trace_layout(simple(Twice()), SpaceSpec())) == ["once"]
+
+
+class Contained(nn.Module):
+    """A layer with a namespace that never runs itself, and a list of which each step may take another member."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.Linear(4, 4)
+        self.parts = nn.ModuleDict({"up": nn.Linear(4, 4), "down": nn.Linear(4, 4)})
+        self.choices = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (.., 4) to the same shape."""
+        out: torch.Tensor = self.choices[1](self.parts["down"](self.parts["up"](self.norm(x))))
+        return out
+
+
+def test_members_of_a_container_that_does_not_run_are_units() -> None:
+    """Those of a list are not: experts that tokens choose would be other units in the next step."""
+    layout = trace_layout(simple(nn.Sequential(Contained(), Contained())), SpaceSpec())
+    assert layout.kinds == {"dense": ("norm", "parts.up", "parts.down")}
+
+
+def test_modules_that_all_run_twice_are_named() -> None:
+    """One layer that is registered and called three times."""
+    layer = nn.Linear(4, 4)
+    with pytest.raises(TargetError, match=r"every submodule runs more than once.*\(0 3 times\)"):
+        trace_layout(simple(nn.Sequential(layer, layer, layer)), SpaceSpec())
+
+
+@pytest.mark.parametrize("output", [None, 3, {"logits": None}])
+def test_a_step_without_a_tensor_to_compare_is_refused(output: Any) -> None:
+    """Else every plan would be bit-identical."""
+    sound = simple(Twice())
+    with pytest.raises(TargetError, match="returns no tensor to compare"):
+        trace_layout(replace(sound, decode_step=lambda x: (sound.decode_step(x), output)[1]), SpaceSpec())
+
+
+def test_a_prefill_that_fails_or_falls_short_gets_one_line() -> None:
+    """It says which function is to be mended."""
+
+    def fails(seed: int, steps: int) -> list[tuple[torch.Tensor]]:
+        raise ValueError(f"no seed {seed}\nat all")
+
+    with pytest.raises(TargetError, match="the prefill fails: ValueError: no seed 0; mend") as caught:
+        trace_layout(replace(simple(Twice()), prefill=fails), SpaceSpec())
+    assert "\n" not in str(caught.value)
+    with pytest.raises(TargetError, match="inputs of 0 steps; it is asked for those of 1"):
+        trace_layout(replace(simple(Twice()), prefill=lambda seed, steps: []), SpaceSpec())
 
 
 def test_a_step_that_fails_eagerly_gets_one_line() -> None:

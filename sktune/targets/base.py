@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from sktune.errors import TargetError, described
+
 Inputs = tuple[Any, ...]
 """Positional arguments of one decode step."""
 
@@ -39,8 +41,16 @@ def decode_inputs(target: Target, seed: int, steps: int) -> list[Inputs]:
     """Run prefill and return the inputs of ``steps`` steps, laid out alike whatever they were sliced from.
 
     A compiled step holds for one memory layout of its inputs.
+
+    Raises:
+        TargetError: the prefill fails, or returns the inputs of fewer steps.
     """
-    inputs = target.prefill(seed, steps)[:steps]
+    try:
+        inputs = target.prefill(seed, steps)[:steps]
+    except Exception as failure:
+        raise TargetError(f"the prefill fails: {described(failure)}; mend it, or the model that it runs") from failure
+    if len(inputs) < steps:
+        raise TargetError(f"the prefill returns the inputs of {len(inputs)} steps; it is asked for those of {steps}")
     return [tuple(_laid_out(value) for value in values) for values in inputs]
 
 
