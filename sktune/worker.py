@@ -62,10 +62,11 @@ class Session:
         try:
             self._open(request)
         except Exception as failure:
-            if isinstance(failure, SktuneError) or not ran_out_of_memory(failure):
+            if not ran_out_of_memory(failure):
                 raise
+            why = first_line(failure.__cause__ or failure)
             smaller = "choose a smaller --scale, --batch or --context"
-            raise TargetError(f"the model does not fit into memory: {first_line(failure)}; {smaller}") from failure
+            raise TargetError(f"the model does not fit into memory: {why}; {smaller}") from failure
 
     def _open(self, request: Mapping[str, Any]) -> None:
         import torch

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sktune.errors import TargetError
 from sktune.fingerprint import fingerprint
 from sktune.plan import Plan
 from sktune.request import Request
@@ -33,6 +34,27 @@ def test_a_worker_keeps_the_memory_that_it_frees(
         faults = int(supervisor.open().description)
     again = page_faults.ROUNDS * page_faults.BLOCK_BYTES // resource.getpagesize()
     assert faults < again / 10 if keeps else faults > again
+
+
+@pytest.mark.parametrize("place", ["prefill", "decode_step"])
+def test_memory_that_is_lacking_is_told_from_a_mistake(tmp_path: Path, compile_cache: Path, place: str) -> None:
+    """The line says what makes the model smaller, wherever it first takes the memory."""
+    (tmp_path / "large.py").write_text(
+        "import torch\nimport sktune\n\n"
+        "def lacking(*arguments):\n    raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 9 GiB')\n\n"
+        "def target():\n"
+        "    module = torch.nn.Sequential(torch.nn.Linear(4, 4))\n"
+        "    prefill = lambda seed, steps: [(torch.ones(1, 4),)] * steps\n"
+        f"    sound = dict(decode_step=module.forward, prefill=prefill)\n"
+        f"    return sktune.Target(module, **{{**sound, {place!r}: lacking}})\n"
+    )
+    request = Request(f"{tmp_path / 'large.py'}:target")
+    spec, preset = request.target()
+    with (
+        Supervisor(spec, space_spec(request, preset), tmp_path / "study", compile_cache, 60) as supervisor,
+        pytest.raises(TargetError, match=r"not fit into memory: CUDA out of memory.*; choose a smaller"),
+    ):
+        supervisor.open()
 
 
 @pytest.fixture
