@@ -16,21 +16,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
-from math import exp, log
+from math import exp, log, sqrt
 from multiprocessing import Queue
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, stdev
 from unittest.mock import patch
 
 from sktune import fingerprint
+from sktune.finals import PROCESSES
 from sktune.fingerprint import device_name, package_version
 from sktune.outcome import Speedup
 from sktune.plan import Plan
 from sktune.request import Request
 from sktune.requested_space import bind_space, space_spec
-from sktune.search_loop import PROCESSES
 from sktune.supervisor import Supervisor
-from sktune.verdict import pooled
+from sktune.verdict import students_t
 
 SETTINGS: dict[str, dict[str, str]] = {"kept": fingerprint.KEPT_MEMORY, "as glibc adapts itself": {}}
 TOGETHER = PROCESSES["inductor"]
@@ -124,7 +124,7 @@ def table(found: Mapping[str, Sequence[Found]]) -> Iterator[str]:
     for setting, processes in found.items():
         faulting = sum(one.page_faults > FEW_FAULTS for one in processes)
         yield f"Memory {setting}: in {faulting} of {len(processes)} processes each step takes its memory again.  "
-    yield f"An interval is what {TOGETHER} processes give; all sets of {TOGETHER} are taken."
+    yield f"An interval is Student's over {TOGETHER} processes; all sets of {TOGETHER} are taken."
     yield ""
     yield "| plan | memory | mean speedup | least | most | interval, median | intervals that hold the mean |"
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
@@ -135,9 +135,11 @@ def table(found: Mapping[str, Sequence[Found]]) -> Iterator[str]:
 
 def _spread(speedups: Sequence[Speedup]) -> str:
     logs = [log(one.ratio) for one in speedups]
-    intervals = [[log(bound) for bound in pooled(some).ci95] for some in combinations(speedups, TOGETHER)]
-    half = median((high - low) / 2 for low, high in intervals)
-    held = mean(low <= mean(logs) <= high for low, high in intervals)
+    # What is known beforehand is fitted to this table, and so has no part in it.
+    student = students_t(TOGETHER - 1) / sqrt(TOGETHER)
+    intervals = [(mean(some), student * stdev(some)) for some in combinations(logs, TOGETHER)]
+    half = median(halfwidth for _, halfwidth in intervals)
+    held = mean(abs(centre - mean(logs)) <= halfwidth for centre, halfwidth in intervals)
     return " | ".join(
         [*(f"{exp(value):.3f}" for value in (mean(logs), min(logs), max(logs))), f"±{half:.1%}", f"{held:.0%}"]
     )

@@ -29,12 +29,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a script finds only what lies beside it
 
 from benchmarks.landscapes.recorded import ENDING, FOLDER, FORMAT_VERSION, bound, plan_of, request_of, to_entry  # noqa: E402
+from sktune.claims import locked  # noqa: E402
 from sktune.errors import BadInputError, SktuneError  # noqa: E402
 from sktune.fingerprint import fingerprint  # noqa: E402
 from sktune.plan import Plan  # noqa: E402
 from sktune.presets import load_space  # noqa: E402
 from sktune.space import SearchSpace  # noqa: E402
-from sktune.study import locked  # noqa: E402
 from sktune.supervisor import Opened, Supervisor  # noqa: E402
 
 COMPILE_TIMEOUT_S = 1800.0

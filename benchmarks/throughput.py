@@ -109,7 +109,7 @@ def run_once(model: str, plan: Plan, out: Path) -> None:
     ):
         step = backend.compile(plan).step
     replays = verify.prepare(target)
-    recordings = verify.record(target, step, replays)
+    recordings = verify.record(step, replays)
     digest = hashlib.sha256()
     for recording in recordings:
         for tensors in (*recording.outputs, recording.state):

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sktune.errors import BadInputError, SktuneError, nearest
+from sktune.delivery import ExpectedCode
+from sktune.errors import BadInputError, PlanError, SktuneError, nearest
 from sktune.plan import Plan, Scope
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ def search(
     return proxy.search(Request(model, trials, time_budget_s=time_budget_s, **options), listener)
 
 
-def apply(module: "nn.Module", plan: Plan | Path | str, backend: str | None = None) -> "MarkedModel":
+def apply(
+    module: "nn.Module", plan: Plan | Path | str, backend: str | None = None, *, strict: bool = False
+) -> "MarkedModel":
     """Put a plan's scopes on ``module``, before its decode step is compiled.
 
     Args:
@@ -63,22 +66,33 @@ def apply(module: "nn.Module", plan: Plan | Path | str, backend: str | None = No
         plan: a plan, or the path of a plan file.
         backend: what will compile the step: ``inductor``, or ``npu`` for TorchAir. None: the one that the file names,
             ``inductor`` for a plan without a file.
+        strict: refuse to run other code than was verified and delivered with the plan file. Without it, a line of the
+            log tells what differs.
 
     Returns:
         the marks; ``take_off()`` removes them again.
 
     Raises:
-        PlanError: the file is no plan, or the plan does not fit the module.
+        PlanError: the file is no plan, the plan does not fit the module, or an artifact of the plan is not the one that
+            it lists; with ``strict``, also where code differs. The step's compile raises that.
     """
     from sktune.backends.options import check_step_options
     from sktune.marks import put_on, scope_maker
     from sktune.plan_file import read_plan_file
 
+    delivered: dict[str, ExpectedCode] = {}
     if not isinstance(plan, Plan):
-        file = read_plan_file(Path(plan))
+        path, file = Path(plan), read_plan_file(plan)
         plan, backend = file.to_plan(), backend or file.backend
+        if backend == "inductor" and file.artifacts:
+            from sktune.backends.artifacts import install
+
+            install(path.parent / file.artifacts.folder, file.artifacts.delivery(), strict=strict)
+            delivered = {label: ExpectedCode(digest, strict) for label, digest in file.artifacts.code.items()}
+    if strict and not delivered:
+        raise PlanError("the plan has no compiled code with it, which strict=True asks for; leave strict out")
     check_step_options(backend or "inductor", plan)
-    return put_on(module, plan, scope_maker(backend or "inductor"))
+    return put_on(module, plan, scope_maker(backend or "inductor", delivered))
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sktune.analysis.evidence import Analysis, option_told, walk_told
-from sktune.analysis.report import OPTION_COLUMNS, options_rows, profile_told
+from sktune.analysis.report import OPTION_COLUMNS, bits_told, options_rows, profile_told
 
 COLUMNS = ("option", "trial", "result", "latency", "speedup")
 """Of the options' table, what a narrow terminal holds; the report has all."""
@@ -31,6 +31,7 @@ def analysis_view(analysis: Analysis) -> RenderableType:
         table,
         Text(analysis.figures_told, style="yellow"),
         Text(f"{told} {analysis.reason_told}", style="bold"),
+        *([Text(f"{words('item.bits')}: {bits}")] if (bits := bits_told(analysis)) else []),
         Text(words("head.risks"), style="bold"),
         *map(Text, [*risks, *commands, words("files", files=", ".join(map(str, analysis.files)))]),
     )

@@ -13,6 +13,13 @@ Recipe = Annotated[
 ]
 Runs = Annotated[Path, typer.Option(help="Folder that holds the studies.")]
 Storage = Annotated[str | None, typer.Option(help="URL of an Optuna storage; sqlite in the study's folder by default.")]
+Join = Annotated[bool, typer.Option("--join", help="Run a study of --storage beside the search that runs it.")]
+TakeOver = Annotated[
+    bool, typer.Option("--take-over", help="Take a search on another host that holds the study for ended.")
+]
+UntilSettled = Annotated[
+    bool, typer.Option("--until-settled", help="Stop once no plan is expected to save another 0.5% of the step.")
+]
 Json = Annotated[
     bool, typer.Option("--json", help="JSON lines on standard output; everything for people on standard error.")
 ]
@@ -36,3 +43,12 @@ Profile = Annotated[
     typer.Option(help="A profile of the baseline: it orders the starting points; sim takes its kernels' times."),
 ]
 Seed = Annotated[int, typer.Option(help="Of weights, inputs and proposals.")]
+Trials = Annotated[
+    int | None, typer.Option(help="Total number of trials of the study; 40, or no limit with --time-budget.")
+]
+VerifySteps = Annotated[
+    int, typer.Option(help="Decode steps on which finalists are compared with the baseline, bit by bit.")
+]
+ProxyLayers = Annotated[
+    int | None, typer.Option(help="Search on so many layers of each kind first, then try the best on the whole.")
+]

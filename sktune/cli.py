@@ -18,7 +18,7 @@ from sktune import report as reports
 from sktune.agent import print_event, print_failure
 from sktune.errors import BadInputError, InterruptedSearchError, SktuneError, StudyError
 from sktune.fingerprint import package_version
-from sktune.request import Request
+from sktune.request import DEFAULT_VERIFY_STEPS, Request
 from sktune.result import SearchResult, stored_result
 from sktune.samplers import SAMPLERS
 from sktune.study import TuningStudy, sqlite_url
@@ -54,9 +54,7 @@ def options(
 def search(
     model: arg.AnyModel = "",
     recipe: arg.Recipe = None,
-    trials: Annotated[
-        int | None, typer.Option(help="Total number of trials of the study; 40, or no limit with --time-budget.")
-    ] = None,
+    trials: arg.Trials = None,
     time_budget: Annotated[
         str | None, typer.Option(help="Most time for this call, all included: 90s, 3m, 1h, 1h30m.")
     ] = None,
@@ -68,14 +66,13 @@ def search(
     strategy: Annotated[
         str, typer.Option("--strategy", "--sampler", help=f"{', '.join(SAMPLERS)}, or module:function.")
     ] = "partition",
-    until_settled: Annotated[
-        bool, typer.Option("--until-settled", help="Stop once no plan is expected to save another 0.5% of the step.")
-    ] = False,
-    proxy_layers: Annotated[
-        int | None, typer.Option(help="Search on so many layers of each kind first, then try the best on the whole.")
-    ] = None,
+    until_settled: arg.UntilSettled = False,
+    join: arg.Join = False,
+    take_over: arg.TakeOver = False,
+    proxy_layers: arg.ProxyLayers = None,
     space: arg.Space = None,
     compile_timeout: Annotated[float, typer.Option(help="Most seconds for one compile.")] = 300.0,
+    verify_steps: arg.VerifySteps = DEFAULT_VERIFY_STEPS,
     scale: arg.Scale = None,
     weights: arg.Weights = None,
     dtype: arg.Dtype = None,
@@ -92,7 +89,8 @@ def search(
     request = Request(
         model, trials, study, storage, runs, strategy, space, compile_timeout, scale, weights, dtype, backend,
         device, batch, context, seed, constants, profile, parse_duration(time_budget) if time_budget else None,
-        proxy_layers, until_settled=until_settled, recipe=recipe,
+        proxy_layers, until_settled=until_settled, recipe=recipe, verify_steps=verify_steps, join=join,
+        take_over=take_over,
     )  # fmt: skip
     began_s = process_began_s()
     people = Console(stderr=json)

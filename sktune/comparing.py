@@ -30,7 +30,7 @@ class Curve:
 
     Attributes:
         result: what the study has found.
-        differs: what of versions, space and seed is other than in the first study.
+        differs: what of versions, environment, space and seed is other than in the first study.
     """
 
     result: SearchResult
@@ -116,8 +116,7 @@ def compare(results: Sequence[SearchResult]) -> ComparedStudies:
                 f"study {result.study!r} has {key} {_made_with(result).get(key)!r} and {first.study!r} "
                 f"{_made_with(first).get(key)!r}; compare studies of one target"
             )
-        differs = tuple(key for key in _VERSIONS if _made_with(first).get(key) != _made_with(result).get(key))
-        curves.append(Curve(result, differs))
+        curves.append(Curve(result, _differences(_made_with(first), _made_with(result))))
     longest = max(len(result.trials) for result in results)
     checkpoints = [FIRST_CHECKPOINT]
     while checkpoints[-1] < longest:
@@ -170,6 +169,12 @@ def _speedup(record: TrialRecord) -> float:
 def _made_with(result: SearchResult) -> Mapping[str, str]:
     found: Mapping[str, str] = result.facts.get("fingerprint", {})
     return found
+
+
+def _differences(first: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what of two fingerprints may differ and does: versions, and variables of the environment."""
+    variables = sorted(key for key in {*first, *other} if key.isupper())
+    return tuple(key for key in (*_VERSIONS, *variables) if first.get(key) != other.get(key))
 
 
 def _other_target(first: Mapping[str, str], other: Mapping[str, str]) -> str | None:

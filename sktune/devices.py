@@ -136,3 +136,13 @@ def device_of(tensors: Iterable[torch.Tensor]) -> Device:
     if "npu" in types:
         return Npu()
     return Cpu()
+
+
+def ran_out_of_memory(failure: BaseException | None) -> bool:
+    """Return whether a failure, or what it came from, is that memory could not be had."""
+    while failure is not None:
+        text = str(failure).lower()
+        if isinstance(failure, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
+            return True
+        failure = failure.__cause__ or failure.__context__
+    return False

@@ -33,7 +33,13 @@ class FinalComparison:
         for rows, _ in processes:
             for row in rows:
                 by_name.setdefault(row.name, []).append(row)
-        combined = [_combined(rows) for rows in by_name.values()]
+        measured = {name: [row.speedup for row in rows if row.speedup] for name, rows in by_name.items()}
+        # What fails in one process is no finalist, and the baseline and its copies are not picked.
+        finalists = [name for name, rows in by_name.items() if name.isdigit() and all(row.speedup for row in rows)]
+        combined = [
+            _combined(rows, [measured[other] for other in finalists if other != name and name in finalists])
+            for name, rows in by_name.items()
+        ]
         speedups = {
             row.name: tuple(own.speedup for own in by_name[row.name] if own.speedup) for row in combined if row.speedup
         }
@@ -54,13 +60,13 @@ class FinalComparison:
         return asdict(self)
 
 
-def _combined(rows: Sequence[FinalRow]) -> FinalRow:
+def _combined(rows: Sequence[FinalRow], others: Sequence[Sequence[Speedup]]) -> FinalRow:
     """Return one row for all processes: what fails, or differs, in one of them is told."""
     for row in rows:
         if row.speedup is None:
             return row
     worst = next((row for row in rows if row.bit_identical is False), rows[0])
-    return replace(worst, speedup=pooled([row.speedup for row in rows if row.speedup]))
+    return replace(worst, speedup=pooled([row.speedup for row in rows if row.speedup], others))
 
 
 def floor_looks(facts: Mapping[str, Any]) -> list[FloorLook]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from sktune.environment import numerics_environment
 from sktune.sim.constants import ATLAS_A3, load_constants
 from sktune.space import SpaceSpec
 from sktune.targets import TargetSpec
@@ -22,10 +23,18 @@ or five each step then gave memory back and took it again, page by page, and pla
 """
 
 
+FORMAT = "2"
+"""Of fingerprints: since 2 they hold the environment, and files by their content alone."""
+
+
 def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
-    """Return what must be equal for a study to be continued: versions, device, model and space."""
+    """Return what must be equal for a study to be continued: versions, device, environment, model and space.
+
+    What the model's import brings in is known to the worker alone: ``TuningStudy.check_modules`` compares that.
+    """
     space_digest = hashlib.sha256(space.model_dump_json().encode()).hexdigest()[:16]
     found = {
+        "format": FORMAT,
         "sktune": package_version("sktune"),
         "torch": package_version("torch"),
         "transformers": package_version("transformers"),
@@ -41,6 +50,8 @@ def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
         found["memory"] = " ".join(f"{name}={value}" for name, value in settings.items())
     if spec.backend == "npu":
         found |= {"torch_npu": package_version("torch_npu"), "cann": cann_version()}
+    if spec.backend != "sim":  # a simulated figure takes no time
+        found |= numerics_environment(spec.device)
     if spec.backend == "sim":
         found["torch_npu"] = package_version("torch_npu")  # where it is installed, its graph is simulated
         found["constants"] = load_constants(Path(spec.constants) if spec.constants else ATLAS_A3).digest

@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from sktune.agent import parse_event
+from sktune.claims import is_held
 from sktune.errors import BadInputError
-from sktune.study import folder_name, is_held
+from sktune.study import folder_name
 
 FOLDER = "jobs"
 COMMAND = (sys.executable, "-P", "-m", "sktune.cli")

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sktune import machine
+from sktune.errors import BackendError
 from sktune.machine import MachineLoad
 from sktune.outcome import Speedup
 from sktune.sequential import block_log_ratios, confidence_sequence
@@ -22,6 +23,8 @@ from sktune.sequential import block_log_ratios, confidence_sequence
 Samples = npt.NDArray[np.float64]
 """Seconds, shape (rounds, contenders); rounds 2k and 2k + 1 are one block."""
 
+STILL_ROUNDS = 1000
+"""Rounds in which a clock that works has gone on, however fast a step is."""
 DRIFT = 0.05
 """Change of the contenders' common speed within a measurement from which people are told of it; it cancels."""
 
@@ -111,6 +114,9 @@ def measure(
 
     The first contender is what the others are compared with. Ends when every interval is narrow, or ``enough`` for
     a reason of the caller's, or when the budget is spent, but not before ``least_rounds``.
+
+    Raises:
+        BackendError: the clock stands still, or shows no time above 0 for a step.
     """
     for _ in range(budget.warm_up_rounds):
         _round(contenders, range(len(contenders)), device)
@@ -123,6 +129,10 @@ def measure(
         while device.now_s() - look_began < budget.look_s:
             order = rng.permutation(len(contenders))
             rows += [_round(contenders, order, device), _round(contenders, order[::-1], device)]
+            if len(rows) - rows_before >= STILL_ROUNDS and not device.now_s() > look_began:
+                break
+        if len(rows) == rows_before or not device.now_s() > look_began:
+            raise BackendError("the device's clock does not go on, so nothing can be timed; run `sktune doctor`")
         after = read_load()
         cause = machine.disturbance(before, after)
         before = after
@@ -133,14 +143,31 @@ def measure(
         is_spent = now - began - min(disturbed_s, budget.wait_s) > budget.seconds
         if len(rows) < budget.least_rounds or (not is_spent and (~found.disturbed).sum() < budget.least_rounds):
             continue
+        if not _is_timed(found.samples).any():
+            raise BackendError(
+                f"the clock shows no time above 0 for a step in {len(rows)} rounds: it is too coarse for it; let a "
+                "decode step do more, with a larger batch or more layers"
+            )
         if is_spent or _is_settled(found.counted, budget, enough):
             return found
 
 
 def compare(samples: Samples, candidate: int, reference: int = 0) -> Speedup:
-    """Return how many times as fast as ``reference`` the ``candidate`` is; ``samples`` holds at least one block."""
-    found = confidence_sequence(block_log_ratios(samples, candidate, reference))
-    base, own = np.median(samples[:, [reference, candidate]], axis=0)
+    """Return how many times as fast as ``reference`` the ``candidate`` is.
+
+    A block with a time that is no number above 0 does not count.
+
+    Raises:
+        BackendError: there is no other.
+    """
+    own_blocks = block_log_ratios(samples, candidate, reference)
+    if not len(own_blocks):
+        raise BackendError(
+            f"of {len(samples)} timed rounds no two have times above 0; let a decode step do more, with a larger batch"
+        )
+    found = confidence_sequence(own_blocks)
+    pair = samples[:, [reference, candidate]]
+    base, own = np.median(pair[_is_timed(pair)], axis=0)
     return Speedup(
         baseline_ms=float(base * 1e3),
         latency_ms=float(own * 1e3),
@@ -148,6 +175,12 @@ def compare(samples: Samples, candidate: int, reference: int = 0) -> Speedup:
         ci95=(exp(found.low), exp(found.high)),
         rounds=len(samples),
     )
+
+
+def _is_timed(samples: Samples) -> npt.NDArray[np.bool_]:
+    """Return for each round whether all its times are numbers above 0."""
+    timed: npt.NDArray[np.bool_] = np.all(np.isfinite(samples) & (samples > 0), axis=1)
+    return timed
 
 
 def halfwidth(speedup: Speedup) -> float:
@@ -169,9 +202,12 @@ def _measurement(rows: Sequence[Sequence[float]], causes: Sequence[str], least_r
         names = ", ".join(name for name, _ in Counter(filter(None, causes)).most_common())
         fate = "left out" if (~disturbed).sum() >= least_rounds else "counted all the same"
         told.append(f"{disturbed.mean():.0%} of the rounds disturbed by {names}, {fate}")
-    third = len(samples) // 3
+    timed = samples[_is_timed(samples)]
+    if len(timed) < len(samples):
+        told.append(f"{len(samples) - len(timed)} rounds in which the clock showed no time above 0 left out")
+    third = len(timed) // 3
     if third:
-        totals = np.log(samples.sum(axis=1))
+        totals = np.log(timed.sum(axis=1))
         drift = exp(float(np.median(totals[-third:]) - np.median(totals[:third]))) - 1
         if abs(drift) > DRIFT:
             told.append(f"the machine became {abs(drift):.0%} {'slower' if drift > 0 else 'faster'}")

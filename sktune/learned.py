@@ -7,11 +7,14 @@ import itertools
 import math
 from bisect import insort
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
+from sktune.bits import Verification
 from sktune.feasibility import Feasibility, Key
 from sktune.outcome import Outcome
 from sktune.plan import Option, Options, Plan, Ranges
@@ -27,6 +30,9 @@ OUTCOME = PREFIX + "outcome"
 PROBE = PREFIX + "probe"
 ORIGIN = PREFIX + "origin"
 """Attributes of a trial: its outcome, the plan that it tries instead of its parameters' own, and what it is called."""
+
+VERIFICATIONS = "verifications"
+"""The study's fact that says what was compared of trials' plans after they had ended, by number."""
 
 SCOPE_TIME_NOISE = 0.02
 SETTLED = 200
@@ -58,6 +64,23 @@ class Belief:
 
     posterior: Posterior
     weight: float
+
+
+def amended(trials: Sequence[FrozenTrial], attributes: Mapping[str, Any]) -> list[FrozenTrial]:
+    """Return ``trials`` with the outcomes that they have since more was compared.
+
+    Optuna does not change a trial that has ended, so what was found later is an attribute of the study.
+    """
+    found = attributes.get(PREFIX + VERIFICATIONS, {})
+    result = []
+    for trial in trials:
+        if str(trial.number) in found and OUTCOME in trial.user_attrs:
+            outcome = Outcome.from_dict(trial.user_attrs[OUTCOME])
+            trial = copy(trial)
+            now = outcome.after(Verification.from_dict(found[str(trial.number)]))
+            trial.user_attrs = {**trial.user_attrs, OUTCOME: now.to_dict()}
+        result.append(trial)
+    return result
 
 
 class Learned:

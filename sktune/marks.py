@@ -8,19 +8,21 @@ the two belongs to it. For TorchAir the mark is its own ``super_kernel`` scope, 
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from sktune import superkernel_options
+from sktune.delivery import ExpectedCode
 from sktune.errors import PlanError, nearest
 from sktune.plan import Option, Plan
 
 _library = torch.library.Library("sktune", "DEF")
-_library.define("scope_enter(str label, str options) -> ()")
+_library.define('scope_enter(str label, str options, str code="", bool is_strict=False) -> ()')
 _library.define("scope_exit(str label) -> ()")
-_library.impl("scope_enter", lambda label, options: None, "CompositeExplicitAutograd")
+_library.impl("scope_enter", lambda label, options, code="", is_strict=False: None, "CompositeExplicitAutograd")
 _library.impl("scope_exit", lambda label: None, "CompositeExplicitAutograd")
 
 scope_enter = torch.ops.sktune.scope_enter
@@ -40,18 +42,21 @@ class Boundary:
         enters: True at the start of a span, False after its end.
         label: the scope's label.
         options: the scope's options; empty at the end of a span.
+        code: what the scope should be compiled to; None where any code will do.
     """
 
     enters: bool
     label: str
     options: Mapping[str, Option]
+    code: ExpectedCode | None = None
 
 
 def read_mark(node: torch.fx.Node) -> Boundary | None:
     """Return the boundary that ``node`` marks, or None where it is an ordinary operator."""
     if node.target in (scope_enter, scope_enter.default):
-        label, options = (*node.args, *node.kwargs.values())
-        return Boundary(True, str(label), json.loads(str(options)))
+        label, options, *code = (*node.args, *node.kwargs.values())
+        expected = ExpectedCode(str(code[0]), bool(code[1])) if code else None
+        return Boundary(True, str(label), json.loads(str(options)), expected)
     if node.target in (scope_exit, scope_exit.default):
         (label,) = (*node.args, *node.kwargs.values())
         return Boundary(False, str(label), {})
@@ -67,13 +72,16 @@ class Scope(Protocol):
 
 
 class OwnScope:
-    """A scope between two operators of ours."""
+    """A scope between two operators of ours, which carry its options and the code that it should become."""
 
-    def __init__(self, label: str, options: Mapping[str, Option]) -> None:
-        self._label, self._options = label, json.dumps(dict(options), sort_keys=True)
+    def __init__(self, label: str, options: Mapping[str, Option], code: ExpectedCode | None = None) -> None:
+        self._label = label
+        self._carried: tuple[Any, ...] = (json.dumps(dict(options), sort_keys=True),)
+        if code is not None:
+            self._carried += (code.digest, code.is_strict)
 
     def __enter__(self) -> None:
-        scope_enter(self._label, self._options)
+        scope_enter(self._label, *self._carried)
 
     def __exit__(self, *error: object) -> None:
         scope_exit(self._label)
@@ -99,18 +107,24 @@ def torchair_scope(label: str, options: Mapping[str, Option]) -> Scope:
 
 
 MakeScope = Callable[[str, Mapping[str, Option]], Scope]
-_SCOPES: Mapping[str, MakeScope] = {"inductor": OwnScope, "npu": torchair_scope}
+_SCOPES = ("inductor", "npu")
 
 
-def scope_maker(backend: str) -> MakeScope:
+def scope_maker(backend: str, code: Mapping[str, ExpectedCode] = MappingProxyType({})) -> MakeScope:
     """Return what makes the scopes that ``backend`` compiles.
+
+    Args:
+        backend: ``inductor`` or ``npu``.
+        code: what scopes should be compiled to, by label; on ``inductor`` alone.
 
     Raises:
         PlanError: no such backend.
     """
     if backend not in _SCOPES:
         raise PlanError(f"no scopes are made for the backend {backend!r}{nearest(backend, _SCOPES)}")
-    return _SCOPES[backend]
+    if backend == "npu":
+        return torchair_scope
+    return lambda label, options: OwnScope(label, options, code.get(label))
 
 
 class MarkedModel:

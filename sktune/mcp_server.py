@@ -18,12 +18,14 @@ from pydantic import Field, ValidationError
 
 from sktune import jobs
 from sktune.agent import parse_event
+from sktune.claims import is_held
 from sktune.errors import BadInputError, SktuneError, StudyError, nearest
 from sktune.fingerprint import package_version
 from sktune.jobs import COMMAND, Job, State
 from sktune.request import Request
 from sktune.result import stored_result
-from sktune.study import DATABASE, folder_name, is_held, sqlite_url, study_names
+from sktune.storage import DATABASE
+from sktune.study import folder_name, sqlite_url, study_names
 
 INSTRUCTIONS = """\
 sktune finds which SuperKernel scopes make a model's decode step fastest while every output bit stays the same.

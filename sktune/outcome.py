@@ -1,10 +1,11 @@
 """Outcomes: what became of one plan. A trial's failure is a value, never an exception."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from sktune.bits import Verification
 from sktune.plan import Option
 
 
@@ -81,6 +82,7 @@ class Outcome:
         noise: what else the machine did while this was measured; empty where it was quiet.
         peak_memory_bytes: most device memory while the steps ran; None on the CPU.
         log: path of the trial's log, relative to the study's folder.
+        verification: what was compared with the baseline; None where nothing was.
     """
 
     reason: Reason | None = None
@@ -102,6 +104,7 @@ class Outcome:
     noise: str = ""
     peak_memory_bytes: int | None = None
     log: str = ""
+    verification: Verification | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -112,6 +115,19 @@ class Outcome:
     def is_feasible(self) -> bool:
         """Whether the plan may be used at all, be it fast or slow."""
         return self.reason in (None, Reason.SLOWER)
+
+    def after(self, verification: Verification) -> "Outcome":
+        """Return this outcome once more was compared: a mismatch where that shows a difference."""
+        if verification.is_identical:
+            return replace(self, verification=verification)
+        return replace(
+            self,
+            reason=Reason.MISMATCH,
+            detail=str(verification),
+            blamed=next(iter(verification.inexact), ""),
+            inexact=verification.inexact,
+            verification=verification,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -126,5 +142,7 @@ class Outcome:
         values["inexact"] = tuple(data.get("inexact", ()))
         values["fusion"] = tuple(data.get("fusion", ()))
         values["scope_times"] = tuple(ScopeTime(*piece) for piece in data.get("scope_times", ()))
+        stored = data.get("verification")
+        values["verification"] = Verification.from_dict(stored) if stored else None
         values["speedup"] = Speedup.from_dict(data["speedup"]) if data["speedup"] else None
         return cls(**values)

@@ -1,7 +1,8 @@
 """Plan files: a plan as YAML that people read and programs load, with the evidence for it.
 
 Version 1: ``version``, ``backend`` (whose scopes they are), ``plan`` (scopes with first, last, options; options of the
-whole step), ``evidence`` (free, not read back).
+whole step), ``evidence`` (free, not read back). Since 0.2 also, where known: ``target`` (what the plan was found for),
+``artifacts`` (the compiled code beside the file: digest of each scope's code, the machine, digest of each file).
 """
 
 from collections.abc import Mapping
@@ -11,10 +12,13 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Field
 
+from sktune.delivery import Delivery
 from sktune.documents import Document, read_document
 from sktune.errors import PlanError, SpaceError
 from sktune.plan import Option, Plan
 from sktune.superkernel_options import check_options, parse
+
+ARTIFACTS = "best_plan.artifacts"
 
 
 def _read(options: Any) -> Any:
@@ -45,6 +49,20 @@ class DecodeEntry(Document):
     signature: str = ""
 
 
+class ArtifactsEntry(Document):
+    """The compiled code that comes with a plan; see ``sktune.delivery.Delivery``."""
+
+    folder: Annotated[str, Field(pattern=r"^[^/\\]*[^/\\.][^/\\]*$")]
+    """Beside the plan file."""
+    machine: dict[str, str] = {}
+    code: dict[str, str]
+    files: dict[str, str] = {}
+
+    def delivery(self) -> Delivery:
+        """Return the value that the entry holds."""
+        return Delivery(self.code, self.machine, self.files)
+
+
 class PlanFile(Document):
     """A plan file of version 1."""
 
@@ -55,6 +73,9 @@ class PlanFile(Document):
     """How many decoder layers the model has; what writes a plan into source code has to know."""
     decode: DecodeEntry | None = None
     """For ``sktune.launch``; without it, every compiled call of a model that has the plan's units is a decode step."""
+    artifacts: ArtifactsEntry | None = None
+    target: dict[str, Any] | None = None
+    """Fields of ``sktune.targets.TargetSpec``, for ``sktune recheck``."""
     evidence: dict[str, Any] = Field(default_factory=dict)
 
     def to_plan(self) -> Plan:
@@ -93,6 +114,10 @@ def write_plan(
     backend: str = "inductor",
     n_layers: int | None = None,
     decode: Mapping[str, str] | None = None,
+    *,
+    target: Mapping[str, Any] | None = None,
+    delivery: Delivery | None = None,
+    folder: str = ARTIFACTS,
 ) -> str:
     """Return a plan file's text.
 
@@ -102,6 +127,9 @@ def write_plan(
         backend: whose scopes they are, ``inductor`` or ``npu``.
         n_layers: of the model.
         decode: the decode step's function and signature in a program that sktune has started.
+        target: what the plan was found for: fields of ``sktune.targets.TargetSpec``.
+        delivery: the compiled code that comes with it.
+        folder: name of the folder that holds it, beside the plan file.
     """
     scopes = [
         {
@@ -119,6 +147,8 @@ def write_plan(
         "plan": {"scopes": scopes, **options},
         **({"layers": n_layers} if n_layers else {}),
         **({"decode": dict(decode)} if decode else {}),
+        **({"target": dict(target)} if target else {}),
+        **({"artifacts": {"folder": folder, **delivery.to_dict()}} if delivery else {}),
         "evidence": dict(evidence),
     }
     head = (

@@ -1,7 +1,7 @@
 """Reports: ``best_plan.yaml``, ``trials.csv`` and ``report.md``, from a study's record and without a device."""
 
 import shlex
-from math import expm1
+from math import expm1, log
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from sktune.outcome import Speedup
 from sktune.plan import Plan
 from sktune.plan_file import write_plan
 from sktune.result import BEST_PLAN, SearchResult
+from sktune.sequential import FARTHEST
 from sktune.source.flag import FLAG
 from sktune.study import TrialRecord
 from sktune.supervisor import FinalRow
-from sktune.verdict import AGAIN
+from sktune.verdict import AGAIN, ENOUGH_PROCESSES
 
 REFERENCES = {
     "baseline": "baseline (no scope, kernel by kernel)",
@@ -29,7 +30,6 @@ REFERENCES = {
 
 
 STAGES = ("compile", "verify", "measure", "observe")
-VERIFIED = "logits of 8 decode steps and the state after them, 2 input seeds"
 
 
 def write(result: SearchResult, folder: Path) -> list[Path]:
@@ -83,14 +83,33 @@ def evidence(result: SearchResult) -> dict[str, Any]:
         ),
         **({"simulated": True} if result.is_simulated else {}),
         "bit_identical": True if result.is_verified else None,
-        "verified": result.facts.get("verified", VERIFIED)
-        if result.is_verified
-        else "not done: the figures are simulated",
+        "verified": verified_line(result),
+        "verification": result.verification.summary() if result.verification else None,
+        **({"baseline_differs_from_model": result.model_difference} if result.model_difference else {}),
         **({} if result.is_compared else {"final_comparison": "not made: the time budget ended before"}),
         "code_digest": _code_digest(result, winner.number),
         "tied_trials": [tie.number for tie in result.verdict.ties] if result.verdict else [],
         "fingerprint": dict(result.facts.get("fingerprint", {})),
     }
+
+
+def verified_line(result: SearchResult) -> str:
+    """Return what was compared between the winner and the baseline, and what follows from it."""
+    if not result.is_verified:
+        return "not done: the figures are simulated"
+    if result.verification is None:
+        return str(result.facts.get("verified", "the trial's short replays alone"))
+    return str(result.verification.summary()["text"])
+
+
+def model_line(result: SearchResult) -> str:
+    """Return how the baseline differs from the model without a compiler; empty where it does not."""
+    if not result.model_difference:
+        return ""
+    return (
+        "The baseline itself is not the uncompiled model, bit for bit "
+        f"({table_cell(result.model_difference)}): equal bits are those of the compiled model."
+    )
 
 
 def _code_digest(result: SearchResult, number: int) -> str:
@@ -147,6 +166,11 @@ def verdict_line(result: SearchResult) -> str:
     winner = result.winner
     if result.verdict is None:
         return "The search has not come to its final comparison; run the same command again."
+    if winner is None and _has_averages_alone(result):
+        return (
+            "No verdict: a single average for each plan has no interval. Have the program log a line for each decode "
+            "step, or give the recipe `latency: steps`; until then keep the model as it is."
+        )
     if winner is None:
         return f"No scope: no plan beats the baseline with confidence. Keep the model as it is.{_unfinished(result)}"
     if result.is_simulated:
@@ -155,8 +179,23 @@ def verdict_line(result: SearchResult) -> str:
     low, high = winner.speedup.ci95
     return (
         f"Trial {winner.number} is {winner.speedup.ratio:.3f} times as fast as the baseline "
-        f"(95% interval {low:.3f} to {high:.3f}), and every bit is the same.{_doubt(result)}"
+        f"(95% interval {low:.3f} to {high:.3f}); its bits: {verified_line(result)}.{_doubt(result)}"
     )
+
+
+def _has_averages_alone(result: SearchResult) -> bool:
+    """Whether plans were measured, and no figure of them has an interval."""
+    figures = (
+        [row.speedup for row in result.final if row.name.isdigit()]
+        if result.final
+        else [record.outcome.speedup for record in result.trials if record.outcome and record.outcome.is_complete]
+    )
+    measured = [figure for figure in figures if figure]
+    return bool(measured) and not result.is_simulated and not any(map(_has_interval, measured))
+
+
+def _has_interval(speedup: Speedup) -> bool:
+    return log(speedup.ci95[1] / speedup.ratio) <= 0.99 * FARTHEST
 
 
 def _unfinished(result: SearchResult) -> str:
@@ -190,6 +229,7 @@ def report_markdown(result: SearchResult) -> str:
         f"# {table_cell(result.study)}\n",
         f"{table_cell(result.facts.get('description', ''))}\n",
         f"**{verdict_line(result)}**\n",
+        *([f"{model_line(result)}\n"] if result.model_difference else []),
         f"{summary['trials']} trials: {summary['complete']} complete; pruned: {pruned}.\n",
         f"Space: {result.facts.get('space_size', '?')} plans. {_time_spent(result)}\n",
     ]
@@ -198,7 +238,7 @@ def report_markdown(result: SearchResult) -> str:
     if result.final:
         parts += [
             "## Final comparison\n",
-            SIMULATED if result.is_simulated else _FINAL_NOTE,
+            SIMULATED if result.is_simulated else _FINAL_NOTE.format(intervals=_of_processes(result)),
             _final_table(result),
             _ties(result),
             _doubts(result),
@@ -217,9 +257,21 @@ SIMULATED = (
 )
 _FINAL_NOTE = (
     "The best trials were measured again in turn, and the fastest of them once more in fresh processes, verified again "
-    "in each: these figures are the ones to quote. A trial's own figure flatters the best of many. Intervals have the "
-    "process as the unit; those of the last two rows are of one process.\n"
+    "in each: these figures are the ones to quote. A trial's own figure flatters the best of many. {intervals}\n"
 )
+
+
+def _of_processes(result: SearchResult) -> str:
+    """Return how many processes there were, and what intervals hold."""
+    count = result.processes
+    held = "what processes are known to differ by (docs/measurement.md), and that the best of several was picked"
+    if count >= ENOUGH_PROCESSES:
+        return (
+            f"Intervals hold what these {count} processes differed by, {held}; those of the last two rows are of one "
+            "process."
+        )
+    processes = "1 process" if count == 1 else f"{count} processes"
+    return f"There was time for {processes} only. Intervals hold {held}: a gain has to stand out from that."
 
 
 def how_to_apply(result: SearchResult, plan: Plan) -> str:
@@ -280,7 +332,11 @@ def _time_spent(result: SearchResult) -> str:
 
 
 def _interval(speedup: Speedup, is_simulated: bool) -> str:
-    return "simulated" if is_simulated else f"{speedup.ci95[0]:.3f} to {speedup.ci95[1]:.3f}"
+    if is_simulated:
+        return "simulated"
+    if not _has_interval(speedup):
+        return "none: too few steps, or a single average"
+    return f"{speedup.ci95[0]:.3f} to {speedup.ci95[1]:.3f}"
 
 
 def final_rows(result: SearchResult) -> list[tuple[str, str, str, str, str]]:
@@ -293,6 +349,8 @@ def _final_row(result: SearchResult, row: FinalRow) -> tuple[str, str, str, str,
     if result.winner and row.name == str(result.winner.number):
         name += " (winner)"
     bits = "differ" if row.speedup and row.bit_identical is False else row.verdict
+    if row.bit_identical and row.name.isdigit() and (verification := result.verification_of(int(row.name))):
+        bits = f"identical on {verification.steps:,} steps"
     if (speedup := result.final_speedup(row)) is None:
         return name, "-", "-", "-", bits
     interval = "-" if row.name == "baseline" else _interval(speedup, result.is_simulated)

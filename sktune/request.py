@@ -10,6 +10,7 @@ from sktune.presets import Preset
 from sktune.targets import TargetSpec, describe, describe_recipe
 
 DEFAULT_TRIALS = 40
+DEFAULT_VERIFY_STEPS = 2048
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,10 @@ class Request:
         until_settled: whether to stop once no plan is expected to save much more.
         layers: layers of each kind that the model is cut to; None for all.
         exact_starting_points: whether starting points come first, each just as it stands, whatever the strategy.
+        verify_steps: decode steps on which finalists are compared with the baseline, bit by bit.
         time_budget_s: most seconds for this call, start and reports included; None for no limit.
+        join: whether to run the study of ``storage`` beside a search that runs it already.
+        take_over: whether to take a holder of the study on another host, which cannot be seen from here, for dead.
     """
 
     model: str
@@ -62,6 +66,9 @@ class Request:
     until_settled: bool = False
     recipe: Path | None = None
     exact_starting_points: bool = False
+    verify_steps: int = DEFAULT_VERIFY_STEPS
+    join: bool = False
+    take_over: bool = False
 
     def __post_init__(self) -> None:
         if bool(self.model) == (self.recipe is not None):
@@ -70,6 +77,8 @@ class Request:
             self._check_recipe()
         if self.study is not None and not self.study.strip():
             raise BadInputError("--study is a name, and this one is empty; leave it out for the model's own study")
+        if self.join and self.storage is None:
+            raise BadInputError("--join needs the --storage of the search that runs, and a --runs of its own")
         if self.trials is not None and self.trials < 1:
             raise BadInputError(f"--trials is the total number of trials, at least 1; got {self.trials}")
         if self.compile_timeout_s <= 0:
@@ -87,7 +96,8 @@ class Request:
         for path in (self.constants, self.profile):
             if path and not path.exists():
                 raise BadInputError(f"there is no file {path}")
-        for name, value in (("batch", self.batch), ("context", self.context), ("proxy-layers", self.proxy_layers)):
+        counts = {"batch": self.batch, "context": self.context, "proxy-layers": self.proxy_layers}
+        for name, value in (counts | {"verify-steps": self.verify_steps}).items():
             if value is not None and value < 1:
                 raise BadInputError(f"--{name} is at least 1; got {value}")
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import pandas as pd
 
+from sktune.bits import Verification
 from sktune.final import FinalComparison, floor_of
 from sktune.outcome import Reason, Speedup
 from sktune.plan import Option, Plan
 from sktune.study import TrialRecord, TuningStudy, folder_name, incumbent_first, sqlite_url
 from sktune.supervisor import FinalRow
-from sktune.verdict import FinalPlan, Verdict, decide
+from sktune.verdict import MOST_QUALIFIERS, FinalPlan, Verdict, decide, pooled
 
 BEST_PLAN = "best_plan.yaml"
 
@@ -105,6 +106,27 @@ class SearchResult:
         return not self.is_simulated
 
     @property
+    def processes(self) -> int:
+        """Fresh processes that the final comparison was made in; 0 before it, and where there was no time for one."""
+        return len(self.comparison.noise) if self.comparison else 0
+
+    @property
+    def verification(self) -> Verification | None:
+        """What was compared between the winner and the baseline; None without a winner, and where nothing was."""
+        return self.verification_of(self.winner.number) if self.winner else None
+
+    def verification_of(self, number: int) -> Verification | None:
+        """What was compared between a trial's plan and the baseline; None where nothing was."""
+        found = [record.outcome.verification for record in self.trials if record.number == number and record.outcome]
+        return found[0] if found else None
+
+    @property
+    def model_difference(self) -> str | None:
+        """Where the baseline differs from the uncompiled model; empty where it does not, None where nobody looked."""
+        found: str | None = self.facts.get("model_difference")
+        return found
+
+    @property
     def is_compared(self) -> bool:
         """Whether the verdict is that of a final comparison, and not of trials alone."""
         return bool(self.verdict and self.final)
@@ -188,6 +210,9 @@ class SearchResult:
             "ci95": list(winner.speedup.ci95) if winner and not self.is_simulated else None,
             # A plan that is known not to be never gets here, and the baseline is itself.
             "bit_identical": True if self.verdict and self.is_verified else None,
+            "processes": self.processes,
+            "verification": self.verification.summary() if self.verification else None,
+            "model_difference": self.model_difference,
             **({"simulated": True} if self.is_simulated else {}),
             **({} if self.verdict else {"finished": False}),
             **({"compared": False} if self.verdict and not self.is_compared else {}),
@@ -204,7 +229,7 @@ def result_of(study: TuningStudy, folder: Path) -> SearchResult:
     comparison = FinalComparison.from_dict(stored) if stored else None
     verdict = _verdict(comparison, trials) if comparison else None
     if facts.get("uncompared"):
-        own = _verdict_of_trials(_not_compared(trials, verdict, facts), floor_of(facts))
+        own = verdict_of_trials(_not_compared(trials, verdict, facts), floor_of(facts))
         if verdict is None or (own and own.winner and own.winner.number != _winner_number(verdict)):
             return SearchResult(study.name, folder, trials, own, None, facts)
     return SearchResult(study.name, folder, trials, verdict, comparison, facts)
@@ -232,19 +257,22 @@ def stored_result(name: str, runs: Path, storage: str | None = None) -> SearchRe
     return result_of(TuningStudy.open(name, storage or sqlite_url(folder.resolve()), create=False), folder)
 
 
-def _verdict_of_trials(trials: Sequence[TrialRecord], noise_floor: float) -> Verdict | None:
-    """Return the best verified trial by its own figure, where no time was left to compare it again."""
+def verdict_of_trials(trials: Sequence[TrialRecord], noise_floor: float) -> Verdict | None:
+    """Return the best verified trial by its own figure, where no time was left to compare it again.
+
+    It is the best of many, with the luck of one process: its interval is that of the best of so many, though of
+    ``MOST_QUALIFIERS`` at most (benchmarks/results/final-luck.md holds what 40 trials make of it).
+    """
     if not trials:
         return None
-    best = incumbent_first(trials)[:1]
-    return decide(
-        [
-            FinalPlan(record.number, record.judged_plan, (record.outcome.speedup,), record.outcome.speedup)
-            for record in best
-            if record.outcome and record.outcome.speedup
-        ],
-        noise_floor,
-    )
+    complete = incumbent_first(trials)
+    best = [(record, record.outcome.speedup) for record in complete[:1] if record.outcome and record.outcome.speedup]
+    candidates = min(len(complete), MOST_QUALIFIERS)
+    plans = [
+        FinalPlan(record.number, record.judged_plan, (own,), pooled([own], candidates=candidates))
+        for record, own in best
+    ]
+    return decide(plans, noise_floor)
 
 
 def _verdict(comparison: FinalComparison, trials: Sequence[TrialRecord]) -> Verdict:

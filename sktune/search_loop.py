@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -12,8 +12,10 @@ from typing import Any
 from sktune import profile_prior, report
 from sktune.backends import FRESH_PROCESS
 from sktune.backends.options import SUPERKERNEL_BACKENDS
+from sktune.claims import locked
 from sktune.errors import BackendError, BadInputError, InterruptedSearchError
-from sktune.final import FinalComparison, floor_looks, floor_of
+from sktune.final import floor_looks, floor_of
+from sktune.finals import MOST_RECIPE_FINALISTS, AnySupervisor, Finals, processes_of
 from sktune.fingerprint import fingerprint
 from sktune.layout import Layout
 from sktune.noise_floor import Bar, drift
@@ -27,29 +29,25 @@ from sktune.result import ProxyFindings, SearchResult, result_of
 from sktune.samplers import BEGINS_ALONE, sampler_factory
 from sktune.space import SearchSpace, SpaceSpec, StartingPoint
 from sktune.stopping import Stop, stoppable
-from sktune.study import Proposal, TuningStudy, folder_name, incumbent_first, locked, sqlite_url, without_twins
-from sktune.supervisor import FinalRow, Opened, Supervisor
+from sktune.study import Proposal, TuningStudy, folder_name, incumbent_first, sqlite_url
+from sktune.supervisor import Opened, Supervisor
 from sktune.targets import TargetSpec
 from sktune.time_budget import OutOfTimeError, Pace, TimeBudget
-from sktune.verdict import MOST_FINALISTS, MOST_QUALIFIERS
+from sktune.verdict import MOST_FINALISTS
 
 logger = logging.getLogger(__name__)
 
-PROCESSES = {"inductor": 3, "npu": 3}
-"""Fresh processes of the final comparison. On an NPU each has to compile everything; a simulation needs one."""
-MOST_RECIPE_FINALISTS = 3
-"""Each is a run of the user's program in each of the processes."""
 TRIALS_PER_FLOOR_LOOK = 10
 """A look takes about two seconds."""
 
 PACE_TRIALS = 8
 """The pace is that of the last trials: later ones find more of what they compile in the cache."""
 
+
 SETTLED_GAIN = 0.005
 """Share of the baseline's latency: a search that is expected to find less than this beyond its incumbent is settled."""
 
 Event = dict[str, Any]
-AnySupervisor = Supervisor | RecipeSupervisor
 Listener = Callable[[Event], None]
 
 
@@ -85,12 +83,12 @@ def run(
             supervisor.start()  # its imports take as long as making a database
         url = request.storage or sqlite_url(folder.resolve())
         study = TuningStudy.open(name, url, create=True, is_ours_alone=request.storage is None)
-        study.check_fingerprint(made_with)
-        search = _Search(request, spec, wanted, study, folder, made_with, listener, budget, proxy)
-        is_complete = search.has_ended() or study.facts.get("exhausted", False)
-        if not is_complete or study.facts.get("final_trials") != study.finished():
-            with stoppable() as stop:
-                search.run(supervisor, sampler, stop)
+        with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over):
+            search = _Search(request, spec, wanted, study, folder, made_with, listener, budget, proxy)
+            is_complete = search.has_ended() or study.facts.get("exhausted", False)
+            if not is_complete or study.facts.get("final_trials") != study.finished():
+                with stoppable() as stop:
+                    search.run(supervisor, sampler, stop)
         result = result_of(study, folder)
         report.write(result, folder)
         listener({"event": "study_finished", **result.summary()})
@@ -158,7 +156,9 @@ class _Search:
             space_size=str(space.size),
             **opened.facts,
         )
+        self._study.add_modules(opened.modules)
         self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
+                    "model_difference": opened.facts.get("model_difference"),
                     "seconds": dict(opened.seconds)})  # fmt: skip
         most = self._queue(space, sampler)
         while (finished := self._study.finished()) < most:
@@ -179,7 +179,11 @@ class _Search:
             self._study.remember(proxy=self._proxy.to_dict())
         self._stop_if_asked(stop)
         supervisor.deadline_s = self._budget.deadline_s
-        self._final(supervisor, space, self._budget.finalists(self._pace(opened)), stop)
+        finals = Finals(
+            self._request, self._spec, self._study, self._budget, self._emit, lambda: self._stop_if_asked(stop)
+        )
+        has_trials = bool(self._study.finished() or self._proxy)
+        finals.run(supervisor, space, self._budget.finalists(self._pace(opened)), has_trials=has_trials)
 
     def _is_settled(self, space: SearchSpace, finished: int) -> bool:
         """Whether no plan is expected to save more than can be told from the incumbent."""
@@ -199,12 +203,12 @@ class _Search:
         opening_s = sum(opened.seconds.values())
         trial_s = median(sum(own.values()) for own in recent)
         if self._spec.kind == "recipe":
-            return Pace(trial_s, trial_s, trial_s, MOST_RECIPE_FINALISTS, PROCESSES.get(self._spec.backend, 1))
+            return Pace(trial_s, trial_s, trial_s, MOST_RECIPE_FINALISTS, processes_of(self._spec.backend))
         if self._spec.backend in FRESH_PROCESS:
             trial_s, finalist_s = trial_s + opening_s, trial_s
         else:
             finalist_s = median(sum(own.values()) - own.get("compile", 0.0) for own in recent)
-        return Pace(opening_s, trial_s, max(finalist_s, 0.01), MOST_FINALISTS, PROCESSES.get(self._spec.backend, 1))
+        return Pace(opening_s, trial_s, max(finalist_s, 0.01), MOST_FINALISTS, processes_of(self._spec.backend))
 
     def _has_plan(self) -> bool:
         return bool(incumbent_first(self._study.records()))
@@ -286,9 +290,10 @@ class _Search:
             self._emit({"event": "trial_stage", "trial": number, "stage": stage})
 
         log, bar = f"trial-{number:04d}.log", self._bar()
-        outcome = supervisor.judge(plan, log, report_stage, known, bar)
+        banned = self._study.banned_regions()
+        outcome = supervisor.judge(plan, log, report_stage, known, bar, banned)
         if self._hangs(outcome) and not any("feed-sync-all" in dict(scope.options) for scope in plan.scopes):
-            rescued = supervisor.judge(plan.with_option("feed-sync-all", 1), log, report_stage, bar=bar)
+            rescued = supervisor.judge(plan.with_option("feed-sync-all", 1), log, report_stage, bar=bar, banned=banned)
             if self._hangs(rescued):
                 detail = f"{outcome.detail}; it hangs with feed-sync-all=1, too"
                 return replace(outcome, detail=detail, added={"feed-sync-all": 1})
@@ -325,79 +330,6 @@ class _Search:
             reference = outcome.speedup.baseline_ms
             self._study.remember(baseline_ms=reference)
         return reference / outcome.speedup.ratio
-
-    def _final(self, supervisor: AnySupervisor, space: SearchSpace, finalists: int, stop: Stop) -> None:
-        """Compare the best plans with the baseline; ``finalists`` is how many there is time for."""
-        if not finalists or not (self._study.finished() or self._proxy):
-            raise OutOfTimeError
-        is_recipe = self._spec.kind == "recipe"
-        is_short = finalists < (MOST_RECIPE_FINALISTS if is_recipe else MOST_FINALISTS)
-        references = not is_short and not is_recipe
-        # Graphs on an NPU keep their memory: as few as possible in one process. A recipe's program holds one plan.
-        is_costly = self._spec.backend in FRESH_PROCESS or is_recipe
-        most = finalists if is_short or is_costly else MOST_QUALIFIERS
-        qualifiers = without_twins(self._study.best_first(space))[:most]
-        numbers = [record.number for record in qualifiers]
-        self._emit({"event": "final_started", "simulated": self._spec.backend == "sim", "qualifiers": numbers,
-                    "references": references})  # fmt: skip
-        began = time.perf_counter()
-        plans = [(str(record.number), record.judged_plan) for record in qualifiers]
-
-        def report_stage(stage: str) -> None:
-            self._emit({"event": "final_stage", "stage": stage})
-
-        if len(plans) > MOST_FINALISTS:
-            entered = self._qualified(supervisor, plans, report_stage)
-            plans = [(name, plan) for name, plan in plans if name in entered]
-        final = self._compared(supervisor, plans, report_stage, stop, references=references)
-        self._study.remember(
-            final=final.to_dict(),
-            uncompared=False,
-            final_seconds=time.perf_counter() - began,
-            final_trials=self._study.finished(),
-        )
-
-    def _qualified(
-        self, supervisor: AnySupervisor, plans: Sequence[tuple[str, Plan]], report_stage: Callable[[str], None]
-    ) -> list[str]:
-        """Return the names of the finalists; those expected to be the fastest where measuring all again fails."""
-        try:
-            return supervisor.qualify(plans, report_stage)
-        except BackendError as failure:
-            logger.warning("%s; those that the trials so far speak for are compared", failure)
-            return [name for name, _ in plans[:MOST_FINALISTS]]
-
-    def _compared(
-        self,
-        supervisor: AnySupervisor,
-        plans: Sequence[tuple[str, Plan]],
-        report_stage: Callable[[str], None],
-        stop: Stop,
-        *,
-        references: bool,
-    ) -> FinalComparison:
-        """Compare the finalists in one fresh process after the other, as many as there is time for."""
-        processes: list[tuple[list[FinalRow], str]] = []
-        longest_s = 0.0
-        for number in range(1, PROCESSES.get(self._spec.backend, 1) + 1):
-            self._stop_if_asked(stop)
-            if processes and self._budget.remaining_s < longest_s:
-                break
-            began = time.perf_counter()
-            try:
-                # What sktune does not tune is shown for comparison, and needs no interval over processes.
-                found = supervisor.final(plans, report_stage, number=number, references=references and number == 1)
-            except OutOfTimeError:
-                if not processes:
-                    raise
-                break
-            processes.append(found)
-            longest_s = max(longest_s, time.perf_counter() - began)
-            broken = {row.name for row in found[0] if row.speedup is None}
-            plans = [(name, plan) for name, plan in plans if name not in broken]
-            if broken and not plans:
-                break
-        return FinalComparison.of(processes, floor_looks(self._study.facts))
 
     def _layout(self, traced: Layout) -> Layout:
         """Return the study's layout: with the shares of the first trace, which a resumed search must see again."""

@@ -60,10 +60,12 @@ def block_log_ratios(samples: npt.NDArray[np.float64], candidate: int, reference
     Args:
         samples: seconds, shape (rounds, contenders); rounds 2k and 2k + 1 are one block.
         candidate, reference: columns.
+
+    A block with a time that is no number above 0 has no value: a clock may be too coarse for a step.
     """
-    ratios = np.log(samples[:, reference]) - np.log(samples[:, candidate])
-    whole = len(ratios) // 2 * 2
-    means: Blocks = ratios[:whole].reshape(-1, 2).mean(axis=1)
+    own = samples[: len(samples) // 2 * 2, [reference, candidate]].reshape(-1, 2, 2)
+    own = own[(np.isfinite(own) & (own > 0)).all(axis=(1, 2))]
+    means: Blocks = (np.log(own[:, :, 0]) - np.log(own[:, :, 1])).mean(axis=1)
     return means
 
 
@@ -72,6 +74,8 @@ def confidence_sequence(blocks: Blocks, alpha: float = ALPHA) -> LogInterval:
 
     It ends at ``FARTHEST`` where there are too few blocks to exclude anything: with 5%, fewer than 14.
     """
+    if not len(blocks):
+        return LogInterval(-FARTHEST, 0.0, FARTHEST)
     centre = _bisect(blocks, float(blocks.min()), float(blocks.max()))
     step = max(float(np.median(np.abs(blocks - centre))), 1e-6)
     low, high = (_end(blocks, centre, side * step, alpha) for side in (-1, 1))

@@ -5,41 +5,38 @@ anything is compiled, an outcome is stored before the next trial starts, and a t
 process died is taken up again under its own number.
 """
 
-import fcntl
 import hashlib
 import math
 import os
 import re
 import socket
-import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import optuna
-import sqlalchemy
 from optuna.distributions import CategoricalDistribution
-from optuna.exceptions import OptunaError
 from optuna.samplers import BaseSampler
-from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy.exc import SQLAlchemyError
 
 from sktune.backends.options import option_rules
-from sktune.errors import StudyError, first_line, nearest
+from sktune.bits import Verification
+from sktune.claims import Claims, Holder, refuse_difference
+from sktune.contents import changed_file
+from sktune.errors import StudyError
 from sktune.layout import Layout
-from sktune.learned import ORIGIN, OUTCOME, PREFIX, PROBE, Learned
+from sktune.learned import ORIGIN, OUTCOME, PREFIX, PROBE, VERIFICATIONS, Learned, amended
 from sktune.outcome import Outcome, Reason
 from sktune.plan import Option, Plan
 from sktune.samplers import SamplerFactory
 from sktune.samplers.distinct import DistinctSampler
 from sktune.samplers.partition import Outlook, PartitionSampler
 from sktune.space import SearchSpace, StartingPoint
+from sktune.storage import DATABASE, check_file, open_storage, translated
 
-DATABASE = "study.db"
-LOCK_WAIT_S = 10.0
 MOST_ATTEMPTS = 3
 """A trial that has ended this many processes is not tried again."""
 
@@ -105,19 +102,21 @@ def folder_name(study_name: str) -> str:
 class TuningStudy:
     """An Optuna study and what sktune keeps in it.
 
-    One process at a time asks and tells; any number may read.
+    One process at a time asks and tells, which ``claimed`` sees to, or several that have joined; any number may read.
 
     Raises:
         StudyError: the storage cannot be opened, is locked or corrupt, or belongs to something else.
     """
 
-    def __init__(self, name: str, storage: BaseStorage, study: optuna.Study, is_ours_alone: bool) -> None:
+    def __init__(self, name: str, storage: RDBStorage, study: optuna.Study, is_ours_alone: bool) -> None:
         self.name, self._is_ours_alone = name, is_ours_alone
         self._storage, self._study = storage, study
         self._left_behind: list[Trial] | None = None
         self._foresight: PartitionSampler | None = None
         self._ended: dict[int, TrialRecord] = {}
         self._kept: dict[tuple[SamplerFactory, int], BaseSampler] = {}
+        self._claims: Claims | None = None
+        self._token = ""
 
     @classmethod
     def open(cls, name: str, url: str, *, create: bool, is_ours_alone: bool = False) -> "TuningStudy":
@@ -127,8 +126,8 @@ class TuningStudy:
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         with translated(url):
-            _check_file(url, create)
-            storage = _storage(url)
+            check_file(url, create)
+            storage = open_storage(url)
             known = [
                 summary.study_name for summary in optuna.get_all_study_summaries(storage, include_best_trial=False)
             ]
@@ -146,8 +145,55 @@ class TuningStudy:
     def remember(self, **facts: Any) -> None:
         """Store facts of the whole study; plain values only."""
         with translated(self.name):
+            self._living()
             for key, value in facts.items():
                 self._study.set_user_attr(PREFIX + key, value)
+
+    @contextmanager
+    def claimed(
+        self, fingerprint: Mapping[str, str], home: Path | None = None, *, join: bool = False, take_over: bool = False
+    ) -> Iterator[None]:
+        """Hold the study for this process, or with ``join`` beside others, while its trials are run.
+
+        Args:
+            fingerprint: of what is searched now.
+            home: folder that the modules' paths are relative to.
+            join: whether another search may run the study, too.
+            take_over: whether a holder on another host, which nobody here can see, is taken for dead.
+
+        Raises:
+            StudyError: another process holds the study, or it was made with something else.
+        """
+        me = Holder.here(fingerprint, has_folder=self._is_ours_alone)
+        with translated(self.name):
+            claims = Claims(self._storage.engine, self.name)
+            claims.acquire(me, join=join, take_over=take_over)
+        self._claims, self._token = claims, me.token
+        try:
+            made = self.facts.get("fingerprint") or fingerprint
+            if _name(made) == _name(fingerprint):
+                self.check_modules(home)  # first: it names the file, the model's digest does not
+            self.check_fingerprint(fingerprint)
+            yield
+        finally:
+            self._claims = None
+            with translated(self.name):
+                claims.release(me.token)
+
+    def _living(self) -> set[str]:
+        """Return the tokens of those that hold the study, ours among them; none where it was not claimed.
+
+        Raises:
+            StudyError: another search has taken the study over.
+        """
+        if self._claims is None:
+            return set()
+        holders = self._claims.holders()
+        tokens = {one.token for one in holders if not one.is_gone(self._is_ours_alone)}
+        if self._token not in tokens:
+            by = f" by {holders[0]}" if holders else ""
+            raise StudyError(f"study {self.name!r} was taken over{by}; this search ends, what it found is stored")
+        return tokens
 
     def check_fingerprint(self, fingerprint: Mapping[str, str]) -> None:
         """Compare a fingerprint with the stored one; a study that has none yet takes any.
@@ -155,24 +201,59 @@ class TuningStudy:
         Raises:
             StudyError: they differ; the message has both.
         """
-        stored = self.facts.get("fingerprint") or fingerprint
-        for key in sorted({*stored, *fingerprint}, key=lambda key: (key == "model", key)):  # its digest holds others
-            if stored.get(key) != fingerprint.get(key):
-                values = (told.get(key, "None") for told in (stored, fingerprint))
-                was, now = ("the default" if value == "None" else repr(value) for value in values)
-                raise StudyError(
-                    f"study {self.name!r} was made with {key} {was}, but now it is {now}; "
-                    "continue it as it was made, or name a new one with --study"
-                )
+        refuse_difference(self.name, self.facts.get("fingerprint") or fingerprint, fingerprint)
+
+    def check_modules(self, home: Path | None) -> None:
+        """Compare the modules that the target imported with what their files, relative to ``home``, hold now.
+
+        Raises:
+            StudyError: one has another content.
+        """
+        if changed := changed_file(self.facts.get("modules", {}), home):
+            state = "has another content now" if changed.is_file() else "is gone"
+            raise StudyError(
+                f"study {self.name!r} was made with module {changed}, which {state}; "
+                "restore it, or name a new one with --study"
+            )
+
+    def add_modules(self, found: Mapping[str, str]) -> None:
+        """Remember the modules that a worker imported, by path and digest.
+
+        Raises:
+            StudyError: one is known with another content.
+        """
+        stored: dict[str, str] = self.facts.get("modules", {})
+        if other := next((name for name in stored if found.get(name, stored[name]) != stored[name]), None):
+            raise StudyError(
+                f"study {self.name!r} was made with another content of module {other}; "
+                "restore it, or name a new one with --study"
+            )
+        self.remember(modules=stored | dict(found))
+
+    def verified(self, found: Mapping[str, Verification]) -> None:
+        """Store what was compared of trials' plans, by number; one that differs is complete no more."""
+        stored = {**self.facts.get(VERIFICATIONS, {}), **{name: own.to_dict() for name, own in found.items()}}
+        self.remember(**{VERIFICATIONS: stored})
+        self._ended.clear()
+
+    def verifications(self) -> dict[str, Verification]:
+        """Return what was compared of trials' plans beyond the trials themselves, by number."""
+        return {name: Verification.from_dict(own) for name, own in self.facts.get(VERIFICATIONS, {}).items()}
+
+    def banned_regions(self) -> dict[str, str]:
+        """Return what differs in each region that was found to differ from its kernels, by the region's key."""
+        own = [record.outcome.verification for record in self.records() if record.outcome]
+        regions = [region for found in own if found for region in found.differing_regions]
+        return {region.key: region.difference for region in regions if region.key}
 
     def records(self) -> list[TrialRecord]:
         """Return all trials that were proposed, by number."""
         with translated(self.name):
             trials = self._study.get_trials(deepcopy=False)
+            attributes = self._study.user_attrs
         own = [t for t in trials if t.state is not TrialState.WAITING and PREFIX + "proposal" in t.user_attrs]
-        for trial in own:
-            if trial.number not in self._ended and trial.state.is_finished():
-                self._ended[trial.number] = _record(trial)
+        for trial in amended([t for t in own if t.number not in self._ended and t.state.is_finished()], attributes):
+            self._ended[trial.number] = _record(trial)
         return [self._ended.get(trial.number) or _record(trial) for trial in own]
 
     def queue(self, points: Sequence[StartingPoint]) -> None:
@@ -193,9 +274,10 @@ class TuningStudy:
         answers = {record.plan: record.outcome for record in records if record.outcome}
         seen = {record.plan for record in records}
         with translated(self.name):
+            living = self._living()
             self._study.sampler = self._sampler(space, sampler, seed, seen)
             if self._left_behind is None:
-                self._left_behind = self._orphans()
+                self._left_behind = self._orphans(living)
             trial = self._left_behind.pop() if self._left_behind else self._study.ask()
             for name, choices in space.choices.items():
                 trial.suggest_categorical(name, choices)
@@ -205,7 +287,7 @@ class TuningStudy:
             plan = Plan.from_dict(attributes[PROBE]) if is_probe else space.plan(trial.params)
             origin = "probe" if is_probe else attributes.get(ORIGIN, sampler_name)
             attempts = attributes.get(PREFIX + "proposal", {}).get("attempts", 0) + 1
-            here = {"host": socket.gethostname(), "pid": os.getpid()}
+            here = {"host": socket.gethostname(), "pid": os.getpid(), "claim": self._token}
             proposal = {"plan": plan.to_dict(), "origin": origin, **here, "attempts": attempts}
             trial.set_user_attr(PREFIX + "proposal", proposal)  # one commit
         known = answers.get(plan)
@@ -258,7 +340,7 @@ class TuningStudy:
     def trials(self) -> list[FrozenTrial]:
         """Return all trials as Optuna stores them."""
         with translated(self.name):
-            return self._study.get_trials(deepcopy=False)
+            return amended(self._study.get_trials(deepcopy=False), self._study.user_attrs)
 
     def space(self) -> SearchSpace:
         """Return the space that the study's trials come from.
@@ -289,18 +371,24 @@ class TuningStudy:
             self._kept[factory, seed] = factory(space, seed)
         return self._kept[factory, seed]
 
-    def _orphans(self) -> list[Trial]:
+    def _orphans(self, living: Collection[str]) -> list[Trial]:
         """Return trials whose process has died, under their own numbers, the first one last."""
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        dead = [
-            trial
-            for trial in running
-            if self._is_ours_alone or not _may_live(trial.user_attrs.get(PREFIX + "proposal", {}))
-        ]
+        dead = [trial for trial in running if self._is_orphan(trial.user_attrs.get(PREFIX + "proposal", {}), living)]
         return [
             Trial(self._study, trial._trial_id)  # noqa: SLF001 - no public way back to a running trial
             for trial in reversed(dead)
         ]
+
+    def _is_orphan(self, proposal: Mapping[str, Any], living: Collection[str]) -> bool:
+        if living and proposal.get("claim"):
+            return proposal["claim"] not in living
+        return self._is_ours_alone or not _may_live(proposal)
+
+
+def _name(fingerprint: Mapping[str, str]) -> str:
+    """Return the model's name without its digest."""
+    return fingerprint.get("model", "").rpartition(" ")[0]
 
 
 def _may_live(proposal: Mapping[str, Any]) -> bool:
@@ -347,125 +435,12 @@ def without_twins(records: Sequence[TrialRecord]) -> list[TrialRecord]:
     return list(found.values())
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the study's folder for this process alone.
-
-    Raises:
-        StudyError: another live process holds it, or the folder cannot be written.
-    """
-    handle: TextIO | None = None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = (folder / "lock").open("a+", encoding="utf-8")
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as failure:
-        assert handle is not None
-        handle.seek(0)
-        holder = handle.read().strip() or "?"
-        handle.close()
-        raise StudyError(
-            f"the study in {folder} is being run by process {holder}; wait for it, or name another with --study"
-        ) from failure
-    except OSError as failure:
-        raise StudyError(
-            f"{folder} cannot be written ({failure.strerror}); choose another folder with --runs"
-        ) from failure
-    try:
-        handle.truncate(0)
-        handle.write(str(os.getpid()))
-        handle.flush()
-        yield
-    finally:
-        handle.close()
-
-
 def study_names(url: str) -> list[str]:
     """Return the names of all studies in the database at ``url``."""
     with translated(url):
-        return optuna.get_all_study_names(_storage(url))
-
-
-def is_held(lock: Path) -> bool:
-    """Whether a living process holds the lock file ``lock``."""
-    try:
-        with lock.open(encoding="utf-8") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
-
-
-@contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Turn the storage's errors into one line."""
-    try:
-        yield
-    except (SQLAlchemyError, OptunaError, sqlite3.Error) as failure:
-        reason = first_line(failure.__cause__ or failure)
-        raise StudyError(
-            f"{what}: the study's storage fails ({reason}); nothing stored is lost, mend it and run again"
-        ) from failure
-
-
-def _storage(url: str) -> RDBStorage:
-    try:
-        if not url.startswith("sqlite"):
-            return RDBStorage(url)
-        storage = RDBStorage(url, engine_kwargs={"connect_args": {"timeout": LOCK_WAIT_S}})
-    except (ValueError, ImportError, sqlalchemy.exc.ArgumentError) as failure:
-        raise StudyError(f"--storage {url}: {first_line(failure)}; give a URL such as sqlite:///study.db") from failure
-    # Readers do not wait for the writer, and a commit does not wait for the disk: a killed process loses nothing,
-    # a power cut loses at most the last trial.
-    with storage.engine.connect() as connection:
-        connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-
-    @sqlalchemy.event.listens_for(storage.engine, "connect")
-    def _configure(connection: Any, _record: Any) -> None:
-        connection.execute("PRAGMA synchronous=NORMAL")
-
-    storage.engine.dispose()
-    return storage
+        return optuna.get_all_study_names(open_storage(url))
 
 
 def sqlite_url(folder: Path) -> str:
     """Return the URL of the database in a study's folder."""
     return f"sqlite:///{folder / DATABASE}"
-
-
-def _check_file(url: str, create: bool) -> None:
-    """Refuse a database file that is locked, corrupt, or somebody else's, before Optuna writes to it."""
-    if not url.startswith("sqlite:///"):
-        return
-    path = Path(url.removeprefix("sqlite:///"))
-    if not path.exists():
-        if not create:
-            others = [own.parent.name for own in path.parent.parent.glob(f"*/{DATABASE}")]
-            near = nearest(path.parent.name, others)
-            raise StudyError(f"there is no study at {path}; start one with `sktune search`{near}")
-        return
-    if path.stat().st_size == 0:
-        return
-    try:
-        connection = sqlite3.connect(f"file:{path}?mode=rw", uri=True, timeout=LOCK_WAIT_S, isolation_level=None)
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
-            damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-            connection.execute("ROLLBACK")
-        finally:
-            connection.close()
-    except sqlite3.OperationalError as failure:
-        raise StudyError(
-            f"{path} is locked or cannot be opened ({failure}); close the program that holds it"
-        ) from failure
-    except sqlite3.DatabaseError as failure:
-        raise StudyError(
-            f"{path} is not a readable database ({failure}); restore it, or name another --study"
-        ) from failure
-    if damage != "ok":
-        raise StudyError(f"{path} is damaged ({damage.partition(chr(10))[0]}); restore it, or name another --study")
-    if tables and "studies" not in tables:
-        raise StudyError(f"{path} is a database of another program; name another --storage")

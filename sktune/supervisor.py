@@ -18,7 +18,8 @@ from typing import Any, Self
 
 from sktune import errors, samples
 from sktune.backends import FRESH_PROCESS
-from sktune.errors import BackendError, SktuneError
+from sktune.bits import Verification
+from sktune.errors import BackendError, SktuneError, TargetError
 from sktune.fingerprint import memory_settings
 from sktune.layout import Layout
 from sktune.noise_floor import Bar, FloorLook
@@ -49,12 +50,14 @@ class Opened:
         seconds: ``load`` (imports, model, prefill, trace) and ``baseline`` (import of the compiler, capture,
             compile, verify).
         facts: what else the study should remember.
+        modules: digests of the files that the target's import brought in; see ``sktune.contents``.
     """
 
     layout: Layout
     description: str
     seconds: Mapping[str, float]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,7 @@ class Supervisor:
         self._work: Path | None = None
         self.deadline_s = math.inf
         self.starts = 0
+        self._modules: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -148,6 +152,7 @@ class Supervisor:
         report: Callable[[str], None],
         known: Mapping[str, int] | None = None,
         bar: Bar | None = None,
+        banned: Mapping[str, str] | None = None,
     ) -> Outcome:
         """Run one trial. Whatever happens to the worker becomes the outcome.
 
@@ -157,18 +162,20 @@ class Supervisor:
             log: file name of the trial's log; its samples' file is named after it.
             report: told the stage that begins.
             bar: what the plan has to beat; one that cannot is measured only until that is certain.
+            banned: what differs in each region that was found to differ from its kernels, by the region's key.
 
         Raises:
             SktuneError: no worker can be started any more.
         """
         self.open()
         self._has_judged = True
-        return self._explained(self._judge(plan, log, report, known or {}, bar or Bar()), plan)
+        request = {
+            "plan": plan.to_dict(), "known": dict(known or {}), "bar": asdict(bar or Bar()),
+            "banned": dict(banned or {}), "samples": self._samples(log),
+        }  # fmt: skip
+        return self._explained(self._judge(request, log, report), plan)
 
-    def _judge(
-        self, plan: Plan, log: str, report: Callable[[str], None], known: Mapping[str, int], bar: Bar
-    ) -> Outcome:
-        request = {"plan": plan.to_dict(), "known": dict(known), "bar": asdict(bar), "samples": self._samples(log)}
+    def _judge(self, request: Mapping[str, Any], log: str, report: Callable[[str], None]) -> Outcome:
         stage, scope = "compile", ""
         scored: Outcome | None = None
         try:
@@ -223,7 +230,7 @@ class Supervisor:
         return FloorLook.from_dict(found) if found else None
 
     def qualify(self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None]) -> list[str]:
-        """Return the names of the plans that enter the final comparison: the fastest, measured in turn.
+        """Return the names of the plans, the fastest first, as measured again in one process.
 
         Raises:
             BackendError: the worker does not survive it.
@@ -232,6 +239,41 @@ class Supervisor:
         answer = self._answer("qualified", report, log="qualifying.log", do="qualify", plans=_entries(plans))
         names: list[str] = answer["qualified"]
         return names
+
+    def verify(
+        self,
+        plans: Sequence[tuple[str, Plan]],
+        report: Callable[[str], None],
+        *,
+        steps: int,
+        seconds: float | None = None,
+        banned: Mapping[str, str] | None = None,
+    ) -> dict[str, Verification]:
+        """Compare plans with the baseline far more than their trials did; see ``sktune.trial.Judge.verify``.
+
+        Where the worker does not survive that, each plan is verified in a process of its own, and one that ends even
+        that has this for its difference.
+
+        Returns:
+            what was compared, by name; nothing for a simulation.
+
+        Raises:
+            BackendError: no worker can be started.
+        """
+        self.open()
+        names = "-".join(name for name, _ in plans)
+        request = {"do": "verify", "plans": _entries(plans), "steps": steps, "seconds": seconds,
+                   "banned": dict(banned or {})}  # fmt: skip
+        try:
+            answer = self._answer("verified", report, log=f"verify-{names}.log", **request)
+        except BackendError as failure:
+            if len(plans) == 1:
+                return {plans[0][0]: Verification(difference=str(failure))}
+            logger.warning("%s; verifying each plan in a process of its own", failure)
+            share = None if seconds is None else seconds / len(plans)
+            parts = [self.verify([plan], report, steps=steps, seconds=share, banned=banned) for plan in plans]
+            return {name: own for part in parts for name, own in part.items()}
+        return {name: Verification.from_dict(own) for name, own in answer["verified"].items()}
 
     def final(
         self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None], *, number: int = 1, references: bool
@@ -359,13 +401,22 @@ class Supervisor:
             for message in self._ask(**request, log=str(self._log("worker.log"))):
                 if "opened" in message:
                     values = message["opened"]
-                    return Opened(Layout.from_dict(values["layout"]), values["description"], values["seconds"])
+                    layout, modules = Layout.from_dict(values["layout"]), values["modules"]
+                    self._check_unchanged(modules)
+                    return Opened(layout, values["description"], values["seconds"], values["facts"], modules)
         except (_DeadlineError, _WorkerDiedError) as failure:
             self.stop()
             raise BackendError(
                 f"the worker {failure} before the baseline was ready; see {self._log('worker.log')}"
             ) from failure
         raise BackendError(f"the worker ended its answer early; see {self._log('worker.log')}")
+
+    def _check_unchanged(self, modules: Mapping[str, str]) -> None:
+        """Refuse modules that are no longer those that the first worker imported."""
+        for name, digest in modules.items():
+            if self._modules.setdefault(name, digest) != digest:
+                self.stop()
+                raise TargetError(f"module {name} was changed while the search ran; restore it and run again")
 
     def _log(self, name: str) -> Path:
         folder = self._folder / "logs"

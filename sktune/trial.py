@@ -15,8 +15,9 @@ import torch
 
 from sktune import latency, machine, verify
 from sktune.backends.base import At, Backend, Compiled, CompileError, Observe, Step, not_told
-from sktune.devices import device_of
-from sktune.errors import BackendError, NotDeterministicError, described
+from sktune.bits import Verification
+from sktune.devices import device_of, ran_out_of_memory
+from sktune.errors import BackendError, described
 from sktune.latency import Budget, Contender, Measurement
 from sktune.machine import MachineLoad
 from sktune.noise_floor import Bar, FloorLook
@@ -25,6 +26,7 @@ from sktune.plan import Plan
 from sktune.sequential import Comparison
 from sktune.targets.base import Inputs, Target
 from sktune.verdict import AGAIN, MOST_FINALISTS
+from sktune.verifier import VERIFIED_STEPS, Verifier
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +37,6 @@ QUALIFYING_BUDGET = Budget(halfwidth=0.015, seconds=5.0, wait_s=3.0)
 FINAL_BUDGET = Budget(halfwidth=0.004, seconds=5.0, wait_s=3.0, warm_up_rounds=10)
 """In each of the processes."""
 FLOOR_BUDGET = Budget(halfwidth=0.002, seconds=1.5, wait_s=1.0)
-
 
 Keep = Callable[[Sequence[str], Measurement], None]
 """Told the names of the contenders and all their samples."""
@@ -85,21 +86,15 @@ class Judge:
     """
 
     def __init__(self, target: Target, backend: Backend, alive: Callable[[], None] = lambda: None) -> None:
-        self._target, self._backend, self._alive = target, backend, alive
+        self._backend, self._alive = backend, alive
         self._device = device_of([*target.module.parameters(), *target.state.values()])
         try:
             self._baseline = backend.compile(Plan())
         except CompileError as failure:
             raise BackendError(f"the baseline does not compile: {failure}") from failure
         # A simulated step is the model's own, whatever the plan: its bits say nothing.
-        self._is_real = self._baseline.simulated_ms is None
-        self._replays = verify.prepare(target) if self._is_real else ()
-        self._recordings = verify.record(target, self._baseline.step, self._replays)
-        if difference := self._difference(self._baseline):
-            raise NotDeterministicError(
-                f"the baseline does not equal itself ({difference}); make the model deterministic "
-                "(no dropout, no atomics), or bit-identity cannot be decided"
-            )
+        is_real = self._baseline.simulated_ms is None
+        self._verifier = Verifier(target, backend, self._baseline, alive) if is_real else None
         # What is alive now stays alive: a collection after each trial need not walk over it again (0.25 s each).
         gc.collect()
         gc.freeze()
@@ -109,6 +104,11 @@ class Judge:
         """The baseline's step."""
         return self._baseline.step
 
+    @property
+    def model_difference(self) -> str:
+        """Where the baseline differs from the model as it runs uncompiled; empty where it does not."""
+        return self._verifier.model_difference if self._verifier else ""
+
     def judge(
         self,
         plan: Plan,
@@ -116,6 +116,7 @@ class Judge:
         budget: Budget | None = None,
         known: Mapping[str, int] = MappingProxyType({}),
         *,
+        banned: Mapping[str, str] = MappingProxyType({}),
         bar: Bar | None = None,
         keep: Keep = forget,
         at: At = not_told,
@@ -123,15 +124,16 @@ class Judge:
     ) -> Outcome:
         """Run one trial of ``plan``. Failures of the plan are outcomes.
 
-        A plan that becomes the same kernels as a ``known`` trial (number by fusion digest) is not measured again.
-        One that cannot beat the ``bar`` is measured only until that is certain.
-        ``at`` is told which scope is being compiled or first run. ``scored`` is told the outcome before its scopes are
-        observed, which changes nothing but ``scope_times`` and ``seconds``.
+        A plan that becomes the same kernels as a ``known`` trial (number by fusion digest) is not measured again, and
+        one that holds a ``banned`` region (what differs in it, by key) is not run. One that cannot beat the ``bar`` is
+        measured only until that is certain. ``at`` is told which scope is being compiled or first run. ``scored`` is
+        told the outcome before its scopes are observed, which changes nothing but ``scope_times`` and ``seconds``.
 
         Raises:
             OutOfMemoryDuringTrialError: the process should not be used any more.
         """
         seconds: dict[str, float] = {}
+        self._ban(banned)
         try:
             measured = partial(self._measured, budget or Budget(), bar or Bar(), keep)
             compiled, outcome = self._judge(plan, report, seconds, known, at, measured)
@@ -177,8 +179,7 @@ class Judge:
         report("verify")
         self._device.reset_peak_memory()
         with _timed(seconds, "verify"):
-            difference = self._difference(compiled)
-            inexact = self._inexact(plan, compiled, difference) if difference else ()
+            verification = self._verifier.quick(plan, compiled) if self._verifier else None
         facts: dict[str, Any] = {
             "seconds": seconds,
             "regions": compiled.regions,
@@ -187,11 +188,10 @@ class Judge:
             "fusion": compiled.fusion,
             "fusion_digest": compiled.fusion_digest,
             "peak_memory_bytes": self._device.peak_memory_bytes(),
+            "verification": verification,
         }
-        if difference:
-            blamed = next(iter(inexact), "")
-            detail = f"scope {blamed}: {difference}" if blamed else str(difference)
-            return compiled, Outcome(Reason.MISMATCH, detail, blamed=blamed, inexact=inexact, **facts)
+        if verification is not None and not verification.is_identical:
+            return compiled, Outcome(**facts).after(verification)
         report("measure")
         with _timed(seconds, "measure"):
             facts |= measured(compiled)
@@ -199,20 +199,42 @@ class Judge:
             return compiled, Outcome(Reason.SLOWER, f"{facts['speedup'].ratio:.3f}x the baseline's speed", **facts)
         return compiled, Outcome(**facts)
 
-    def _inexact(self, plan: Plan, compiled: Compiled, difference: verify.Mismatch) -> tuple[str, ...]:
-        """Return the labels of the scopes that change bits, none where they cannot be told from the others."""
-        if len(plan.scopes) == 1:
-            return (plan.scopes[0].label,)
-        if compiled.blame is None:
-            return ()
-        # The seed that showed it comes first; the step need not be the one in which it arose.
-        replays = sorted(self._replays, key=lambda replay: replay.seed != difference.seed)
-        try:
-            with torch.no_grad():
-                return compiled.blame(verify.steps(replays))
-        except Exception:
-            logger.warning("the scopes that change bits could not be told", exc_info=True)
-            return ()
+    def verify(
+        self,
+        plans: Sequence[tuple[str, Plan]],
+        report: Report,
+        *,
+        steps: int = VERIFIED_STEPS,
+        seconds: float | None = None,
+        banned: Mapping[str, str] = MappingProxyType({}),
+    ) -> dict[str, Verification]:
+        """Compare ``plans`` with the baseline: each distinct region with its kernels, then ``steps`` decode steps.
+
+        Args:
+            plans: names and plans.
+            report: told the stage that begins.
+            steps: to compare at least.
+            seconds: most time for all plans, compiling apart; None for what it takes. What was compared by then is
+                the answer, and its bound is accordingly weaker.
+            banned: what differs in each region that is known to differ, by key.
+
+        Returns:
+            what was compared, by name; nothing for a simulation. A plan that does not compile or run any more has the
+            reason for its difference.
+        """
+        if self._verifier is None:
+            return {}
+        self._ban(banned)
+        compiled, broken = self._compile_all({name: partial(self._backend.compile, own) for name, own in plans}, report)
+        report("verify")
+        own_plans = dict(plans)
+        entries = {name: (own_plans[name], own) for name, own in compiled.items()}
+        found = self._verifier.thorough(entries, steps, seconds)
+        return found | {row.name: Verification(difference=row.verdict) for row in broken}
+
+    def _ban(self, banned: Mapping[str, str]) -> None:
+        if self._verifier:
+            self._verifier.banned.update(banned)
 
     def _observed(self, observe: Observe) -> tuple[ScopeTime, ...]:
         """Return what each piece took; a trial that has its figure does not fail for it."""
@@ -225,13 +247,10 @@ class Judge:
 
     def _begin(self) -> Inputs:
         """Put the state to where the first replay starts, and return the inputs of its first step."""
-        replay = self._replays[0]
+        assert self._verifier is not None  # a simulated step has nothing to observe
+        replay = self._verifier.replays[0]
         replay.start.restore()
-        return replay.inputs[0]
-
-    def _difference(self, compiled: Compiled) -> verify.Mismatch | None:
-        """Return where a step's bits differ from the baseline's."""
-        return verify.compare(self._target, compiled.step, self._recordings)
+        return verify.copied(replay.inputs[0])
 
     def _measured(self, budget: Budget, bar: Bar, keep: Keep, compiled: Compiled) -> dict[str, Any]:
         """Return the outcome's fields that come of measuring."""
@@ -246,7 +265,7 @@ class Judge:
 
     def floor_look(self, before_trial: int, keep: Keep = forget) -> FloorLook | None:
         """Compare the baseline, compiled once more, with itself; None where nothing is measured."""
-        if not self._is_real:
+        if self._verifier is None:
             return None
         seconds: dict[str, float] = {}
         with _timed(seconds, "floor"):
@@ -255,7 +274,7 @@ class Judge:
         return FloorLook(before_trial, speedups[AGAIN], noise, seconds["floor"])
 
     def qualified(self, plans: Sequence[tuple[str, Plan]], report: Report, keep: Keep = forget) -> list[str]:
-        """Compile ``plans`` again and return the names of the fastest, and of those that do not compile any more.
+        """Compile ``plans`` again and return their names, the fastest first; those that do not compile come last.
 
         A trial's own figure can be a fifth off, with the state of the machine and of the worker; which plans are the
         fastest is therefore decided in turn, too.
@@ -263,12 +282,12 @@ class Judge:
         entries, broken = self._compile_all(
             {name: partial(self._backend.compile, plan) for name, plan in plans}, report
         )
+        names = list(entries)
         if len(entries) > MOST_FINALISTS:
             report("measure")
             speedups, _ = self._in_turn({"baseline": self._baseline, **entries}, QUALIFYING_BUDGET, keep)
-            fastest = sorted(entries, key=lambda name: speedups[name].ratio, reverse=True)[:MOST_FINALISTS]
-            entries = {name: entry for name, entry in entries.items() if name in fastest}
-        return [*entries, *(row.name for row in broken)]
+            names.sort(key=lambda name: speedups[name].ratio, reverse=True)
+        return [*names, *(row.name for row in broken)]
 
     def final(
         self, plans: Sequence[tuple[str, Plan]], report: Report, *, references: bool, keep: Keep = forget
@@ -279,7 +298,7 @@ class Judge:
         ``sktune.latency.Measurement``. Rows that do not run come last.
         """
         makers = {name: partial(self._backend.compile, plan) for name, plan in plans}
-        if self._is_real:
+        if self._verifier:
             makers = {AGAIN: partial(self._backend.compile, Plan()), **makers}
         entries, broken = self._compile_all(makers, report)
         entries = {"baseline": self._baseline, **entries}
@@ -289,8 +308,8 @@ class Judge:
         verdicts = {}
         for name, entry in entries.items():
             report("verify")
-            verdicts[name] = self._difference(entry)
-        equal = "identical" if self._is_real else "not verified: simulated"
+            verdicts[name] = self._verifier.difference(entry) if self._verifier else None
+        equal = f"identical on {self._verifier.quick_steps} steps" if self._verifier else "not verified: simulated"
         report("measure")
         speedups, noise = self._in_turn(entries, FINAL_BUDGET, keep)
         rows = [
@@ -298,7 +317,7 @@ class Judge:
                 name,
                 speedups[name],
                 str(verdicts[name]) if verdicts[name] else equal,
-                verdicts[name] is None if self._is_real else None,
+                verdicts[name] is None if self._verifier else None,
                 entry.code_digest,
             )
             for name, entry in entries.items()
@@ -342,11 +361,15 @@ class Judge:
         return machine.read()
 
     def _contender(self, step: Step) -> Contender:
-        replay = self._replays[0]
-        inputs = replay.inputs[0]
+        assert self._verifier is not None  # a simulated step is not timed
+        replay = self._verifier.replays[0]
+        inputs = verify.copied(replay.inputs[0])
 
         def prepare() -> None:
             replay.start.restore()
+            for own, given in zip(inputs, replay.inputs[0], strict=True):
+                if isinstance(own, torch.Tensor):
+                    own.copy_(given)
             step.prepare()
 
         return Contender(lambda: step.run(*inputs), prepare)
@@ -378,13 +401,3 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
         yield
     finally:
         seconds[stage] = time.perf_counter() - start
-
-
-def ran_out_of_memory(failure: BaseException | None) -> bool:
-    """Return whether a failure, or what it came from, is that memory could not be had."""
-    while failure is not None:
-        text = str(failure).lower()
-        if isinstance(failure, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
-            return True
-        failure = failure.__cause__ or failure.__context__
-    return False

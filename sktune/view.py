@@ -16,7 +16,7 @@ from rich.text import Text
 
 from sktune.layout import Unit
 from sktune.plan import Option
-from sktune.report import final_rows, proxy_line, verdict_line
+from sktune.report import final_rows, model_line, proxy_line, verdict_line
 from sktune.result import BEST_PLAN, SearchResult
 from sktune.space import SearchSpace
 
@@ -34,6 +34,20 @@ def describe_trial(event: Event) -> str:
         return f"{head}{event['latency_ms']:.3f} ms, {event['speedup']:.3f}x {doubt}  {event['origin']}{noise}"
     seen = " (known)" if event["known"] else ""
     return f"{head}pruned: {event['reason']}{seen}, {event['detail'][:150]}  {event['origin']}"
+
+
+def describe_target(event: Event) -> list[str]:
+    """Return what is tuned, and whether the baseline is the user's model."""
+    lines = [f"{event['description']}  ({_counted(event['space_size'], 'plan')})"]
+    if difference := event["model_difference"]:
+        lines.append(f"the baseline is not the uncompiled model, bit for bit: {difference}")
+    return lines
+
+
+def describe_verified(event: Event) -> str:
+    """Return what the verification of one finalist has shown."""
+    verdict = "" if event["identical"] else "rejected, "
+    return f"trial {event['trial']}: {verdict}{event['text']}"
 
 
 def describe_floor(event: Event) -> str:
@@ -78,7 +92,8 @@ class PlainView:
             of_all = f" of {event['trials']:,}" if event["trials"] else ""
             self._write(f"study {event['study']} in {event['folder']}: {event['done']}{of_all} trials done")
         elif kind == "target_ready":
-            self._write(f"{event['description']}  ({_counted(event['space_size'], 'plan')})")
+            for line in describe_target(event):
+                self._write(line)
         elif kind == "noise_floor":
             self._write(describe_floor(event))
         elif kind == "trial_finished":
@@ -94,6 +109,8 @@ class PlainView:
             self._write(describe_settled(event))
         elif kind == "final_started":
             self._write(describe_final(event))
+        elif kind == "plan_verified":
+            self._write(describe_verified(event))
         for line in event.get("lines", ()):  # an analysis tells its own
             self._write(line)
 
@@ -123,7 +140,8 @@ class LiveView:
         if kind == "search_started":
             self._total, self._done = event["trials"], event["done"]
         elif kind == "target_ready":
-            self._title = f"{event['description']}  ({_counted(event['space_size'], 'plan')})"
+            self._title, *others = describe_target(event)
+            self._lines.extend(others)
         elif kind == "trial_started":
             self._status = f"trial {event['trial']}: {event['origin']}, {_counted(event['scopes'], 'scope')}"
         elif kind == "trial_stage":
@@ -140,6 +158,8 @@ class LiveView:
             self._lines.append(describe_settled(event))
         elif kind == "final_started":
             self._status = describe_final(event)
+        elif kind == "plan_verified":
+            self._lines.append(describe_verified(event))
         self._lines.extend(event.get("lines", ()))
 
     def _render(self) -> RenderableType:
@@ -182,6 +202,7 @@ def result_table(result: SearchResult) -> RenderableType:
     lines = [
         f"{_counted(summary['trials'], 'trial')}: {summary['complete']} complete; pruned: {pruned}",
         verdict_line(result),
+        *filter(None, [model_line(result)]),
         *([proxy_line(result)] if result.proxy else []),
     ]
     if result.verdict and result.verdict.ties:

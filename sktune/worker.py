@@ -57,7 +57,7 @@ class Session:
 
     def do_open(self, request: Mapping[str, Any]) -> None:
         """Load the model, trace its layout, capture and record the baseline."""
-        from sktune.trial import ran_out_of_memory
+        from sktune.devices import ran_out_of_memory
 
         try:
             self._open(request)
@@ -72,6 +72,7 @@ class Session:
         import torch
 
         from sktune.backends import load_backend
+        from sktune.contents import imported_modules
         from sktune.devices import import_torch_npu
         from sktune.space import SpaceSpec
         from sktune.targets import TargetSpec
@@ -86,6 +87,10 @@ class Session:
             import_torch_npu()
         target = load(spec)
         layout = trace_layout(target, SpaceSpec.model_validate(request["space"]))
+        caches = [
+            Path(os.environ[name]) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR") if name in os.environ
+        ]
+        modules = imported_modules(spec.package, spec.home, tuple(caches))
         loaded = time.perf_counter()
         backend = load_backend(spec.backend)(target, layout, decode_inputs(target, 0, 1)[0], **spec.backend_settings)
         if spec.backend == "sim":
@@ -95,6 +100,8 @@ class Session:
             opened={
                 "layout": layout.to_dict(),
                 "description": "; ".join(filter(None, (target.description or spec.name, backend.notes))),
+                "facts": {"model_difference": self._judge.model_difference},
+                "modules": modules,
                 "seconds": {
                     "load": loaded - STARTED_S - self._importing_s,
                     "baseline": time.perf_counter() - loaded + self._importing_s,
@@ -114,6 +121,7 @@ class Session:
                 Plan.from_dict(request["plan"]),
                 self._stage,
                 known=request["known"],
+                banned=request["banned"],
                 bar=Bar(**request["bar"]),
                 keep=_keeper(request),
                 at=lambda label: self.answer(scope=label),
@@ -132,8 +140,15 @@ class Session:
         self.answer(floor=look and look.to_dict())
 
     def do_qualify(self, request: Mapping[str, Any]) -> None:
-        """Choose the plans that enter the final comparison."""
+        """Put plans in the order of their speed."""
         self.answer(qualified=self._judge.qualified(_plans(request), self._stage, _keeper(request)))
+
+    def do_verify(self, request: Mapping[str, Any]) -> None:
+        """Compare plans with the baseline far more than a trial does."""
+        found = self._judge.verify(
+            _plans(request), self._stage, steps=request["steps"], seconds=request["seconds"], banned=request["banned"]
+        )
+        self.answer(verified={name: verification.to_dict() for name, verification in found.items()})
 
     def do_final(self, request: Mapping[str, Any]) -> None:
         """Compare the fastest plans."""

@@ -51,7 +51,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
+@pytest.fixture(autouse=True)
+def few_verified_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verify finalists on some hundred steps at most: the thousands of a real search cost half a minute each time."""
+    steps = property(lambda finals: min(finals._request.verify_steps, 320))
+    monkeypatch.setattr("sktune.finals.Finals._verify_steps", steps)
+
+
 @pytest.fixture
 def one_final_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare finalists in one fresh process, where a test is about something else: each costs many seconds."""
-    monkeypatch.setattr("sktune.search_loop.PROCESSES", {})
+    monkeypatch.setattr("sktune.finals.PROCESSES", {})

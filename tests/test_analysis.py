@@ -533,7 +533,7 @@ def test_risks_say_what_the_figures_cannot(tmp_path: Path, monkeypatch: pytest.M
     path.write_text(
         path.read_text().replace("batch_size: 2", "batch_size: 96\n  next_n: 1").replace("ge_graph", "eager")
     )
-    study = made(tmp_path, {"attention only": 1.04, "MoE only": Reason.MISMATCH, "attention + MoE": Reason.TIMEOUT})
+    study = made(tmp_path, {"attention only": 1.048, "MoE only": Reason.MISMATCH, "attention + MoE": Reason.TIMEOUT})
     found, _ = analysis_of(study, monkeypatch, folder=folder)
     assert [risk.name for risk in found.risks] == [
         "stand_in", "not_compared", "small_model", "other_model", "mode", "batch", "draft", "below_bar", "mismatch",

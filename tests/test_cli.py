@@ -155,7 +155,10 @@ def test_the_last_json_line_sums_up_the_study(own_study: tuple[list[dict[str, An
     """With the keys that programs rely on."""
     events, folder = own_study
     last = events[-1]
-    keys = "event study trials complete pruned baseline_ms best_ms speedup ci95 bit_identical plan"
+    keys = (
+        "event study trials complete pruned baseline_ms best_ms speedup ci95 bit_identical "
+        "processes verification model_difference plan"
+    )
     assert list(last) == keys.split()
     assert last["event"] == "study_finished"
     assert last["trials"] == 8 == last["complete"] + sum(last["pruned"].values())

@@ -83,9 +83,9 @@ def test_other_targets_are_refused_with_the_difference(
 
 def test_another_seed_or_version_is_told(tmp_path: Path) -> None:
     """Strategies are compared over seeds, of which the weights depend."""
-    other: dict[str, Any] = {"model": "llama-tiny 4567", "seed": "1", "torch": "2.12"}
+    other: dict[str, Any] = {"model": "llama-tiny 4567", "seed": "1", "torch": "2.12", "OMP_NUM_THREADS": "1"}
     compared = compare([study_of(tmp_path, "a", [1.1] * 5), study_of(tmp_path, "b", [1.1] * 5, **other)])
-    assert compared.curves[1].differs == ("torch", "seed")
+    assert compared.curves[1].differs == ("torch", "seed", "OMP_NUM_THREADS")
     assert "torch, seed" in shown(compared)
 
 

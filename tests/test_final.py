@@ -1,16 +1,17 @@
 """The final comparison combines what fresh processes have measured."""
 
-from dataclasses import asdict
-from math import exp
+from dataclasses import asdict, replace
+from math import exp, log
 from pathlib import Path
 
 import pytest
 
 from sktune.final import FinalComparison
 from sktune.noise_floor import FloorLook
-from sktune.outcome import Speedup
-from sktune.report import final_rows
-from sktune.result import result_of
+from sktune.outcome import Outcome, Speedup
+from sktune.report import final_rows, verdict_line
+from sktune.result import result_of, verdict_of_trials
+from sktune.sequential import FARTHEST
 from sktune.study import TuningStudy, sqlite_url
 from sktune.supervisor import FinalRow
 from sktune.verdict import AGAIN
@@ -24,7 +25,7 @@ def row(name: str, log_ratio: float = 0.0, verdict: str = "identical") -> FinalR
 
 
 def test_processes_become_one_table() -> None:
-    """Ratios are averaged, rounds added, and what only the first process has keeps its own figures."""
+    """Ratios are averaged, rounds added, and what only the first process has is as uncertain as one process is."""
     first = [row("baseline"), row(AGAIN, 0.004), row("7", 0.10), row("uncompiled", -0.1)]
     second = [row("baseline"), row(AGAIN, -0.002), row("7", 0.12)]
     found = FinalComparison.of([(first, ""), (second, "steal time")], [])
@@ -34,7 +35,11 @@ def test_processes_become_one_table() -> None:
     assert plan is not None
     assert plan.ratio == pytest.approx(exp(0.11))
     assert plan.rounds == 200
-    assert rows["uncompiled"] == first[-1]
+    alone, own = rows["uncompiled"].speedup, first[-1].speedup
+    assert alone is not None
+    assert own is not None
+    assert alone.ratio == own.ratio
+    assert log(alone.ci95[1] / alone.ratio) > 0.04  # one process knows little
     assert found.noise == ("", "steal time")
     assert FinalComparison.from_dict(found.to_dict()) == found
 
@@ -79,3 +84,24 @@ def test_the_winner_has_one_figure_everywhere(tmp_path: Path) -> None:
     (own,) = [each for each in result.final_rows() if each["name"] == winner]
     assert (own["speedup"], own["ci95"]) == (told["speedup"], told["ci95"])
     assert f"{told['speedup']:.3f}" in next(cells for cells in final_rows(result) if "(winner)" in cells[0])
+
+
+@pytest.mark.parametrize("has_final", [True, False])
+def test_a_single_average_is_no_verdict_and_the_report_says_what_helps(tmp_path: Path, has_final: bool) -> None:
+    """However fast it looks: with a final comparison of one process, and with none."""
+    average = Speedup(10.0, 5.0, 2.0, (2.0 / exp(FARTHEST), 2.0 * exp(FARTHEST)), 1)
+    study_of(tmp_path, "a", [1.3])
+    study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
+    if has_final:
+        rows = [row("baseline"), FinalRow("0", average, "identical", True, "")]
+        study.remember(final=FinalComparison.of([(rows, "")], []).to_dict(), uncompared=False)
+        result = result_of(study, tmp_path / "a")
+    else:
+        study.remember(uncompared=True)
+        found = result_of(study, tmp_path / "a")
+        (record,) = found.trials
+        trial = replace(record, outcome=Outcome(speedup=average))
+        result = replace(found, trials=[trial], verdict=verdict_of_trials([trial], 0.001))
+    assert result.winner is None
+    assert verdict_line(result).startswith("No verdict: a single average")
+    assert "`latency: steps`" in verdict_line(result)

@@ -44,11 +44,11 @@ class Bench:
         self.layout: Layout = trace_layout(self.target, SpaceSpec())
         self.backend = InductorBackend(self.target, self.layout, decode_inputs(self.target, 0, 1)[0])
         baseline = self.backend.compile(Plan()).step
-        self.recordings = verify.record(self.target, baseline, verify.prepare(self.target))
+        self.recordings = verify.record(baseline, verify.prepare(self.target))
 
     def differs(self, step: Step) -> verify.Mismatch | None:
         """Compare with the baseline."""
-        return verify.compare(self.target, step, self.recordings)
+        return verify.compare(step, self.recordings)
 
 
 def plan(*scopes: tuple[str, str], options: Options = EXACT) -> Plan:
@@ -144,9 +144,9 @@ def test_reductions_in_a_cpp_wrapper_are_atens_own_without_the_dispatcher(tmp_pa
     )
     with fresh_cache(dir=str(tmp_path), delete=False):
         backend = InductorBackend(target, trace_layout(target, SpaceSpec()), decode_inputs(target, 0, 1)[0])
-        recordings = verify.record(target, backend.compile(Plan()).step, verify.prepare(target))
+        recordings = verify.record(backend.compile(Plan()).step, verify.prepare(target))
         compiled = backend.compile(plan(("inner", "inner"), options=(*EXACT, ("cpp_wrapper", True))))
-    assert verify.compare(target, compiled.step, recordings) is None
+    assert verify.compare(compiled.step, recordings) is None
     wrapper = max(
         (path.read_text() for path in tmp_path.rglob("*.main.cpp")), key=lambda text: "inductor_entry" in text
     )

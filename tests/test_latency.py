@@ -1,10 +1,13 @@
 """Measurement, on a clock of our own: no test here depends on the machine's speed."""
 
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
+from sktune.errors import BackendError
 from sktune.latency import Budget, Contender, Measurement, compare, measure
 from sktune.machine import MachineLoad
 
@@ -64,6 +67,58 @@ def test_the_interval_holds_the_true_ratio() -> None:
     ratio, (low, high), _ = speedup(Machine(), 0.010, 0.009)
     assert low <= 10 / 9 <= high
     assert ratio == pytest.approx(10 / 9, rel=0.005)
+
+
+class CoarseMachine(Machine):
+    """A clock that shows some times as something else, by turns."""
+
+    def __init__(self, shown: Sequence[float | None]) -> None:
+        super().__init__()
+        self._shown = itertools.cycle(shown)
+
+    def time_s(self, run: Callable[[], object]) -> float:
+        """Run and return how far the clock went, or what it shows instead."""
+        took = super().time_s(run)
+        shown = next(self._shown)
+        return took if shown is None else shown
+
+
+@pytest.mark.parametrize("shown", [0.0, -1e-3, math.nan, math.inf])
+def test_a_time_that_cannot_be_costs_its_block_and_nothing_else(shown: float) -> None:
+    """The clock's resolution, or a step of the system's clock."""
+    machine = CoarseMachine([None] * 12 + [shown])
+    steps = [contender(machine.step(0.010)), contender(machine.step(0.009))]
+    rng = np.random.default_rng(1)
+    found = measure(steps, Budget(halfwidth=0.01, seconds=30), rng, machine, read_load=lambda: None)
+    own = compare(found.counted, 1)
+    assert own.ci95[0] <= 10 / 9 <= own.ci95[1]
+    assert own.baseline_ms == pytest.approx(10, rel=0.05)
+    assert "no time above 0" in found.noise
+
+
+@pytest.mark.parametrize("shown", [0.0, -1e-3, math.nan, math.inf])
+def test_a_clock_that_shows_no_time_ends_in_one_line(shown: float) -> None:
+    """It says what to do; nothing hangs."""
+    machine = CoarseMachine([shown])
+    steps = [contender(machine.step(0.010)), contender(machine.step(0.009))]
+    with pytest.raises(BackendError, match=r"no time above 0 .* larger batch"):
+        measure(steps, Budget(), np.random.default_rng(1), machine, read_load=lambda: None)
+    with pytest.raises(BackendError, match="larger batch"):
+        compare(np.full((40, 2), shown), 1)
+
+
+@pytest.mark.parametrize("pace", [0.0, -1.0, math.nan])
+def test_a_clock_that_stands_still_ends_in_one_line(pace: float) -> None:
+    """As one of a device that is gone would."""
+
+    class Still(Machine):
+        def now_s(self) -> float:
+            return pace * self.now
+
+    machine = Still()
+    steps = [contender(machine.step(0.010)), contender(machine.step(0.009))]
+    with pytest.raises(BackendError, match="clock does not go on"):
+        measure(steps, Budget(), np.random.default_rng(1), machine, read_load=lambda: None)
 
 
 def test_drift_of_the_machine_cancels() -> None:

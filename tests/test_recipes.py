@@ -1,5 +1,6 @@
 """Programs that sktune does not own: recipes, what a rank sees, and every way in which a run can fail."""
 
+import math
 import os
 import shutil
 import subprocess
@@ -21,18 +22,26 @@ from sktune.plan_file import read_plan_file, write_plan
 from sktune.recipes.document import read_recipe
 from sktune.recipes.latency_lines import step_latencies_ms
 from sktune.recipes.rank import MarkedStep, Reporter
-from sktune.recipes.reports import VERIFIED_STEPS, is_baselines_turn
+from sktune.recipes.reports import VERIFIED_STEPS, Task, draw_turns, is_baselines_turn
 from sktune.recipes.running import varied
 from sktune.recipes.scouting import scout
-from sktune.recipes.step_times import FIRST_ROUND, LEAST_ALTERNATING, compare_turns, rounds
+from sktune.recipes.step_times import (
+    FIRST_ROUND,
+    LEAST_ALTERNATING,
+    compare_runs,
+    compare_turns,
+    compare_two,
+    latency_of,
+    rounds,
+)
 from sktune.recipes.supervising import RecipeSupervisor
-from sktune.recipes.tensors import digest_of, signature_of, state_of
 from sktune.report import how_to_apply
 from sktune.request import Request
 from sktune.result import result_of
 from sktune.search_loop import run
 from sktune.space import SpaceSpec
 from sktune.study import TuningStudy, sqlite_url
+from tests.reporting import reporting
 from tests.test_comparing import study_of
 
 PROJECTS = Path(__file__).parent / "projects"
@@ -81,34 +90,67 @@ class TestLatencyLines:
         """Its first group is milliseconds."""
         assert step_latencies_ms("step 1: 4.5ms\nstep 2: 4.25ms\n", r"step \d+: ([\d.]+)ms") == [4.5, 4.25]
 
+    @pytest.mark.parametrize("found", ["n/a", "", "-"])
+    def test_what_is_no_number_is_not_a_latency(self, found: str) -> None:
+        """A pattern that matches too much does not end the search in a traceback."""
+        assert math.isnan(step_latencies_ms(f"step 1: {found}ms", r"step \d+: (.*)ms")[0])
+
+    def test_a_group_that_took_no_part_is_not_a_latency(self) -> None:
+        """Of an alternative that did not match."""
+        assert math.isnan(step_latencies_ms("skipped", r"step: (\d+)|skipped")[0])
+
+    def test_thousands_may_be_separated(self) -> None:
+        """As logs for people do."""
+        assert step_latencies_ms("step 1: 1,234.5ms", r"step \d+: (.*)ms") == [1234.5]
+
 
 class TestTurns:
     """Runs that alternate between plan and baseline."""
 
     def test_verified_steps_are_the_plans_and_later_ones_shared(self) -> None:
         """In each block of four both have two turns, in mirror order; which comes first is drawn."""
-        turns = [is_baselines_turn(step) for step in range(VERIFIED_STEPS + 400)]
+        turns = turns_of(VERIFIED_STEPS + 400)
         assert not any(turns[:VERIFIED_STEPS])
         blocks = {tuple(turns[start : start + 4]) for start in range(VERIFIED_STEPS, len(turns), 4)}
         assert blocks == {(True, False, False, True), (False, True, True, False)}
 
+    def test_no_two_runs_have_the_same_order(self) -> None:
+        """What comes first in a block is not the same in every run; what was drawn gives the order again."""
+        first, second = draw_turns(), draw_turns()
+        assert turns_of(400, first) != turns_of(400, second)
+        assert turns_of(400, first) == turns_of(400, first)
+
+    def test_each_coin_is_fair(self) -> None:
+        """Over many runs each block begins with the baseline in half of them: 400 tosses, within five deviations."""
+        begins = [[turns_of(VERIFIED_STEPS + 8)[place] for place in (8, 12)] for _ in range(400)]
+        for place in range(2):
+            assert abs(sum(begin[place] for begin in begins) - 200) < 50
+        assert abs(sum(first == second for first, second in begins) - 200) < 50
+
     def test_what_slows_the_machine_cancels(self) -> None:
         """The machine becomes half as fast again and again; the slowest rank counts."""
-        weather = [1.5 if step % 37 < 15 else 1.0 for step in range(200)]
+        weather, turns = [1.5 if step % 37 < 15 else 1.0 for step in range(200)], turns_of(200)
 
         def steps(plan_ms: float) -> list[float]:
-            return [(4.0 if is_baselines_turn(step) else plan_ms) * slow for step, slow in enumerate(weather)]
+            return [(4.0 if turns[step] else plan_ms) * slow for step, slow in enumerate(weather)]
 
-        found = compare_turns([steps(2.0), steps(2.5)])
+        found = compare_turns([steps(2.0), steps(2.5)], turns)
         assert found.latency_ms == pytest.approx(2.5, rel=0.5)
         assert found.ratio == pytest.approx(4.0 / 2.5, rel=0.01)
         assert found.ci95[0] > 1.5
 
     def test_the_shortest_run_that_alternates_decides(self) -> None:
         """Whole blocks count, after the one in which the baseline's step is compiled."""
-        steps = [4.0 if is_baselines_turn(step) else 2.0 for step in range(LEAST_ALTERNATING + 3)]
-        assert rounds(steps).shape == ((LEAST_ALTERNATING - FIRST_ROUND) // 2, 2)
-        assert compare_turns([steps]).ci95[0] > 1
+        turns = turns_of(LEAST_ALTERNATING + 3)
+        steps = [4.0 if is_baselines else 2.0 for is_baselines in turns]
+        assert rounds(steps, turns).shape == ((LEAST_ALTERNATING - FIRST_ROUND) // 2, 2)
+        assert compare_turns([steps], turns).ci95[0] > 1
+
+
+def turns_of(steps: int, drawn: int | None = None) -> list[bool]:
+    """Return the turns of a run, of a new one where none is given."""
+    drawn = draw_turns() if drawn is None else drawn
+    return [is_baselines_turn(step, drawn) for step in range(steps)]
 
 
 class TestRecipeFile:
@@ -232,94 +274,9 @@ class TestScouting:
             scout(tmp_path)
 
 
-class TestTensors:
-    """What is compared, found without knowing the program."""
-
-    def test_state_is_what_is_no_parameter(self) -> None:
-        """Buffers, attributes, lists of them, and what the call is given."""
-        module = nn.BatchNorm1d(2)
-        module.cache = [torch.zeros(1), {"k": torch.ones(1)}]  # type: ignore[assignment]
-
-        class Metadata:
-            def __init__(self) -> None:
-                self.table = torch.arange(3)
-
-        names = set(state_of(module, ((torch.ones(2),), {"meta": Metadata()})))
-        assert any(name.endswith("cache'][1]['k']") for name in names)
-        assert any("running_mean" in name for name in names)
-        assert any(name.endswith(".table") for name in names)
-        assert not any("weight" in name for name in names)
-
-    def test_state_of_every_module_counts(self) -> None:
-        """Each layer's attention may hold its own cache: none is skipped, so a change in any of them is seen."""
-        tree = nn.ModuleList([nn.Identity() for _ in range(20)])
-        for module in tree:
-            module.cache = [torch.zeros(2), torch.zeros(2)]  # type: ignore[assignment]
-
-        def digests() -> dict[str, str]:
-            return {name: digest_of(tensor) for name, tensor in state_of(tree, ()).items()}
-
-        before = digests()
-        for number, module in enumerate(tree):
-            for place in range(2):
-                module.cache[place].add_(1)  # type: ignore[index]
-                after = digests()
-                changed = [name for name in after if before.get(name) != after[name]]
-                assert changed == [f"{number}['cache'][{place}]"]
-                before = after
-
-    def test_a_digest_tells_every_bit_type_and_shape(self) -> None:
-        """Negative zero is not zero."""
-        zero = torch.zeros(2, dtype=torch.bfloat16)
-        assert digest_of(zero) == digest_of(torch.zeros(4, dtype=torch.bfloat16)[::2])
-        assert digest_of(zero) != digest_of(-zero)
-        assert digest_of(zero) != digest_of(torch.zeros(2, dtype=torch.float16))
-        assert digest_of(zero) != digest_of(zero.view(2, 1))
-
-    def test_a_signature_is_of_tensors_alone(self) -> None:
-        """A position given as a number does not make every step another."""
-        assert signature_of((torch.zeros(2, 1), 5)) == signature_of((torch.zeros(2, 1), 6)) == "float32[2,1]"
-
-
 def scoped(*options: tuple[str, object]) -> Plan:
     """Return a plan for the faulty program: its first block."""
     return Plan((Scope("blocks.0", "blocks.0", options or EXACT),))  # type: ignore[arg-type]
-
-
-REPORTING = """
-import json, os, pathlib, sys
-run = pathlib.Path(os.environ["SKTUNE_RUN"])
-task = json.loads((run / "task.json").read_text())
-events = [{"event": "start", "pid": os.getpid()}]
-if task["inspects"]:
-    call = {"function": "Model.forward", "signature": ""}
-    layout = {"units": [{"name": "a", "key": "a"}], "layers": []}
-    events.append({"event": "found", "call": call, "calls": 9, "parameters": 1, "layout": layout})
-else:
-    steps = int(sys.argv[1])
-    events.append({"event": "compiled", "seconds": 1.0})
-    events += [{"event": "outputs", "digests": {"output": "0"}}] * min(steps, 8)
-    events += [{"event": "state", "digests": {}}] * (steps >= 8)
-    print("tiny decode average inference time cost is 12.34 ms")
-with (run / "rank-0.jsonl").open("w") as report:
-    report.writelines(json.dumps(event) + "\\n" for event in [*events, {"event": "end"}])
-"""
-"""A program that reports as a rank does, without a model; it is told how many decode steps it makes."""
-
-
-def reporting(folder: Path, **keys: object) -> RecipeSupervisor:
-    """Return the supervisor of such a program, which is put into ``folder``; ``keys`` are of its recipe."""
-    folder.mkdir(exist_ok=True)
-    (folder / "program.py").write_text(REPORTING)
-    told = {
-        "version": 1,
-        "name": "reporting",
-        "command": [sys.executable, "program.py", "8"],
-        "other_inference": "(?!)",
-    }
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(told | keys))
-    return RecipeSupervisor(read_recipe(path), SpaceSpec(), folder / "study", folder / "cache")
 
 
 def test_a_run_too_short_to_be_verified_is_none(tmp_path: Path) -> None:
@@ -334,13 +291,36 @@ def test_a_run_too_short_to_be_verified_is_none(tmp_path: Path) -> None:
         assert supervisor.open().layout.units
 
 
+@pytest.mark.parametrize("latency", ["0", "0.0", "n/a"])
+def test_a_step_that_took_no_time_is_refused(tmp_path: Path, latency: str) -> None:
+    """In one line that says what to change; no logarithm is taken of it."""
+    with (
+        reporting(tmp_path, latency={"pattern": "decode (.*) ms"}) as supervisor,
+        pytest.raises(BackendError, match=r"decode step of .* ms; have the latency pattern match times above 0"),
+    ):
+        program = tmp_path / "program.py"
+        program.write_text(
+            program.read_text().replace("tiny decode average inference time cost is 12.34", f"decode {latency}")
+        )
+        supervisor.open()
+
+
+def test_an_average_alone_says_nothing() -> None:
+    """It has no interval, be it a plan's or the baseline's."""
+    plan, baseline = latency_of([[5.0]]), latency_of([[10.0]])
+    for found in (compare_two(plan, baseline), compare_runs(plan, [baseline, baseline])):
+        assert found.ratio == pytest.approx(2.0)
+        assert found.ci95[0] < 0.2
+        assert found.ci95[1] > 20
+
+
 def test_a_file_of_the_users_is_not_taken_for_the_yamls_copy(tmp_path: Path) -> None:
     """It is neither overwritten nor deleted; a copy that a killed search has left is in nobody's way."""
     (tmp_path / "a.yaml").write_text("x: 1\n")
     mine = tmp_path / "a_sktune.yaml"
     mine.write_text("x: 2\n")
     keep = "import shutil, sys; shutil.copy('a_sktune.yaml', 'left.yaml'); sys.argv[1] = '8'"
-    command = [sys.executable, "-c", f"{keep}; exec(open('program.py').read())", "{yaml_name}"]
+    command = [sys.executable, "-c", f"{keep}; import runpy; runpy.run_path('program.py')", "{yaml_name}"]
     with reporting(tmp_path, command=command, yaml={"file": "a.yaml", "set": {"x": 3}}) as supervisor:
         with pytest.raises(TargetError, match=r"a_sktune\.yaml is not sktune's.*; rename it"):
             supervisor.open()
@@ -425,7 +405,7 @@ def test_a_run_that_fails_is_an_outcome_that_names_the_rank(faulty: RecipeSuperv
 
     beside = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     try:
-        hung = judge(faulty, "hang", timeout_s=30.0)
+        hung = judge(faulty, "hang", timeout_s=90.0)
         assert hung.reason is Reason.TIMEOUT
         assert "rank 1 stands after decode step 5" in hung.detail
         assert not faulty._runner._members()
@@ -494,9 +474,9 @@ def test_in_production_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPa
         raise AssertionError
 
     monkeypatch.setattr("sktune.recipes.rank.device_of", lambda tensors: SimpleNamespace(now_s=never))
-    monkeypatch.setattr("sktune.recipes.rank.digest_of", never)
+    monkeypatch.setattr("sktune.recipes.rank.digests_of", never)
     module, inputs = nn.Linear(2, 2), torch.ones(1, 2)
-    step = MarkedStep(module.forward, None, module, "", Plan(), never, Reporter(None))
+    step = MarkedStep(module.forward, None, module, module.forward, Task(False, "npu"), Plan(), never, Reporter(None))
     assert torch.equal(step(inputs), module(inputs))
 
 

@@ -6,8 +6,10 @@ from math import log
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sktune.sequential import Comparison, block_log_ratios, compare_with_floor, confidence_sequence
+from sktune.sequential import FARTHEST, Comparison, block_log_ratios, compare_with_floor, confidence_sequence
 
 LOOKS = (20, 28, 40, 56, 80, 110, 150, 200)
 Noise = npt.NDArray[np.float64]
@@ -118,3 +120,13 @@ def test_few_blocks_exclude_nothing() -> None:
 def test_a_verdict_is_one_of_four(low: float, high: float, verdict: Comparison) -> None:
     """Against a noise floor of 1%."""
     assert compare_with_floor(low, high, 0.01) is verdict
+
+
+@given(st.lists(st.tuples(*[st.sampled_from([0.0, -1.0, float("nan"), float("inf"), 1.0, 1.01])] * 2), max_size=60))
+def test_no_time_below_zero_reaches_a_logarithm(rows: list[tuple[float, float]]) -> None:
+    """A clock that is too coarse for a step, or a log that holds nonsense, costs the block and nothing else."""
+    samples = np.array(rows).reshape(-1, 2)
+    blocks = block_log_ratios(samples, 1)
+    assert np.isfinite(blocks).all()
+    found = confidence_sequence(blocks)
+    assert found.centre - FARTHEST <= found.low <= found.centre <= found.high <= found.centre + FARTHEST

@@ -9,11 +9,12 @@ from sktune.analysis.decision import FIRST, ScopeOption, Walk
 from sktune.analysis.options import OptionResult, Status, figures, improvement_percent, option_of
 from sktune.analysis.place import Place
 from sktune.analysis.text import Words
+from sktune.bits import Verification
+from sktune.finals import PROCESSES
 from sktune.outcome import Reason, Speedup
 from sktune.plan import Plan
 from sktune.report import is_recipe
 from sktune.result import SearchResult
-from sktune.search_loop import PROCESSES
 from sktune.source.flag import MODE, NEEDED_MODE
 from sktune.superkernel_options import SUPERKERNEL_OPTIONS
 
@@ -40,6 +41,7 @@ class Recommendation:
     plan: Plan = field(default_factory=Plan)
     speedup: Speedup | None = None
     compared: bool = False
+    verification: Verification | None = None
 
     def to_dict(self, is_simulated: bool) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -49,6 +51,7 @@ class Recommendation:
             "scopes": len(self.plan.scopes),
             **figures(self.speedup, is_simulated),
             "bit_identical": None if is_simulated or self.trial is None else True,
+            "verification": self.verification.summary() if self.verification else None,
             "compared": self.compared,
         }
 
@@ -69,11 +72,15 @@ def recommend(result: SearchResult, options: Sequence[OptionResult], walk: Walk,
         if row is None or row.plan is None:
             return Recommendation(None, "why.none")
         why = "why.first" if row.option is walk.choice else "why.next_narrowest"
-        return Recommendation(row.option, why, row.trial, row.plan, row.final or row.speedup, row.final is not None)
+        found = result.verification_of(row.trial) if row.trial is not None else None
+        is_final = row.final is not None
+        return Recommendation(row.option, why, row.trial, row.plan, row.final or row.speedup, is_final, found)
     if not (winner := result.winner):
         return Recommendation(None, "why.none", compared=result.is_compared)
     option = option_of(winner.number, options)
-    return Recommendation(option, "why.winner", winner.number, winner.plan, winner.speedup, result.is_compared)
+    return Recommendation(
+        option, "why.winner", winner.number, winner.plan, winner.speedup, result.is_compared, result.verification
+    )
 
 
 def risks(

@@ -86,11 +86,21 @@ def _configuration(analysis: Analysis) -> str:
         ("scope", option_told(words, told.option)),
         ("scopes", _listed([scope.label for scope in scopes])),
         ("options", ", ".join(options) or "-"),
+        *([("bits", bits_told(analysis))] if told.verification else []),
     ]
     if place := analysis.place:
         rows += [("folder", place.folder), ("yaml", place.yaml or words("not_known"))]
         rows += [(name, place.settings.get(name, words("not_known"))) for name in SETTINGS]
     return _table((words("item"), words("value")), [(words(f"item.{name}"), value) for name, value in rows])
+
+
+def bits_told(analysis: Analysis) -> str:
+    """Return what was compared between the recommended plan and the baseline; empty where nothing was."""
+    words, found = analysis.words, analysis.recommendation.verification
+    lines = [words("bits", steps=f"{found.steps:,}", one_in=f"{found.one_in:,}")] if found else []
+    if difference := analysis.result.model_difference:
+        lines.append(words("bits.model", difference=difference))
+    return "; ".join(lines)
 
 
 def _listed(labels: Sequence[str]) -> str:

@@ -264,6 +264,15 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
     "item.scope": ("scope", "Scope 范围"),
     "item.scopes": ("scopes", "Scope 列表"),
     "item.options": ("options", "选项"),
+    "item.bits": ("Bits", "逐位一致性"),
+    "bits": (
+        "identical to the baseline on {steps} decode steps; at 95% fewer than 1 step in {one_in} differs",
+        "与基线在 {steps} 个解码步上逐位一致;95% 置信度下,不一致的步少于 {one_in} 步中的 1 步",
+    ),
+    "bits.model": (
+        "the baseline itself differs from the uncompiled model: {difference}",
+        "基线本身与未编译的模型不逐位一致:{difference}",
+    ),
     "item.folder": ("model folder", "模型目录"),
     "item.yaml": ("YAML", "YAML"),
     "item.exe_mode": ("exe_mode", "exe_mode"),

@@ -1,9 +1,14 @@
 """The backend protocol: what compiles a plan and runs a step."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
+from sktune.bits import RegionCheck
+from sktune.delivery import Delivery
 from sktune.outcome import Reason, ScopeTime
 from sktune.plan import Plan
 from sktune.targets.base import Inputs
@@ -16,6 +21,29 @@ Blame = Callable[[Iterable[Inputs]], tuple[str, ...]]
 
 Returns the labels of the scopes that differ from the baseline's pieces on the same inputs, in execution order.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class RegionBudget:
+    """How far the regions of one plan are compared with their kernels.
+
+    Attributes:
+        elements: output elements of each region.
+        seconds: for all of them.
+    """
+
+    elements: int = 100_000_000
+    seconds: float = 20.0
+
+
+REGION_STEPS = 8
+"""Decode steps whose activations regions are compared on."""
+
+CheckRegions = Callable[[Iterable[Inputs], RegionBudget], tuple[RegionCheck, ...]]
+"""Takes the inputs of ``REGION_STEPS`` baseline steps, drawn as for ``Blame``; checks each distinct region."""
+
+Deliver = Callable[[Path], Delivery]
+"""Writes the compiled code into a folder, for another process to load; raises ``BackendError`` where that fails."""
 
 At = Callable[[str], None]
 """Told the label of the scope that is being compiled or run from now on, ``""`` for none."""
@@ -67,6 +95,11 @@ class Compiled:
         simulated_ms: the step's latency where it is computed and cannot be measured.
         observe: tells what each scope and each gap takes, beside the baseline; None where that cannot be told.
         blame: finds the scopes that change bits; None where that cannot be told.
+        region_labels: of each distinct region, by its key: the first scope that has it.
+        is_exact: whether every region consists of operators whose fused code equals their kernels by construction.
+        check_regions: compares each distinct region with the kernels that it replaces; None where there are none.
+        code: digest of the generated code of each scope, by label, where the compiler tells.
+        deliver: writes the code into a folder; None where it cannot be had.
     """
 
     step: Step
@@ -78,6 +111,11 @@ class Compiled:
     simulated_ms: float | None = None
     observe: Observe | None = None
     blame: Blame | None = None
+    region_labels: Mapping[str, str] = field(default_factory=dict)
+    is_exact: bool = False
+    check_regions: CheckRegions | None = None
+    code: Mapping[str, str] = field(default_factory=dict)
+    deliver: Deliver | None = None
 
 
 class Backend(Protocol):
@@ -100,6 +138,13 @@ class Backend(Protocol):
 
         Raises:
             CompileError: the compiler refuses the plan.
+        """
+        ...
+
+    def written(self) -> Mapping[str, torch.Tensor]:
+        """Return the tensors that a step writes to in place and that outlive it, by name, as far as that is known.
+
+        They are the same objects through the target's life; ``Target.state`` may name some of them, or none.
         """
         ...
 

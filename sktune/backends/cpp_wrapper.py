@@ -35,7 +35,7 @@ SHIMS = (
 _HERE = Path(__file__).parent
 
 
-class _ShimLibrary(codecache.CppCodeCache):
+class ShimLibrary(codecache.CppCodeCache):
     """Builds ``shims.cpp`` as Inductor builds its own C++, into Inductor's cache."""
 
     cache: dict[str, Any] = {}
@@ -62,10 +62,16 @@ def quick_wrapper(device: str) -> Iterator[None]:
         yield
 
 
+def forget_shims() -> None:
+    """Have the next wrapper load the shims anew."""
+    _load_shims.cache_clear()
+    ShimLibrary.cache.clear()
+
+
 @cache
 def _load_shims() -> None:
     """Build the shims, and let libraries that are loaded later find them."""
-    library = _ShimLibrary.load((_HERE / "shims.cpp").read_text())
+    library = ShimLibrary.load((_HERE / "shims.cpp").read_text())
     ctypes.CDLL(library._name, mode=ctypes.RTLD_GLOBAL)  # noqa: SLF001 - ctypes has no public name for its path
 
 

@@ -5,6 +5,7 @@ compile cache and logs. TorchAir's dump of the GE graph tells which operators ea
 """
 
 import hashlib
+import logging
 import os
 import re
 import warnings
@@ -30,6 +31,9 @@ from sktune.plan import Plan
 from sktune.plog import explain_files
 from sktune.scope_times import scope_times
 from sktune.targets.base import Inputs, Snapshot, Target
+from sktune.targets.state import written_by
+
+logger = logging.getLogger(__name__)
 
 DUMPS = Path("ge_graphs")
 """Where TorchAir dumps its graphs, below the worker's folder."""
@@ -68,6 +72,7 @@ class NpuBackend:
             torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - TorchAir's documentation asks for it
         self._active: MarkedModel | None = None
         self._baseline: Step | None = None
+        self._written: Mapping[str, torch.Tensor] | None = None
 
     def compile(self, plan: Plan, at: At = not_told) -> Compiled:  # noqa: ARG002 - GE names what it fails at in plog
         """See ``Backend.compile``."""
@@ -123,6 +128,23 @@ class NpuBackend:
             _close_scopes()
             raise CompileError(reason(failure)) from failure
         return step, [read_ge_graph(path) for path in sorted(set(self._dumps.glob("*.txt")) - before)]
+
+    def written(self) -> Mapping[str, torch.Tensor]:
+        """See ``Backend.written``: found by one uncompiled step, as TorchAir's graph does not show it."""
+        if self._written is None:
+            try:
+                with torch.no_grad():
+                    self._written = written_by(self._target, self._uncompiled)
+            except SktuneError:
+                raise
+            except Exception:
+                logger.warning("what the step writes to is not known, as it does not run uncompiled", exc_info=True)
+                self._written = {}
+        return self._written
+
+    def _uncompiled(self) -> None:
+        self._activate(None)
+        self._target.decode_step(*(own.clone() if isinstance(own, torch.Tensor) else own for own in self._inputs))
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: the model uncompiled. The baseline is TorchAir's whole step in max-autotune."""

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from sktune.backends.base import At, CompileError, Step
+from sktune.backends.region_check import Round
 from sktune.backends.regions import Cutting
 from sktune.devices import Cpu, Cuda
 from sktune.errors import described
@@ -108,6 +109,25 @@ class Pieces:
             step.prepare()
             step.run(*inputs)
         return tuple(dict.fromkeys(label for label in self.labels.values() if label in found))
+
+    def check_regions(self, step_of: Callable[[Run], Step], steps: Iterable[Inputs], regions: Round) -> None:
+        """Run baseline steps, and in them each region against its kernels; see ``sktune.backends.base.CheckRegions``.
+
+        Args:
+            step_of: makes a step of what runs the graph.
+            steps: inputs of consecutive steps, as many as ``REGION_STEPS``.
+            regions: compares them.
+        """
+
+        def around(name: str, inputs: tuple[Any, ...]) -> Any:
+            if label := self.labels[name]:
+                return regions(label, self._uncompiled[name], self._compiled[name], inputs)
+            return self._uncompiled[name](*inputs)
+
+        step = step_of(self._walk(around))
+        for inputs in steps:
+            step.prepare()
+            step.run(*inputs)
 
     def _walk(self, around: Around) -> Run:
         return _Walk(self._whole, around).run

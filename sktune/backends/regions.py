@@ -15,7 +15,8 @@ from torch import fx, nn
 from torch.fx.passes.split_module import split_module
 
 from sktune.backends.base import CompileError
-from sktune.marks import read_mark
+from sktune.delivery import ExpectedCode
+from sktune.marks import Boundary, read_mark
 from sktune.plan import Option
 
 
@@ -27,6 +28,7 @@ class Span:
     start: int
     end: int
     options: tuple[tuple[str, Option], ...] = ()
+    code: ExpectedCode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,14 @@ class Region:
         inputs: example inputs; weights and state are the real tensors, the rest is uninitialised.
         parameters: which of the inputs are weights.
         key: identity up to names.
+        outlasting: indices of the inputs that are inputs of the whole step: among them all state.
     """
 
     graph_module: fx.GraphModule
     inputs: tuple[Any, ...]
     parameters: tuple[bool, ...]
     key: str
+    outlasting: tuple[int, ...] = ()
 
 
 def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
@@ -65,7 +69,7 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
     graph.graph_copy(graph_module.graph, values)
     output = next(node for node in graph_module.graph.nodes if node.op == "output")
     graph.output(fx.node.map_arg(output.args[0], values.__getitem__))
-    starts: dict[str, tuple[int, Mapping[str, Option]]] = {}
+    starts: dict[str, tuple[int, Boundary]] = {}
     spans: dict[str, Span] = {}
     position = 0
     for node in list(graph.nodes):
@@ -77,14 +81,14 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
         if mark.enters:
             if mark.label in starts:
                 raise CompileError(f"scope {mark.label!r} is entered twice in one step; give each scope its own label")
-            starts[mark.label] = (position, mark.options)
+            starts[mark.label] = (position, mark)
         else:
             if mark.label not in starts:
                 raise CompileError(
                     f"scope {mark.label!r} ends before it begins; name the unit that runs first as first"
                 )
-            start, options = starts[mark.label]
-            spans[mark.label] = Span(mark.label, start, position, tuple(sorted(options.items())))
+            start, entered = starts[mark.label]
+            spans[mark.label] = Span(mark.label, start, position, tuple(sorted(entered.options.items())), entered.code)
     if unclosed := starts.keys() - spans.keys():
         raise CompileError(f"scope {min(unclosed)!r} is never closed; its last unit does not run in this step")
     return MarkedGraph(fx.GraphModule(graph_module, graph), spans)
@@ -98,6 +102,7 @@ class Hole:
     region: Region
     options: Mapping[str, Option]
     label: str
+    code: ExpectedCode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,7 @@ def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Seq
         name = f"submod_{2 * order + 1}"
         if name in calls:  # else nothing in the span is used or has an effect
             region = _region(getattr(whole, name), calls[name], real)
-            holes.append(Hole(calls[name], region, dict(span.options), span.label))
+            holes.append(Hole(calls[name], region, dict(span.options), span.label, span.code))
     return Cutting(whole, tuple(holes))
 
 
@@ -186,7 +191,10 @@ def _region(piece: fx.GraphModule, call: fx.Node, real: Mapping[str, Any]) -> Re
     )
     parameters = tuple(isinstance(value, nn.Parameter) for value in inputs)
     graph_module = fx.GraphModule(piece, graph)
-    return Region(graph_module, inputs, parameters, _key(graph_module, inputs))
+    outlasting = tuple(
+        index for index, value in enumerate(call.args) if isinstance(value, fx.Node) and value.op == "placeholder"
+    )
+    return Region(graph_module, inputs, parameters, _key(graph_module, inputs), outlasting)
 
 
 def _example(argument: Any, placeholder: fx.Node, real: Mapping[str, Any]) -> Any:

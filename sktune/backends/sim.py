@@ -7,9 +7,10 @@ nothing to verify.
 
 import importlib.util
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from sktune.backends.base import At, Compiled, CompileError, Step, not_told
 from sktune.backends.npu import NpuBackend
@@ -86,6 +87,10 @@ class SimBackend:
             self._step, len(superkernels), 0, code_digest=plan.digest, simulated_ms=step.total_us / 1e3,
             observe=lambda begin: scope_times(self._layout, parts),
         )  # fmt: skip
+
+    def written(self) -> Mapping[str, Any]:
+        """See ``Backend.written``: nothing is compared."""
+        return {}
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: nothing else is simulated."""

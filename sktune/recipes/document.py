@@ -72,6 +72,8 @@ class Recipe(Document):
     command prints, where there are none."""
     model: str | None = None
     """Class of the module tree whose submodules are units; None: the one that the compiled function belongs to."""
+    stateless: bool = False
+    """No tensor outlives a decode step; otherwise a program in which sktune finds none is refused."""
     space: Path | None = None
     """A file with a search space, relative to the recipe's."""
     other_inference: str = OTHER_INFERENCE

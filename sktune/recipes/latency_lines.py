@@ -4,6 +4,7 @@ Sources: executor/core/scheduler/scheduler.py (one line a step) and executor/off
 hicann/cann-recipes-infer, and the runners that models of their own have.
 """
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -26,16 +27,25 @@ def step_latencies_ms(text: str, pattern: str | None = None) -> list[float]:
 
     Args:
         text: the log.
-        pattern: a regular expression of the user's own, whose first group is milliseconds; None for those known.
+        pattern: a regular expression of the user's own, whose first group is milliseconds; None for those known. What
+            is no number there is NaN.
     """
     if pattern is not None:
-        return [float(found.group(1)) for found in re.finditer(pattern, text)]
+        return [_milliseconds(found.group(1)) for found in re.finditer(pattern, text)]
     if steps := _with_drafts(text.splitlines()):
         return steps
     for known in _OTHERS:
         if found := [float(number) for number in known.findall(text)]:
             return found
     return []
+
+
+def _milliseconds(text: str | None) -> float:
+    """Return a number as logs write it; NaN where it is none, which no run is measured by."""
+    try:
+        return float((text or "").replace(",", ""))
+    except ValueError:
+        return math.nan
 
 
 def _with_drafts(lines: Sequence[str]) -> list[float]:

@@ -10,7 +10,8 @@ import gc
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ from sktune.recipes.reports import (
     Task,
     is_baselines_turn,
 )
-from sktune.recipes.tensors import digest_of, outputs_of, signature_of, state_of
+from sktune.recipes.tensors import as_one, digest_of, digests_of, outputs_of, signature_of, state_of
+from sktune.recipes.walk import Leaf
 from sktune.space import SpaceSpec
 from sktune.tracing import Calls, layout_of, median_shares, record_calls, time_units
 
@@ -108,19 +110,23 @@ class MarkedStep:
     Args:
         inner: the compiled function.
         plain: the same, compiled once more for the baseline's turns; None where the run does not alternate.
+        source: what was compiled: state may lie in its closure.
     """
 
     def __init__(
-        self, inner: Function, plain: Function | None, tree: nn.Module, signature: str, plan: Plan, make: MakeScope,
-        to: Reporter,
+        self, inner: Function, plain: Function | None, tree: nn.Module, source: Function, task: Task, plan: Plan,
+        make: MakeScope, to: Reporter,
     ) -> None:  # fmt: skip
-        self._inner, self._plain, self._tree, self._signature = inner, plain, tree, signature
+        self._inner, self._plain, self._tree, self._source = inner, plain, tree, source
+        self._task, self._signature = task, task.decode.signature if task.decode else ""
         self._plan, self._make, self._reporter = plan, make, to
+        self._watched: list[tuple[weakref.ref[Any], str]] = []
         self._gate = Gate()
         self._marks: MarkedModel | None = None
         self._device: Device | None = None
         self._steps = 0
         self._seconds: list[float] = []
+        self._turns: list[bool] = []
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program's call."""
@@ -129,12 +135,18 @@ class MarkedStep:
         device = self._prepared()
         if not self._reporter.is_heard:  # in production nothing waits for the device
             return self._run(self._inner, arguments, keywords)
-        step = self._inner
-        if self._plain is not None and is_baselines_turn(self._steps):
-            step = self._plain
+        turns = self._task.turns
+        is_baselines = turns is not None and self._plain is not None and is_baselines_turn(self._steps, turns)
+        step = self._plain if is_baselines and self._plain is not None else self._inner
         began = device.now_s()
         output = self._run(step, arguments, keywords)
-        self._count(device.now_s() - began, output, (arguments, keywords))
+        self._count(device.now_s() - began, is_baselines)
+        if self._steps <= self._task.steps:
+            try:
+                self._compare(output, (arguments, keywords))
+            except Exception as failure:
+                self._fail("run", failure)
+                raise
         return output
 
     def _run(self, step: Function, arguments: Any, keywords: Any) -> Any:
@@ -161,23 +173,42 @@ class MarkedStep:
     def _gated(self, label: str, options: Mapping[str, Option]) -> Scope:
         return GatedScope(self._make(label, options), self._gate)
 
-    def _count(self, seconds: float, output: Any, arguments: Any) -> None:
+    def _count(self, seconds: float, is_baselines: bool) -> None:
         if self._steps == 0:
             self._reporter.tell("compiled", seconds=seconds)
         else:
             self._seconds.append(seconds)
-        if self._steps < VERIFIED_STEPS:
-            self._reporter.tell("outputs", digests=_digests(outputs_of(output)))
+            self._turns.append(is_baselines)
         self._steps += 1
-        if self._steps == VERIFIED_STEPS:
-            self._reporter.tell("state", digests=_digests(state_of(self._tree, arguments)))
         if len(self._seconds) == STEPS_A_LINE:
             self._flush()
 
+    def _compare(self, output: Any, arguments: Any) -> None:
+        """Digest what the step has left behind; after the last that is verified, and before, the state, too."""
+        digests = digests_of(outputs_of(output))
+        kind = type(output).__qualname__
+        self._reporter.tell("outputs", digests=digests if self._steps <= VERIFIED_STEPS else as_one(digests), kind=kind)
+        if self._task.watches_state and self._steps in (1, VERIFIED_STEPS):
+            self._watch(arguments)
+        if self._steps in (VERIFIED_STEPS, self._task.steps):
+            self._reporter.tell("state", after=self._steps, digests=digests_of(self._state(arguments)))
+
+    def _watch(self, arguments: Any) -> None:
+        """Tell whether any tensor of the state that is there after the first step has other bits later."""
+        if self._steps == 1:
+            leaves = [leaf for _, leaf in self._state(arguments) if isinstance(leaf, torch.Tensor)]
+            self._watched = [(weakref.ref(leaf), digest_of(leaf)) for leaf in leaves]
+            return
+        still = ((leaf, digest) for refer, digest in self._watched if (leaf := refer()) is not None)
+        self._reporter.tell("written", is_written=any(digest_of(leaf) != digest for leaf, digest in still))
+
+    def _state(self, arguments: Any) -> Iterator[tuple[str, Leaf]]:
+        return state_of(self._tree, arguments, self._source)
+
     def _flush(self) -> None:
         if self._seconds:
-            self._reporter.tell("steps", seconds=self._seconds)
-            self._seconds = []
+            self._reporter.tell("steps", seconds=self._seconds, baselines=self._turns)
+            self._seconds, self._turns = [], []
 
     def _fail(self, stage: str, failure: BaseException) -> None:
         says = first_line if isinstance(failure, SktuneError) else described
@@ -255,14 +286,13 @@ class Rank:
             from sktune.backends.inductor import compile_marked
 
             keywords = {"backend": compile_marked, "fullgraph": True, "dynamic": False}
-            if self._task.alternates:
+            if self._task.turns is not None:
                 # Dynamo keeps apart what different backends have compiled of the same function.
                 again = {**keywords, "backend": lambda *captured: compile_marked(*captured)}
                 plain = _function_of(self._compile(model, **again))
         compiled = self._compile(model, **keywords)
-        signature = self._task.decode.signature if self._task.decode else ""
         make = scope_maker(self._task.backend)
-        step = MarkedStep(_function_of(compiled), plain, tree, signature, self._plan, make, self._reporter)
+        step = MarkedStep(_function_of(compiled), plain, tree, model, self._task, self._plan, make, self._reporter)
         return self._in_place(model, keywords, step, compiled)
 
     def _in_place(self, model: Any, keywords: Mapping[str, Any], step: Function, compiled: Any = None) -> Any:
@@ -339,10 +369,6 @@ def _is_filled(cell: Any) -> bool:
 
 def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    return {name: digest_of(tensor) for name, tensor in tensors.items()}
 
 
 def take_over() -> None:

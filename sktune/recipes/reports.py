@@ -1,12 +1,13 @@
 """What each rank of a run is asked, and what it reports: JSON in the run's folder.
 
 ``task.json`` is written before the command starts. A rank appends to ``rank-3.jsonl``: ``start``, then ``layout`` (when
-asked for it) or ``compiled``, ``outputs`` of each step that is verified, ``state`` after the last of them, ``steps``
-(seconds), ``error``, and at last ``end``.
+asked for it) or ``compiled``, ``outputs`` of each step that is verified, ``state`` after the first steps and after the
+last that is verified, ``steps`` (seconds, and which of them were the baseline's), ``error``, and at last ``end``.
 """
 
 import json
 import random
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ PLAN_VARIABLE = "SKTUNE_PLAN"
 TASK = "task.json"
 PLAN = "plan.yaml"
 VERIFIED_STEPS = 8
-"""Decode steps whose outputs are compared, and after which the state is."""
+"""Decode steps whose outputs are compared in every run, and after which the state is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,10 @@ class Task:
         model: class of the module tree; None for the one that the compiled function belongs to.
         decode: the decode step; None while it is not known.
         space: the search space's document, which says what is a unit.
-        alternates: run the decode step with the plan's scopes and without them, in turn; see ``is_baselines_turn``.
+        turns: run the decode step with the plan's scopes and without them, in an order that follows from this number,
+            drawn anew for each run; see ``is_baselines_turn``. None where a run holds its plan alone.
+        steps: decode steps whose outputs are compared, at least ``VERIFIED_STEPS``.
+        watches_state: tell whether any state changes from the first to the last of ``VERIFIED_STEPS``.
     """
 
     inspects: bool
@@ -53,7 +57,9 @@ class Task:
     model: str | None = None
     decode: DecodeCall | None = None
     space: Mapping[str, Any] = field(default_factory=dict)
-    alternates: bool = False
+    turns: int | None = None
+    steps: int = VERIFIED_STEPS
+    watches_state: bool = False
 
     def write(self, folder: Path) -> None:
         """Write ``task.json``."""
@@ -67,14 +73,33 @@ class Task:
         return cls(**values, decode=decode)
 
 
-def is_baselines_turn(step: int) -> bool:
+def draw_turns() -> int:
+    """Return what an order of turns follows from, drawn by the operating system."""
+    return secrets.randbits(63)
+
+
+def is_baselines_turn(step: int, turns: int) -> bool:
     """Return whether the decode step number ``step``, from 0, of an alternating run has no scopes.
 
-    The verified steps all have them. Then come blocks of four, ABBA or BAAB; the order is drawn anew for each block,
-    the same in all ranks.
+    The verified steps all have them. Then come blocks of four, ABBA or BAAB: for each block a fair coin decides, the
+    same in all ranks, which communicate within a step. The coins follow from ``turns``.
     """
     block, place = divmod(step - VERIFIED_STEPS, 4)
-    return block >= 0 and (place in (1, 2)) == bool(random.Random(block).getrandbits(1))  # noqa: S311 - no secret
+    coin = random.Random(f"{turns}-{block}").getrandbits(1)  # noqa: S311 - no secret
+    return block >= 0 and (place in (1, 2)) == bool(coin)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a rank has digested after one step.
+
+    Attributes:
+        digests: by the tensors' names, each followed by the number of elements: ``0a1b2c/4096``.
+        kind: type of the step's output; empty for the state.
+    """
+
+    digests: Mapping[str, str]
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +130,11 @@ class RankReport:
         pid: its process.
         found: what was met while inspecting.
         compile_s: of the first decode step, which compiles.
-        outputs: for each verified step, digests by the tensors' names.
-        state: digests of the state after them.
-        step_s: seconds of each later decode step, in order.
+        outputs: of each verified step. Of those after ``VERIFIED_STEPS`` there is one digest for all tensors.
+        states: by the number of steps after which the state was looked at.
+        is_written: whether any state was seen to change; None where nobody looked.
+        step_s: seconds of each decode step after the first, in order.
+        baselines: for each of these, whether it was the baseline's turn.
         error: the first failure's stage (``mark``, ``compile``, ``run``) and message.
         has_ended: whether it came to its end by itself.
     """
@@ -116,9 +143,11 @@ class RankReport:
     pid: int = 0
     found: list[FoundStep] = field(default_factory=list)
     compile_s: float | None = None
-    outputs: list[Mapping[str, str]] = field(default_factory=list)
-    state: Mapping[str, str] | None = None
+    outputs: list[Compared] = field(default_factory=list)
+    states: dict[int, Compared] = field(default_factory=dict)
+    is_written: bool | None = None
     step_s: list[float] = field(default_factory=list)
+    baselines: list[bool] = field(default_factory=list)
     error: tuple[str, str] | None = None
     has_ended: bool = False
 
@@ -126,6 +155,11 @@ class RankReport:
     def all_s(self) -> list[float]:
         """Seconds of each decode step, the first included, which compiles."""
         return [] if self.compile_s is None else [self.compile_s, *self.step_s]
+
+    @property
+    def turns(self) -> list[bool]:
+        """For each decode step, the first included, whether it was the baseline's."""
+        return [] if self.compile_s is None else [False, *self.baselines]
 
     @property
     def progress(self) -> str:
@@ -161,11 +195,14 @@ def _take(report: RankReport, event: dict[str, Any]) -> None:
         case "compiled":
             report.compile_s = event["seconds"]
         case "outputs":
-            report.outputs.append(event["digests"])
+            report.outputs.append(Compared(event["digests"], event["kind"]))
         case "state":
-            report.state = event["digests"]
+            report.states[event["after"]] = Compared(event["digests"])
+        case "written":
+            report.is_written = event["is_written"]
         case "steps":
             report.step_s += event["seconds"]
+            report.baselines += event["baselines"]
         case "error" if report.error is None:
             report.error = (event["stage"], event["message"])
         case "end":

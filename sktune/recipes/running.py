@@ -61,6 +61,11 @@ class Run:
     step_ms: tuple[tuple[float, ...], ...]
     seconds: float
 
+    @property
+    def turns(self) -> list[bool]:
+        """For each decode step, whether it was the baseline's turn: the same in all ranks."""
+        return self.reports[0].turns
+
 
 class Runner:
     """Starts a recipe's program, one run after the other.

@@ -9,7 +9,8 @@ import numpy as np
 
 from sktune.latency import Samples, compare
 from sktune.outcome import Speedup
-from sktune.recipes.reports import VERIFIED_STEPS, is_baselines_turn
+from sktune.recipes.reports import VERIFIED_STEPS
+from sktune.sequential import FARTHEST
 from sktune.verdict import students_t
 
 WARM_UP_STEPS = 2
@@ -25,7 +26,10 @@ LATEST = 5
 
 @dataclass(frozen=True, slots=True)
 class RunLatency:
-    """A run's decode step: the slowest rank's median, and half its interval's width, relative."""
+    """A run's decode step: the slowest rank's median, and half its interval's width, relative.
+
+    An average alone has no interval: its half width is ``FARTHEST``, at which nothing is excluded.
+    """
 
     latency_ms: float
     halfwidth: float
@@ -46,28 +50,30 @@ def compare_runs(own: RunLatency, baselines: Sequence[RunLatency]) -> Speedup:
     figures = [log(each.latency_ms) for each in baselines[-LATEST:]]
     spread = students_t(len(figures) - 1) * stdev(figures) * sqrt(1 + 1 / len(figures)) if len(figures) > 1 else 0.0
     within = sqrt(own.halfwidth**2 + mean(each.halfwidth for each in baselines) ** 2)
-    return _speedup(exp(median(figures)), own, max(spread, within))
+    return _speedup(exp(median(figures)), own, min(FARTHEST, max(spread, within)))
 
 
 def compare_two(own: RunLatency, baseline: RunLatency) -> Speedup:
     """Compare a run with one baseline run; the interval knows nothing of how runs differ."""
     is_itself = own is baseline
-    return _speedup(baseline.latency_ms, own, 1e-9 if is_itself else sqrt(own.halfwidth**2 + baseline.halfwidth**2))
+    halfwidth = min(FARTHEST, sqrt(own.halfwidth**2 + baseline.halfwidth**2))
+    return _speedup(baseline.latency_ms, own, 1e-9 if is_itself else halfwidth)
 
 
-def compare_turns(step_ms: Sequence[Sequence[float]]) -> Speedup:
+def compare_turns(step_ms: Sequence[Sequence[float]], turns: Sequence[bool]) -> Speedup:
     """Compare the plan's turns in an alternating run with the baseline's, in the rank where they are slowest."""
-    return max((compare(rounds(steps), 1) for steps in step_ms), key=lambda each: each.latency_ms)
+    return max((compare(rounds(steps, turns), 1) for steps in step_ms), key=lambda each: each.latency_ms)
 
 
-def rounds(steps: Sequence[float]) -> Samples:
+def rounds(steps: Sequence[float], turns: Sequence[bool]) -> Samples:
     """Return what counts of an alternating run, in seconds, shape (rounds, 2): the baseline's turn and the plan's.
 
     Args:
         steps: milliseconds of every decode step of one rank.
+        turns: whose turn each step was, as the ranks report it: true for the baseline's.
     """
     pairs = range(FIRST_ROUND, FIRST_ROUND + (len(steps) - FIRST_ROUND) // 4 * 4, 2)
-    ordered = [(step, step + 1) if is_baselines_turn(step) else (step + 1, step) for step in pairs]
+    ordered = [(step, step + 1) if turns[step] else (step + 1, step) for step in pairs]
     return np.array([[steps[base], steps[plan]] for base, plan in ordered]) / 1e3
 
 
@@ -77,7 +83,7 @@ def _latency(steps: Sequence[float]) -> RunLatency:
     Source: McGill, Tukey and Larsen 1978, The American Statistician 32:12.
     """
     if len(steps) == 1:
-        return RunLatency(steps[0], 0.0, 1)  # an average
+        return RunLatency(steps[0], FARTHEST, 1)  # an average
     counted = np.array(steps[WARM_UP_STEPS:])
     low, middle, high = np.percentile(counted, [25, 50, 75])
     return RunLatency(float(middle), float(1.57 * (high - low) / sqrt(len(counted)) / middle), len(counted))

@@ -1,16 +1,19 @@
-"""What a program's decode step leaves behind, found without knowing the program: tensors by name, and their bits."""
+"""What a program's decode step leaves behind, found without knowing the program: tensors and values, and their bits."""
 
-import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-_DEPTH = 5
-"""How deep objects are looked into: a cache of layers of tensors is three deep."""
+from sktune.errors import TargetError, described
+from sktune.recipes.walk import Leaf, Values, Walk
+
+Named = Iterator[tuple[str, Leaf]]
 
 
 def signature_of(arguments: Any) -> str:
@@ -19,51 +22,105 @@ def signature_of(arguments: Any) -> str:
     return " ".join(f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}".replace(" ", "") for leaf in leaves)
 
 
-def outputs_of(output: Any) -> dict[str, torch.Tensor]:
-    """Return the tensors of a step's output by name."""
-    return {f"output{name}": tensor for name, tensor in _tensors("", output, _DEPTH, {})}
+def outputs_of(output: Any) -> Named:
+    """Yield what a step has returned: tensors, arrays, and the numbers and strings that lie beside them."""
+    return Walk(values=True).leaves("output", output)
 
 
-def state_of(module: nn.Module, arguments: Any) -> dict[str, torch.Tensor]:
-    """Return the tensors that outlive a step: buffers and other tensors of the tree, and those of the arguments."""
-    seen: dict[int, Any] = {}
-    found: dict[str, torch.Tensor] = {}
-    for path, each in module.named_modules():
-        kept = {key: value for key, value in vars(each).items() if key not in ("_parameters", "_modules")}
-        for name, tensor in _tensors(path or "model", kept, _DEPTH, seen):
-            found[name.replace("['_buffers']", "")] = tensor
-    found |= dict(_tensors("arguments", arguments, _DEPTH, seen))
-    return found
+def state_of(module: nn.Module, arguments: Any, function: Callable[..., Any] | None = None) -> Named:
+    """Yield the tensors and arrays that may outlive a step; no parameters, which a decode step reads.
+
+    Args:
+        module: the tree that the step runs: its buffers and attributes, those of its classes, and the global variables
+            that code in its files names.
+        arguments: of the step.
+        function: the step; state may lie in its closure.
+    """
+    kinds = {type(each).__module__ for each in module.modules()}
+    walk = Walk(behind=True, modules={*kinds, getattr(function, "__module__", "")} - {None})
+    yield from walk.leaves("model", module)
+    yield from walk.leaves("step", function)
+    yield from walk.leaves("arguments", arguments)
 
 
-def digest_of(tensor: torch.Tensor) -> str:
-    """Identity of a tensor's bits, type and shape."""
-    plain = tensor.detach()
-    plain = torch.view_as_real(plain) if plain.is_complex() else plain
-    found = hashlib.blake2b(f"{tensor.dtype}{tuple(tensor.shape)}".encode(), digest_size=16)
-    found.update(plain.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+def digests_of(leaves: Iterable[tuple[str, Leaf]]) -> dict[str, str]:
+    """Return digests by name, each followed by the number of elements; those of a set's members are one.
+
+    Raises:
+        TargetError: the bits of a tensor cannot be read.
+    """
+    found: dict[str, list[str]] = {}
+    for name, leaf in leaves:
+        try:
+            found.setdefault(name, []).append(f"{digest_of(leaf)}/{_elements(leaf)}")
+        except (RuntimeError, TypeError, ValueError) as failure:
+            raise TargetError(f"{name} cannot be compared: its bits cannot be read ({described(failure)})") from failure
+    return {name: own[0] if len(own) == 1 else _joined(sorted(own)) for name, own in found.items()}
+
+
+def as_one(digests: Mapping[str, str]) -> dict[str, str]:
+    """Return one digest in the place of many, of the same form; none where there are none."""
+    return {"output": _joined(f"{name}={digest}" for name, digest in digests.items())} if digests else {}
+
+
+def digest_of(leaf: Leaf) -> str:
+    """Identity of the bits, type and shape of a tensor or an array, or of values and their types."""
+    found = hashlib.blake2b(digest_size=16)
+    if isinstance(leaf, Values):
+        for key, value in leaf.items:
+            found.update(f"{key}:{type(value).__name__}:".encode() + _bytes_of(value) + b"\n")
+        return found.hexdigest()
+    is_nested = isinstance(leaf, torch.Tensor) and leaf.is_nested and leaf.layout == torch.strided  # it has no shape
+    found.update(f"{leaf.dtype}{'' if is_nested else tuple(leaf.shape)}".encode())
+    for part in _dense(leaf) if isinstance(leaf, torch.Tensor) else (np.ascontiguousarray(leaf),):
+        found.update(part.reshape(-1).view(np.uint8).data)
     return found.hexdigest()
 
 
-def _tensors(name: str, value: Any, depth: int, seen: dict[int, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors in ``value`` by name; ``seen`` keeps what it names alive, as ids are reused."""
-    if id(value) in seen or isinstance(value, nn.Parameter | nn.Module | type) or depth < 0:
-        return
-    if isinstance(value, torch.Tensor):
-        seen[id(value)] = value
-        if not value.is_meta:
-            yield name, value
-        return
-    if not isinstance(value, int | float | str | bytes | None):
-        seen[id(value)] = value
-    for key, inner in _parts(value):
-        yield from _tensors(f"{name}{key}", inner, depth - 1, seen)
+def _dense(tensor: torch.Tensor) -> Iterator[Any]:
+    """Yield arrays on the host that hold every bit of a tensor."""
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - a subclass may answer otherwise than by its bits
+        plain = tensor.detach()
+        if plain.is_nested:
+            yield np.array([own.numel() for own in plain.unbind()])
+            yield from (part for own in plain.unbind() for part in _dense(own))
+        elif plain.is_quantized:
+            yield from _dense(plain.int_repr())
+        elif plain.layout == torch.sparse_coo:
+            yield from (part for own in (plain._indices(), plain._values()) for part in _dense(own))  # noqa: SLF001
+        elif plain.layout != torch.strided:
+            yield from _dense(plain.to_dense())
+        else:
+            if plain.numel() and not plain.untyped_storage().nbytes():
+                raise ValueError("its memory was given back")
+            plain = plain.resolve_conj().resolve_neg()
+            plain = torch.view_as_real(plain) if plain.is_complex() else plain
+            yield plain.cpu().contiguous().flatten().view(torch.uint8).numpy()
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        yield from ((f"[{key!r}]", inner) for key, inner in value.items())
-    elif isinstance(value, list | tuple):
-        yield from ((f"[{index}]", inner) for index, inner in enumerate(value))
-    elif dataclasses.is_dataclass(value) or type(value).__module__.split(".")[0] not in ("builtins", "torch"):
-        yield from ((f".{key}", inner) for key, inner in getattr(value, "__dict__", {}).items())
+def _bytes_of(value: Any) -> bytes:
+    """Return a value's bits; of a float all 64."""
+    if isinstance(value, np.generic):
+        return value.tobytes()
+    if isinstance(value, float):
+        return struct.pack("<d", value)
+    if isinstance(value, complex):
+        return struct.pack("<2d", value.real, value.imag)
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    return (int.__repr__(value) if isinstance(value, int) else repr(value)).encode()
+
+
+def _elements(leaf: Leaf) -> int:
+    if isinstance(leaf, Values):
+        return len(leaf.items)
+    return leaf.numel() if isinstance(leaf, torch.Tensor) else leaf.size
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Return the digest of digests, with the sum of their elements."""
+    joined = list(texts)
+    digest = hashlib.blake2b("\n".join(joined).encode(), digest_size=16).hexdigest()
+    return f"{digest}/{sum(int(text.rpartition('/')[2]) for text in joined)}"

@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.special import ndtr
 from threadpoolctl import ThreadpoolController
 
-from sktune.learned import ORIGIN, PROBE, Belief, Combination, Learned, Point
+from sktune.learned import ORIGIN, PROBE, Belief, Combination, Learned, Point, amended
 from sktune.partitioning import Partitioner, Solution
 from sktune.plan import Option, Plan
 from sktune.samplers import distributions, seed_of_trial
@@ -130,7 +130,7 @@ class PartitionSampler(BaseSampler):
             return self._point(study, trial)
 
     def _point(self, study: Study, trial: FrozenTrial) -> Point:
-        trials = study.get_trials(deepcopy=False)
+        trials = amended(study.get_trials(deepcopy=False), study.user_attrs)
         self._running = self._learned.read(trials, asking=trial.number)
         rng = np.random.default_rng(seed_of_trial(self._seed, trial.number))
         beliefs = self._learned.beliefs(self._running) if self._learned.model.count else []

@@ -89,6 +89,8 @@ def source_change(plan_file: PlanFile, folder: Path, yaml_file: Path | None = No
 def _for_source(plan_file: PlanFile) -> tuple[Plan, list[str]]:
     """Return the plan as SuperKernel scopes, and what that leaves out."""
     plan, notes = plan_file.to_plan(), []
+    if verified := plan_file.evidence.get("verified"):
+        notes.append(f"bits of the plan, against its baseline: {verified}")
     if not plan.scopes:
         raise PlanError("the plan has no scope, so there is nothing to apply; the baseline is the model as it is")
     if plan_file.layers is None:

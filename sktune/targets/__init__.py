@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sktune.contents import content_digest, module_files
 from sktune.errors import TargetError, nearest
 from sktune.presets import Preset, load_preset, preset_names
 from sktune.recipes.document import digest as recipe_digest
@@ -72,32 +73,62 @@ class TargetSpec:
         """What the backend is given beside target, layout and inputs."""
         return {"constants": self.constants, "profile": self.profile} if self.backend == "sim" else {}
 
+    @property
+    def home(self) -> Path | None:
+        """Folder that the paths of a user's modules are relative to in a study, which may move with it; None: none."""
+        path = self.source.rpartition(":")[0]
+        if self.kind != "function":
+            return None
+        files = [Path(path)] if path.endswith(".py") else module_files(path)
+        return files[0].parent if files else None
+
+    @property
+    def package(self) -> str | None:
+        """The top-level package of a function's module; None for what is given by its file."""
+        path = self.source.rpartition(":")[0]
+        return None if self.kind != "function" or path.endswith(".py") else path.partition(".")[0]
+
     def fingerprint(self) -> str:
-        """Identity of what is built: the spec, and the content of the files that it names."""
+        """Identity of what is built: the spec, and the content of the files that it names, wherever they lie."""
         values = asdict(self)
-        if self.layers is None:
-            del values["layers"]  # studies from before it was there go on
+        for name in ("weights", "constants", "profile"):
+            values[name] = values[name] is not None
+        if self.kind in ("config", "recipe"):
+            values["source"] = Path(self.source).name
+        if self.kind == "function":
+            module, _, function = self.source.rpartition(":")
+            values["source"] = f"{Path(module).name}:{function}"
         digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode())
         if self.kind == "recipe":
             path = Path(self.source)
             digest.update(recipe_digest(read_recipe(path), path).encode())
-        for path in self._files():
-            digest.update(path.name.encode())
-            # Checkpoints are too large to hash at every start; their size and time tell them apart.
-            content = path.read_bytes() if path.stat().st_size < 4_000_000 else repr(path.stat()[6:9]).encode()
-            digest.update(content)
+        for file in self._files():
+            digest.update(file.name.encode())
+            digest.update(content_digest(file).encode())
         return digest.hexdigest()
 
     def _files(self) -> list[Path]:
-        files = []
-        if self.kind == "function" and self.source.rpartition(":")[0].endswith(".py"):
-            files.append(Path(self.source.rpartition(":")[0]))
-        files += [Path(path) for path in (self.constants, self.profile) if path and Path(path).is_file()]
-        for folder in [self.source] if self.kind == "config" else []:
-            files.append(Path(folder) / "config.json")
+        files: list[Path] = []
+        path = self.source.rpartition(":")[0]
+        if self.kind == "function":
+            files += [Path(path)] if path.endswith(".py") else module_files(path)
+        for given in filter(None, (self.constants, self.profile)):
+            files += _files_below(Path(given))
+        if self.kind == "config":
+            files.append(Path(self.source) / "config.json")
         if self.weights:
-            files += sorted(path for path in Path(self.weights).iterdir() if path.is_file())
+            files += [file for file in sorted(Path(self.weights).iterdir()) if _is_read(file)]
         return files
+
+
+def _files_below(path: Path) -> list[Path]:
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+
+def _is_read(file: Path) -> bool:
+    """Whether a model is built from a checkpoint's ``file``: tokenizers and texts change no decode step."""
+    no_model = ("tokenizer", "vocab", "added_tokens", "special_tokens", "preprocessor", "processor", "chat_template")
+    return file.suffix in (".json", ".safetensors", ".py") and not file.name.startswith(no_model) and file.is_file()
 
 
 def describe_recipe(path: Path, seed: int) -> TargetSpec:

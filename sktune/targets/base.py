@@ -28,25 +28,31 @@ class Target:
         state: tensors that outlive a step (KV cache, positions) by name. They are the same tensor objects
             through the target's life: what is written is written in place.
         description: what is tuned, in one line.
+        capacity: tokens that the state has room for. Where it is given, ``prefill`` takes a third argument, the number
+            of tokens to begin with, from 0 to ``capacity``, or None for its own choice: thus steps are verified from
+            the first slot of the KV cache to the last.
     """
 
     module: nn.Module
     decode_step: Callable[..., Any]
-    prefill: Callable[[int, int], Sequence[Inputs]]
+    prefill: Callable[..., Sequence[Inputs]]
     state: Mapping[str, torch.Tensor] = field(default_factory=dict)
     description: str = ""
+    capacity: int | None = None
 
 
-def decode_inputs(target: Target, seed: int, steps: int) -> list[Inputs]:
+def decode_inputs(target: Target, seed: int, steps: int, context: int | None = None) -> list[Inputs]:
     """Run prefill and return the inputs of ``steps`` steps, laid out alike whatever they were sliced from.
 
-    A compiled step holds for one memory layout of its inputs.
+    A compiled step holds for one memory layout of its inputs. ``context``: tokens to begin with; only for targets that
+    have a ``capacity``.
 
     Raises:
         TargetError: the prefill fails, or returns the inputs of fewer steps.
     """
     try:
-        inputs = target.prefill(seed, steps)[:steps]
+        given = (seed, steps) if context is None else (seed, steps, context)
+        inputs = target.prefill(*given)[:steps]
     except Exception as failure:
         raise TargetError(f"the prefill fails: {described(failure)}; mend it, or the model that it runs") from failure
     if len(inputs) < steps:

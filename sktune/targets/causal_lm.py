@@ -133,8 +133,9 @@ def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, 
         logits: torch.Tensor = model(input_ids=input_ids, past_key_values=cache, use_cache=True).logits
         return logits
 
-    def prefill(seed: int, steps: int) -> list[Inputs]:
-        if steps > length - context:
+    def prefill(seed: int, steps: int, tokens_before: int | None = None) -> list[Inputs]:
+        before = context if tokens_before is None else tokens_before
+        if steps > length - before:
             raise TargetError(f"{steps} decode steps do not fit into a KV cache of {length} tokens; replay fewer")
         generator = torch.Generator().manual_seed(spec.seed * 1_000_003 + seed)
         for tensor in _tensors(cache).values():
@@ -143,7 +144,8 @@ def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, 
             decode_step(tokens(generator, 1))
         else:
             with torch.no_grad(), _experts_in_turn(config):
-                decode_step(tokens(generator, context))
+                if before:
+                    decode_step(tokens(generator, before))
         return [(tokens(generator, 1),) for _ in range(steps)]
 
     prefill(0, 1)  # allocates the cache
@@ -151,7 +153,7 @@ def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, 
     origin = "shapes only, no weights" if spec.device == META else f"{weights}, seed {spec.seed}"
     short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[spec.dtype]
     description = f"{name}, hidden {config.hidden_size}, {short}, {origin}, batch {batch}, context {context}"
-    return Target(model, decode_step, prefill, _tensors(cache), description)
+    return Target(model, decode_step, prefill, _tensors(cache), description, capacity=length)
 
 
 @contextmanager

@@ -65,7 +65,7 @@ class Conversion:
         found = {operator.name: (operator.label, operator.options) for operator in operators if operator.label}
         assert found == expected(plan, self.baseline)
         assert {operator.label for operator in operators if operator.label} == {scope.label for scope in plan.scopes}
-        assert verify.compare(self.target, compiled.step, self.recordings) is None
+        assert verify.compare(compiled.step, self.recordings) is None
 
 
 def convert(spec: TargetSpec, wanted: SpaceSpec) -> Conversion:
@@ -76,7 +76,7 @@ def convert(spec: TargetSpec, wanted: SpaceSpec) -> Conversion:
     backend = NpuBackend(target, layout, decode_inputs(target, 0, 1)[0])
     with frontend.watched_conversion() as seen:
         compiled = backend.compile(Plan())
-    recordings = verify.record(target, compiled.step, verify.prepare(target))
+    recordings = verify.record(compiled.step, verify.prepare(target))
     return Conversion(target, bind_space(wanted, layout, spec), backend, seen, newest_dump(), recordings)
 
 

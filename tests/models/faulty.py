@@ -23,10 +23,13 @@ HIDDEN = 64
 STARTS = "FAULTY_STARTS"
 """Environment variable with the path of a file in which workers are counted."""
 TOKENS = torch.Size((2, HIDDEN))
+SLOTS = 96
 
 library = torch.library.Library("sktune_faulty", "DEF")
 library.define("harmless(Tensor x) -> Tensor")
 library.define("flipped(Tensor x) -> Tensor")
+library.define("harmless_at(Tensor x, Tensor position) -> Tensor")
+library.define("flipped_at(Tensor x, Tensor position) -> Tensor")
 library.define("deadly_later(Tensor x) -> Tensor")
 
 
@@ -46,12 +49,25 @@ def _ends_later_workers(x: torch.Tensor) -> torch.Tensor:
     return x.clone()
 
 
-operators = (("harmless", _same), ("flipped", _one_bit_off), ("deadly_later", _ends_later_workers))
+operators = (
+    ("harmless", _same), ("flipped", _one_bit_off),
+    ("deadly_later", _ends_later_workers),
+)  # fmt: skip
 for name, function in operators:
     library.impl(name, function, "CPU")
     library.impl(name, torch.empty_like, "Meta")
 
+for name, flips in (("harmless_at", False), ("flipped_at", True)):
+
+    def at_a_position(x: torch.Tensor, position: torch.Tensor, flips: bool = flips) -> torch.Tensor:
+        """Return a copy, with a bit off in the last slot where it ``flips``."""
+        return _one_bit_off(x) if flips and position.item() == SLOTS - 1 else x.clone()
+
+    library.impl(name, at_a_position, "CPU")
+    library.impl(name, lambda x, position: torch.empty_like(x), "Meta")
+
 harmless = torch.ops.sktune_faulty.harmless.default
+harmless_at = torch.ops.sktune_faulty.harmless_at.default
 
 
 class Mix(nn.Module):
@@ -164,6 +180,53 @@ def runs_out_of_memory() -> sktune.Target:
 def flips_a_bit() -> sktune.Target:
     """The compiled operator returns one wrong bit."""
     return _target(lowering.fallback_handler(torch.ops.sktune_faulty.flipped.default, add_to_fallback_set=False))
+
+
+class FaultAt(nn.Module):
+    """Calls an operator that misbehaves inside a scope, in one slot of the cache."""
+
+    def __init__(self, position: torch.Tensor) -> None:
+        super().__init__()
+        self.position = position
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a copy."""
+        out: torch.Tensor = harmless_at(x, self.position)
+        return out
+
+
+class Positioned(Stack):
+    """The stack, which counts its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.position = nn.Buffer(torch.zeros(1, dtype=torch.long))
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            layer.fault = FaultAt(self.position)  # type: ignore[assignment]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (2, hidden) to the same shape."""
+        out = super().forward(x)
+        self.position.add_(1)
+        return out
+
+
+def flips_a_bit_in_the_last_slot() -> sktune.Target:
+    """The compiled operator returns one wrong bit at one position, which no trial reaches."""
+    flipped = torch.ops.sktune_faulty.flipped_at.default
+    lowering.register_lowering(harmless_at, type_promotion_kind=None)(
+        lowering.fallback_handler(flipped, add_to_fallback_set=False)
+    )
+    model = Positioned().requires_grad_(False)
+
+    def prefill(seed: int, steps: int, context: int | None = None) -> list[tuple[torch.Tensor]]:
+        generator = torch.Generator().manual_seed(seed)
+        model.position.fill_(20 if context is None else context)
+        return [(torch.randn(TOKENS, generator=generator),) for _ in range(steps)]
+
+    state = {"position": model.position}
+    return sktune.Target(model, model.forward, prefill, state, "faulty: 2 layers", capacity=SLOTS)
 
 
 def ends_later_workers() -> sktune.Target:

@@ -1,0 +1,218 @@
+"""What sktune's verification says of plans whose bits are known from 20,000 steps, and whether it is right.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.judge_reference --out benchmarks/results/verification-cpu.md
+
+It takes the data that ``benchmarks.reference_bits`` made and verifies each of its plans as a finalist of a search is
+verified (``Judge.verify``). ``--cache`` has to be the one that the data were made with, or an autotuned plan may become
+other code than the code that is known; the table says where it did. All finalists of a model are verified together, so
+that a region which one of them shows to differ costs the others no check, as in a search. Exits with 1 where the
+verification is wrong, see ``violations``, or a plan could not be judged for that reason.
+"""
+
+import argparse
+import json
+import multiprocessing
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reference_bits import ROOT, made_with, prepare_environment, use_threads
+from benchmarks.reference_plans import EXACT_KIND, INEXACT, MODELS, Model, opened
+from benchmarks.reference_steps import Counts
+from sktune import verify
+from sktune.backends.base import CompileError
+from sktune.bits import Verification
+from sktune.errors import BadInputError, SktuneError
+from sktune.plan import Plan
+from sktune.trial import Judge
+from sktune.verifier import VERIFIED_STEPS
+
+RARE = 700
+"""A plan of which more than 1 step in so many differs has to be rejected (issue 26)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A plan of the reference, and what the verification says of it.
+
+    Attributes:
+        model, name, kind: as in the reference.
+        counts: what the reference found.
+        is_quick: whether the few steps that every trial compares show a difference.
+        verification: the verdict.
+        is_known_code: whether it became the code that the reference ran.
+    """
+
+    model: str
+    name: str
+    kind: str
+    counts: Counts
+    is_quick: bool
+    verification: Verification
+    is_known_code: bool = True
+
+    @property
+    def differing_share(self) -> float:
+        """Share of the reference's steps that differ, the steps after a differing state among them."""
+        return self.counts.differing_steps / self.counts.steps
+
+    @property
+    def found_by(self) -> str:
+        """What shows a difference first: the quick check of a trial, a region, or steps; empty where nothing does."""
+        if self.is_quick:
+            return "quick check"
+        if regions := self.verification.differing_regions:
+            return "region" if regions[0].elements else "region, known from another plan"
+        if not self.verification.difference:
+            return ""
+        return "steps" if self.verification.code_digest else "not run"
+
+
+def main() -> None:
+    """Verify the reference's plans, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=ROOT / "benchmarks" / "data" / "reference_bits.json")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=VERIFIED_STEPS, help="to verify")
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), help="all in the data by default")
+    parser.add_argument("--cache", type=Path, default=ROOT / "runs" / "reference-cache", help="Inductor's")
+    arguments = parser.parse_args()
+    prepare_environment(arguments.cache)
+    data = json.loads(arguments.data.read_text(encoding="utf-8"))
+    rows: list[Judged] = []
+    spawn = multiprocessing.get_context("spawn")  # two models' captured steps would share one function of Dynamo's
+    with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
+        try:
+            for name in arguments.models or data["models"]:
+                rows += pool.submit(judged, MODELS[name], data, arguments.steps).result()
+        except SktuneError as failure:
+            sys.exit(f"error: {failure}")
+    wrong = list(violations(rows))
+    command = f"python -m benchmarks.judge_reference --steps {arguments.steps}"
+    arguments.out.write_text(page(rows, wrong, data["made_with"], command), encoding="utf-8")
+    print("\n".join(summary(rows, wrong)))
+    sys.exit(0 if not wrong and all(row.is_known_code for row in rows) else 1)
+
+
+def judged(model: Model, data: Mapping[str, Any], steps: int) -> list[Judged]:
+    """Verify the plans of one model.
+
+    Raises:
+        BadInputError: here bits may be others than where the data were made.
+    """
+    use_threads()
+    if data["made_with"] != made_with():
+        raise BadInputError(f"the data were made with {data['made_with']}, here it is {made_with()}")
+    entry = data["models"][model.name]
+    model_opened = opened(model)
+    if entry["layout"] != model_opened.layout.digest:
+        raise BadInputError(f"{model.name} has other units than in the data")
+    plans = {name: Plan.from_dict(row["plan"]) for name, row in entry["plans"].items() if row["plan"]["scopes"]}
+    judge = Judge(model_opened.target, model_opened.backend)
+    replays = verify.prepare(model_opened.target)
+    recordings = verify.record(judge.baseline, replays)
+    quick: dict[str, bool] = {}
+    for name, plan in plans.items():
+        try:
+            quick[name] = verify.compare(model_opened.backend.compile(plan).step, recordings) is not None
+        except CompileError:
+            quick[name] = False
+    found = judge.verify(list(plans.items()), lambda stage: None, steps=steps)
+    rows = []
+    for name, verification in found.items():
+        row = entry["plans"][name]
+        is_known = verification.code_digest in ("", row["code"])
+        counts = Counts(**row["counts"])
+        rows.append(Judged(model.name, name, row["kind"], counts, quick[name], verification, is_known))
+        print(f"{model.name}: {name}: {verification}", flush=True)
+    return rows
+
+
+def violations(rows: Sequence[Judged]) -> Iterator[str]:
+    """Yield where the verification is wrong, or the reference finds a difference that must not be."""
+    for row in rows:
+        if not row.is_known_code:
+            continue  # the reference says nothing of this code; the summary names it
+        found, counts = row.verification, row.counts
+        where = f"{row.model}, {row.name}"
+        differs = f"{counts.differing_steps} of {counts.steps} steps differ ({counts.own_differing_steps} of their own)"
+        if found.is_identical and counts.differing_steps * RARE > counts.steps:
+            yield f"{where}: called identical, and {differs}"
+        elif found.is_identical and row.differing_share > found.differing_share:
+            yield f"{where}: the bound is 1 in {found.one_in}, and {differs}"
+        if not found.is_identical and not counts.differing_steps and not found.differing_regions:
+            yield f"{where}: rejected ({found}) with no region that differs, and the reference finds it equal"
+        if row.kind == EXACT_KIND and counts.differing_steps:
+            yield f"{where}: has exact values only, and {differs}"
+        if row.kind == EXACT_KIND and not found.is_identical:
+            yield f"{where}: has exact values only, and is rejected ({found})"
+
+
+def summary(rows: Sequence[Judged], wrong: Sequence[str]) -> list[str]:
+    """Return the figures in sentences, one to a line."""
+    inexact = [row for row in rows if row.kind != EXACT_KIND]
+    exact = [row for row in rows if row.kind == EXACT_KIND]
+    must_go = [row for row in inexact if row.counts.differing_steps * RARE > row.counts.steps]
+    rare = [row for row in inexact if 0 < row.counts.differing_steps * RARE <= row.counts.steps]
+    equal = [row for row in inexact if not row.counts.differing_steps]
+    other_code = [f"{row.model}, {row.name}" for row in rows if not row.is_known_code]
+    missed = sum(not row.is_quick for row in must_go)
+    by_region = sum(bool(row.verification.differing_regions) for row in equal)
+    differing = sum(bool(row.counts.differing_steps) for row in exact)
+    lines = [
+        f"{len(must_go)} of {len(inexact)} plans outside the exact values differ in more than 1 of {RARE} steps",
+        f"{_rejected(must_go)} of these are rejected; the quick check of a trial misses {missed} of them",
+        f"{len(rare)} differ more rarely, {_rejected(rare)} of these are rejected",
+        f"{len(equal)} never differ, {_rejected(equal)} of these are rejected, {by_region} for a region that differs",
+        f"{len(exact)} plans of exact values: {differing} differ, {_rejected(exact)} are rejected",
+        f"code other than the reference's: {'; '.join(other_code) or 'none'}",
+        *(f"**violation** in {line}" for line in wrong),
+        *([] if wrong else ["no violation" + (f" in the others; {len(other_code)} not judged" if other_code else "")]),
+    ]
+    return [f"- {line}" for line in lines]
+
+
+def _rejected(rows: Sequence[Judged]) -> int:
+    return sum(not row.verification.is_identical for row in rows)
+
+
+def page(rows: Sequence[Judged], wrong: Sequence[str], made: Mapping[str, Any], command: str) -> str:
+    """Return all as Markdown."""
+    columns = "model|plan|values|steps|differing|own|one in|verdict|found by|verified|bound: one in|elements of regions"
+    alignment = "---|---|---|---:|---:|---:|---:|---|---|---:|---:|---:"
+    lines = [
+        f"# {command}, {datetime.now(UTC).date().isoformat()}",
+        "",
+        f"{made['cpu']}, {made['capability']}, {made['threads']} thread, torch {made['torch']}.",
+        "Steps, differing, own, one in: of the reference; own are those that differ though they begin with the",
+        "baseline's state. Verified: steps that the verification compared.",
+        "",
+        *summary(rows, wrong),
+        "",
+        f"| {columns.replace('|', ' | ')} |",
+        f"|{alignment}|",
+        *map(_line, rows),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _line(row: Judged) -> str:
+    counts, found = row.counts, row.verification
+    one_in = f"{counts.steps / counts.differing_steps:,.0f}" if counts.differing_steps else "-"
+    verdict = "identical" if found.is_identical else "rejected"
+    cells = [
+        row.model, row.name, INEXACT if row.kind != EXACT_KIND else EXACT_KIND, f"{counts.steps:,}",
+        f"{counts.differing_steps:,}", f"{counts.own_differing_steps:,}", one_in, verdict, row.found_by or "-",
+        f"{found.steps:,}", f"{found.one_in:,}" if found.is_identical else "-",
+        f"{sum(region.elements for region in found.regions):,}" if found.regions else "-",
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Bits: how much of a plan was compared with the baseline, and what follows from that.
+
+No number of equal steps proves that the next one is equal. What they give is a bound: where ``n`` steps drawn alike
+were all equal, the share of steps that differ is below ``1 - 0.05 ** (1 / n)`` with 95% confidence, about ``3 / n``
+(the rule of three: Hanley and Lippman-Hand 1983, JAMA 249:1743).
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import expm1, floor, log1p, log10
+from typing import Any
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class RegionCheck:
+    """One distinct region of a plan, compared with the kernels that it replaces.
+
+    Attributes:
+        label: of the first scope that has this region.
+        key: identity of the region and its options, in every process; empty where it has none.
+        elements: output elements that were compared, on recorded activations and on variations of them.
+        is_exact: whether it consists of operators whose fused code equals their kernels by construction.
+        difference: where it differs; empty where it does not.
+    """
+
+    label: str
+    key: str = ""
+    elements: int = 0
+    is_exact: bool = False
+    difference: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was compared between a plan and the baseline.
+
+    Attributes:
+        steps: decode steps whose outputs and state were compared.
+        contexts: different prefills that these steps started from.
+        elements: elements of outputs and state that were compared, over all steps.
+        regions: of a plan on Inductor, each distinct region against the kernels that it replaces.
+        difference: the first difference between plan and baseline; empty where all bits were equal.
+        code_digest: of the code that was verified; empty where the compiler does not tell.
+        inexact: labels of the scopes that change bits, as far as they are known.
+    """
+
+    steps: int = 0
+    contexts: int = 0
+    elements: int = 0
+    regions: tuple[RegionCheck, ...] = ()
+    difference: str = ""
+    code_digest: str = ""
+    inexact: tuple[str, ...] = ()
+
+    @property
+    def is_identical(self) -> bool:
+        """Whether steps were compared, and nothing differed."""
+        return self.steps > 0 and not self.difference and not self.differing_regions
+
+    @property
+    def differing_regions(self) -> tuple[RegionCheck, ...]:
+        """The regions that differ from their kernels."""
+        return tuple(region for region in self.regions if region.difference)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every region is exact by construction."""
+        return bool(self.regions) and all(region.is_exact for region in self.regions)
+
+    @property
+    def differing_share(self) -> float:
+        """Upper bound of the share of steps that differ, at 95%; 1 where nothing was compared."""
+        return -expm1(log1p(-CONFIDENCE) / self.steps) if self.steps else 1.0
+
+    @property
+    def one_in(self) -> int:
+        """The bound as "fewer than 1 step in so many", rounded down to two digits."""
+        exact = 1 / self.differing_share
+        unit = 10 ** max(0, floor(log10(exact)) - 1)
+        return int(exact // unit * unit)
+
+    @property
+    def of_regions(self) -> str:
+        """How far the regions are known to equal their kernels, in one line; empty where none was checked."""
+        if not self.regions:
+            return ""
+        exact = sum(region.is_exact for region in self.regions)
+        regions = "1 region is" if len(self.regions) == 1 else f"{len(self.regions)} regions are"
+        if exact == len(self.regions):
+            return f"its {regions} exact by construction"
+        tested = min(region.elements for region in self.regions if not region.is_exact)
+        which = f"its {regions}" if not exact else f"{len(self.regions) - exact} of its {regions}"
+        return f"{which} tested against its own kernels, on at least {tested:,} elements each"
+
+    def summary(self) -> dict[str, Any]:
+        """Return what readers need of it, as plain values."""
+        return {
+            "steps": self.steps,
+            "contexts": self.contexts,
+            "elements": self.elements,
+            "confidence": CONFIDENCE,
+            "differing_share_below": self.differing_share,
+            "regions": len(self.regions),
+            "exact_regions": sum(region.is_exact for region in self.regions),
+            "text": "; ".join(filter(None, (str(self), self.of_regions))),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values, ready for JSON; see ``from_dict``."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Verification":
+        """Inverse of ``to_dict``."""
+        regions = tuple(RegionCheck(**region) for region in data["regions"])
+        return cls(**{**data, "regions": regions, "inexact": tuple(data["inexact"])})
+
+    def __str__(self) -> str:
+        if self.difference or self.differing_regions:
+            return self.difference or self.differing_regions[0].difference
+        if not self.steps:
+            return "not verified"
+        steps = "1 step" if self.steps == 1 else f"{self.steps:,} steps"
+        return f"identical on {steps}; at 95% fewer than 1 step in {self.one_in:,} differs"

@@ -1,0 +1,111 @@
+"""Environment variables that change what a step computes or how long it takes; a study's fingerprint holds them.
+
+A prefix counts as a whole, so that a variable that a later release reads is not missed; what is known to change
+neither bits nor figures (logs, dumps, caches, how compiling is spread over processes) is named as an exception.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Variables that are read for one reason.
+
+    Attributes:
+        why: what they change.
+        names: regular expressions, each for a whole name.
+        devices: devices whose steps they change; none named: all.
+        without: of the names, those that change neither bits nor figures.
+    """
+
+    why: str
+    names: tuple[str, ...]
+    devices: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+
+GROUPS = (
+    Group(
+        "threads, and where they run: the order of partial sums, and the time",
+        ("OMP_.+", "GOMP_.+", "KMP_.+", "MKL_.*NUM_THREADS", "MKL_DYNAMIC", "OPENBLAS_.+", "GOTO_NUM_THREADS"),
+        without=(
+            "OMP_DISPLAY_.+", "OMP_AFFINITY_FORMAT", "OMP_TOOL.*", "OMP_DEBUG.*", "GOMP_DEBUG", "KMP_DUPLICATE_LIB_OK",
+            "KMP_SETTINGS", "KMP_VERSION", "KMP_WARNINGS", "OPENBLAS_VERBOSE",
+        ),
+    ),
+    Group(
+        "instruction sets and kernels of ATen, oneDNN and MKL, on which the order of sums depends",
+        ("ATEN_CPU_CAPABILITY", "MKL_.+", "(ONE)?DNNL?_.+", "TORCH_(MKLDNN|BLAS|LINALG|LINEAR)_.+"),
+        without=(
+            "MKL_VERBOSE.*", "(ONE)?DNNL?_(JIT_|GRAPH_)?(VERBOSE|DUMP|PROFILE).*", "(ONE)?DNNL?_JITDUMP.*",
+        ),
+    ),
+    Group("another allocator or another OpenMP", ("LD_PRELOAD",), ("cpu",)),
+    Group(
+        "what Dynamo and Inductor compile (torch/_inductor/config.py, torch/_dynamo/config.py)",
+        (
+            "TORCHINDUCTOR_.+", "TORCHDYNAMO_.+", "TORCH_DYNAMO_.+", "CXX", "TORCH_INDUCTOR_INSTALL_GXX",
+            "TORCH_COMPILE_(DISABLE|BACKEND|OVERRIDE_BACKENDS|DYNAMIC_.+|UNBACKED_SOURCES)",
+        ),
+        without=(
+            "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_(FX_GRAPH|AUTOGRAD|BUNDLED_AUTOTUNE)_(REMOTE_)?CACHE.*",
+            "TORCHINDUCTOR_REDIS_.+", "TORCHINDUCTOR_NON_BLOCKING_REMOTE_CACHE_WRITE",
+            "TORCHINDUCTOR_COMPILE_(THREADS|WORKER_WAIT_TIMEOUT)", "TORCHINDUCTOR_WORKER_.+",
+            "TORCHINDUCTOR_QUIESCE_ASYNC_COMPILE_POOL", "TORCHINDUCTOR_FILE_LOCK_TIMEOUT",
+            "TORCHINDUCTOR_PRECOMPILATION_TIMEOUT_SECONDS", "TORCHINDUCTOR_(CONV|MM)_LOGGING_FILE",
+            "TORCHINDUCTOR_ENABLED_METRIC_TABLES", "TORCHINDUCTOR_WRITE_MISSING_OPS",
+            "TORCHINDUCTOR_PATTERN_MATCH_DEBUG", "TORCHINDUCTOR_WARN_MIX_LAYOUT", "TORCHINDUCTOR_DEBUG_FUSION",
+            "TORCHINDUCTOR_AUTOTUNE_NUM_CHOICES_DISPLAYED", "TORCHINDUCTOR_MAX_AUTOTUNE_REPORT_CHOICES_STATS",
+            "TORCHINDUCTOR_UNIQUE_(USER_)?KERNEL_NAMES", "TORCH_DYNAMO_RUN_GC_AFTER_COMPILE",
+            "TORCHDYNAMO_(VERBOSE|PRINT_MISSING|EXTENDED_.+|DEBUG_.+|REPRO_.+|TRANSLATION_.+)",
+        ),
+    ),
+    Group(
+        "arithmetic and kernels of CUDA, cuBLAS, cuDNN, Triton and Inductor's templates",
+        (
+            "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS(LT)?_WORKSPACE_.+", "TORCH_CUDNN_.+",
+            "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "TRITON_.+", "DISABLE_LLVM_OPT",
+            "CUTLASS_EPILOGUE_FUSION", "CUTEDSL_ENABLE_AUTOTUNING", "ENABLE_(PERSISTENT_TMA|TEMPLATE_TMA|TMA_LOAD)_.+",
+        ),
+        ("cuda",),
+        (
+            "TRITON_(CACHE|DUMP|HOME|OVERRIDE|STORE|KERNEL_DUMP|KERNEL_OVERRIDE|REPRODUCER|PRINT)_?.*",
+            "TRITON_ALWAYS_COMPILE", "TORCH_CUDNN_.*DEBUG",
+        ),
+    ),
+    Group(
+        "order of sums between dies and within a matmul; overflow; queues of a host that launches operators "
+        "(hiascend.com, environment variables of CANN and of Ascend Extension for PyTorch)",
+        (
+            "[HL]CCL_DETERMINISTIC", "HCCL_(ALGO|OP_EXPANSION_MODE|BUFFSIZE)", "TORCH_HCCL_ZERO_COPY",
+            "CLOSE_MATMUL_K_SHIFT", "ATB_.+", "LCOC_.+", "INF_NAN_MODE_.+",
+            "COMBINED_ENABLE", "ASCEND_LAUNCH_BLOCKING", "TASK_QUEUE_ENABLE",
+            "PER_STREAM_QUEUE", "STREAMS_PER_DEVICE", "CPU_AFFINITY_CONF", "MULTI_STREAM_MEMORY_REUSE", "NPU_ASD_.+",
+            "TORCH_NPU_(USE_COMPATIBLE_IMPL|LEGACY_IMPL_LIST|LAZY_FUSION)", "TORCH_ACL_INIT_CONFIG_PATH",
+            "ASCEND_CUSTOM_OPP_PATH", "AUTOFUSE_FLAGS",
+        ),
+        ("npu",),
+        ("ATB_(LOG|PROFILING|SAVE|HOME|STREAM_SYNC|SHARE_MEMORY_NAME)_?.*",),
+    ),
+)  # fmt: skip
+
+
+def numerics_environment(device: str, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return what the environment sets of the variables in ``GROUPS`` for a step on ``device``.
+
+    Args:
+        device: ``cpu``, ``cuda`` or ``npu``.
+        environment: None for this process's.
+    """
+    found = os.environ if environment is None else environment
+    return {name: value for name, value in sorted(found.items()) if any(_reads(one, name, device) for one in GROUPS)}
+
+
+def _reads(group: Group, name: str, device: str) -> bool:
+    if group.devices and device not in group.devices:
+        return False
+    is_named = any(re.fullmatch(pattern, name) for pattern in group.names)
+    return is_named and not any(re.fullmatch(pattern, name) for pattern in group.without)

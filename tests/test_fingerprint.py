@@ -1,0 +1,160 @@
+"""Fingerprints hold what changes an answer, and nothing else."""
+
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sktune.contents import WHOLE_BYTES, changed_file, content_digest, imported_modules, module_files
+from sktune.environment import numerics_environment
+from sktune.fingerprint import fingerprint
+from sktune.space import SpaceSpec
+from sktune.targets import TargetSpec, describe
+
+MODEL = "def target():\n    pass\n"
+
+
+def checkpoint(folder: Path) -> Path:
+    """Write a checkpoint of two tensors whose file is too large to be read at every start."""
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    half = WHOLE_BYTES
+    spans = {
+        name: {"dtype": "U8", "shape": [half], "data_offsets": [at, at + half]} for name, at in (("a", 0), ("b", half))
+    }
+    header = json.dumps(spans).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(2 * half))
+    return folder
+
+
+def model_of(weights: Path) -> str:
+    """Return the fingerprint of a preset with the checkpoint in ``weights``."""
+    return describe("llama", weights=weights)[0].fingerprint()
+
+
+def test_reading_and_copying_a_checkpoint_change_nothing(tmp_path: Path) -> None:
+    """The time of the last access is that of the search itself."""
+    weights = checkpoint(tmp_path / "weights")
+    before = model_of(weights)
+    os.utime(weights / "model.safetensors", (time.time() + 60, time.time() - 60))
+    assert model_of(weights) == before
+    copy = shutil.copytree(weights, tmp_path / "elsewhere", copy_function=shutil.copyfile)
+    assert model_of(copy) == before
+    (weights / "README.md").write_text("a text")
+    (weights / "tokenizer.json").write_text("{}")
+    assert model_of(weights) == before
+
+
+@pytest.mark.parametrize("tensor", [0, 1])
+def test_another_tensor_is_another_checkpoint(tmp_path: Path, tensor: int) -> None:
+    """In a file of the same size and, as tools that restore a file leave it, of the same time."""
+    weights = checkpoint(tmp_path / "weights")
+    file, before = weights / "model.safetensors", model_of(weights)
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    with file.open("r+b") as handle:
+        handle.seek(-WHOLE_BYTES * (2 - tensor), os.SEEK_END)
+        handle.write(b"\1" * WHOLE_BYTES)
+    os.utime(file, ns=times)
+    assert model_of(weights) != before
+
+
+def test_code_in_a_checkpoint_counts(tmp_path: Path) -> None:
+    """Custom code is a part of the model."""
+    weights = checkpoint(tmp_path / "weights")
+    before = model_of(weights)
+    (weights / "modeling_own.py").write_text("scale = 2\n")
+    assert model_of(weights) != before
+
+
+def test_a_large_file_of_another_kind_is_read_at_distances(tmp_path: Path) -> None:
+    """Its end included."""
+    file = tmp_path / "profile.json"
+    file.write_bytes(bytes(3 * WHOLE_BYTES))
+    before = content_digest(file)
+    with file.open("r+b") as handle:
+        handle.seek(-1, os.SEEK_END)
+        handle.write(b"\1")
+    assert content_digest(file) != before
+
+
+def test_the_files_of_a_function_in_a_package_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are found without importing the package, which may import torch, or fail."""
+    package = tmp_path / "ownpackage"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    (package / "model.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    spec, _ = describe("ownpackage.model:target")
+    before = spec.fingerprint()
+    assert spec.fingerprint() == before
+    assert spec.home == package
+    (package / "model.py").write_text(MODEL + "# changed\n")
+    assert spec.fingerprint() != before
+    assert module_files("no.such.module") == []
+
+
+def test_modules_outside_the_libraries_are_known_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler's cache, Python, what is installed and sktune itself are not among them."""
+    helper, cache = tmp_path / "sktune_test_helper.py", tmp_path / "cache"
+    cache.mkdir()
+    helper.write_text("SCALE = 1\n")
+    (cache / "sktune_test_kernel.py").write_text("")
+    for folder in (tmp_path, cache):
+        monkeypatch.syspath_prepend(str(folder))
+    __import__("sktune_test_helper")
+    __import__("sktune_test_kernel")
+    found = imported_modules(None, tmp_path, (cache,))
+    assert helper.name in found
+    others = {"sktune_test_kernel.py", "fingerprint.py", "pytest.py"}
+    assert not [name for name in found if Path(name).name in others or "site-packages" in name]
+    assert "pytest" in " ".join(imported_modules("pytest", tmp_path, (cache,)))
+    assert changed_file({helper.name: found[helper.name]}, tmp_path) is None
+    helper.write_text("SCALE = 2\n")
+    assert changed_file({helper.name: found[helper.name]}, tmp_path) == helper
+    helper.unlink()
+    assert changed_file({helper.name: found[helper.name]}, tmp_path) == helper
+    for name in ("sktune_test_helper", "sktune_test_kernel"):
+        del sys.modules[name]
+
+
+def made_with(**changes: str) -> dict[str, str]:
+    """Return a fingerprint of a preset, with ``changes`` to the spec."""
+    return fingerprint(TargetSpec("llama", "preset", scale="tiny", **changes), SpaceSpec())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "TORCHINDUCTOR_FREEZING", "MKL_CBWR", "ATEN_CPU_CAPABILITY"])
+def test_environment_that_changes_figures_or_bits_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its name and value, so that a difference can be undone."""
+    monkeypatch.delenv(name, raising=False)
+    assert name not in made_with()
+    monkeypatch.setenv(name, "1")
+    assert made_with()[name] == "1"
+    assert name not in made_with(backend="sim")
+
+
+@pytest.mark.parametrize(
+    "name", ["TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "OMP_DISPLAY_ENV", "ONEDNN_VERBOSE",
+             "TORCHINDUCTOR_FX_GRAPH_CACHE", "TORCHINDUCTOR_WORKER_START", "HOME", "TORCH_LOGS"],
+)  # fmt: skip
+def test_environment_that_changes_neither_does_not_count(name: str) -> None:
+    """Logs, caches, and how compiling is spread over processes."""
+    assert not any(numerics_environment(device, {name: "1"}) for device in ("cpu", "cuda", "npu"))
+
+
+@pytest.mark.parametrize(
+    ("name", "devices"),
+    [
+        ("HCCL_DETERMINISTIC", {"npu"}),
+        ("CLOSE_MATMUL_K_SHIFT", {"npu"}),
+        ("NVIDIA_TF32_OVERRIDE", {"cuda"}),
+        ("LD_PRELOAD", {"cpu"}),
+        ("ONEDNN_MAX_CPU_ISA", {"cpu", "cuda", "npu"}),
+    ],
+)
+def test_environment_counts_on_the_devices_that_read_it(name: str, devices: set[str]) -> None:
+    """A study on a processor goes on where a variable of NPUs was set."""
+    assert {device for device in ("cpu", "cuda", "npu") if numerics_environment(device, {name: "1"})} == devices
