@@ -27,6 +27,11 @@ def decoder_layout(kinds: tuple[str, ...], children: tuple[str, ...] = CHILDREN,
     return Layout((*before, *inside, *after), layers)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the flag that rewrites what tests/golden compares with."""
+    parser.addoption("--rewrite-golden", action="store_true", help="write tests/golden/files anew")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Keep each process of ``pytest -n`` to a core of its own: many tests measure."""
     gc.set_threshold(50_000, 20, 50)  # compilers make so many objects that walking over them is a tenth of their time

@@ -1,0 +1,146 @@
+"""What users see today, command by command; a change on purpose is a change of a golden file in the same commit."""
+
+import difflib
+import io
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import typer.main
+
+from sktune.cli import app
+from sktune.mcp_server import make_server
+from sktune.plan import Plan, Scope
+from sktune.plan_file import write_plan
+from tests.golden import normalised
+from tests.projects import RANKS, TEMPLATE, ModelProject
+from tests.test_source import ATTENTION
+
+FILES = Path(__file__).parent / "files"
+REWRITE = "pytest tests/golden --rewrite-golden"
+COMMAND: Any = typer.main.get_command(app)
+ENVIRONMENT = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1", "PYTHONUTF8": "1"}
+ELSEWHERE = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "LINES")
+"""What would change how rich prints."""
+
+
+class Golden:
+    """The files of what was seen when it was last right.
+
+    Args:
+        rewrite: whether what is seen now is right.
+    """
+
+    def __init__(self, *, rewrite: bool) -> None:
+        self._rewrite = rewrite
+
+    def check(self, name: str, seen: Mapping[str, str]) -> None:
+        """Compare all that is seen in one place with all files of the folder ``name``; a diff tells what differs."""
+        folder = FILES / name
+        if self._rewrite:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            for file, text in seen.items():
+                (folder / file).write_text(text, encoding="utf-8")
+            return
+        golden = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*")}
+        diffs = [_diff(f"{name}/{file}", golden.get(file), seen.get(file)) for file in sorted(golden.keys() | seen)]
+        if told := "\n".join(filter(None, diffs)):
+            pytest.fail(f"{told}\nIf this is what users shall see: {REWRITE}, and commit its diff.", pytrace=False)
+
+
+def _diff(file: str, golden: str | None, seen: str | None) -> str:
+    """Return what differs, as a unified diff; None is a file that is not there."""
+    before, now = (
+        "/dev/null" if text is None else f"{side}/{file}" for text, side in ((golden, "golden"), (seen, "now"))
+    )
+    old, new = (golden or "").splitlines(), (seen or "").splitlines()
+    return "\n".join(difflib.unified_diff(old, new, before, now, lineterm=""))
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a command printed, for programs or as a patch, and for people."""
+
+    out: str
+    err: str
+
+
+def printed(*words: str) -> Printed:
+    """Run a command in this process, which is quicker where nothing is timed."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        COMMAND.main([*words], prog_name="sktune", standalone_mode=False)
+    return Printed(out.getvalue(), err.getvalue())
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Return the golden files, to compare with or to rewrite."""
+    return Golden(rewrite=request.config.getoption("--rewrite-golden"))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder, with a terminal of one width and without colours."""
+    monkeypatch.chdir(tmp_path)
+    for name in ELSEWHERE:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    for name in ("FORCE_TERMINAL", "MAX_WIDTH"):  # typer has read its own from the environment
+        monkeypatch.setattr(f"typer.rich_utils.{name}", None)
+    # So that the command is found from here where it is not installed.
+    path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
+    return tmp_path
+
+
+def commands(command: Any, *path: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words of a command and of all below it."""
+    yield path
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, *path, name)
+
+
+def test_help_of_every_command(golden: Golden) -> None:
+    """Each in a file of its own; a new command is there by itself."""
+    helps = {"-".join(("sktune", *words)): printed(*words, "--help").out for words in commands(COMMAND)}
+    assert {"sktune", "sktune-search", "sktune-agent-install"} <= helps.keys()
+    golden.check("help", {f"{name}.txt": normalised.stripped(text) for name, text in helps.items()})
+
+
+def test_inspect(golden: Golden) -> None:
+    """For people and for programs."""
+    seen = printed("inspect", "--model", "llama", "--backend", "sim", "--json")
+    golden.check("inspect", {"inspect.txt": normalised.text(seen.err), "event.txt": normalised.events(seen.out)})
+
+
+@pytest.mark.parametrize(
+    ("name", "project", "plan"),
+    [("attention", TEMPLATE, ATTENTION), ("whole-step", RANKS, Plan((Scope("model.embed_tokens", "lm_head"),)))],
+)
+def test_the_diff_of_apply(name: str, project: ModelProject, plan: Plan, golden: Golden, folder: Path) -> None:
+    """A scope in each layer, and one over the whole step."""
+    shutil.copytree(project.root, folder / "project")
+    (folder / "best_plan.yaml").write_text(write_plan(plan, {}, "npu", project.layers), encoding="utf-8")
+    seen = printed("apply", "best_plan.yaml", "--to", str(Path("project") / project.model))
+    golden.check(
+        f"apply-{name}",
+        {"change.diff": seen.out, "told.txt": seen.err},
+    )
+
+
+def test_the_tools_of_the_mcp_server(golden: Golden, folder: Path) -> None:
+    """Names, descriptions and schemas: all that an agent knows of them."""
+    server = make_server(folder / "runs", allow_write=False)
+    tools = [tool.model_dump(mode="json", exclude_none=True) for tool in anyio.run(server.list_tools)]
+    seen = {"instructions.txt": f"{server.instructions}\n"}
+    seen |= {f"{tool['name']}.txt": f"{normalised.laid_out(tool)}\n" for tool in tools}
+    golden.check("mcp", seen)
