@@ -2,8 +2,11 @@
 
 import difflib
 import io
+import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -18,6 +21,7 @@ from sktune.cli import app
 from sktune.mcp_server import make_server
 from sktune.plan import Plan, Scope
 from sktune.plan_file import write_plan
+from sktune.sim.constants import ATLAS_A3
 from tests.golden import normalised
 from tests.projects import RANKS, TEMPLATE, ModelProject
 from tests.test_source import ATTENTION
@@ -80,6 +84,14 @@ def printed(*words: str) -> Printed:
     return Printed(out.getvalue(), err.getvalue())
 
 
+def printed_by_process(*words: str) -> Printed:
+    """Run a command whose time budget begins with its process, as a user would."""
+    command = [sys.executable, "-m", "sktune.cli", *words]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return Printed(done.stdout, done.stderr)
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
     """Return the golden files, to compare with or to rewrite."""
@@ -114,6 +126,46 @@ def test_help_of_every_command(golden: Golden) -> None:
     helps = {"-".join(("sktune", *words)): printed(*words, "--help").out for words in commands(COMMAND)}
     assert {"sktune", "sktune-search", "sktune-agent-install"} <= helps.keys()
     golden.check("help", {f"{name}.txt": normalised.stripped(text) for name, text in helps.items()})
+
+
+SEARCHES = {
+    "search-qwen3": ["--model", "qwen3", "--seed", "3"],
+    "search-llama-bottom-up": ["--model", "llama", "--strategy", "bottom-up", "--constants", "constants.yaml"],
+}
+
+
+def files_of_a_study(folder: Path) -> dict[str, str]:
+    """Return what a search writes for its user."""
+    found = {
+        name: (folder / name).read_text(encoding="utf-8") for name in ("report.md", "best_plan.yaml", "trials.csv")
+    }
+    return {
+        name: normalised.table(text) if name == "trials.csv" else normalised.text(text) for name, text in found.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_search_and_what_it_leaves(name: str, golden: Golden, folder: Path) -> None:
+    """Events, files, what is shown of it; on the second one's device scopes hang until they are rescued."""
+    constants = ATLAS_A3.read_text(encoding="utf-8")
+    syncing = constants.replace("sync_all_types:\n  value: []", "sync_all_types:\n  value: [MatMulV2]")
+    assert syncing != constants
+    (folder / "constants.yaml").write_text(syncing, encoding="utf-8")
+    search = printed_by_process("search", *SEARCHES[name], "--backend", "sim", "--trials", "8", "--json")
+    study = json.loads(search.out.splitlines()[-1])["study"]
+    why = printed("show", study, "--why", "--json")
+    golden.check(
+        name,
+        {
+            "events.txt": normalised.events(search.out),
+            "progress.txt": normalised.text(search.err),
+            "show.txt": normalised.text(printed("show", study).out),
+            "show-why.txt": normalised.text(why.err),
+            "show-why-event.txt": normalised.events(why.out),
+            **files_of_a_study(Path("runs") / study),
+        },
+    )
 
 
 def test_inspect(golden: Golden) -> None:
