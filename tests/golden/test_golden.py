@@ -17,13 +17,16 @@ import anyio
 import pytest
 import typer.main
 
+from sktune.analysis.text import LANGUAGES
 from sktune.cli import app
 from sktune.mcp_server import make_server
+from sktune.outcome import Reason
 from sktune.plan import Plan, Scope
 from sktune.plan_file import write_plan
 from sktune.sim.constants import ATLAS_A3
 from tests.golden import normalised
 from tests.projects import RANKS, TEMPLATE, ModelProject
+from tests.test_analysis import analysis_of, made
 from tests.test_source import ATTENTION
 
 FILES = Path(__file__).parent / "files"
@@ -172,6 +175,52 @@ def test_inspect(golden: Golden) -> None:
     """For people and for programs."""
     seen = printed("inspect", "--model", "llama", "--backend", "sim", "--json")
     golden.check("inspect", {"inspect.txt": normalised.text(seen.err), "event.txt": normalised.events(seen.out)})
+
+
+def files_of_an_analysis(folder: Path) -> dict[str, str]:
+    """Return the files that the skill expects."""
+    names = ("superkernel_optimization_report.md", "baseline_performance.json", "performance_comparison.json")
+    return {name: normalised.text((folder / name).read_text(encoding="utf-8")) for name in names}
+
+
+@pytest.mark.slow
+def test_an_analysis_in_both_languages(golden: Golden) -> None:
+    """Events, what is shown, and the skill's files; the second one reads the study that the first one made."""
+    seen: dict[str, str] = {}
+    for language in LANGUAGES:
+        words = ["--model", "qwen3-moe", "--backend", "sim", "--goal", "first", "--language", language]
+        told = printed_by_process("analyze", *words, "--out", language, "--json")
+        told_of = {"events.txt": normalised.events(told.out), "progress.txt": normalised.text(told.err)}
+        files = told_of | files_of_an_analysis(Path(language))
+        seen |= {f"{language}-{name}": text for name, text in files.items()}
+    golden.check("analysis", seen)
+
+
+MEASURED: dict[str, float | Reason] = {
+    "attention only": 1.08,
+    "MoE only": Reason.MISMATCH,
+    "attention + MoE": 0.97,
+    "each layer": 1.2,
+    "all layers": 1.31,
+    "whole step": Reason.TIMEOUT,
+    "grid": Reason.CRASHED,
+}
+"""How the trials of a study ended that was not simulated."""
+
+
+def test_a_measured_study_has_intervals_bits_and_failures(
+    golden: Golden, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made by hand, so that it is the same everywhere; with its analysis for a model's folder in both languages."""
+    shutil.copytree(TEMPLATE.root, folder / "project")
+    study = made(Path("runs"), MEASURED)
+    study.compare({3: 1.2, 4: 1.29})
+    seen: dict[str, str] = {}
+    for language in LANGUAGES:
+        analysis_of(study, monkeypatch, language=language, folder=Path("project") / TEMPLATE.model, batch=2)
+        seen |= {f"analysis-{language}-{name}": text for name, text in files_of_an_analysis(study.folder).items()}
+    seen["show.txt"] = normalised.text(printed("show", "s").out)
+    golden.check("measured", seen | files_of_a_study(study.folder))
 
 
 @pytest.mark.parametrize(
