@@ -71,6 +71,7 @@ def search(
     take_over: arg.TakeOver = False,
     proxy_layers: arg.ProxyLayers = None,
     space: arg.Space = None,
+    try_inexact: arg.TryInexact = False,
     compile_timeout: Annotated[float, typer.Option(help="Most seconds for one compile.")] = 300.0,
     verify_steps: arg.VerifySteps = DEFAULT_VERIFY_STEPS,
     scale: arg.Scale = None,
@@ -90,7 +91,7 @@ def search(
         model, trials, study, storage, runs, strategy, space, compile_timeout, scale, weights, dtype, backend,
         device, batch, context, seed, constants, profile, parse_duration(time_budget) if time_budget else None,
         proxy_layers, until_settled=until_settled, recipe=recipe, verify_steps=verify_steps, join=join,
-        take_over=take_over,
+        take_over=take_over, try_inexact=try_inexact,
     )  # fmt: skip
     began_s = process_began_s()
     people = Console(stderr=json)
@@ -281,9 +282,35 @@ def _next_step(diff: str, *, written: bool) -> str:
 
 
 @app.command()
+def recheck(
+    plan: Annotated[Path, typer.Argument(help="A best_plan.yaml.")],
+    model: Annotated[
+        str | None, typer.Option(help="Where the model lies now: file.py:function, a folder, or a recipe.yaml.")
+    ] = None,
+    weights: arg.Weights = None,
+    verify_steps: arg.VerifySteps = DEFAULT_VERIFY_STEPS,
+    runs: arg.Runs = Path("runs"),
+    json: arg.Json = False,
+) -> None:
+    """Check whether a plan still holds here: code, bits, speed. Exit code 0: keep, 3: slower now, 4: bits differ."""
+    from sktune.recheck import RecheckRequest
+    from sktune.recheck import recheck as run_recheck
+    from sktune.view import recheck_table
+
+    people = Console(stderr=json)
+    with people.status("") as status:
+        found = run_recheck(RecheckRequest(plan, model, weights, verify_steps, runs), status.update)
+    people.print(recheck_table(found))
+    if json:
+        print_event({"event": "rechecked", "plan": str(plan), **found.summary()})
+    raise typer.Exit(found.verdict.exit_code)
+
+
+@app.command()
 def inspect(
     model: arg.Model,
     space: arg.Space = None,
+    try_inexact: arg.TryInexact = False,
     scale: arg.Scale = None,
     weights: arg.Weights = None,
     dtype: arg.Dtype = None,
@@ -299,7 +326,7 @@ def inspect(
 
     request = Request(
         model, space=space, scale=scale, weights=weights, dtype=dtype, backend=backend,
-        device=device, batch=batch, context=context, seed=seed,
+        device=device, batch=batch, context=context, seed=seed, try_inexact=try_inexact,
     )  # fmt: skip
     found = inspect_model(request)
     Console(stderr=json).print(inspection_view(found.description, found.space, found.is_simulated))
@@ -464,7 +491,8 @@ def main() -> None:
     """Run the command; errors become one line and an exit code: 2 for bad input, 1 for anything else."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
-        app(standalone_mode=False)
+        if exit_code := app(standalone_mode=False):
+            sys.exit(exit_code)
     except InterruptedSearchError as failure:
         _fail(str(failure), failure.exit_code, stopped=True)
     except SktuneError as failure:

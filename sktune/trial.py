@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from sktune import latency, machine, verify
 from sktune.backends.base import At, Backend, Compiled, CompileError, Observe, Step, not_told
 from sktune.bits import Verification
+from sktune.delivery import Delivery
 from sktune.devices import device_of, ran_out_of_memory
 from sktune.errors import BackendError, described
 from sktune.latency import Budget, Contender, Measurement
@@ -230,7 +232,19 @@ class Judge:
         own_plans = dict(plans)
         entries = {name: (own_plans[name], own) for name, own in compiled.items()}
         found = self._verifier.thorough(entries, steps, seconds)
-        return found | {row.name: Verification(difference=row.verdict) for row in broken}
+        return found | {row.name: Verification(difference=row.verdict, is_broken=True) for row in broken}
+
+    def deliver(self, plan: Plan, folder: Path) -> Delivery | None:
+        """Write the compiled code of ``plan`` into ``folder``; None where the backend cannot hand it over.
+
+        Raises:
+            BackendError: the plan does not compile to the same code again, or the folder cannot be written.
+        """
+        try:
+            compiled = self._backend.compile(plan)
+        except CompileError as failure:
+            raise BackendError(f"the plan does not compile any more: {failure}") from failure
+        return compiled.deliver(folder) if compiled.deliver else None
 
     def _ban(self, banned: Mapping[str, str]) -> None:
         if self._verifier:

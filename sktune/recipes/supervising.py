@@ -269,6 +269,9 @@ class RecipeSupervisor:
             raise BackendError(f"the baseline fails: {reference.failure.detail}; see logs/final-{number}-baseline.log")
         return self._rows(runs, [name for name, _ in entries]), ""
 
+    def deliver(self, plan: Plan, folder: Path, report: Callable[[str], None]) -> None:
+        """Nothing: the program's own compiler keeps its code."""
+
     def _rows(self, runs: Mapping[str, Run], names: Sequence[str]) -> list[FinalRow]:
         """Return the baseline's row and the others'."""
         if not self._alternates:
