@@ -302,7 +302,7 @@ def _delivered(result: SearchResult) -> str:
     if result.delivery:
         return (
             f"The code that was verified lies in `{ARTIFACTS}`, beside the plan: on a machine of this kind `apply` "
-            f"loads it and compiles nothing anew. {recheck}\n"
+            f"loads it and compiles no kernel anew. {recheck}\n"
         )
     problem = result.facts.get("delivery", {}).get("problem")
     return (f"It comes without compiled code ({table_cell(problem)}). " if problem else "") + f"{recheck}\n"
