@@ -37,7 +37,7 @@ ORDER = [
     "learned", "samplers", "samplers.procedure", "samplers.grid", "samplers.guide", "samplers.distinct",
     "samplers.probing", "samplers.partition", "claims", "storage", "study", "result", "why", "why_view",
     "report", "comparing", "profile_prior", "request", "requested_space", "stopping", "finals", "search_loop", "proxy",
-    "inspection", "calibrating", "doctor",
+    "recheck", "inspection", "calibrating", "doctor",
     "analysis", "analysis.text", "analysis.decision", "analysis.options", "analysis.place", "analysis.recommendation",
     "analysis.evidence", "analysis.performance", "analysis.report", "analysis.analyze", "",
     "agent", "jobs", "mcp_server", "skill", "view", "profile_view", "analysis_view", "arguments", "cli",
