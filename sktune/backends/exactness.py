@@ -49,7 +49,7 @@ COMPARISONS = frozenset((
     "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_and", "logical_or", "logical_not", "logical_xor",
     "any", "all",
 ))  # fmt: skip
-ROUNDED = frozenset(("add", "sub", "rsub", "mul", "neg", "abs", "relu", "square"))
+ROUNDED = frozenset(("add", "sub", "rsub", "mul", "neg", "abs", "relu"))
 """Rounded once, by IEEE 754, on all devices; nothing is contracted while casts are emulated or on a CPU."""
 
 ROUNDED_ON_CPU = frozenset(("div", "reciprocal", "rsqrt"))
@@ -67,7 +67,7 @@ ENUMERATED: Mapping[str, tuple[torch.dtype, ...]] = {
 }
 """Functions of one 16-bit element that gave the same result for all 65,536 values, in vectors and one at a time."""
 
-SAME_OR_CAST = frozenset(("_to_copy", "convert_element_type"))
+SAME_OR_CAST = frozenset(("_to_copy",))
 FOLDED = SAME_OR_CAST | ROUNDED | ROUNDED_ON_CPU | (INTEGERS - {"arange", "sign"})
 """Inductor computes these ahead where all operands are constants: as Python's numbers or symbols, of no width."""
 
@@ -208,6 +208,8 @@ class _Constants:
         return ""
 
     def _doubt_beside_others(self, call: Call, known: list[torch.Tensor]) -> str:
+        if not known or not call.outputs:
+            return ""
         if call.name in MOVEMENT:
             known, target = [value for value in known if value.is_floating_point()], call.outputs[0].dtype
         else:
@@ -232,8 +234,8 @@ class _Constants:
             return max(numbers, default=0.0)
         if call.name in ("add", "sub", "rsub"):
             return sum(terms) if call.arguments.get("alpha", 1) == 1 else inf
-        if call.name in ("mul", "square"):
-            return prod(terms) ** (2 if call.name == "square" else 1)
+        if call.name == "mul":
+            return prod(terms)
         return max(terms, default=inf)
 
 
@@ -259,8 +261,10 @@ def _doubt(call: Call, emulates: bool, device: str) -> str:
     if uncovered := {value.dtype for value in call.tensors} - COVERED:
         return f"numbers of type {min(map(str, uncovered))} are not covered".replace("torch.", "")
     dtype = call.inputs[0].dtype if call.inputs else None
-    if call.name in MATMULS or call.name in REDUCTIONS or (dtype is not None and is_function_kept(call.name, dtype)):
-        return _kept(call)
+    if call.name in MATMULS:
+        return _product(call)
+    if call.name in REDUCTIONS or (dtype is not None and is_function_kept(call.name, dtype)):
+        return ""
     for names, doubt in _RULES:
         if call.name in names:
             reason = doubt(call, device)
@@ -271,8 +275,8 @@ def _doubt(call: Call, emulates: bool, device: str) -> str:
     return _integer(call) if call.name in INTEGERS else "not in the table of what keeps bits"
 
 
-def _kept(call: Call) -> str:
-    """ATen sums, and calls other functions at the ends of vectors, in an order that follows from the layout."""
+def _product(call: Call) -> str:
+    """A BLAS sums in an order that follows from the layout, and only other kernels get the very layout of eager."""
     if all(map(_is_dense, call.inputs)):
         return ""
     return "in memory its input has gaps or repeats, and Inductor may lay it out without them"
