@@ -1,7 +1,7 @@
 """Every claim of exactness is put to the test: compiled into chains that invite contraction, on hostile elements."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,7 +58,7 @@ class Bodies(nn.Module):
 
 
 def compared(
-    cases: Cases, draws: list[tuple[Tensor, ...]], prologue: Body | None = None, **options: Option
+    cases: Cases, draws: Sequence[tuple[Tensor, ...]], prologue: Body | None = None, **options: Option
 ) -> dict[str, str]:
     """Compile the cases as one scope that is called exact, and return those that differ from eager execution."""
     module = nn.Module()
@@ -297,10 +297,12 @@ BINARY: Cases = {
 
 
 def functions(dtype: torch.dtype) -> Cases:
-    """Return the functions that are claimed for ``dtype``, each before and after something to fuse with."""
+    """Return the functions that are claimed for ``dtype``, each beside something to fuse with."""
     claimed = {name for table in (FUNCTIONS, exactness.ENUMERATED) for name in table if dtype in table[name]}
     unary = {name: body for name, body in UNARY.items() if name.split()[0] in claimed or name not in _TABLED}
     chains = {name: _chain(body) for name, body in unary.items()}
+    if dtype in NARROW:  # their operands are all that there are
+        return {**chains, **BINARY}
     return {**chains, **{f"{name} of a product": _after_a_product(body) for name, body in unary.items()}, **BINARY}
 
 
