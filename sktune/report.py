@@ -12,14 +12,13 @@ from sktune.backends.options import SUPERKERNEL_BACKENDS, step_options
 from sktune.errors import StudyError
 from sktune.final import floor_looks
 from sktune.noise_floor import drift
-from sktune.outcome import Speedup
+from sktune.outcome import FinalRow, Speedup
 from sktune.plan import Plan
 from sktune.plan_file import ARTIFACTS, write_plan
 from sktune.result import BEST_PLAN, SearchResult
 from sktune.sequential import FARTHEST
 from sktune.source.flag import FLAG
 from sktune.study import TrialRecord
-from sktune.supervisor import FinalRow
 from sktune.verdict import AGAIN, ENOUGH_PROCESSES
 
 REFERENCES = {

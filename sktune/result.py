@@ -12,10 +12,9 @@ import pandas as pd
 from sktune.bits import Verification
 from sktune.delivery import Delivery
 from sktune.final import FinalComparison, floor_of
-from sktune.outcome import Reason, Speedup
+from sktune.outcome import FinalRow, Reason, Speedup
 from sktune.plan import Option, Plan
 from sktune.study import TrialRecord, TuningStudy, folder_name, incumbent_first, sqlite_url
-from sktune.supervisor import FinalRow
 from sktune.verdict import MOST_QUALIFIERS, FinalPlan, Verdict, decide, pooled
 
 BEST_PLAN = "best_plan.yaml"

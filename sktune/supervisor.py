@@ -24,7 +24,7 @@ from sktune.errors import BackendError, SktuneError, TargetError
 from sktune.fingerprint import memory_settings
 from sktune.layout import Layout
 from sktune.noise_floor import Bar, FloorLook
-from sktune.outcome import Outcome, Reason, Speedup
+from sktune.outcome import FinalRow, Outcome, Reason
 from sktune.plan import Plan
 from sktune.plog import cause, explain_files
 from sktune.space import SpaceSpec
@@ -59,23 +59,6 @@ class Opened:
     seconds: Mapping[str, float]
     facts: Mapping[str, Any] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class FinalRow:
-    """One row of the final comparison; see ``sktune.trial.Finalist``."""
-
-    name: str
-    speedup: Speedup | None
-    verdict: str
-    bit_identical: bool | None
-    code_digest: str
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "FinalRow":
-        """Inverse of ``dataclasses.asdict``, from JSON."""
-        speedup = Speedup.from_dict(data["speedup"]) if data["speedup"] else None
-        return cls(data["name"], speedup, data["verdict"], data["bit_identical"], data["code_digest"])
 
 
 class _WorkerDiedError(Exception):

@@ -6,7 +6,6 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +90,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def found(searched: Path, tmp_path: Path) -> Iterator[Found]:
+def found(searched: Path, tmp_path: Path) -> Found:
     """Return a copy of what was found."""
     shutil.copytree(searched / "study", tmp_path / "study", ignore=shutil.ignore_patterns("*.db", "*.sqlite3"))
     shutil.copy(MODEL, tmp_path)

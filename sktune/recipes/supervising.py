@@ -24,7 +24,7 @@ from sktune.errors import BackendError, NotDeterministicError
 from sktune.latency import Measurement
 from sktune.layout import Layout
 from sktune.noise_floor import Bar, FloorLook
-from sktune.outcome import Outcome, Reason, Speedup
+from sktune.outcome import FinalRow, Outcome, Reason, Speedup
 from sktune.plan import Plan
 from sktune.plog import cause, explain_files
 from sktune.recipes.agreement import decode_step, differing_state, first_difference, verification, what_is_missing
@@ -43,7 +43,7 @@ from sktune.recipes.step_times import (
 )
 from sktune.sequential import Comparison
 from sktune.space import SpaceSpec
-from sktune.supervisor import FinalRow, Opened
+from sktune.supervisor import Opened
 
 logger = logging.getLogger(__name__)
 
