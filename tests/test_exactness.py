@@ -446,6 +446,7 @@ def test_integers_and_truth_values_keep_their_bits() -> None:
     assert compared(TRUTH, [tuple(drawn(torch.bool, LENGTH) for _ in range(3))]) == {}
 
 
+@pytest.mark.slow
 def test_what_is_moved_keeps_its_bits() -> None:
     """Every way to move elements, between a product and another one."""
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
