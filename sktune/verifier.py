@@ -26,7 +26,7 @@ VERIFIED_STEPS = 2048
 TRIAL_REGIONS = RegionBudget(elements=2_000_000, seconds=2.0)
 FINALIST_REGIONS = RegionBudget(seconds=15.0)
 EXACT_SHARE = 0.25
-"""Of the time, for a plan whose regions are all exact by construction: ``tests/test_exactness.py`` tried to refute it."""
+"""Of the time, for a plan whose regions are all exact by construction."""
 
 
 class Verifier:
