@@ -22,11 +22,10 @@ import numpy.typing as npt
 
 from sktune.final import FinalComparison
 from sktune.fingerprint import device_name, package_version
-from sktune.outcome import Outcome, Speedup
+from sktune.outcome import FinalRow, Outcome, Speedup
 from sktune.plan import Plan, Scope
 from sktune.result import verdict_of_trials
 from sktune.study import TrialRecord
-from sktune.supervisor import FinalRow
 from sktune.verdict import AGAIN, BASELINE, MOST_FINALISTS, FinalPlan, decide
 
 PROCESSES = (1, 2, 3)

@@ -136,7 +136,7 @@ def opened(model: str, budget: Budget) -> Bench:
     torch.set_grad_enabled(False)
     request = Request(model)
     spec, preset = request.target()
-    wanted = space_spec(request, preset)
+    wanted = space_spec(request, spec, preset)
     target = load(spec)
     layout = trace_layout(target, wanted)
     backend = load_backend(spec.backend)(target, layout, decode_inputs(target, 0, 1)[0], **spec.backend_settings)

@@ -95,7 +95,7 @@ def starting_plans(model: str, folder: Path) -> list[tuple[str, Plan]]:
     request = Request(model)
     spec, preset = request.target()
     with _supervisor(request, folder / "first") as supervisor:
-        space = bind_space(space_spec(request, preset), supervisor.open().layout, spec)
+        space = bind_space(space_spec(request, spec, preset), supervisor.open().layout, spec)
         plans = {point.name: space.plan(point.values) for point in space.starting_points}
         rows, _ = supervisor.final(list(plans.items()), lambda stage: None, references=False)
     return [(row.name, plans[row.name]) for row in rows if row.name in plans and row.bit_identical]
@@ -147,7 +147,9 @@ def _spread(speedups: Sequence[Speedup]) -> str:
 
 def _supervisor(request: Request, folder: Path) -> Supervisor:
     spec, preset = request.target()
-    return Supervisor(spec, space_spec(request, preset), folder, folder.parent / "cache", request.compile_timeout_s)
+    return Supervisor(
+        spec, space_spec(request, spec, preset), folder, folder.parent / "cache", request.compile_timeout_s
+    )
 
 
 def _page_faults() -> int:

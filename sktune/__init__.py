@@ -5,6 +5,7 @@ sktune.apply(model, result.best_plan)
 """
 
 import importlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from sktune.plan_file import read_plan
     from sktune.result import SearchResult
     from sktune.targets.base import Target
+
+logger = logging.getLogger(__name__)
 
 # Imported when they are asked for: torch takes seconds, and a worker needs no Optuna.
 _LATE = {"SearchResult": "sktune.result", "Target": "sktune.targets.base", "read_plan": "sktune.plan_file"}
@@ -87,7 +90,9 @@ def apply(
         if backend == "inductor" and file.artifacts:
             from sktune.backends.artifacts import install
 
-            install(path.parent / file.artifacts.folder, file.artifacts.delivery(), strict=strict)
+            delivery = file.artifacts.delivery()
+            if problem := install(path.parent / file.artifacts.folder, delivery, strict=strict):
+                logger.warning("%s; its scopes are compiled anew", problem)
             delivered = {label: ExpectedCode(digest, strict) for label, digest in file.artifacts.code.items()}
     if strict and not delivered:
         raise PlanError("the plan has no compiled code with it, which strict=True asks for; leave strict out")

@@ -44,6 +44,7 @@ class Verification:
         difference: the first difference between plan and baseline; empty where all bits were equal.
         code_digest: of the code that was verified; empty where the compiler does not tell.
         inexact: labels of the scopes that change bits, as far as they are known.
+        is_broken: whether the plan does not compile or run any more; ``difference`` says why.
     """
 
     steps: int = 0
@@ -53,6 +54,7 @@ class Verification:
     difference: str = ""
     code_digest: str = ""
     inexact: tuple[str, ...] = ()
+    is_broken: bool = False
 
     @property
     def is_identical(self) -> bool:

@@ -36,7 +36,7 @@ def calibrate_to(profiles: Sequence[Path], start: Path | None, request: Request 
         spec, preset = request.target()
         with torch.no_grad():
             target = load(spec)
-            operators = trace_operators(target, trace_layout(target, space_spec(request, preset)), constants)
+            operators = trace_operators(target, trace_layout(target, space_spec(request, spec, preset)), constants)
         if spec.device == "meta":
             operators = deploy(operators, constants)
     fitted = calibrate(frames, constants, operators)

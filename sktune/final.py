@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sktune.noise_floor import FloorLook, noise_floor
-from sktune.outcome import Speedup
-from sktune.supervisor import FinalRow
+from sktune.outcome import FinalRow, Speedup
 from sktune.verdict import AGAIN, pooled
 
 

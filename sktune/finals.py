@@ -11,12 +11,13 @@ from sktune.backends import FRESH_PROCESS
 from sktune.bits import Verification
 from sktune.errors import BackendError
 from sktune.final import FinalComparison, floor_looks
+from sktune.outcome import FinalRow
 from sktune.plan import Plan
 from sktune.recipes.supervising import RecipeSupervisor
 from sktune.request import Request
 from sktune.space import SearchSpace
 from sktune.study import TuningStudy, without_twins
-from sktune.supervisor import FinalRow, Supervisor
+from sktune.supervisor import Supervisor
 from sktune.targets import TargetSpec
 from sktune.time_budget import OutOfTimeError, TimeBudget
 from sktune.verdict import MOST_FINALISTS, MOST_QUALIFIERS

@@ -45,7 +45,7 @@ def inspect_model(request: Request) -> Inspection:
         SktuneError: as a search would.
     """
     spec, preset = request.target()
-    wanted = space_spec(request, preset)
+    wanted = space_spec(request, spec, preset)
     check_space_options(wanted)
     with torch.no_grad():
         target = load(spec)

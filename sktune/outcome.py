@@ -146,3 +146,28 @@ class Outcome:
         values["verification"] = Verification.from_dict(stored) if stored else None
         values["speedup"] = Speedup.from_dict(data["speedup"]) if data["speedup"] else None
         return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class FinalRow:
+    """One row of the final comparison.
+
+    Attributes:
+        name: ``baseline``, ``baseline again``, ``uncompiled``, ``plan 12``, ...
+        speedup: against the baseline, None where it does not run.
+        verdict: ``identical``, or where the bits differ, or why it does not run.
+        bit_identical: whether every bit is the baseline's; None where that cannot be known.
+        code_digest: identity of the generated code of a plan.
+    """
+
+    name: str
+    speedup: Speedup | None
+    verdict: str
+    bit_identical: bool | None
+    code_digest: str = ""
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "FinalRow":
+        """Inverse of ``dataclasses.asdict``, from JSON."""
+        speedup = Speedup.from_dict(data["speedup"]) if data["speedup"] else None
+        return cls(data["name"], speedup, data["verdict"], data["bit_identical"], data["code_digest"])

@@ -63,6 +63,15 @@ class ArtifactsEntry(Document):
         return Delivery(self.code, self.machine, self.files)
 
 
+class TargetEntry(Document):
+    """What the plan was found for, so that ``sktune recheck`` can build it again."""
+
+    spec: dict[str, Any]
+    """Fields of ``sktune.targets.TargetSpec``."""
+    units: dict[str, Any] = {}
+    """Fields of ``sktune.space.SpaceSpec`` that say which modules are units."""
+
+
 class PlanFile(Document):
     """A plan file of version 1."""
 
@@ -74,8 +83,7 @@ class PlanFile(Document):
     decode: DecodeEntry | None = None
     """For ``sktune.launch``; without it, every compiled call of a model that has the plan's units is a decode step."""
     artifacts: ArtifactsEntry | None = None
-    target: dict[str, Any] | None = None
-    """Fields of ``sktune.targets.TargetSpec``, for ``sktune recheck``."""
+    target: TargetEntry | None = None
     evidence: dict[str, Any] = Field(default_factory=dict)
 
     def to_plan(self) -> Plan:
@@ -127,7 +135,7 @@ def write_plan(
         backend: whose scopes they are, ``inductor`` or ``npu``.
         n_layers: of the model.
         decode: the decode step's function and signature in a program that sktune has started.
-        target: what the plan was found for: fields of ``sktune.targets.TargetSpec``.
+        target: what the plan was found for: fields of ``TargetEntry``.
         delivery: the compiled code that comes with it.
         folder: name of the folder that holds it, beside the plan file.
     """

@@ -27,8 +27,8 @@ def search(request: Request, listener: Listener = lambda event: None, began_s: f
     """
     if request.proxy_layers is None:
         return run(request, listener, began_s)
-    _, preset = request.target()
-    if space_spec(request, preset).untied:
+    spec, preset = request.target()
+    if space_spec(request, spec, preset).untied:
         raise BadInputError("--proxy-layers: in this space each layer has parameters of its own; tie them (untied)")
     began_s = time.monotonic() if began_s is None else began_s  # one budget for both searches
     small = replace(

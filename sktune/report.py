@@ -1,6 +1,7 @@
 """Reports: ``best_plan.yaml``, ``trials.csv`` and ``report.md``, from a study's record and without a device."""
 
 import shlex
+import shutil
 from math import expm1, log
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,13 @@ from sktune.backends.options import SUPERKERNEL_BACKENDS, step_options
 from sktune.errors import StudyError
 from sktune.final import floor_looks
 from sktune.noise_floor import drift
-from sktune.outcome import Speedup
+from sktune.outcome import FinalRow, Speedup
 from sktune.plan import Plan
-from sktune.plan_file import write_plan
+from sktune.plan_file import ARTIFACTS, write_plan
 from sktune.result import BEST_PLAN, SearchResult
 from sktune.sequential import FARTHEST
 from sktune.source.flag import FLAG
 from sktune.study import TrialRecord
-from sktune.supervisor import FinalRow
 from sktune.verdict import AGAIN, ENOUGH_PROCESSES
 
 REFERENCES = {
@@ -46,6 +46,8 @@ def write(result: SearchResult, folder: Path) -> list[Path]:
     try:
         if not result.winner:
             (folder / BEST_PLAN).unlink(missing_ok=True)
+        if not result.delivery:
+            shutil.rmtree(folder / ARTIFACTS, ignore_errors=True)
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as failure:
@@ -57,8 +59,15 @@ def write(result: SearchResult, folder: Path) -> list[Path]:
 
 def plan_yaml(result: SearchResult) -> str:
     """Return the winner as a plan file, with its evidence."""
-    n_layers = len(result.facts.get("layout", {}).get("layers", ()))
-    return write_plan(result.best_plan, evidence(result), plan_backend(result), n_layers, result.facts.get("decode"))
+    return write_plan(
+        result.best_plan,
+        evidence(result),
+        plan_backend(result),
+        len(result.facts.get("layout", {}).get("layers", ())),
+        result.facts.get("decode"),
+        target=None if result.is_simulated else result.facts.get("target"),
+        delivery=result.delivery,
+    )
 
 
 def evidence(result: SearchResult) -> dict[str, Any]:
@@ -280,7 +289,22 @@ def how_to_apply(result: SearchResult, plan: Plan) -> str:
         block = apply_block(result, plan, str((result.folder / BEST_PLAN).resolve()))
         where = f", in `{table_cell(result.facts['directory'])}`" if "directory" in result.facts else ""
         return f"\nStart the program with it{where}:\n\n{block}\n{_yaml_note(result)}"
-    return f"\nApply it in Python, before the decode step is compiled:\n\n{apply_block(result, plan, BEST_PLAN)}\n"
+    applied = f"\nApply it in Python, before the decode step is compiled:\n\n{apply_block(result, plan, BEST_PLAN)}\n"
+    return f"{applied}\n{_delivered(result)}"
+
+
+def _delivered(result: SearchResult) -> str:
+    """Return whether the plan comes with its compiled code, and how to check it again."""
+    if result.is_simulated or "target" not in result.facts:
+        return ""
+    recheck = f"`sktune recheck {BEST_PLAN}` checks code, bits and speed again, after an upgrade for instance."
+    if result.delivery:
+        return (
+            f"The code that was verified lies in `{ARTIFACTS}`, beside the plan: on a machine of this kind `apply` "
+            f"loads it and compiles no kernel anew. {recheck}\n"
+        )
+    problem = result.facts.get("delivery", {}).get("problem")
+    return (f"It comes without compiled code ({table_cell(problem)}). " if problem else "") + f"{recheck}\n"
 
 
 def _yaml_note(result: SearchResult) -> str:

@@ -39,6 +39,7 @@ class Request:
         verify_steps: decode steps on which finalists are compared with the baseline, bit by bit.
         time_budget_s: most seconds for this call, start and reports included; None for no limit.
         join: whether to run the study of ``storage`` beside a search that runs it already.
+        try_inexact: whether to search values of options that may change bits, too.
         take_over: whether to take a holder of the study on another host, which cannot be seen from here, for dead.
     """
 
@@ -69,6 +70,7 @@ class Request:
     verify_steps: int = DEFAULT_VERIFY_STEPS
     join: bool = False
     take_over: bool = False
+    try_inexact: bool = False
 
     def __post_init__(self) -> None:
         if bool(self.model) == (self.recipe is not None):

@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 
 from sktune.bits import Verification
+from sktune.delivery import Delivery
 from sktune.final import FinalComparison, floor_of
-from sktune.outcome import Reason, Speedup
+from sktune.outcome import FinalRow, Reason, Speedup
 from sktune.plan import Option, Plan
 from sktune.study import TrialRecord, TuningStudy, folder_name, incumbent_first, sqlite_url
-from sktune.supervisor import FinalRow
 from sktune.verdict import MOST_QUALIFIERS, FinalPlan, Verdict, decide, pooled
 
 BEST_PLAN = "best_plan.yaml"
@@ -119,6 +119,16 @@ class SearchResult:
         """What was compared between a trial's plan and the baseline; None where nothing was."""
         found = [record.outcome.verification for record in self.trials if record.number == number and record.outcome]
         return found[0] if found else None
+
+    @property
+    def delivery(self) -> Delivery | None:
+        """The compiled code that was written for the winner; None where there is none."""
+        stored = self._delivered()
+        return Delivery.from_dict({name: stored[name] for name in ("code", "machine", "files")}) if stored else None
+
+    def _delivered(self) -> Mapping[str, Any] | None:
+        stored: Mapping[str, Any] = self.facts.get("delivery", {})
+        return stored if self.winner and stored.get("trial") == self.winner.number and "code" in stored else None
 
     @property
     def model_difference(self) -> str | None:

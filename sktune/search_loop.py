@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +21,7 @@ from sktune.layout import Layout
 from sktune.noise_floor import Bar, drift
 from sktune.outcome import Outcome, Reason
 from sktune.plan import Plan
+from sktune.plan_file import ARTIFACTS
 from sktune.recipes.document import read_recipe
 from sktune.recipes.supervising import RecipeSupervisor
 from sktune.request import Request
@@ -70,7 +71,7 @@ def run(
     """
     budget = TimeBudget(request.time_budget_s or math.inf, time.monotonic() if began_s is None else began_s)
     spec, preset = request.target()
-    wanted = space_spec(request, preset)
+    wanted = space_spec(request, spec, preset)
     check_space_options(wanted)
     made_with = fingerprint(spec, wanted)
     if request.profile:
@@ -150,8 +151,10 @@ class _Search:
         opened = supervisor.open()
         space = bind_space(self._space_spec, self._layout(opened.layout), self._spec)
         # Only now: a space that does not fit the model must leave a study that the mended one can use.
+        units = self._space_spec.model_dump(mode="json", include={"units", "step_units", "untied"})
         self._study.remember(
             fingerprint=dict(self._made_with),
+            target={"spec": asdict(self._spec), "units": units},
             description=opened.description,
             space_size=str(space.size),
             **opened.facts,
@@ -184,6 +187,22 @@ class _Search:
         )
         has_trials = bool(self._study.finished() or self._proxy)
         finals.run(supervisor, space, self._budget.finalists(self._pace(opened)), has_trials=has_trials)
+        self._deliver(supervisor)
+
+    def _deliver(self, supervisor: AnySupervisor) -> None:
+        """Have the winner's compiled code written where its plan file will be: a plan without it is a plan still."""
+        winner = result_of(self._study, self._folder).winner
+        if winner is None:
+            return
+        stored: dict[str, Any] = {"trial": winner.number}
+        try:
+            self._emit({"event": "final_stage", "stage": "deliver"})
+            delivery = supervisor.deliver(winner.plan, self._folder / ARTIFACTS, lambda stage: None)
+            stored |= delivery.to_dict() if delivery else {}
+        except (BackendError, OutOfTimeError) as failure:
+            logger.warning("the winner comes without its compiled code: %s", failure)
+            stored["problem"] = str(failure) or "the time budget ended before"
+        self._study.remember(delivery=stored)
 
     def _is_settled(self, space: SearchSpace, finished: int) -> bool:
         """Whether no plan is expected to save more than can be told from the incumbent."""

@@ -19,11 +19,12 @@ from typing import Any, Self
 from sktune import errors, samples
 from sktune.backends import FRESH_PROCESS
 from sktune.bits import Verification
+from sktune.delivery import Delivery
 from sktune.errors import BackendError, SktuneError, TargetError
 from sktune.fingerprint import memory_settings
 from sktune.layout import Layout
 from sktune.noise_floor import Bar, FloorLook
-from sktune.outcome import Outcome, Reason, Speedup
+from sktune.outcome import FinalRow, Outcome, Reason
 from sktune.plan import Plan
 from sktune.plog import cause, explain_files
 from sktune.space import SpaceSpec
@@ -60,23 +61,6 @@ class Opened:
     modules: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class FinalRow:
-    """One row of the final comparison; see ``sktune.trial.Finalist``."""
-
-    name: str
-    speedup: Speedup | None
-    verdict: str
-    bit_identical: bool | None
-    code_digest: str
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "FinalRow":
-        """Inverse of ``dataclasses.asdict``, from JSON."""
-        speedup = Speedup.from_dict(data["speedup"]) if data["speedup"] else None
-        return cls(data["name"], speedup, data["verdict"], data["bit_identical"], data["code_digest"])
-
-
 class _WorkerDiedError(Exception):
     """The worker's process ended in the middle of a request."""
 
@@ -95,6 +79,7 @@ class Supervisor:
         folder: the study's folder; logs go to ``logs/`` in it.
         cache: folder of the compiler's caches.
         compile_timeout_s: most time for one compile.
+        delivered: compiled code that a worker loads when it starts, and the folder that it lies in.
 
     Attributes:
         deadline_s: when every request has to be over, on the clock of ``time.monotonic``; one that is not ends with
@@ -102,9 +87,17 @@ class Supervisor:
         starts: how many workers were started.
     """
 
-    def __init__(self, spec: TargetSpec, space: SpaceSpec, folder: Path, cache: Path, compile_timeout_s: float) -> None:
+    def __init__(
+        self,
+        spec: TargetSpec,
+        space: SpaceSpec,
+        folder: Path,
+        cache: Path,
+        compile_timeout_s: float,
+        delivered: tuple[Path, Delivery] | None = None,
+    ) -> None:
         self._spec, self._space, self._folder, self._cache = spec, space, folder, cache
-        self._compile_timeout_s = compile_timeout_s
+        self._compile_timeout_s, self._delivered = compile_timeout_s, delivered
         self._process: subprocess.Popen[bytes] | None = None
         self._requests = -1
         self._answers = -1
@@ -268,7 +261,7 @@ class Supervisor:
             answer = self._answer("verified", report, log=f"verify-{names}.log", **request)
         except BackendError as failure:
             if len(plans) == 1:
-                return {plans[0][0]: Verification(difference=str(failure))}
+                return {plans[0][0]: Verification(difference=str(failure), is_broken=True)}
             logger.warning("%s; verifying each plan in a process of its own", failure)
             share = None if seconds is None else seconds / len(plans)
             parts = [self.verify([plan], report, steps=steps, seconds=share, banned=banned) for plan in plans]
@@ -322,6 +315,17 @@ class Supervisor:
         logger.warning("%s; comparing each plan in a process of its own", reason)
         parts = [self._compared([plan], report, f"{log}-{plan[0]}", references=False) for plan in plans]
         return [row for rows, _ in parts for row in rows], "; ".join(noise for _, noise in parts if noise)
+
+    def deliver(self, plan: Plan, folder: Path, report: Callable[[str], None]) -> Delivery | None:
+        """Write the compiled code of ``plan`` into ``folder``; see ``sktune.trial.Judge.deliver``.
+
+        Raises:
+            BackendError: also where the worker does not survive it.
+        """
+        self.open()
+        request = {"do": "deliver", "plan": plan.to_dict(), "folder": str(folder.resolve())}
+        found = self._answer("delivered", report, log="deliver.log", **request)["delivered"]
+        return Delivery.from_dict(found) if found else None
 
     def _answer(
         self, key: str, report: Callable[[str], None] = lambda stage: None, *, log: str, **request: Any
@@ -396,7 +400,9 @@ class Supervisor:
         return self._work
 
     def _open(self) -> Opened:
-        request = {"do": "open", "spec": asdict(self._spec), "space": self._space.model_dump(mode="json")}
+        delivered = [str(self._delivered[0]), self._delivered[1].to_dict()] if self._delivered else None
+        space = self._space.model_dump(mode="json")
+        request = {"do": "open", "spec": asdict(self._spec), "space": space, "delivered": delivered}
         try:
             for message in self._ask(**request, log=str(self._log("worker.log"))):
                 if "opened" in message:

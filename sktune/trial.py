@@ -5,8 +5,9 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -16,12 +17,13 @@ import torch
 from sktune import latency, machine, verify
 from sktune.backends.base import At, Backend, Compiled, CompileError, Observe, Step, not_told
 from sktune.bits import Verification
+from sktune.delivery import Delivery
 from sktune.devices import device_of, ran_out_of_memory
 from sktune.errors import BackendError, described
 from sktune.latency import Budget, Contender, Measurement
 from sktune.machine import MachineLoad
 from sktune.noise_floor import Bar, FloorLook
-from sktune.outcome import Outcome, Reason, ScopeTime, Speedup
+from sktune.outcome import FinalRow, Outcome, Reason, ScopeTime, Speedup
 from sktune.plan import Plan
 from sktune.sequential import Comparison
 from sktune.targets.base import Inputs, Target
@@ -44,25 +46,6 @@ Keep = Callable[[Sequence[str], Measurement], None]
 
 def forget(names: Sequence[str], measurement: Measurement) -> None:
     """Keep no samples."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finalist:
-    """One row of the final comparison.
-
-    Attributes:
-        name: ``baseline``, ``baseline again``, ``uncompiled``, ``plan 12``, ...
-        speedup: against the baseline, None where it does not run.
-        verdict: ``identical``, or where the bits differ, or why it does not run.
-        bit_identical: whether every bit is the baseline's; None where that cannot be known.
-        code_digest: identity of the generated code of a plan.
-    """
-
-    name: str
-    speedup: Speedup | None
-    verdict: str
-    bit_identical: bool | None
-    code_digest: str = ""
 
 
 class OutOfMemoryDuringTrialError(Exception):
@@ -230,7 +213,19 @@ class Judge:
         own_plans = dict(plans)
         entries = {name: (own_plans[name], own) for name, own in compiled.items()}
         found = self._verifier.thorough(entries, steps, seconds)
-        return found | {row.name: Verification(difference=row.verdict) for row in broken}
+        return found | {row.name: Verification(difference=row.verdict, is_broken=True) for row in broken}
+
+    def deliver(self, plan: Plan, folder: Path) -> Delivery | None:
+        """Write the compiled code of ``plan`` into ``folder``; None where the backend cannot hand it over.
+
+        Raises:
+            BackendError: the plan does not compile to the same code again, or the folder cannot be written.
+        """
+        try:
+            compiled = self._backend.compile(plan)
+        except CompileError as failure:
+            raise BackendError(f"the plan does not compile any more: {failure}") from failure
+        return compiled.deliver(folder) if compiled.deliver else None
 
     def _ban(self, banned: Mapping[str, str]) -> None:
         if self._verifier:
@@ -291,7 +286,7 @@ class Judge:
 
     def final(
         self, plans: Sequence[tuple[str, Plan]], report: Report, *, references: bool, keep: Keep = forget
-    ) -> tuple[list[Finalist], str]:
+    ) -> tuple[list[FinalRow], str]:
         """Compile, verify and measure ``plans`` and ``references`` in turn with the baseline and its second copy.
 
         Returns the rows, the baseline first and the plans in the given order, and the noise of the machine; see
@@ -313,7 +308,7 @@ class Judge:
         report("measure")
         speedups, noise = self._in_turn(entries, FINAL_BUDGET, keep)
         rows = [
-            Finalist(
+            FinalRow(
                 name,
                 speedups[name],
                 str(verdicts[name]) if verdicts[name] else equal,
@@ -326,15 +321,15 @@ class Judge:
 
     def _compile_all(
         self, makers: Mapping[str, Callable[[], Compiled]], report: Report
-    ) -> tuple[dict[str, Compiled], list[Finalist]]:
+    ) -> tuple[dict[str, Compiled], list[FinalRow]]:
         compiled: dict[str, Compiled] = {}
-        broken: list[Finalist] = []
+        broken: list[FinalRow] = []
         for name, make in makers.items():
             report("compile")
             try:
                 compiled[name] = make()
             except CompileError as failure:
-                broken.append(Finalist(name, None, f"does not compile: {failure}", False))
+                broken.append(FinalRow(name, None, f"does not compile: {failure}", False))
         return compiled, broken
 
     def _in_turn(

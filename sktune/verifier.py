@@ -25,6 +25,8 @@ VERIFIED_STEPS = 2048
 """Decode steps on which a plan is compared with the baseline before it is called identical."""
 TRIAL_REGIONS = RegionBudget(elements=2_000_000, seconds=2.0)
 FINALIST_REGIONS = RegionBudget(seconds=15.0)
+EXACT_SHARE = 0.25
+"""Of the time, for a plan whose regions are all exact by construction."""
 
 
 class Verifier:
@@ -115,7 +117,8 @@ class Verifier:
         for name, (_, compiled) in entries.items():
             self._alive()
             blank = Verification(code_digest=compiled.code_digest)
-            found[name] = self._known_to_differ(compiled) or self._with_regions(blank, compiled, share)
+            budget = replace(share, seconds=share.seconds * EXACT_SHARE) if compiled.is_exact else share
+            found[name] = self._known_to_differ(compiled) or self._with_regions(blank, compiled, budget)
         candidates = {name: own.step for name, (_, own) in entries.items() if not found[name].differing_regions}
         places = step_check.contexts(self._target, self._state, self._baseline.step, steps)
         ends_s = math.inf if seconds is None else began_s + seconds

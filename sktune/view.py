@@ -16,6 +16,7 @@ from rich.text import Text
 
 from sktune.layout import Unit
 from sktune.plan import Option
+from sktune.recheck import Recheck
 from sktune.report import final_rows, model_line, proxy_line, verdict_line
 from sktune.result import BEST_PLAN, SearchResult
 from sktune.space import SearchSpace
@@ -60,6 +61,20 @@ def describe_final(event: Event) -> str:
     """Return what is compared at the end, in one line."""
     others = "" if event["simulated"] or not event["references"] else " and what there is without sktune, in turn"
     return f"final comparison: the best plans, the baseline{others}"
+
+
+def recheck_table(found: Recheck) -> Table:
+    """Return what became of a plan that was found earlier."""
+    table = Table(show_header=False, title=f"[bold]{found.verdict}[/bold]", title_justify="left")
+    table.add_row("code", escape(found.code))
+    table.add_row("bits", escape(found.verification.summary()["text"]))
+    if speedup := found.speedup:
+        interval = "95% interval {:.3f} to {:.3f}, in one process".format(*speedup.ci95)
+        figures = f"{speedup.latency_ms:.3f} ms, the baseline {speedup.baseline_ms:.3f} ms"
+        table.add_row("speed", f"{speedup.ratio:.3f} times as fast as the baseline ({interval}): {figures}")
+    for change in found.changes:
+        table.add_row("changed", escape(change))
+    return table
 
 
 def describe_settled(event: Event) -> str:

@@ -95,12 +95,13 @@ class Session:
         backend = load_backend(spec.backend)(target, layout, decode_inputs(target, 0, 1)[0], **spec.backend_settings)
         if spec.backend == "sim":
             layout = layout.with_time_shares(backend.time_shares())  # shapes alone take no time
+        facts = {} if request["delivered"] is None else {"not_delivered": _installed(*request["delivered"])}
         self._judge = Judge(target, backend, lambda: self.answer(alive=True))
         self.answer(
             opened={
                 "layout": layout.to_dict(),
                 "description": "; ".join(filter(None, (target.description or spec.name, backend.notes))),
-                "facts": {"model_difference": self._judge.model_difference},
+                "facts": {"model_difference": self._judge.model_difference, **facts},
                 "modules": modules,
                 "seconds": {
                     "load": loaded - STARTED_S - self._importing_s,
@@ -157,8 +158,24 @@ class Session:
         )
         self.answer(final=[asdict(row) for row in rows], noise=noise)
 
+    def do_deliver(self, request: Mapping[str, Any]) -> None:
+        """Write a plan's compiled code into a folder."""
+        from sktune.plan import Plan
+
+        self._stage("compile")
+        delivery = self._judge.deliver(Plan.from_dict(request["plan"]), Path(request["folder"]))
+        self.answer(delivered=delivery and delivery.to_dict())
+
     def _stage(self, name: str) -> None:
         self.answer(stage=name)
+
+
+def _installed(folder: str, delivery: Mapping[str, Any]) -> str:
+    """Load delivered code; return why that was not possible, "" where it was."""
+    from sktune.backends.artifacts import install
+    from sktune.delivery import Delivery
+
+    return install(Path(folder), Delivery.from_dict(delivery))
 
 
 def _plans(request: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -39,14 +39,13 @@ from sktune.doctor import best_backend
 from sktune.errors import BadInputError
 from sktune.final import FinalComparison
 from sktune.layout import Layer, Layout, Unit
-from sktune.outcome import Outcome, Reason, Speedup
+from sktune.outcome import FinalRow, Outcome, Reason, Speedup
 from sktune.plan_file import read_plan_file
 from sktune.result import SearchResult, result_of
 from sktune.samplers import sampler_factory
 from sktune.sequential import Comparison
 from sktune.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.study import TuningStudy, sqlite_url
-from sktune.supervisor import FinalRow
 from tests.conftest import decoder_layout
 from tests.projects import TEMPLATE
 from tests.schemas import checked

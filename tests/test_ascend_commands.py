@@ -111,7 +111,7 @@ def test_a_profile_adds_the_hottest_operator_types_to_the_space(tmp_path: Path) 
     profile = profiles.write(tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek()))
     request = Request("deepseek-v3", device="npu", profile=profile)
     spec, preset = request.target()
-    wanted = space_spec(request, preset)
+    wanted = space_spec(request, spec, preset)
     check_space_options(wanted)
     space = bind_space(wanted, decoder_layout(("dense", "moe")), spec)
     off, hottest, *_ = space.choices["dcci-disable-on-kernel"]

@@ -21,6 +21,9 @@ ROOT = Path(__file__).parent.parent
 OWN_MODEL = str(ROOT / "examples" / "own_model.py") + ":target"
 FAULTY = str(ROOT / "tests" / "models" / "faulty.py")
 
+FEW_STEPS = ("--verify-steps", "256")
+"""The thousands of a real search cost half a minute each time."""
+
 
 def sktune_command(*words: str, folder: Path | None = None, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
     """Run ``sktune`` as a user would."""
@@ -144,7 +147,7 @@ def test_inspect_prints_units_parameters_size_and_starting_points() -> None:
 def own_study(runs: Path) -> tuple[list[dict[str, Any]], Path]:
     """Search the example model with --json; return the events and the study's folder."""
     done = sktune_command(
-        "search", "--model", OWN_MODEL, "--trials", "8", "--study", "own", "--runs", str(runs), "--json"
+        "search", "--model", OWN_MODEL, "--trials", "8", "--study", "own", "--runs", str(runs), "--json", *FEW_STEPS
     )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()], runs / "own"
@@ -205,6 +208,7 @@ def test_the_same_command_again_answers_at_once_and_more_trials_continue(
     """Nothing is left to do, so no worker starts; two more trials are two more."""
     _, folder = own_study
     words = ["search", "--model", OWN_MODEL, "--study", "own", "--runs", str(folder.parent), "--json"]
+    words += FEW_STEPS
     again = sktune_command(*words, "--trials", "8")
     assert [json.loads(line)["event"] for line in again.stdout.splitlines()] == ["study_finished"]
     more = [json.loads(line) for line in sktune_command(*words, "--trials", "10").stdout.splitlines()]
@@ -266,6 +270,7 @@ def start_search(runs: Path, *words: str) -> subprocess.Popen[str]:
         "--runs",
         str(runs),
         *words,
+        *FEW_STEPS,
         "--json",
     ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -362,6 +367,7 @@ def test_no_scope_is_an_answer(tmp_path: Path) -> None:
         "--trials",
         "5",
         "--json",
+        *FEW_STEPS,
         folder=tmp_path,
     )
     assert done.returncode == 0, done.stderr

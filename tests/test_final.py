@@ -8,12 +8,11 @@ import pytest
 
 from sktune.final import FinalComparison
 from sktune.noise_floor import FloorLook
-from sktune.outcome import Outcome, Speedup
+from sktune.outcome import FinalRow, Outcome, Speedup
 from sktune.report import final_rows, verdict_line
 from sktune.result import result_of, verdict_of_trials
 from sktune.sequential import FARTHEST
 from sktune.study import TuningStudy, sqlite_url
-from sktune.supervisor import FinalRow
 from sktune.verdict import AGAIN
 from tests.test_comparing import study_of
 

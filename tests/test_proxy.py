@@ -9,13 +9,12 @@ import sktune
 from sktune.errors import BadInputError, TargetError
 from sktune.final import FinalComparison
 from sktune.inspection import inspect_model
-from sktune.outcome import Speedup
+from sktune.outcome import FinalRow, Speedup
 from sktune.report import proxy_line
 from sktune.request import Request
 from sktune.result import CarriedPlan, ProxyFindings, result_of
 from sktune.space import LAYERS_PER_SCOPE
 from sktune.study import TuningStudy, sqlite_url
-from sktune.supervisor import FinalRow
 from tests.test_comparing import study_of
 
 ROOT = Path(__file__).parent.parent

@@ -28,7 +28,7 @@ def test_a_worker_keeps_the_memory_that_it_frees(
         monkeypatch.setenv(name, value)
     request = Request(f"{page_faults.__file__}:target")
     spec, preset = request.target()
-    wanted = space_spec(request, preset)
+    wanted = space_spec(request, spec, preset)
     assert all(f"{name}={value}" in fingerprint(spec, wanted)["memory"] for name, value in own.items())
     with Supervisor(spec, wanted, tmp_path, compile_cache, 60) as supervisor:
         faults = int(supervisor.open().description)
@@ -51,7 +51,7 @@ def test_memory_that_is_lacking_is_told_from_a_mistake(tmp_path: Path, compile_c
     request = Request(f"{tmp_path / 'large.py'}:target")
     spec, preset = request.target()
     with (
-        Supervisor(spec, space_spec(request, preset), tmp_path / "study", compile_cache, 60) as supervisor,
+        Supervisor(spec, space_spec(request, spec, preset), tmp_path / "study", compile_cache, 60) as supervisor,
         pytest.raises(TargetError, match=r"not fit into memory: CUDA out of memory.*; choose a smaller"),
     ):
         supervisor.open()
@@ -62,7 +62,7 @@ def supervisor(tmp_path: Path, compile_cache: Path) -> Iterator[tuple[Supervisor
     """Return a supervisor of a sound model's worker, and a plan."""
     request = Request(f"{MODELS / 'faulty.py'}:flips_a_bit", space=MODELS / "faulty.yaml")
     spec, preset = request.target()
-    wanted = space_spec(request, preset)
+    wanted = space_spec(request, spec, preset)
     with Supervisor(spec, wanted, tmp_path, compile_cache, 60) as own:
         space = bind_space(wanted, own.open().layout, spec)
         yield own, next(space.plan(point.values) for point in space.starting_points if point.name == "sound")

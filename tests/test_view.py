@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sktune.backends.options import all_choices, option_rules
+from sktune.backends.options import default_choices, option_rules
 from sktune.space import SpaceSpec, bind
 from sktune.view import LiveView, PlainView, describe_trial, inspection_view
 from tests.conftest import decoder_layout
@@ -14,7 +14,7 @@ from tests.conftest import decoder_layout
 
 def inspected(kinds: tuple[str, ...], **spec: Any) -> list[str]:
     """Return the lines that `sktune inspect` prints for a decoder with layers of ``kinds``."""
-    space = bind(SpaceSpec(**spec), decoder_layout(kinds), all_choices("npu", "npu"), option_rules("npu"))
+    space = bind(SpaceSpec(**spec), decoder_layout(kinds), default_choices("npu", "npu"), option_rules("npu"))
     console = Console(width=120)
     with console.capture() as captured:
         console.print(inspection_view("a decoder", space, is_simulated=False))

@@ -199,7 +199,7 @@ def simulated(name: str, model: str, scale: str) -> SimulatedLandscape:
     """Return the landscape of a preset on one simulated die, traced on shapes alone."""
     request = Request(model, backend="sim", scale=scale)
     spec, preset = request.target()
-    wanted = space_spec(request, preset)
+    wanted = space_spec(request, spec, preset)
     target = load(spec)
     layout = trace_layout(target, wanted)
     constants = load_constants()

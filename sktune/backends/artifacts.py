@@ -9,10 +9,7 @@ To load them is to run code: PyTorch's cache entries are pickles, and libraries 
 the plan file lists are loaded, so a plan is trusted as the source of a model is.
 """
 
-import hashlib
 import json
-import logging
-import os
 import platform
 import shutil
 import tempfile
@@ -29,10 +26,8 @@ from torch._inductor.utils import clear_caches
 from torch.compiler._cache import CacheArtifactManager
 
 from sktune.backends import cpp_wrapper
-from sktune.delivery import Delivery
+from sktune.delivery import Delivery, file_digest
 from sktune.errors import PlanError
-
-logger = logging.getLogger(__name__)
 
 GRAPHS, TIMINGS = "graphs.bin", "timings.json"
 Timings = dict[str, dict[str, dict[str, dict[str, float]]]]
@@ -119,7 +114,7 @@ def save(record: Record, folder: Path, code: Mapping[str, str]) -> Delivery:
             (temporary / TIMINGS).write_text(json.dumps(record.timings, indent=1, sort_keys=True))
         for (kind, key), path in record.libraries.items():
             shutil.copyfile(path, temporary / f"{kind}-{key}.so")
-        files = {path.name: _digest(path.read_bytes()) for path in sorted(temporary.iterdir())}
+        files = {path.name: file_digest(path.read_bytes()) for path in sorted(temporary.iterdir())}
         temporary.chmod(0o755)
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
@@ -128,8 +123,11 @@ def save(record: Record, folder: Path, code: Mapping[str, str]) -> Delivery:
     return Delivery(dict(code), machine(), files)
 
 
-def install(folder: Path, delivery: Delivery, *, strict: bool) -> None:
+def install(folder: Path, delivery: Delivery, *, strict: bool = False) -> str:
     """Load what was delivered, where this machine is of the kind that it was compiled for.
+
+    Returns:
+        why the code was not loaded, and has to be compiled anew; empty where it was.
 
     Raises:
         PlanError: a file is not the one that the plan lists; with ``strict``, also where the code cannot be loaded.
@@ -143,8 +141,7 @@ def install(folder: Path, delivery: Delivery, *, strict: bool) -> None:
         load(folder, delivery)
     elif strict:
         raise PlanError(f"{problem}; search again here, or leave strict out")
-    else:
-        logger.warning("%s; its scopes are compiled anew", problem)
+    return problem
 
 
 def load(folder: Path, delivery: Delivery) -> None:
@@ -153,7 +150,7 @@ def load(folder: Path, delivery: Delivery) -> None:
     Raises:
         PlanError: a file is missing, or is not the one that the plan lists.
     """
-    contents = {name: _checked(folder / name, digest) for name, digest in delivery.files.items()}
+    contents = delivery.contents(folder)
     if graphs := contents.pop(GRAPHS, b""):
         torch.compiler.load_cache_artifacts(graphs)
     if timings := contents.pop(TIMINGS, b""):
@@ -187,25 +184,7 @@ def _processor() -> str:
         if name.strip() in facts and not facts[name.strip()]:
             facts[name.strip()] = value.strip()
     instructions = " ".join(sorted(f"{facts['flags']} {facts['Features']}".split()))
-    return f"{facts['model name'] or platform.machine()}, instructions {_digest(instructions.encode())[:12]}"
-
-
-def _checked(path: Path, digest: str) -> bytes:
-    if path.name in ("", ".", "..") or os.sep in path.name:
-        raise PlanError(f"{path} is no name of an artifact; search again")
-    try:
-        content = path.read_bytes()
-    except OSError as failure:
-        raise PlanError(f"the plan's artifact {path} cannot be read ({failure.strerror}); copy it with the plan") from (
-            failure
-        )
-    if _digest(content) != digest:
-        raise PlanError(f"{path} is not the file that the plan lists; copy the plan and its artifacts again")
-    return content
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    return f"{facts['model name'] or platform.machine()}, instructions {file_digest(instructions.encode())[:12]}"
 
 
 def _loader(kind: str, path: Path, key: str) -> Callable[[], Any]:

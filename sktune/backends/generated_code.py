@@ -19,11 +19,6 @@ _PASSING = re.compile(r" at 0x[0-9a-f]+|^# AOT ID: .*$", re.MULTILINE)
 """What holds for one process: addresses of Inductor's own functions, and the number of the graph."""
 
 
-def digest_of(digests: list[str]) -> str:
-    """Return the identity of code that consists of several modules, in whatever order they were loaded."""
-    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
-
-
 @contextmanager
 def recorded_code() -> Iterator[list[str]]:
     """Collect digests of the code modules that Inductor loads, whether it made them now or earlier."""

@@ -27,14 +27,14 @@ from sktune.backends.base import At, Compiled, CompileError, RegionBudget, Step,
 from sktune.backends.building import compile_ahead
 from sktune.backends.cuda_graph import CapturedRegion, written_inputs
 from sktune.backends.exactness import inexact_operators
-from sktune.backends.generated_code import digest_of, lasting_names, recorded_code
+from sktune.backends.generated_code import lasting_names, recorded_code
 from sktune.backends.numerics import CacheIdentity, kept_operators
 from sktune.backends.options import check_option, option_defaults
 from sktune.backends.pieces import Pieces
 from sktune.backends.region_check import RegionChecks
 from sktune.backends.regions import Cutting, Hole, MarkedGraph, Region, Span, cut, strip_marks
 from sktune.bits import RegionCheck
-from sktune.delivery import Delivery, ExpectedCode
+from sktune.delivery import Delivery, ExpectedCode, digest_of
 from sktune.devices import Cpu, Cuda
 from sktune.errors import BackendError, PlanError, SktuneError, described
 from sktune.layout import Layout
@@ -146,7 +146,7 @@ class InductorBackend:
         used = {identity(hole) for hole in cutting.holes}
         step = self._step(cutting.fill([region.function for region in regions]))
         code = _code(cutting.holes, regions)
-        digest = digest_of(list(set(code.values())))
+        digest = digest_of(set(code.values()))
         if not cutting.holes:
             self._try(step)
             return Compiled(step, code_digest=digest)

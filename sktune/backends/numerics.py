@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch._inductor import decomposition, lowering
+from torch._inductor import decomposition, ir, lowering
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.kernel.bmm import aten_bmm
 from torch._inductor.kernel.mm_common import mm_args
@@ -47,7 +47,7 @@ class CacheIdentity(CustomGraphPass):
     """Does nothing to a graph; makes Inductor's caches tell apart what was compiled under different rules of ours."""
 
     def __init__(self, rules: str) -> None:
-        self._uuid = f"sktune-3-{rules}"
+        self._uuid = f"sktune-4-{rules}"
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Leave ``graph`` as it is."""
@@ -90,7 +90,7 @@ def kept_operators(matmuls: bool, reductions: bool) -> Iterator[None]:
     decomposed = {
         op: _decomposed_unless(types, decompositions[op]) for op, types in functions.items() if op in decompositions
     }
-    layouts = dict.fromkeys((*kept, *functions), lowering.constrain_to_fx_strides)
+    layouts = dict.fromkeys((*kept, *functions), _constrain_to_eager_strides)
     saved = {op: decompositions[op] for op in (*kept, *decomposed) if op in decompositions}
     for op in kept:
         decompositions.pop(op, None)
@@ -130,6 +130,23 @@ def _lowered_unless(types: tuple[torch.dtype, ...], op: Any) -> Callable[..., An
         )
 
     return lowered
+
+
+def _constrain_to_eager_strides(node: torch.fx.Node, *args: Any, **keywords: Any) -> Any:
+    """Have the inputs laid out as in eager execution, gaps and repeats included; an order of strides is not enough."""
+
+    def constrained(value: Any, given: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value)(map(constrained, value, given))
+        expected = given.meta.get("val") if isinstance(given, torch.fx.Node) else None
+        if not isinstance(value, ir.TensorBox) or not isinstance(expected, torch.Tensor):
+            return value
+        return ir.ExternKernel.require_exact_strides(value, expected.stride())
+
+    return (
+        tuple(map(constrained, args, node.args)),
+        {name: constrained(value, node.kwargs[name]) for name, value in keywords.items()},
+    )
 
 
 def _extern_bmm(mat1: Any, mat2: Any) -> Any:

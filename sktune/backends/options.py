@@ -4,7 +4,7 @@ A default is what the compiler does when the option is not given, so a plan list
 SuperKernel scopes have a module of their own, ``sktune.superkernel_options``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sktune import superkernel_options
@@ -56,8 +56,13 @@ TORCHAIR: Mapping[str, OptionSpec] = {
 """TorchAir's own options, for the whole step (TorchAir, CompilerConfig). The baseline has the defaults, too."""
 
 SUPERKERNEL_BACKENDS = ("npu", "sim")
-EXACT: Mapping[str, Option] = {"emulate_precision_casts": True, "matmul": "aten", "reductions": "aten"}
-"""Values to begin with, where a space lists no options: they keep the bits."""
+EXACT: Mapping[str, Option] = {
+    "emulate_precision_casts": True,
+    "matmul": "aten",
+    "reductions": "aten",
+    "freezing": False,
+}
+"""Values that keep the bits (docs/exactness.md). The others are searched only if they are asked for."""
 
 
 def check_option(backend: str, device: str, name: str, value: Option) -> None:
@@ -118,16 +123,21 @@ def option_defaults(backend: str) -> dict[str, Option]:
     return dict(option_rules(backend).defaults)
 
 
-def all_choices(backend: str, device: str) -> dict[str, tuple[Option, ...]]:
-    """Return what to try of every option, for a space that lists none: exact values first."""
+def default_choices(backend: str, device: str) -> dict[str, tuple[Option, ...]]:
+    """Return what to try of every option, for a space that lists none: nothing that may change bits."""
     if backend in SUPERKERNEL_BACKENDS:
         return {name: option.choices for name, option in SUPERKERNEL_OPTIONS.items() if _is_worth_a_search(name)}
-    choices: dict[str, tuple[Option, ...]] = {}
-    for name, spec in INDUCTOR.items():
-        if device in spec.devices:
-            first = EXACT.get(name, spec.default)
-            choices[name] = (first, *(value for value in spec.values if value != first))
-    return choices
+    known = {name: spec for name, spec in INDUCTOR.items() if device in spec.devices}
+    return {name: (EXACT[name],) if name in EXACT else spec.values for name, spec in known.items()}
+
+
+def with_inexact(choices: Mapping[str, Sequence[Option]], device: str) -> dict[str, list[Option]]:
+    """Return ``choices`` of Inductor's options and, after them, the values that may change bits."""
+    found = {name: list(values) for name, values in choices.items()}
+    for name, exact in EXACT.items():
+        own = found.setdefault(name, [exact])
+        own += [value for value in INDUCTOR[name].values if value not in own and device in INDUCTOR[name].devices]
+    return found
 
 
 def _is_worth_a_search(name: str) -> bool:

@@ -24,7 +24,7 @@ from sktune.errors import BackendError, NotDeterministicError
 from sktune.latency import Measurement
 from sktune.layout import Layout
 from sktune.noise_floor import Bar, FloorLook
-from sktune.outcome import Outcome, Reason, Speedup
+from sktune.outcome import FinalRow, Outcome, Reason, Speedup
 from sktune.plan import Plan
 from sktune.plog import cause, explain_files
 from sktune.recipes.agreement import decode_step, differing_state, first_difference, verification, what_is_missing
@@ -43,7 +43,7 @@ from sktune.recipes.step_times import (
 )
 from sktune.sequential import Comparison
 from sktune.space import SpaceSpec
-from sktune.supervisor import FinalRow, Opened
+from sktune.supervisor import Opened
 
 logger = logging.getLogger(__name__)
 
@@ -268,6 +268,9 @@ class RecipeSupervisor:
         if (reference := runs.get(BASELINE)) and reference.failure:
             raise BackendError(f"the baseline fails: {reference.failure.detail}; see logs/final-{number}-baseline.log")
         return self._rows(runs, [name for name, _ in entries]), ""
+
+    def deliver(self, plan: Plan, folder: Path, report: Callable[[str], None]) -> None:
+        """Nothing: the program's own compiler keeps its code."""
 
     def _rows(self, runs: Mapping[str, Run], names: Sequence[str]) -> list[FinalRow]:
         """Return the baseline's row and the others'."""

@@ -88,6 +88,14 @@ class TargetSpec:
         path = self.source.rpartition(":")[0]
         return None if self.kind != "function" or path.endswith(".py") else path.partition(".")[0]
 
+    def missing(self) -> str:
+        """Return what of the files that the spec names is not there; empty where all is."""
+        path = self.source.rpartition(":")[0]
+        named = [path] if self.kind == "function" and path.endswith(".py") else []
+        named += [self.source] if self.kind in ("config", "recipe") else []
+        named += filter(None, (self.weights, self.constants, self.profile))
+        return next((f"there is no {own}" for own in named if not Path(own).exists()), "")
+
     def fingerprint(self) -> str:
         """Identity of what is built: the spec, and the content of the files that it names, wherever they lie."""
         values = asdict(self)

@@ -27,6 +27,9 @@ Scale = Annotated[
     str | None, typer.Option(help="tiny, small or full; by default tiny on CPU and simulated, small on CUDA and NPU.")
 ]
 Space = Annotated[Path | None, typer.Option(help="A YAML file with a search space of your own.")]
+TryInexact = Annotated[
+    bool, typer.Option("--try-inexact", help="Search option values that may change bits, too: docs/exactness.md.")
+]
 Weights = Annotated[
     Path | None, typer.Option(help="A checkpoint in Hugging Face format (safetensors); random weights by default.")
 ]

@@ -1,0 +1,10 @@
+"""The command line: each command reads options, calls one function, and shows what it returns.
+
+The order of the imports is that of the commands in ``sktune --help``.
+"""
+
+from sktune.cli import search, studies, plans, models, agents  # noqa: F401, I001
+from sktune.cli.app import app
+from sktune.cli.main import main
+
+__all__ = ["app", "main"]

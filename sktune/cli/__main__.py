@@ -1,0 +1,5 @@
+"""``python -m sktune.cli``."""
+
+from sktune.cli import main
+
+main()

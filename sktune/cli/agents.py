@@ -1,0 +1,42 @@
+"""Commands for agents: ``mcp`` and ``agent install``."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from sktune.agent import print_event
+from sktune.cli import options as arg
+from sktune.cli.app import agents, app
+
+
+@app.command()
+def mcp(
+    runs: arg.Runs = Path("runs"),
+    allow_write: Annotated[bool, typer.Option("--allow-write", help="Let agents change a model's files.")] = False,
+) -> None:
+    """Serve agents over the Model Context Protocol, on standard input and output."""
+    from sktune.mcp_server import make_server
+
+    make_server(runs, allow_write=allow_write).run()
+
+
+@agents.command()
+def install(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that agents work in.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are not ours, or were edited.")] = False,
+    json: arg.Json = False,
+) -> None:
+    """Write a skill and a subagent for .agents, .claude and .codex, from which an agent learns to use sktune."""
+    from sktune import skill
+
+    installed = skill.install(folder, force=force)
+    told = Console(stderr=json)
+    for name in installed.written:
+        told.print(escape(f"written: {folder / name}"), highlight=False, soft_wrap=True)
+    told.print(f"{len(installed.unchanged)} files are as they were", highlight=False)
+    if json:
+        print_event({"event": "agent_installed", **asdict(installed)})

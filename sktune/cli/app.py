@@ -1,0 +1,32 @@
+"""The ``sktune`` command, to which the modules of this package add their commands."""
+
+from typing import Annotated
+
+import typer
+
+from sktune.fingerprint import package_version
+
+app = typer.Typer(
+    name="sktune",
+    help="Find the scopes that make a model's decode step fastest, while every output bit stays the same.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+agents = typer.Typer(help="Teach agents to use sktune.", no_args_is_help=True)
+app.add_typer(agents, name="agent")
+recipes = typer.Typer(help="Programs that a script of their own starts.", no_args_is_help=True)
+app.add_typer(recipes, name="recipe")
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(package_version("sktune"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True)] = False,
+) -> None:
+    """Find the scopes that make a model's decode step fastest, while every output bit stays the same."""

@@ -1,0 +1,46 @@
+"""Runs the ``sktune`` command: errors become one line and an exit code."""
+
+import logging
+import sys
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from sktune.agent import print_failure
+from sktune.cli.app import app
+from sktune.errors import BadInputError, InterruptedSearchError, SktuneError
+
+
+def main() -> None:
+    """Run the command; errors become one line and an exit code: 2 for bad input, 1 for anything else."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        if exit_code := app(standalone_mode=False):
+            sys.exit(exit_code)
+    except InterruptedSearchError as failure:
+        _fail(str(failure), failure.exit_code, stopped=True)
+    except SktuneError as failure:
+        _fail(str(failure), failure.exit_code)
+    except typer.TyperException as failure:
+        if message := failure.format_message():  # without a word, help was shown
+            _fail(message, BadInputError.exit_code)
+        sys.exit(BadInputError.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        _fail("stopped; the same command goes on", 1, stopped=True)
+    except Exception as failure:
+        if _wants_json():
+            print_failure(" ".join(f"{type(failure).__name__}: {failure}".split()), 1)
+        raise
+
+
+def _fail(message: str, exit_code: int, *, stopped: bool = False) -> None:
+    if _wants_json():
+        print_failure(message, exit_code, stopped=stopped)
+    word = "" if stopped else "error: "
+    Console(stderr=True).print(escape(word + message), highlight=False, soft_wrap=True)
+    sys.exit(exit_code)
+
+
+def _wants_json() -> bool:
+    return "--json" in sys.argv  # also where the other options could not be read

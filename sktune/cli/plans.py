@@ -1,0 +1,116 @@
+"""Commands for a plan that was found: ``apply`` and ``recheck``; and ``recipe init`` for programs to search."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.syntax import Syntax
+
+from sktune.agent import print_event
+from sktune.cli import options as arg
+from sktune.cli.app import app, recipes
+from sktune.errors import BadInputError
+from sktune.request import DEFAULT_VERIFY_STEPS
+
+
+@app.command()
+def apply(
+    to: Annotated[Path, typer.Option("--to", help="The model's folder: its modeling_*.py and its YAML.")],
+    plan: Annotated[Path | None, typer.Argument(help="A best_plan.yaml; none with --undo.")] = None,
+    yaml: Annotated[Path | None, typer.Option(help="The YAML to switch scopes on in, where there are several.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Change the files; without it, the diff is all.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Put the files back as they were.")] = False,
+    json: arg.Json = False,
+) -> None:
+    """Turn a plan into a change of a model's source and configuration."""
+    from sktune.plan_file import read_plan_file
+    from sktune.source import changes  # imports libcst
+    from sktune.source.applying import source_change
+
+    if undo == (plan is not None) or (undo and write):
+        raise BadInputError("give a plan to apply, or --undo alone to take one back")
+    told = Console(stderr=True)
+    if plan is None:
+        restored = [str(path) for path in changes.undo(to)]
+        told.print(escape(f"as before: {', '.join(restored)}"), highlight=False, soft_wrap=True)
+        if json:
+            print_event({"event": "plan_undone", "files": restored})
+        return
+    change = source_change(read_plan_file(plan), to, yaml)
+    if write:
+        change.write()
+    if not json:
+        _print_diff(change.diff)
+    for line in (*change.notes, _next_step(change.diff, written=write)):
+        told.print(escape(line), highlight=False, soft_wrap=True)
+    if json:
+        paths = [str(each.path) for each in change.changes]
+        summary = {"files": paths, "written": write, "notes": change.notes, "diff": change.diff}
+        print_event({"event": "plan_applied", **summary})
+
+
+def _print_diff(diff: str) -> None:
+    console = Console()
+    if console.is_terminal:
+        console.print(Syntax(diff, "diff", theme="ansi_dark", background_color="default"))
+    else:
+        print(diff, end="")  # as `git apply` takes it
+
+
+def _next_step(diff: str, *, written: bool) -> str:
+    if not diff:
+        return "nothing to change: the plan is there already"
+    return "written; `sktune apply --undo --to DIR` takes it back" if written else "nothing written; add --write"
+
+
+@app.command()
+def recheck(
+    plan: Annotated[Path, typer.Argument(help="A best_plan.yaml.")],
+    model: Annotated[
+        str | None, typer.Option(help="Where the model lies now: file.py:function, a folder, or a recipe.yaml.")
+    ] = None,
+    weights: arg.Weights = None,
+    verify_steps: arg.VerifySteps = DEFAULT_VERIFY_STEPS,
+    runs: arg.Runs = Path("runs"),
+    json: arg.Json = False,
+) -> None:
+    """Check whether a plan still holds here: code, bits, speed. Exit code 0: keep, 3: slower now, 4: bits differ."""
+    from sktune.recheck import RecheckRequest
+    from sktune.recheck import recheck as run_recheck
+    from sktune.view import recheck_table
+
+    people = Console(stderr=json)
+    with people.status("") as status:
+        found = run_recheck(RecheckRequest(plan, model, weights, verify_steps, runs), status.update)
+    people.print(recheck_table(found))
+    if json:
+        print_event({"event": "rechecked", "plan": str(plan), **found.summary()})
+    raise typer.Exit(found.verdict.exit_code)
+
+
+@recipes.command("init")
+def recipe_init(
+    folder: Annotated[Path, typer.Argument(help="A checkout of cann-recipes-infer, or a model's folder.")],
+    yaml: Annotated[Path | None, typer.Option(help="The YAML to start it with, where there are several.")] = None,
+    command: Annotated[str | None, typer.Option(help="What starts it, where no script is found.")] = None,
+    out: Annotated[Path, typer.Option(help="Where to write the recipe.")] = Path("recipe.yaml"),
+    json: arg.Json = False,
+) -> None:
+    """Look at a model's folder and write a recipe for `search --recipe`."""
+    from sktune.recipes.scouting import scout
+
+    scouted = scout(folder, yaml, command)
+    if out.exists():
+        raise BadInputError(f"{out} is there already; name another file with --out")
+    try:
+        out.write_text(scouted.text, encoding="utf-8")
+    except OSError as failure:
+        raise BadInputError(f"{out} cannot be written ({failure.strerror}); name another file with --out") from failure
+    told = Console(stderr=json)
+    for line in (*scouted.found, *(f"not known: {line}" for line in scouted.unknown), f"written: {out}"):
+        told.print(escape(line), highlight=False, soft_wrap=True)
+    if json:
+        found = {"recipe": str(out), "found": scouted.found, "unknown": scouted.unknown}
+        print_event({"event": "recipe_written", **found})

@@ -1,0 +1,119 @@
+"""Commands that search: ``search`` and ``analyze``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sktune import proxy
+from sktune.agent import print_event
+from sktune.cli import options as arg
+from sktune.cli.app import app
+from sktune.request import DEFAULT_VERIFY_STEPS, Request
+from sktune.samplers import SAMPLERS
+from sktune.time_budget import parse_duration, process_began_s
+from sktune.view import following, result_table
+
+
+@app.command()
+def search(
+    model: arg.AnyModel = "",
+    recipe: arg.Recipe = None,
+    trials: arg.Trials = None,
+    time_budget: Annotated[
+        str | None, typer.Option(help="Most time for this call, all included: 90s, 3m, 1h, 1h30m.")
+    ] = None,
+    study: Annotated[
+        str | None, typer.Option(help="Name of the study; made of model, backend and device by default.")
+    ] = None,
+    storage: arg.Storage = None,
+    runs: arg.Runs = Path("runs"),
+    strategy: Annotated[
+        str, typer.Option("--strategy", "--sampler", help=f"{', '.join(SAMPLERS)}, or module:function.")
+    ] = "partition",
+    until_settled: arg.UntilSettled = False,
+    join: arg.Join = False,
+    take_over: arg.TakeOver = False,
+    proxy_layers: arg.ProxyLayers = None,
+    space: arg.Space = None,
+    try_inexact: arg.TryInexact = False,
+    compile_timeout: Annotated[float, typer.Option(help="Most seconds for one compile.")] = 300.0,
+    verify_steps: arg.VerifySteps = DEFAULT_VERIFY_STEPS,
+    scale: arg.Scale = None,
+    weights: arg.Weights = None,
+    dtype: arg.Dtype = None,
+    backend: arg.Backend = None,
+    device: arg.Device = None,
+    batch: arg.Batch = None,
+    context: arg.Context = None,
+    constants: arg.Constants = None,
+    profile: arg.Profile = None,
+    seed: arg.Seed = 0,
+    json: arg.Json = False,
+) -> None:
+    """Search for the best plan; run again to continue."""
+    request = Request(
+        model, trials, study, storage, runs, strategy, space, compile_timeout, scale, weights, dtype, backend,
+        device, batch, context, seed, constants, profile, parse_duration(time_budget) if time_budget else None,
+        proxy_layers, until_settled=until_settled, recipe=recipe, verify_steps=verify_steps, join=join,
+        take_over=take_over, try_inexact=try_inexact,
+    )  # fmt: skip
+    began_s = process_began_s()
+    people = Console(stderr=json)
+    with following(people, in_place=not json) as shown:
+
+        def listen(event: dict[str, Any]) -> None:
+            if json and event["event"] != "study_finished":  # its line comes last
+                print_event(event)
+            shown(event)
+
+        result = proxy.search(request, listen, began_s)
+    people.print(result_table(result))
+    if json:
+        print_event({"event": "study_finished", **result.summary()})
+
+
+@app.command()
+def analyze(
+    model: arg.AnyModel = "",
+    recipe: arg.Recipe = None,
+    folder: Annotated[Path | None, typer.Option("--dir", help="The model's folder, which the plan is for.")] = None,
+    yaml: Annotated[Path | None, typer.Option(help="The YAML in it that switches scopes on.")] = None,
+    goal: Annotated[str, typer.Option(help="first (attempt: safe, quick) or best (performance).")] = "best",
+    time_budget: Annotated[str, typer.Option(help="Most time, all included: 90s, 10m, 1h.")] = "10m",
+    language: Annotated[str, typer.Option(help="Of the report: en or zh.")] = "en",
+    out: Annotated[Path | None, typer.Option(help="Folder of the report; the study's by default.")] = None,
+    study: Annotated[str | None, typer.Option(help="Name of the study; made of the model by default.")] = None,
+    runs: arg.Runs = Path("runs"),
+    scale: arg.Scale = None,
+    dtype: arg.Dtype = None,
+    backend: arg.Backend = None,
+    device: arg.Device = None,
+    batch: arg.Batch = None,
+    context: arg.Context = None,
+    profile: arg.Profile = None,
+    seed: arg.Seed = 0,
+    json: arg.Json = False,
+) -> None:
+    """From a model to a recommendation: walk the scope guide, search, and write the skill's report."""
+    from sktune.analysis.analyze import AnalysisRequest, analyze  # imports libcst
+    from sktune.analysis_view import analysis_view
+
+    asked = AnalysisRequest.of(
+        model, recipe, folder, yaml, goal, language, out, time_budget_s=parse_duration(time_budget), study=study,
+        runs=runs, scale=scale, dtype=dtype, backend=backend, device=device, batch=batch, context=context,
+        profile=profile, seed=seed,
+    )  # fmt: skip
+    people = Console(stderr=json)
+    with following(people, in_place=not json) as shown:
+
+        def listen(event: dict[str, Any]) -> None:
+            if json:
+                print_event(event)
+            shown(event)
+
+        found = analyze(asked, listen, process_began_s())
+    people.print(analysis_view(found))
+    if json:
+        print_event({"event": "analysis_finished", **found.summary()})

@@ -1,0 +1,95 @@
+"""Commands that read studies: ``show``, ``report`` and ``compare``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from sktune import report as reports
+from sktune.agent import print_event
+from sktune.cli import options as arg
+from sktune.cli.app import app
+from sktune.errors import StudyError
+from sktune.result import SearchResult, stored_result
+from sktune.study import TuningStudy, sqlite_url
+from sktune.view import comparison_table, result_table
+
+
+@app.command()
+def show(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    runs: arg.Runs = Path("runs"),
+    storage: arg.Storage = None,
+    why: Annotated[
+        bool, typer.Option("--why", help="What it has learned, in tables and a page with pictures.")
+    ] = False,
+    json: arg.Json = False,
+) -> None:
+    """Show what a study has found so far."""
+    result = stored_result(study, runs, storage)
+    console = Console(stderr=json)
+    console.print(result_table(result))
+    learned = _explained(study, result, storage, console) if why else {}
+    if json:
+        known = {"incumbent": result.incumbent(), "blamed": result.blamed(), "final": result.final_rows()}
+        print_event({"event": "study", **result.summary(), **known, **learned})
+
+
+def _explained(name: str, result: SearchResult, storage: str | None, console: Console) -> dict[str, Any]:
+    """Show why, write its page, and return it for JSON."""
+    from sktune import why_view  # imports plotly
+    from sktune.why import explain
+
+    study = TuningStudy.open(name, storage or sqlite_url(result.folder.resolve()), create=False)
+    space = study.space()
+    outlook = study.outlook(space, seed=0)
+    why = explain(space, study.trials(), result.baseline_ms, outlook) if result.baseline_ms else None
+    if why is None:
+        raise StudyError(f"study {name!r} has measured nothing yet; run `sktune search` first")
+    console.print(why_view.why_tables(why, result.is_simulated))
+    page = why_view.write_page(why, result.study, result.is_simulated, result.folder)
+    console.print(escape(str(page)), highlight=False)
+    return {"why": why.to_dict(), "page": str(page)}
+
+
+@app.command()
+def report(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    runs: arg.Runs = Path("runs"),
+    storage: arg.Storage = None,
+    json: arg.Json = False,
+) -> None:
+    """Write a study's report, plan and trials anew."""
+    result = stored_result(study, runs, storage)
+    files = reports.write(result, result.folder)
+    console = Console(stderr=json)
+    for path in files:
+        console.print(escape(str(path)), highlight=False)
+    if json:
+        print_event({"event": "report_written", "files": [str(path) for path in files]})
+
+
+@app.command()
+def compare(
+    studies: Annotated[list[str], typer.Argument(help="Names of studies of one target.")],
+    html: Annotated[
+        Path | None, typer.Option(help="Where to write the picture; by default into RUNS/comparisons.")
+    ] = None,
+    runs: arg.Runs = Path("runs"),
+    storage: arg.Storage = None,
+    json: arg.Json = False,
+) -> None:
+    """Show side by side what studies had found after how many trials."""
+    from sktune import comparing  # imports plotly
+
+    compared = comparing.compare([stored_result(study, runs, storage) for study in dict.fromkeys(studies)])
+    picture = comparing.write_picture(compared, html, runs)
+    console = Console(stderr=json)
+    console.print(comparison_table(compared.events(), compared.is_simulated))
+    console.print(f"Picture: {escape(str(picture))}", highlight=False)
+    if json:
+        for event in compared.events():
+            print_event(event)
+        print_event({"event": "compare_finished", "studies": list(dict.fromkeys(studies)), "picture": str(picture)})
