@@ -290,7 +290,8 @@ def how_to_apply(result: SearchResult, plan: Plan) -> str:
         where = f", in `{table_cell(result.facts['directory'])}`" if "directory" in result.facts else ""
         return f"\nStart the program with it{where}:\n\n{block}\n{_yaml_note(result)}"
     applied = f"\nApply it in Python, before the decode step is compiled:\n\n{apply_block(result, plan, BEST_PLAN)}\n"
-    return f"{applied}\n{_delivered(result)}"
+    delivered = _delivered(result)
+    return f"{applied}\n{delivered}" if delivered else applied
 
 
 def _delivered(result: SearchResult) -> str:
