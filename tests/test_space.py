@@ -297,7 +297,7 @@ def documented_space(tmp_path: Path) -> Path:
         (
             "inductor",
             {"attention": 4, "experts": 3, "whole step": 1, "whole step, C++ wrapper": 1},
-            {"emulate_precision_casts", "reductions", "matmul"},
+            {"emulate_precision_casts", "reductions", "matmul", "cpp_wrapper"},
         ),
         (
             "sim",
