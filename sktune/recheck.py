@@ -181,12 +181,18 @@ def _target(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, SpaceS
     except (TypeError, ValidationError) as failure:
         raise PlanError(f"{request.plan}: target is not one of this sktune; search again") from failure
     if request.model is not None:
-        spec = replace(spec, source=request.model)
+        spec = replace(spec, source=_absolute(request.model))
     if request.weights is not None:
         spec = replace(spec, weights=str(request.weights.resolve()))
     if problem := spec.missing():
         raise PlanError(f"{request.plan}: {problem}; say with --model or --weights where it lies now")
     return spec, space
+
+
+def _absolute(model: str) -> str:
+    """Return where a model lies, for a worker that may run in a folder of its own; a module's name stays as it is."""
+    path, colon, function = model.rpartition(":") if ":" in model else (model, "", "")
+    return f"{Path(path).resolve() if Path(path).exists() else path}{colon}{function}"
 
 
 def _changes(file: PlanFile, spec: TargetSpec) -> tuple[str, ...]:
