@@ -84,3 +84,10 @@ def first_line(failure: BaseException) -> str:
 def described(failure: BaseException) -> str:
     """Return a failure's type and the first line of what it says."""
     return f"{type(failure).__name__}: {first_line(failure)}".removesuffix(": ")
+
+
+class OutOfTimeError(Exception):
+    """The budget ended in the middle of something; whatever that was, it says nothing about a plan."""
+
+    def __str__(self) -> str:
+        return "the time budget is spent"

@@ -9,7 +9,7 @@ from typing import Any
 
 from sktune.backends import FRESH_PROCESS
 from sktune.bits import Verification
-from sktune.errors import BackendError
+from sktune.errors import BackendError, OutOfTimeError
 from sktune.final import FinalComparison, floor_looks
 from sktune.outcome import FinalRow
 from sktune.plan import Plan
@@ -19,7 +19,7 @@ from sktune.space import SearchSpace
 from sktune.study import TuningStudy, without_twins
 from sktune.supervisor import Supervisor
 from sktune.targets import TargetSpec
-from sktune.time_budget import OutOfTimeError, TimeBudget
+from sktune.time_budget import TimeBudget
 from sktune.verdict import MOST_FINALISTS, MOST_QUALIFIERS
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from sktune import profile_prior, report
 from sktune.backends import FRESH_PROCESS
 from sktune.backends.options import SUPERKERNEL_BACKENDS
 from sktune.claims import locked
-from sktune.errors import BackendError, BadInputError, InterruptedSearchError
+from sktune.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
 from sktune.final import floor_looks, floor_of
 from sktune.finals import MOST_RECIPE_FINALISTS, AnySupervisor, Finals, processes_of
 from sktune.fingerprint import fingerprint
@@ -33,7 +33,7 @@ from sktune.stopping import Stop, stoppable
 from sktune.study import Proposal, TuningStudy, folder_name, incumbent_first, sqlite_url
 from sktune.supervisor import Opened, Supervisor
 from sktune.targets import TargetSpec
-from sktune.time_budget import OutOfTimeError, Pace, TimeBudget
+from sktune.time_budget import Pace, TimeBudget
 from sktune.verdict import MOST_FINALISTS
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,8 @@ import torch
 from sktune.backends.base import Step
 from sktune.errors import TargetError
 from sktune.targets.base import Snapshot, Target, decode_inputs
-from sktune.verify import STEPS, Mismatch, Replay, State, bits_of, copied, difference, run_once
+from sktune.tensor_bits import Mismatch, bits_of, difference
+from sktune.verify import STEPS, Replay, State, copied, run_once
 
 MOST_STEPS_A_CONTEXT = 64
 LEAST_CONTEXTS = 32

@@ -20,7 +20,7 @@ from sktune import errors, samples
 from sktune.backends import FRESH_PROCESS
 from sktune.bits import Verification
 from sktune.delivery import Delivery
-from sktune.errors import BackendError, SktuneError, TargetError
+from sktune.errors import BackendError, OutOfTimeError, SktuneError, TargetError
 from sktune.fingerprint import memory_settings
 from sktune.layout import Layout
 from sktune.noise_floor import Bar, FloorLook
@@ -29,7 +29,6 @@ from sktune.plan import Plan
 from sktune.plog import cause, explain_files
 from sktune.space import SpaceSpec
 from sktune.targets import TargetSpec
-from sktune.time_budget import OutOfTimeError
 
 logger = logging.getLogger(__name__)
 

@@ -23,13 +23,6 @@ MOST_SHARE = 1 / 3
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
-class OutOfTimeError(Exception):
-    """The budget ended in the middle of something; whatever that was, it says nothing about a plan."""
-
-    def __str__(self) -> str:
-        return "the time budget is spent"
-
-
 def parse_duration(text: str) -> float:
     """Return the seconds of ``90s``, ``3m``, ``1h`` or ``1h30m``.
 

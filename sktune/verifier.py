@@ -17,7 +17,7 @@ from sktune.errors import NotDeterministicError, described
 from sktune.plan import Plan
 from sktune.targets.base import Inputs, Target
 from sktune.targets.state import complete_state
-from sktune.verify import Mismatch
+from sktune.tensor_bits import Mismatch
 
 logger = logging.getLogger(__name__)
 

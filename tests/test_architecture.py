@@ -25,7 +25,7 @@ ORDER = [
     "profiling", "profiling.kernel_roles", "profiling.event_stream", "profiling.kernel_table", "profiling.csv_files",
     "profiling.trace_files", "profiling.reading", "profiling.repetition", "profiling.structure", "profiling.analysis",
     "profiling.comparison", "profiling.tables", "profiling.timeline", "profiling.report",
-    "backends", "backends.options", "backends.base", "verify", "backends.regions", "backends.variations",
+    "backends", "backends.options", "backends.base", "tensor_bits", "verify", "backends.regions", "backends.variations",
     "backends.region_check", "backends.pieces",
     "backends.numerics", "backends.exactness", "backends.building", "backends.cpp_wrapper", "backends.cuda_graph",
     "backends.artifacts", "backends.generated_code", "backends.inductor",

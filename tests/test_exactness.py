@@ -19,8 +19,8 @@ from sktune.backends.regions import Region
 from sktune.plan import Option, Plan, Scope
 from sktune.space import SpaceSpec
 from sktune.targets.base import Target
+from sktune.tensor_bits import bits_of
 from sktune.tracing import trace_layout
-from sktune.verify import bits_of
 
 aten = torch.ops.aten
 Tensor = torch.Tensor

@@ -19,6 +19,7 @@ from sktune.layout import Layout
 from sktune.plan import Options, Plan, Scope
 from sktune.space import SpaceSpec
 from sktune.targets.base import Target, decode_inputs
+from sktune.tensor_bits import Mismatch
 from sktune.tracing import trace_layout
 from tests.models import faulty
 
@@ -46,7 +47,7 @@ class Bench:
         baseline = self.backend.compile(Plan()).step
         self.recordings = verify.record(baseline, verify.prepare(self.target))
 
-    def differs(self, step: Step) -> verify.Mismatch | None:
+    def differs(self, step: Step) -> Mismatch | None:
         """Compare with the baseline."""
         return verify.compare(step, self.recordings)
 

@@ -8,7 +8,7 @@ import pytest
 
 import sktune
 from sktune import search_loop
-from sktune.errors import BackendError, BadInputError, InterruptedSearchError
+from sktune.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
 from sktune.final import FinalComparison
 from sktune.outcome import Outcome, Reason
 from sktune.proxy import search
@@ -18,7 +18,7 @@ from sktune.result import result_of
 from sktune.samplers import sampler_factory
 from sktune.study import TuningStudy, folder_name, sqlite_url
 from sktune.supervisor import Supervisor
-from sktune.time_budget import CLOSING_S, OutOfTimeError, Pace, TimeBudget, parse_duration
+from sktune.time_budget import CLOSING_S, Pace, TimeBudget, parse_duration
 from sktune.view import PlainView
 from tests.test_comparing import SPACE, outcome, study_of
 from tests.test_final import row

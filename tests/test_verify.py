@@ -9,6 +9,7 @@ from torch import nn
 from sktune import verify
 from sktune.backends.base import Step
 from sktune.targets.base import Target
+from sktune.tensor_bits import Mismatch
 
 
 def target_with(output: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Target, Step]:
@@ -29,7 +30,7 @@ def target_with(output: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Target,
 
 def difference(
     base: Callable[[torch.Tensor], torch.Tensor], other: Callable[[torch.Tensor], torch.Tensor]
-) -> verify.Mismatch | None:
+) -> Mismatch | None:
     """Compare two outputs on the same target."""
     target, step = target_with(base)
     recordings = verify.record(step, verify.prepare(target))

@@ -14,7 +14,7 @@ from sktune.backends.regions import Cutting
 from sktune.devices import Cpu, Cuda
 from sktune.errors import described
 from sktune.targets.base import Inputs
-from sktune.verify import same_bits
+from sktune.tensor_bits import same_bits
 
 WARM_UP_ROUNDS = 2
 MOST_ROUNDS = 20

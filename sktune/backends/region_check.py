@@ -13,7 +13,7 @@ from sktune.backends.variations import Draw, draw_kind, vary
 from sktune.bits import RegionCheck
 from sktune.devices import ran_out_of_memory
 from sktune.errors import described
-from sktune.verify import bits_of, first_difference, same_bits
+from sktune.tensor_bits import bits_of, first_difference, same_bits
 
 Run = Callable[..., Any]
 Memory = dict[int, torch.Tensor]

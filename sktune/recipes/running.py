@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from sktune.errors import BackendError, TargetError
+from sktune.errors import BackendError, OutOfTimeError, TargetError
 from sktune.launch import SITE
 from sktune.outcome import Reason
 from sktune.plan import Plan
@@ -24,7 +24,6 @@ from sktune.recipes.document import COPY_SUFFIX, LatencyLines, Recipe
 from sktune.recipes.latency_lines import step_latencies_ms
 from sktune.recipes.reports import PLAN, PLAN_VARIABLE, RUN_VARIABLE, RankReport, Task, read_reports
 from sktune.source.flag import FLAG
-from sktune.time_budget import OutOfTimeError
 
 logger = logging.getLogger(__name__)
 
