@@ -22,14 +22,14 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, TrialState
 
 from benchmarks.landscapes.failing import Faults
-from sktune.fingerprint import device_name
-from sktune.layout import Layer, Layout, Unit
-from sktune.learned import OUTCOME
-from sktune.outcome import Outcome, ScopeTime, Speedup
-from sktune.plan import Plan
+from sktune.backends.fingerprint import device_name
+from sktune.core.layout import Layer, Layout, Unit
+from sktune.core.outcome import Outcome, ScopeTime, Speedup
+from sktune.core.plan import Plan
+from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
+from sktune.learning.history import OUTCOME
 from sktune.samplers import distributions
 from sktune.samplers.partition import PartitionSampler
-from sktune.space import OptionRules, SearchSpace, SpaceSpec, bind
 
 UNIT_MS = 0.03
 WINDOW = 20

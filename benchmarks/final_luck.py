@@ -20,13 +20,13 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from sktune.final import FinalComparison
-from sktune.fingerprint import device_name, package_version
-from sktune.outcome import FinalRow, Outcome, Speedup
-from sktune.plan import Plan, Scope
-from sktune.result import verdict_of_trials
-from sktune.study import TrialRecord
-from sktune.verdict import AGAIN, BASELINE, MOST_FINALISTS, FinalPlan, decide
+from sktune.backends.fingerprint import device_name, package_version
+from sktune.core.outcome import FinalRow, Outcome, Speedup
+from sktune.core.plan import Plan, Scope
+from sktune.measure.final_comparison import FinalComparison
+from sktune.measure.winner import AGAIN, BASELINE, MOST_FINALISTS, FinalPlan, decide
+from sktune.study.result import verdict_of_trials
+from sktune.study.study import TrialRecord
 
 PROCESSES = (1, 2, 3)
 HALFWIDTH = 0.005

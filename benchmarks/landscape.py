@@ -2,7 +2,7 @@
 
 A landscape knows the true latency of every plan of a search space, so a search on it costs nothing and its
 incumbents can be compared with the optimum. The replay is a real Optuna study in memory, asked and told as
-``sktune.study.TuningStudy`` does; noise is added here, from the seed.
+``sktune.study.study.TuningStudy`` does; noise is added here, from the seed.
 """
 
 import time
@@ -20,11 +20,11 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from sktune.learned import ORIGIN, OUTCOME, PREFIX, PROBE
-from sktune.outcome import Outcome, Reason, ScopeTime, Speedup
-from sktune.plan import Plan
+from sktune.core.outcome import Outcome, Reason, ScopeTime, Speedup
+from sktune.core.plan import Plan
+from sktune.core.space import SearchSpace
+from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE
 from sktune.samplers import SamplerFactory
-from sktune.space import SearchSpace
 
 P = ParamSpec("P")
 T = TypeVar("T")

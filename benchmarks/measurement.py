@@ -28,23 +28,24 @@ from statistics import mean, median
 import numpy as np
 import torch
 
-from sktune import latency, verify
 from sktune.backends import load_backend
 from sktune.backends.base import Backend, Compiled
-from sktune.devices import Cpu
-from sktune.fingerprint import device_name, package_version
-from sktune.latency import Budget, Contender, Measurement, Samples
-from sktune.noise_floor import Bar, noise_floor
-from sktune.outcome import Speedup
-from sktune.plan import Plan
-from sktune.request import Request
-from sktune.requested_space import bind_space, space_spec
-from sktune.sequential import Comparison
-from sktune.space import SearchSpace
+from sktune.backends.fingerprint import device_name, package_version
+from sktune.core.outcome import Speedup
+from sktune.core.plan import Plan
+from sktune.core.space import SearchSpace
+from sktune.measure import latency
+from sktune.measure.confidence_sequence import Comparison
+from sktune.measure.devices import Cpu
+from sktune.measure.latency import Budget, Contender, Measurement, Samples
+from sktune.measure.noise_floor import Bar, noise_floor
+from sktune.runners.worker import replays as verify
+from sktune.runners.worker.judge import FLOOR_BUDGET, Judge, quiet_collector
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
-from sktune.trial import FLOOR_BUDGET, Judge, quiet_collector
+from sktune.targets.tracing import trace_layout
+from sktune.tuning.prepare import bind_space, space_spec
+from sktune.tuning.request import Request
 
 EXTRA = 0.02
 LOOKS = 3

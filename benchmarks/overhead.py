@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import sktune
-from sktune.final import floor_looks
-from sktune.fingerprint import device_name
-from sktune.report import final_rows, verdict_line
-from sktune.request import Request
-from sktune.result import SearchResult
-from sktune.supervisor import Supervisor
+from sktune.backends.fingerprint import device_name
+from sktune.measure.final_comparison import floor_looks
+from sktune.reports.study import final_rows, verdict_line
+from sktune.runners.worker.client import Supervisor
+from sktune.study.result import SearchResult
+from sktune.tuning.request import Request
 
 STAGES = ("compile", "verify", "measure", "observe")
 

@@ -22,15 +22,15 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from unittest.mock import patch
 
-from sktune import fingerprint
-from sktune.finals import PROCESSES
-from sktune.fingerprint import device_name, package_version
-from sktune.outcome import Speedup
-from sktune.plan import Plan
-from sktune.request import Request
-from sktune.requested_space import bind_space, space_spec
-from sktune.supervisor import Supervisor
-from sktune.verdict import students_t
+from sktune.backends import fingerprint
+from sktune.backends.fingerprint import device_name, package_version
+from sktune.core.outcome import Speedup
+from sktune.core.plan import Plan
+from sktune.measure.winner import students_t
+from sktune.runners.worker.client import Supervisor
+from sktune.tuning.finals import PROCESSES
+from sktune.tuning.prepare import bind_space, space_spec
+from sktune.tuning.request import Request
 
 SETTINGS: dict[str, dict[str, str]] = {"kept": fingerprint.KEPT_MEMORY, "as glibc adapts itself": {}}
 TOGETHER = PROCESSES["inductor"]

@@ -29,13 +29,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a script finds only what lies beside it
 
 from benchmarks.landscapes.recorded import ENDING, FOLDER, FORMAT_VERSION, bound, plan_of, request_of, to_entry  # noqa: E402
-from sktune.claims import locked  # noqa: E402
-from sktune.errors import BadInputError, SktuneError  # noqa: E402
-from sktune.fingerprint import fingerprint  # noqa: E402
-from sktune.plan import Plan  # noqa: E402
-from sktune.presets import load_space  # noqa: E402
-from sktune.space import SearchSpace  # noqa: E402
-from sktune.supervisor import Opened, Supervisor  # noqa: E402
+from sktune.backends.fingerprint import fingerprint  # noqa: E402
+from sktune.core.errors import BadInputError, SktuneError  # noqa: E402
+from sktune.core.plan import Plan  # noqa: E402
+from sktune.core.space import SearchSpace  # noqa: E402
+from sktune.runners.base import Opened
+from sktune.runners.worker.client import Supervisor  # noqa: E402
+from sktune.study.claims import locked  # noqa: E402
+from sktune.targets.presets import load_space  # noqa: E402
 
 COMPILE_TIMEOUT_S = 1800.0
 """Long enough that a busy machine does not fail a plan."""

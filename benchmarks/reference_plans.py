@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sktune.backends.inductor import InductorBackend
+from sktune.backends.inductor.backend import InductorBackend
 from sktune.backends.options import EXACT, INDUCTOR, option_rules
-from sktune.layout import Layout
-from sktune.plan import Option, Plan, Scope
-from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, SpaceSpec, bind, is_feed_forward
+from sktune.core.layout import Layout
+from sktune.core.plan import Option, Plan, Scope
+from sktune.core.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, SpaceSpec, bind, is_feed_forward
 from sktune.targets import describe
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 
 Choice = TypeVar("Choice")
 

@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sktune.layout import Layout, Unit
-from sktune.plan import Plan, Scope
-from sktune.presets import load_preset
-from sktune.sim.constants import Constants, load_constants
-from sktune.sim.deployment import deploy
-from sktune.sim.model import SimulatedStep, StepModel, step_latency
-from sktune.sim.operators import Operator, numbered
-from sktune.sim.superkernel import busy_us, head_us
-from sktune.sim.trace import ATTENTION, trace_operators
+from sktune.backends.sim.constants import Constants, load_constants
+from sktune.backends.sim.deployment import deploy
+from sktune.backends.sim.model import SimulatedStep, StepModel, step_latency
+from sktune.backends.sim.operators import Operator, numbered
+from sktune.backends.sim.superkernel import busy_us, head_us
+from sktune.backends.sim.trace import ATTENTION, trace_operators
+from sktune.core.layout import Layout, Unit
+from sktune.core.plan import Plan, Scope
 from sktune.targets import TargetSpec
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
+from sktune.targets.presets import load_preset
+from sktune.targets.tracing import trace_layout
 
 PAGE = Path(__file__).parent.parent / "docs" / "sim.md"
 BEGIN, END = "<!-- cases: benchmarks/sim_cases.py -->", "<!-- end of cases -->"

@@ -22,9 +22,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 import sktune
-from sktune.fingerprint import device_name
-from sktune.plan import Plan
-from sktune.request import Request
+from sktune.backends.fingerprint import device_name
+from sktune.core.plan import Plan
+from sktune.tuning.request import Request
 
 TIMED_STEPS = 100
 
@@ -90,11 +90,12 @@ def run_once(model: str, plan: Plan, out: Path) -> None:
 
     import torch
 
-    from sktune import verify
-    from sktune.backends import cpp_wrapper, inductor
+    from sktune.backends.inductor.backend import backend as inductor
+    from sktune.backends.inductor.backend import cpp_wrapper
+    from sktune.runners.worker import replays as verify
     from sktune.targets.base import decode_inputs
     from sktune.targets.loading import load
-    from sktune.tracing import trace_layout
+    from sktune.targets.tracing import trace_layout
 
     torch.set_grad_enabled(False)
     spec, preset = Request(model).target()

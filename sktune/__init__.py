@@ -10,22 +10,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sktune.delivery import ExpectedCode
-from sktune.errors import BadInputError, PlanError, SktuneError, nearest
-from sktune.plan import Plan, Scope
+from sktune.core.delivery import ExpectedCode
+from sktune.core.errors import BadInputError, PlanError, SktuneError, nearest
+from sktune.core.plan import Plan, Scope
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from sktune.marks import MarkedModel
-    from sktune.plan_file import read_plan
-    from sktune.result import SearchResult
+    from sktune.core.plan_file import read_plan
+    from sktune.study.result import SearchResult
     from sktune.targets.base import Target
+    from sktune.targets.marks import MarkedModel
 
 logger = logging.getLogger(__name__)
 
 # Imported when they are asked for: torch takes seconds, and a worker needs no Optuna.
-_LATE = {"SearchResult": "sktune.result", "Target": "sktune.targets.base", "read_plan": "sktune.plan_file"}
+_LATE = {"SearchResult": "sktune.study.result", "Target": "sktune.targets.base", "read_plan": "sktune.core.plan_file"}
 
 __all__ = ["Plan", "Scope", "SearchResult", "SktuneError", "Target", "apply", "read_plan", "search"]
 
@@ -45,13 +45,13 @@ def search(
         trials: total of the study; 40, or no limit where there is a time budget.
         time_budget_s: most seconds for this call.
         listener: called with each event.
-        options: the other fields of ``sktune.request.Request``.
+        options: the other fields of ``sktune.tuning.request.Request``.
 
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C.
     """
-    from sktune import proxy
-    from sktune.request import Request
+    from sktune.tuning import fewer_layers as proxy
+    from sktune.tuning.request import Request
 
     known = Request.__dataclass_fields__
     if unknown := options.keys() - known:
@@ -80,15 +80,15 @@ def apply(
             it lists; with ``strict``, also where code differs. The step's compile raises that.
     """
     from sktune.backends.options import check_step_options
-    from sktune.marks import put_on, scope_maker
-    from sktune.plan_file import read_plan_file
+    from sktune.core.plan_file import read_plan_file
+    from sktune.targets.marks import put_on, scope_maker
 
     delivered: dict[str, ExpectedCode] = {}
     if not isinstance(plan, Plan):
         path, file = Path(plan), read_plan_file(plan)
         plan, backend = file.to_plan(), backend or file.backend
         if backend == "inductor" and file.artifacts:
-            from sktune.backends.artifacts import install
+            from sktune.backends.inductor.artifacts import install
 
             delivery = file.artifacts.delivery()
             if problem := install(path.parent / file.artifacts.folder, delivery, strict=strict):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import yaml
 
-from sktune.recipes.document import read_recipe
-from sktune.recipes.supervising import RecipeSupervisor
-from sktune.space import SpaceSpec
+from sktune.core.space import SpaceSpec
+from sktune.runners.program.runner import RecipeSupervisor
+from sktune.targets.recipe import read_recipe
 
 REPORTING = """
 import json, os, pathlib, sys

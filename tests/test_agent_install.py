@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from sktune import skill
-from sktune.errors import BadInputError
+from sktune.agents import skill
+from sktune.core.errors import BadInputError
 from tests.projects import TEMPLATE, as_model
 from tests.schemas import checked
 from tests.test_cli import sktune_command

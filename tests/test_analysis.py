@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import typer.main
 
-from sktune import doctor, report
 from sktune.analysis.analyze import AnalysisRequest, analyze
 from sktune.analysis.decision import (
     BEST,
@@ -29,23 +28,25 @@ from sktune.analysis.decision import (
     module_shares,
     walk,
 )
-from sktune.analysis.evidence import Analysis
-from sktune.analysis.options import OptionResult, Status, improvement_percent, option_results
-from sktune.analysis.place import place_of, searched_on, settings_of
+from sktune.analysis.guide_options import OptionResult, Status, improvement_percent, option_results
+from sktune.analysis.model import Analysis
+from sktune.analysis.model_folder import place_of, searched_on, settings_of
 from sktune.analysis.recommendation import recommend
-from sktune.analysis.text import LANGUAGES, SENTENCES, Words
+from sktune.analysis.sentences import LANGUAGES, SENTENCES, Words
+from sktune.backends import availability as doctor
+from sktune.backends.availability import best_backend
 from sktune.cli import app
-from sktune.doctor import best_backend
-from sktune.errors import BadInputError
-from sktune.final import FinalComparison
-from sktune.layout import Layer, Layout, Unit
-from sktune.outcome import FinalRow, Outcome, Reason, Speedup
-from sktune.plan_file import read_plan_file
-from sktune.result import SearchResult, result_of
+from sktune.core.errors import BadInputError
+from sktune.core.layout import Layer, Layout, Unit
+from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup
+from sktune.core.plan_file import read_plan_file
+from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
+from sktune.measure.confidence_sequence import Comparison
+from sktune.measure.final_comparison import FinalComparison
+from sktune.reports import study as report
 from sktune.samplers import sampler_factory
-from sktune.sequential import Comparison
-from sktune.space import OptionRules, SearchSpace, SpaceSpec, bind
-from sktune.study import TuningStudy, sqlite_url
+from sktune.study.result import SearchResult, result_of
+from sktune.study.study import TuningStudy, sqlite_url
 from tests.conftest import decoder_layout
 from tests.projects import TEMPLATE
 from tests.schemas import checked
@@ -361,7 +362,7 @@ def analysis_of(
         report.write(study.result, study.folder)
         return study.result
 
-    monkeypatch.setattr("sktune.proxy.search", searched)
+    monkeypatch.setattr("sktune.tuning.fewer_layers.search", searched)
     given: dict[str, Any] = {
         "backend": "inductor",
         "device": "cpu",

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sktune.doctor import State, examine, usable
-from sktune.request import Request
-from sktune.requested_space import bind_space, check_space_options, space_spec
-from sktune.superkernel_options import has_superkernel
+from sktune.backends.availability import State, examine, usable
+from sktune.core.scope_options import has_superkernel
+from sktune.tuning.prepare import bind_space, check_space_options, space_spec
+from sktune.tuning.request import Request
 from tests import profiles
 from tests.conftest import decoder_layout
 from tests.test_cli import sktune_command

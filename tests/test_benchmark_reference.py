@@ -26,9 +26,9 @@ from benchmarks.reference_plans import MODELS as REFERENCE_MODELS
 from benchmarks.reference_steps import Counts, Difference, Trace, compared, traced
 from sktune.backends.base import Step
 from sktune.backends.options import EXACT, option_rules
-from sktune.bits import RegionCheck, Verification
-from sktune.errors import BadInputError
-from sktune.space import SpaceSpec
+from sktune.core.errors import BadInputError
+from sktune.core.space import SpaceSpec
+from sktune.core.verification import RegionCheck, Verification
 from sktune.targets.base import Target
 from tests.conftest import decoder_layout
 

@@ -12,12 +12,12 @@ import pytest
 import sqlalchemy
 from sqlalchemy import Engine
 
-from sktune.claims import Claims, Holder
-from sktune.contents import content_digest
-from sktune.errors import StudyError
-from sktune.outcome import Outcome, Speedup
+from sktune.core.contents import content_digest
+from sktune.core.errors import StudyError
+from sktune.core.outcome import Outcome, Speedup
 from sktune.samplers import sampler_factory
-from sktune.study import Proposal, TuningStudy, sqlite_url
+from sktune.study.claims import Claims, Holder
+from sktune.study.study import Proposal, TuningStudy, sqlite_url
 from tests.test_study import SPACE
 
 LLAMA, QWEN = {"format": "2", "model": "llama"}, {"format": "2", "model": "qwen3"}
@@ -183,10 +183,10 @@ def test_a_study_of_an_earlier_sktune_is_refused_in_words_of_its_own(url: str) -
 
 RACER = """
 import sys
-from sktune.errors import StudyError
-from sktune.outcome import Outcome, Reason
+from sktune.core.errors import StudyError
+from sktune.core.outcome import Outcome, Reason
 from sktune.samplers import sampler_factory
-from sktune.study import TuningStudy
+from sktune.study.study import TuningStudy
 from tests.test_study import SPACE
 
 url, model, count = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sktune.comparing import ComparedStudies, compare, write_picture
-from sktune.errors import BadInputError, StudyError
-from sktune.outcome import Outcome, Reason, Speedup
-from sktune.result import SearchResult, result_of
+from sktune.cli.views.search import comparison_table
+from sktune.core.errors import BadInputError, StudyError
+from sktune.core.outcome import Outcome, Reason, Speedup
+from sktune.core.space import OptionRules, SpaceSpec, bind
+from sktune.reports.comparison import ComparedStudies, compare, write_picture
 from sktune.samplers import sampler_factory
-from sktune.space import OptionRules, SpaceSpec, bind
-from sktune.study import TuningStudy, folder_name, sqlite_url
-from sktune.view import comparison_table
+from sktune.study.result import SearchResult, result_of
+from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from tests.conftest import decoder_layout
 from tests.test_cli import sktune_command
 

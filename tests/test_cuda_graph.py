@@ -9,14 +9,14 @@ from torch import nn
 from torch._inductor.utils import fresh_cache
 
 import sktune
-from sktune.backends.cuda_graph import CapturedRegion, written_inputs
-from sktune.backends.inductor import InductorBackend
+from sktune.backends.inductor.backend import InductorBackend
+from sktune.backends.inductor.cuda_graph import CapturedRegion, written_inputs
 from sktune.backends.options import EXACT
-from sktune.plan import Plan, Scope
-from sktune.space import SpaceSpec
+from sktune.core.plan import Plan, Scope
+from sktune.core.space import SpaceSpec
+from sktune.measure.bits import same_bits
 from sktune.targets.base import Target, decode_inputs
-from sktune.tensor_bits import same_bits
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 from tests import cuda_graphs
 
 WIDTH, TOKENS, STEPS = 16, 64, 5
@@ -184,7 +184,7 @@ def test_what_shares_memory_and_is_written_is_not_captured(caplog: pytest.LogCap
 @pytest.mark.parametrize("where", WHERE)
 def test_real_captures_write_the_state(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU, nothing is emulated."""
-    from sktune.backends import cuda_graph
+    from sktune.backends.inductor.backend import cuda_graph
 
     monkeypatch.setattr(cuda_graph, "capture", cuda_graphs.REAL)
     case = Case(where, "cuda")

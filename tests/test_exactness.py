@@ -10,17 +10,16 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from sktune.backends import exactness
-from sktune.backends.exactness import dispatched, inexact_operators
-from sktune.backends.inductor import InductorBackend
-from sktune.backends.numerics import FUNCTIONS, MATMULS, NARROW, REDUCTIONS, WIDE
+from sktune.backends.inductor.backend import InductorBackend, exactness
+from sktune.backends.inductor.exactness import dispatched, inexact_operators
+from sktune.backends.inductor.numerics import FUNCTIONS, MATMULS, NARROW, REDUCTIONS, WIDE
+from sktune.backends.inductor.regions import Region
 from sktune.backends.options import EXACT, option_defaults
-from sktune.backends.regions import Region
-from sktune.plan import Option, Plan, Scope
-from sktune.space import SpaceSpec
+from sktune.core.plan import Option, Plan, Scope
+from sktune.core.space import SpaceSpec
+from sktune.measure.bits import bits_of
 from sktune.targets.base import Target
-from sktune.tensor_bits import bits_of
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 
 aten = torch.ops.aten
 Tensor = torch.Tensor

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 import sktune
 from sktune.cli import app
-from sktune.errors import BackendError, NotDeterministicError, TargetError
-from sktune.outcome import Reason
+from sktune.core.errors import BackendError, NotDeterministicError, TargetError
+from sktune.core.outcome import Reason
 
 MODELS = Path(__file__).parent / "models" / "faulty.py"
 SPACE = MODELS.with_suffix(".yaml")

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sktune.final import FinalComparison
-from sktune.noise_floor import FloorLook
-from sktune.outcome import FinalRow, Outcome, Speedup
-from sktune.report import final_rows, verdict_line
-from sktune.result import result_of, verdict_of_trials
-from sktune.sequential import FARTHEST
-from sktune.study import TuningStudy, sqlite_url
-from sktune.verdict import AGAIN
+from sktune.core.outcome import FinalRow, Outcome, Speedup
+from sktune.measure.confidence_sequence import FARTHEST
+from sktune.measure.final_comparison import FinalComparison
+from sktune.measure.noise_floor import FloorLook
+from sktune.measure.winner import AGAIN
+from sktune.reports.study import final_rows, verdict_line
+from sktune.study.result import result_of, verdict_of_trials
+from sktune.study.study import TuningStudy, sqlite_url
 from tests.test_comparing import study_of
 
 

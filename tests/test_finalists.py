@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import sktune
-from sktune.errors import BackendError
-from sktune.supervisor import Supervisor
+from sktune.core.errors import BackendError
+from sktune.runners.worker.client import Supervisor
 
 Dies = Callable[[str, Mapping[str, Any]], bool]
 
@@ -23,7 +23,7 @@ def search(runs: Path, monkeypatch: pytest.MonkeyPatch, dies: Dies, trials: int)
         return answer(self, key, *arguments, log=log, **request)
 
     monkeypatch.setattr(Supervisor, "_answer", mortal)
-    monkeypatch.setattr("sktune.finals.PROCESSES", {"sim": 3})
+    monkeypatch.setattr("sktune.tuning.finals.PROCESSES", {"sim": 3})
     return sktune.search("llama", backend="sim", trials=trials, runs=runs)
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sktune.contents import WHOLE_BYTES, changed_file, content_digest, imported_modules, module_files
-from sktune.environment import numerics_environment
-from sktune.fingerprint import fingerprint
-from sktune.space import SpaceSpec
+from sktune.backends.environment import numerics_environment
+from sktune.backends.fingerprint import fingerprint
+from sktune.core.contents import WHOLE_BYTES, changed_file, content_digest, imported_modules, module_files
+from sktune.core.space import SpaceSpec
 from sktune.targets import TargetSpec, describe
 
 MODEL = "def target():\n    pass\n"

@@ -11,16 +11,16 @@ import torch
 from torch._inductor.utils import fresh_cache
 
 import sktune
-from sktune import verify
 from sktune.backends.base import CompileError, Step
-from sktune.backends.inductor import InductorBackend
-from sktune.errors import PlanError
-from sktune.layout import Layout
-from sktune.plan import Options, Plan, Scope
-from sktune.space import SpaceSpec
+from sktune.backends.inductor.backend import InductorBackend
+from sktune.core.errors import PlanError
+from sktune.core.layout import Layout
+from sktune.core.plan import Options, Plan, Scope
+from sktune.core.space import SpaceSpec
+from sktune.measure.bits import Mismatch
+from sktune.runners.worker import replays as verify
 from sktune.targets.base import Target, decode_inputs
-from sktune.tensor_bits import Mismatch
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 from tests.models import faulty
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
@@ -271,7 +271,7 @@ def test_kept_operators_do_not_share_cached_code_with_others() -> None:
 
 HELPED = """
 import logging, os, sys, torch
-from sktune.backends import building
+from sktune.backends.inductor.backend import parallel_compile as building
 logging.basicConfig()
 os.sched_getaffinity = lambda pid: {0, 1}
 building.HELPER_WAIT_S = 30

@@ -16,17 +16,17 @@ from benchmarks.landscapes.failing import FailingLandscape
 from benchmarks.landscapes.recorded import recorded
 from benchmarks.landscapes.simulated import sim_8
 from benchmarks.landscapes.synthetic import SyntheticLandscape, Traits
-from sktune.learned import OUTCOME, PROBE
-from sktune.outcome import Outcome, Reason
-from sktune.plan import Plan, Scope
-from sktune.request import Request
+from sktune.backends.sim.constants import load_constants
+from sktune.backends.sim.deployment import deploy
+from sktune.backends.sim.model import SimulatedStep, StepModel
+from sktune.backends.sim.trace import trace_operators
+from sktune.core.outcome import Outcome, Reason
+from sktune.core.plan import Plan, Scope
+from sktune.core.space import SearchSpace
+from sktune.learning.history import OUTCOME, PROBE
 from sktune.samplers import SamplerFactory, distributions, sampler_factory
-from sktune.sim.constants import load_constants
-from sktune.sim.deployment import deploy
-from sktune.sim.model import SimulatedStep, StepModel
-from sktune.sim.trace import trace_operators
-from sktune.space import SearchSpace
 from sktune.targets.loading import load
+from sktune.tuning.request import Request
 
 
 def tiny(traits: Traits, seed: int) -> SyntheticLandscape:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from sktune.errors import BackendError
-from sktune.latency import Budget, Contender, Measurement, compare, measure
-from sktune.machine import MachineLoad
+from sktune.core.errors import BackendError
+from sktune.measure.latency import Budget, Contender, Measurement, compare, measure
+from sktune.measure.machine import MachineLoad
 
 
 class Machine:

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from sktune.latency import Budget, compare, measure
-from sktune.noise_floor import LEAST_FLOOR, Bar, FloorLook, drift, noise_floor
-from sktune.outcome import Speedup
-from sktune.sequential import Comparison
+from sktune.core.outcome import Speedup
+from sktune.measure.confidence_sequence import Comparison
+from sktune.measure.latency import Budget, compare, measure
+from sktune.measure.noise_floor import LEAST_FLOOR, Bar, FloorLook, drift, noise_floor
 from tests.test_latency import Machine, contender
 
 

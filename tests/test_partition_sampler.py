@@ -16,14 +16,14 @@ from benchmarks.landscapes.failing import FailingLandscape
 from benchmarks.landscapes.recorded import names, recorded
 from benchmarks.landscapes.simulated import sim_61_bare
 from benchmarks.landscapes.synthetic import SYNTHETIC, SyntheticLandscape
-from sktune.feasibility import Feasibility
-from sktune.learned import ORIGIN, OUTCOME, PROBE, Learned
-from sktune.outcome import Outcome, Reason, ScopeTime, Speedup
-from sktune.plan import Option, Plan
+from sktune.core.outcome import Outcome, Reason, ScopeTime, Speedup
+from sktune.core.plan import Option, Plan
+from sktune.core.space import JOIN, LAYERS_PER_SCOPE, OptionRules, SpaceSpec, StartingPoint, bind
+from sktune.learning.failures import Feasibility
+from sktune.learning.history import ORIGIN, OUTCOME, PROBE, Learned
+from sktune.learning.segments import SegmentCatalogue
 from sktune.samplers import distributions
 from sktune.samplers.partition import PartitionSampler, ProbingSampler
-from sktune.segments import SegmentCatalogue
-from sktune.space import JOIN, LAYERS_PER_SCOPE, OptionRules, SpaceSpec, StartingPoint, bind
 from tests.conftest import decoder_layout
 
 KEYS = ("norm", "attention", "gate", "mlp")
@@ -373,10 +373,10 @@ def test_failures_of_other_strategies_teach_as_well() -> None:
 
 
 RISKS = """
-from sktune.layout import Layer, Layout, Unit
-from sktune.learned import Learned
-from sktune.plan import Plan, Scope
-from sktune.space import OptionRules, SpaceSpec, bind
+from sktune.core.layout import Layer, Layout, Unit
+from sktune.learning.history import Learned
+from sktune.core.plan import Plan, Scope
+from sktune.core.space import OptionRules, SpaceSpec, bind
 
 names = [f"option-{number}" for number in range(9)]
 keys = [f"unit-{number}" for number in range(9)]

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sktune.layout import Layout
-from sktune.partitioning import Partitioner
-from sktune.plan import Plan
-from sktune.segments import SegmentCatalogue
-from sktune.space import LAYERS_PER_SCOPE, OptionRules, SearchSpace, SpaceSpec, bind, limit_of
+from sktune.core.layout import Layout
+from sktune.core.plan import Plan
+from sktune.core.space import LAYERS_PER_SCOPE, OptionRules, SearchSpace, SpaceSpec, bind, limit_of
+from sktune.learning.best_partition import Partitioner
+from sktune.learning.segments import SegmentCatalogue
 from tests.conftest import decoder_layout
 
 KEYS = ("norm", "attention", "mlp")

@@ -18,15 +18,15 @@ from rich.console import Console
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from sktune.errors import ProfileError
-from sktune.profile_view import profile_view
+from sktune.ascend.kernel_name import parse_superkernel_name
+from sktune.cli.views.profile import profile_view
+from sktune.core.errors import ProfileError
 from sktune.profiling.analysis import Bound, Profile, analyse
 from sktune.profiling.comparison import Verdict, compare
-from sktune.profiling.reading import read_profile
+from sktune.profiling.readers.reading import read_profile
 from sktune.profiling.repetition import Landmarks, longest_run, split_layers, split_steps
 from sktune.profiling.report import report
 from sktune.profiling.tables import headline
-from sktune.superkernel_name import parse_superkernel_name
 from tests.profiles import (
     ATTENTION,
     MOE,

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 import sktune
-from sktune.errors import BadInputError, TargetError
-from sktune.final import FinalComparison
-from sktune.inspection import inspect_model
-from sktune.outcome import FinalRow, Speedup
-from sktune.report import proxy_line
-from sktune.request import Request
-from sktune.result import CarriedPlan, ProxyFindings, result_of
-from sktune.space import LAYERS_PER_SCOPE
-from sktune.study import TuningStudy, sqlite_url
+from sktune.core.errors import BadInputError, TargetError
+from sktune.core.outcome import FinalRow, Speedup
+from sktune.core.space import LAYERS_PER_SCOPE
+from sktune.measure.final_comparison import FinalComparison
+from sktune.reports.study import proxy_line
+from sktune.study.result import CarriedPlan, ProxyFindings, result_of
+from sktune.study.study import TuningStudy, sqlite_url
+from sktune.tuning.inspect import inspect_model
+from sktune.tuning.request import Request
 from tests.test_comparing import study_of
 
 ROOT = Path(__file__).parent.parent
@@ -112,7 +112,7 @@ def test_the_final_comparison_says_which_plans_are_best(tmp_path: Path, monkeypa
         carried.extend([findings] if findings else [])
         return result_of(study, tmp_path / "a")
 
-    monkeypatch.setattr("sktune.proxy.run", run)
+    monkeypatch.setattr("sktune.tuning.fewer_layers.run", run)
     sktune.search("llama", proxy_layers=1, runs=tmp_path)
     plans = carried[0].carried
     assert [(plan.trial, plan.speedup) for plan in plans] == [(1, 1.25), (2, 1.22), (3, 1.4), (4, 1.15), (0, 1.1)]

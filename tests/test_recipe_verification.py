@@ -12,15 +12,22 @@ import pytest
 import torch
 from torch import nn
 
-from sktune.errors import BackendError, NotDeterministicError
-from sktune.marks import OwnScope
-from sktune.outcome import Reason
-from sktune.plan import Plan, Scope
-from sktune.recipes.document import read_recipe
-from sktune.recipes.rank import MarkedStep, Reporter
-from sktune.recipes.reports import VERIFIED_STEPS, RankReport, Task, draw_turns, is_baselines_turn, read_reports
-from sktune.recipes.supervising import RecipeSupervisor
-from sktune.space import SpaceSpec
+from sktune.core.errors import BackendError, NotDeterministicError
+from sktune.core.outcome import Reason
+from sktune.core.plan import Plan, Scope
+from sktune.core.space import SpaceSpec
+from sktune.runners.program.rank import MarkedStep, Reporter
+from sktune.runners.program.rank_reports import (
+    VERIFIED_STEPS,
+    RankReport,
+    Task,
+    draw_turns,
+    is_baselines_turn,
+    read_reports,
+)
+from sktune.runners.program.runner import RecipeSupervisor
+from sktune.targets.marks import OwnScope
+from sktune.targets.recipe import read_recipe
 from tests.reporting import reporting
 
 STEPS = 40
@@ -200,7 +207,7 @@ class Stepping:
 @pytest.fixture
 def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder for the reports of this process, which is rank 0 and says nothing at its exit."""
-    monkeypatch.setattr("sktune.recipes.rank.atexit.register", lambda *_: None)
+    monkeypatch.setattr("sktune.runners.program.rank.atexit.register", lambda *_: None)
     monkeypatch.delenv("RANK", raising=False)
     yield tmp_path
 

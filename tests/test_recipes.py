@@ -15,17 +15,19 @@ import torch
 import yaml
 from torch import nn
 
-from sktune.errors import BackendError, BadInputError, TargetError
-from sktune.outcome import Outcome, Reason
-from sktune.plan import Plan, Scope
-from sktune.plan_file import read_plan_file, write_plan
-from sktune.recipes.document import read_recipe
-from sktune.recipes.latency_lines import step_latencies_ms
-from sktune.recipes.rank import MarkedStep, Reporter
-from sktune.recipes.reports import VERIFIED_STEPS, Task, draw_turns, is_baselines_turn
-from sktune.recipes.running import varied
-from sktune.recipes.scouting import scout
-from sktune.recipes.step_times import (
+from sktune.core.errors import BackendError, BadInputError, TargetError
+from sktune.core.outcome import Outcome, Reason
+from sktune.core.plan import Plan, Scope
+from sktune.core.plan_file import read_plan_file, write_plan
+from sktune.core.space import SpaceSpec
+from sktune.reports.study import how_to_apply
+from sktune.runners.program.discover import scout
+from sktune.runners.program.latency_lines import step_latencies_ms
+from sktune.runners.program.rank import MarkedStep, Reporter
+from sktune.runners.program.rank_reports import VERIFIED_STEPS, Task, draw_turns, is_baselines_turn
+from sktune.runners.program.run import varied
+from sktune.runners.program.runner import RecipeSupervisor
+from sktune.runners.program.step_times import (
     FIRST_ROUND,
     LEAST_ALTERNATING,
     compare_runs,
@@ -34,13 +36,11 @@ from sktune.recipes.step_times import (
     latency_of,
     rounds,
 )
-from sktune.recipes.supervising import RecipeSupervisor
-from sktune.report import how_to_apply
-from sktune.request import Request
-from sktune.result import result_of
-from sktune.search_loop import run
-from sktune.space import SpaceSpec
-from sktune.study import TuningStudy, sqlite_url
+from sktune.study.result import result_of
+from sktune.study.study import TuningStudy, sqlite_url
+from sktune.targets.recipe import read_recipe
+from sktune.tuning.loop import run
+from sktune.tuning.request import Request
 from tests.reporting import reporting
 from tests.test_comparing import study_of
 
@@ -445,7 +445,7 @@ def test_torch_is_taken_over_by_whoever_looked_for_it_before(project: Path) -> N
     )
     environment = {**os.environ, "SKTUNE_PLAN": str(project / "plan.yaml")}
     told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["sktune.recipes.rank", "Rank.compile", "True"]
+    assert told.stdout.split() == ["sktune.runners.program.rank", "Rank.compile", "True"]
 
 
 @pytest.mark.slow
@@ -473,8 +473,8 @@ def test_in_production_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPa
     def never(*_: object) -> Any:
         raise AssertionError
 
-    monkeypatch.setattr("sktune.recipes.rank.device_of", lambda tensors: SimpleNamespace(now_s=never))
-    monkeypatch.setattr("sktune.recipes.rank.digests_of", never)
+    monkeypatch.setattr("sktune.runners.program.rank.device_of", lambda tensors: SimpleNamespace(now_s=never))
+    monkeypatch.setattr("sktune.runners.program.rank.digests_of", never)
     module, inputs = nn.Linear(2, 2), torch.ones(1, 2)
     step = MarkedStep(module.forward, None, module, module.forward, Task(False, "npu"), Plan(), never, Reporter(None))
     assert torch.equal(step(inputs), module(inputs))

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from sktune import verify
 from sktune.backends.base import REGION_STEPS, Compiled, RegionBudget
-from sktune.backends.inductor import InductorBackend
-from sktune.bits import RegionCheck
-from sktune.plan import Option, Plan, Scope
-from sktune.space import SpaceSpec
+from sktune.backends.inductor.backend import InductorBackend
+from sktune.core.plan import Option, Plan, Scope
+from sktune.core.space import SpaceSpec
+from sktune.core.verification import RegionCheck
+from sktune.measure.bits import difference
+from sktune.runners.worker import replays as verify
 from sktune.targets import describe
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
-from sktune.tensor_bits import difference
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 
 OWN = f"{Path(__file__).parent.parent / 'examples' / 'own_model.py'}:target"
 EXACT: dict[str, Option] = {"emulate_precision_casts": True, "matmul": "aten", "reductions": "aten"}

@@ -7,12 +7,12 @@ import pytest
 import yaml
 
 import sktune
-from sktune import profile_prior
-from sktune.errors import BadInputError, SimulationError, SpaceError, StudyError
-from sktune.inspection import inspect_model
-from sktune.request import Request
-from sktune.sim.constants import ATLAS_A3
-from sktune.space import OptionRules, SpaceSpec, bind
+from sktune.backends.sim.constants import ATLAS_A3
+from sktune.core.errors import BadInputError, SimulationError, SpaceError, StudyError
+from sktune.core.space import OptionRules, SpaceSpec, bind
+from sktune.tuning import profile_hints as profile_prior
+from sktune.tuning.inspect import inspect_model
+from sktune.tuning.request import Request
 from tests import profiles
 from tests.conftest import decoder_layout
 

@@ -13,22 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import LlamaConfig
 
-from sktune.errors import SimulationError, SpaceError, TargetError
-from sktune.ge_graph import GeGraph, GeOperator, TensorSpec
-from sktune.layout import Layout, Unit
-from sktune.outcome import Reason
-from sktune.plan import Options, Plan, Scope
-from sktune.presets import load_preset
-from sktune.sim.calibration import calibrate
-from sktune.sim.constants import ATLAS_A3, load_constants
-from sktune.sim.deployment import COMBINE, DISPATCH, deploy, deployment_notes
-from sktune.sim.ge import from_ge_graph
-from sktune.sim.model import SimulatedFailure, SimulatedStep, StepModel, step_latency
-from sktune.sim.operators import Core, Operator, from_kernel_table, numbered
-from sktune.sim.trace import trace_operators
+from sktune.ascend.ge_graph import GeGraph, GeOperator, TensorSpec
+from sktune.backends.sim.calibration import calibrate
+from sktune.backends.sim.constants import ATLAS_A3, load_constants
+from sktune.backends.sim.deployment import COMBINE, DISPATCH, deploy, deployment_notes
+from sktune.backends.sim.ge import from_ge_graph
+from sktune.backends.sim.model import SimulatedFailure, SimulatedStep, StepModel, step_latency
+from sktune.backends.sim.operators import Core, Operator, from_kernel_table, numbered
+from sktune.backends.sim.trace import trace_operators
+from sktune.core.errors import SimulationError, SpaceError, TargetError
+from sktune.core.layout import Layout, Unit
+from sktune.core.outcome import Reason
+from sktune.core.plan import Options, Plan, Scope
 from sktune.targets import TargetSpec
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
+from sktune.targets.presets import load_preset
+from sktune.targets.tracing import trace_layout
 
 CONSTANTS = load_constants()
 SMALL, LARGE = 1.0, 500.0

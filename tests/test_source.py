@@ -16,16 +16,16 @@ import yaml
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from sktune.errors import BadInputError, PlanError
-from sktune.layout import Layout
-from sktune.plan import Plan, Scope
-from sktune.plan_file import PlanFile, read_plan_file, write_plan
-from sktune.source import changes
-from sktune.source.applying import source_change
-from sktune.source.flag import turn_on
-from sktune.source.rewriting import rewrite
-from sktune.space import OptionRules, SearchSpace, SpaceSpec, bind
-from sktune.tracing import trace_layout
+from sktune.core.errors import BadInputError, PlanError
+from sktune.core.layout import Layout
+from sktune.core.plan import Plan, Scope
+from sktune.core.plan_file import PlanFile, read_plan_file, write_plan
+from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
+from sktune.source import edits as changes
+from sktune.source.apply import source_change
+from sktune.source.codemod import rewrite
+from sktune.source.yaml_flag import turn_on
+from sktune.targets.tracing import trace_layout
 from tests.projects import N_LAYERS, RANKS, TEMPLATE
 
 SOURCE = TEMPLATE.root / TEMPLATE.source

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sktune.backends.options import default_choices, option_rules
-from sktune.errors import PlanError, SpaceError
-from sktune.inspection import inspect_model
-from sktune.layout import Layout, Unit
-from sktune.plan import Plan, Scope
-from sktune.presets import load_preset, preset_names
-from sktune.request import Request
-from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, OptionRules, SearchSpace, SpaceSpec, bind
+from sktune.core.errors import PlanError, SpaceError
+from sktune.core.layout import Layout, Unit
+from sktune.core.plan import Plan, Scope
+from sktune.core.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, OptionRules, SearchSpace, SpaceSpec, bind
+from sktune.targets.presets import load_preset, preset_names
+from sktune.tuning.inspect import inspect_model
+from sktune.tuning.request import Request
 from tests.conftest import CHILDREN, decoder_layout
 
 OPTIONS = {"fast": (False, True)}

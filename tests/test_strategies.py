@@ -7,12 +7,12 @@ from pathlib import Path
 import optuna
 import pytest
 
-from sktune.errors import BadInputError
-from sktune.outcome import Outcome, Reason, Speedup
-from sktune.plan import Plan
+from sktune.core.errors import BadInputError
+from sktune.core.outcome import Outcome, Reason, Speedup
+from sktune.core.plan import Plan
+from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.samplers import SAMPLERS, distributions, sampler_factory
-from sktune.space import OptionRules, SearchSpace, SpaceSpec, bind
-from sktune.study import TuningStudy, sqlite_url
+from sktune.study.study import TuningStudy, sqlite_url
 from tests.conftest import CHILDREN, decoder_layout
 
 BASELINE_MS = 100.0

@@ -12,13 +12,13 @@ from typing import Any
 import optuna
 import pytest
 
-from sktune.claims import locked
-from sktune.errors import StudyError
-from sktune.outcome import Outcome, Reason, Speedup
-from sktune.plan import Plan
+from sktune.core.errors import StudyError
+from sktune.core.outcome import Outcome, Reason, Speedup
+from sktune.core.plan import Plan
+from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.samplers import sampler_factory
-from sktune.space import OptionRules, SearchSpace, SpaceSpec, bind
-from sktune.study import Proposal, TuningStudy, folder_name, incumbent_first, sqlite_url, without_twins
+from sktune.study.claims import locked
+from sktune.study.study import Proposal, TuningStudy, folder_name, incumbent_first, sqlite_url, without_twins
 from tests.conftest import decoder_layout
 
 SPACE = bind(SpaceSpec(), decoder_layout(("dense", "moe")), {"fast": (False, True)}, OptionRules({"fast": False}))
@@ -236,7 +236,7 @@ def test_a_database_of_another_program_is_refused(tmp_path: Path, url: str) -> N
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for a lock only a moment."""
-    monkeypatch.setattr("sktune.storage.LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr("sktune.study.storage.LOCK_WAIT_S", 0.1)
 
 
 @pytest.fixture

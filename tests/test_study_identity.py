@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sktune.errors import TargetError
-from sktune.space import SpaceSpec
-from sktune.supervisor import Supervisor
+from sktune.core.errors import TargetError
+from sktune.core.space import SpaceSpec
+from sktune.runners.worker.client import Supervisor
 from sktune.targets import describe
 from tests.test_cli import ROOT, sktune_command
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sktune.errors import TargetError
-from sktune.fingerprint import fingerprint
-from sktune.plan import Plan
-from sktune.request import Request
-from sktune.requested_space import bind_space, space_spec
-from sktune.space import SpaceSpec
-from sktune.supervisor import Supervisor
+from sktune.backends.fingerprint import fingerprint
+from sktune.core.errors import TargetError
+from sktune.core.plan import Plan
+from sktune.core.space import SpaceSpec
+from sktune.runners.worker.client import Supervisor
 from sktune.targets import TargetSpec
+from sktune.tuning.prepare import bind_space, space_spec
+from sktune.tuning.request import Request
 from tests.models import page_faults
 
 MODELS = Path(__file__).parent / "models"
@@ -73,7 +73,7 @@ def test_measuring_may_take_longer_than_a_stage_while_the_worker_is_alive(
 ) -> None:
     """A comparison of many plans, or of slow ones, is no process that hangs."""
     own, plan = supervisor
-    monkeypatch.setattr("sktune.supervisor.LEAST_RUN_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("sktune.runners.worker.client.LEAST_RUN_TIMEOUT_S", 0.5)
 
     def report(stage: str) -> None:
         if stage == "verify":

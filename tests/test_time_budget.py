@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 import sktune
-from sktune import search_loop
-from sktune.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
-from sktune.final import FinalComparison
-from sktune.outcome import Outcome, Reason
-from sktune.proxy import search
-from sktune.report import evidence, verdict_line
-from sktune.request import Request
-from sktune.result import result_of
+from sktune.cli.views.search import PlainView
+from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
+from sktune.core.outcome import Outcome, Reason
+from sktune.measure.final_comparison import FinalComparison
+from sktune.reports.study import evidence, verdict_line
+from sktune.runners.worker.client import Supervisor
 from sktune.samplers import sampler_factory
-from sktune.study import TuningStudy, folder_name, sqlite_url
-from sktune.supervisor import Supervisor
-from sktune.time_budget import CLOSING_S, Pace, TimeBudget, parse_duration
-from sktune.view import PlainView
+from sktune.study.result import result_of
+from sktune.study.study import TuningStudy, folder_name, sqlite_url
+from sktune.tuning import loop as search_loop
+from sktune.tuning.fewer_layers import search
+from sktune.tuning.request import Request
+from sktune.tuning.time_budget import CLOSING_S, Pace, TimeBudget, parse_duration
 from tests.test_comparing import SPACE, outcome, study_of
 from tests.test_final import row
 
@@ -160,7 +160,7 @@ def test_stopping_at_once_is_not_held_against_a_plan(tmp_path: Path, monkeypatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Supervisor, "judge", judge)
-    monkeypatch.setattr("sktune.study.MOST_ATTEMPTS", 1)
+    monkeypatch.setattr("sktune.study.study.MOST_ATTEMPTS", 1)
     for _ in range(2):
         with pytest.raises(InterruptedSearchError):
             simulated(tmp_path, trials=1)
@@ -173,7 +173,7 @@ def test_stopping_at_once_is_not_held_against_a_plan(tmp_path: Path, monkeypatch
 def test_a_worker_that_cannot_start_is_not_held_against_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is full, or somebody else has the NPU: the plan that was next is tried when that is over."""
     real = Supervisor.open
-    monkeypatch.setattr("sktune.study.MOST_ATTEMPTS", 1)
+    monkeypatch.setattr("sktune.study.study.MOST_ATTEMPTS", 1)
     for _ in range(2):
         opened: list[Any] = []
 
@@ -200,7 +200,7 @@ def test_a_proxy_and_the_whole_search_share_one_budget(monkeypatch: pytest.Monke
         began.append(began_s)
         return real(request, listener, began_s, *findings)
 
-    monkeypatch.setattr("sktune.proxy.run", run)
+    monkeypatch.setattr("sktune.tuning.fewer_layers.run", run)
     search(Request("llama", backend="sim", trials=1, proxy_layers=1, time_budget_s=60, runs=tmp_path))
     assert began[0] is not None
     assert began[0] == began[1]

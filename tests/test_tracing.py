@@ -9,14 +9,14 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sktune.errors import PlanError, SpaceError, TargetError
-from sktune.layout import Layout
-from sktune.plan import Plan, Scope
-from sktune.space import SpaceSpec
+from sktune.core.errors import PlanError, SpaceError, TargetError
+from sktune.core.layout import Layout
+from sktune.core.plan import Plan, Scope
+from sktune.core.space import SpaceSpec
 from sktune.targets import TargetSpec, describe
 from sktune.targets.base import Target
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sktune.outcome import Speedup
-from sktune.plan import Options, Plan, Scope
-from sktune.sequential import FARTHEST
-from sktune.verdict import PROCESS_DEGREES, PROCESS_SD, FinalPlan, Verdict, decide, pooled, students_t
+from sktune.core.outcome import Speedup
+from sktune.core.plan import Options, Plan, Scope
+from sktune.measure.confidence_sequence import FARTHEST
+from sktune.measure.winner import PROCESS_DEGREES, PROCESS_SD, FinalPlan, Verdict, decide, pooled, students_t
 
 PROCESSES = 4
 

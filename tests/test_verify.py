@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from sktune import verify
 from sktune.backends.base import Step
+from sktune.measure.bits import Mismatch
+from sktune.runners.worker import replays as verify
 from sktune.targets.base import Target
-from sktune.tensor_bits import Mismatch
 
 
 def target_with(output: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Target, Step]:

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from sktune.backends.options import default_choices, option_rules
-from sktune.space import SpaceSpec, bind
-from sktune.view import LiveView, PlainView, describe_trial, inspection_view
+from sktune.cli.views.search import LiveView, PlainView, describe_trial, inspection_view
+from sktune.core.space import SpaceSpec, bind
 from tests.conftest import decoder_layout
 
 

@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 import sktune
 from sktune.cli import app
-from sktune.plan import Plan
+from sktune.core.plan import Plan
+from sktune.core.space import NEW, OptionRules, SpaceSpec, bind
+from sktune.reports.why import Experiment, explain
 from sktune.samplers import distributions
 from sktune.samplers.partition import Outlook
-from sktune.space import NEW, OptionRules, SpaceSpec, bind
-from sktune.why import Experiment, explain
 from tests.conftest import decoder_layout
 
 RUNNER = CliRunner()

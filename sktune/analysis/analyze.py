@@ -9,24 +9,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sktune import profile_prior, proxy
 from sktune.analysis import report
 from sktune.analysis.decision import BEST, FIRST, GOALS, Findings, ScopeOption, walk
-from sktune.analysis.evidence import Analysis, Command, walk_summary, walk_told
-from sktune.analysis.options import OptionResult, Status, option_results
-from sktune.analysis.place import Place, place_of, planned_change, searched_on
+from sktune.analysis.guide_options import OptionResult, Status, option_results
+from sktune.analysis.model import Analysis, Command, walk_summary, walk_told
+from sktune.analysis.model_folder import Place, place_of, planned_change, searched_on
 from sktune.analysis.recommendation import Recommendation, recommend, risks
-from sktune.analysis.text import LANGUAGES, Language, Words
-from sktune.doctor import BackendChoice, best_backend
-from sktune.errors import BadInputError, StudyError, TargetError
-from sktune.layout import Layout
-from sktune.presets import FULL
-from sktune.report import plan_yaml
-from sktune.request import Request
-from sktune.result import BEST_PLAN, SearchResult
-from sktune.search_loop import Event, Listener
-from sktune.study import TuningStudy, sqlite_url
-from sktune.verdict import FinalPlan, Verdict
+from sktune.analysis.sentences import LANGUAGES, Language, Words
+from sktune.backends.availability import BackendChoice, best_backend
+from sktune.core.errors import BadInputError, StudyError, TargetError
+from sktune.core.layout import Layout
+from sktune.measure.winner import FinalPlan, Verdict
+from sktune.reports.study import plan_yaml
+from sktune.study.result import BEST_PLAN, SearchResult
+from sktune.study.study import TuningStudy, sqlite_url
+from sktune.targets.presets import FULL
+from sktune.tuning import fewer_layers as proxy
+from sktune.tuning import profile_hints as profile_prior
+from sktune.tuning.loop import Event, Listener
+from sktune.tuning.request import Request
 
 FIRST_TRIALS = 8
 """Trials of a first attempt: the guide's options, and the starting points that presets add to them."""

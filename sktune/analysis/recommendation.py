@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sktune.analysis.decision import FIRST, ScopeOption, Walk
-from sktune.analysis.options import OptionResult, Status, figures, improvement_percent, option_of
-from sktune.analysis.place import Place
-from sktune.analysis.text import Words
-from sktune.bits import Verification
-from sktune.finals import PROCESSES
-from sktune.outcome import Reason, Speedup
-from sktune.plan import Plan
-from sktune.report import is_recipe
-from sktune.result import SearchResult
-from sktune.source.flag import MODE, NEEDED_MODE
-from sktune.superkernel_options import SUPERKERNEL_OPTIONS
+from sktune.analysis.guide_options import OptionResult, Status, figures, improvement_percent, option_of
+from sktune.analysis.model_folder import Place
+from sktune.analysis.sentences import Words
+from sktune.core.outcome import Reason, Speedup
+from sktune.core.plan import Plan
+from sktune.core.scope_options import SUPERKERNEL_OPTIONS
+from sktune.core.verification import Verification
+from sktune.reports.study import is_recipe
+from sktune.source.yaml_flag import MODE, NEEDED_MODE
+from sktune.study.result import SearchResult
+from sktune.tuning.finals import PROCESSES
 
 GUIDE_BAR_PERCENT = 10
 """What a scope has to save by the guide, "Q1: 如何判断 Scope 范围是否合适"."""

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sktune.analysis.evidence import Analysis, option_told, walk_told
-from sktune.analysis.options import OptionResult, Status, improvement_percent
+from sktune.analysis.guide_options import OptionResult, Status, improvement_percent
+from sktune.analysis.model import Analysis, option_told, walk_told
+from sktune.analysis.model_folder import SETTINGS
 from sktune.analysis.performance import baseline_performance, performance_comparison
-from sktune.analysis.place import SETTINGS
-from sktune.errors import BadInputError
-from sktune.report import apply_block, is_recipe, table_cell
+from sktune.core.errors import BadInputError
+from sktune.reports.study import apply_block, is_recipe, table_cell
 
 REPORT = "superkernel_optimization_report.md"
 BASELINE = "baseline_performance.json"

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 BACKENDS: Mapping[str, str] = {
-    "inductor": "sktune.backends.inductor:InductorBackend",
-    "npu": "sktune.backends.npu:NpuBackend",
-    "sim": "sktune.backends.sim:SimBackend",
+    "inductor": "sktune.backends.inductor.backend:InductorBackend",
+    "npu": "sktune.backends.npu.backend:NpuBackend",
+    "sim": "sktune.backends.sim.backend:SimBackend",
 }
 """Where each backend's class is. A worker imports the one that it needs."""
 

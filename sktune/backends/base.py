@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import torch
 
-from sktune.bits import RegionCheck
-from sktune.delivery import Delivery
-from sktune.outcome import Reason, ScopeTime
-from sktune.plan import Plan
+from sktune.core.delivery import Delivery
+from sktune.core.outcome import Reason, ScopeTime
+from sktune.core.plan import Plan
+from sktune.core.verification import RegionCheck
 from sktune.targets.base import Inputs
 
 Observe = Callable[[Callable[[], Inputs]], tuple[ScopeTime, ...]]

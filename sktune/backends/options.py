@@ -1,17 +1,17 @@
 """The options that plans may carry on each backend: values, default, and where they exist.
 
 A default is what the compiler does when the option is not given, so a plan lists only what differs. The options of
-SuperKernel scopes have a module of their own, ``sktune.superkernel_options``.
+SuperKernel scopes have a module of their own, ``sktune.core.scope_options``.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sktune import superkernel_options
-from sktune.errors import PlanError, SpaceError, nearest
-from sktune.plan import Option, Plan
-from sktune.space import OptionRules
-from sktune.superkernel_options import SUPERKERNEL_OPTIONS
+from sktune.core import scope_options as superkernel_options
+from sktune.core.errors import PlanError, SpaceError, nearest
+from sktune.core.plan import Option, Plan
+from sktune.core.scope_options import SUPERKERNEL_OPTIONS
+from sktune.core.space import OptionRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sktune.agent import print_failure
 from sktune.cli.app import app
-from sktune.errors import BadInputError, InterruptedSearchError, SktuneError
+from sktune.core.errors import BadInputError, InterruptedSearchError, SktuneError
+from sktune.core.events import print_failure
 
 
 def main() -> None:

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sktune.agent import print_event
 from sktune.cli import options as arg
 from sktune.cli.app import app
-from sktune.request import Request
-from sktune.view import inspection_view
+from sktune.cli.views.search import inspection_view
+from sktune.core.events import print_event
+from sktune.tuning.request import Request
 
 
 @app.command()
@@ -32,7 +32,7 @@ def inspect(
     json: arg.Json = False,
 ) -> None:
     """Print a model's layer kinds and their units, the space's parameters and size, and the starting points."""
-    from sktune.inspection import inspect_model  # imports torch
+    from sktune.tuning.inspect import inspect_model  # imports torch
 
     request = Request(
         model, space=space, scale=scale, weights=weights, dtype=dtype, backend=backend,
@@ -60,7 +60,7 @@ def profile(
     json: arg.Json = False,
 ) -> None:
     """Show where a decode step's time goes, and what scopes can save of it."""
-    from sktune.profile_view import profile_view
+    from sktune.cli.views.profile import profile_view
     from sktune.profiling.report import report as report_profile
 
     found = report_profile(file, candidate, html, runs)
@@ -80,7 +80,7 @@ def fusion(
     json: arg.Json = False,
 ) -> None:
     """Show what the scopes of a plan became: SuperKernels, splits, and what was left out."""
-    from sktune.fusion import describe
+    from sktune.ascend.fusion import describe
     from sktune.profiling.report import fusion_of_files
 
     found = fusion_of_files(graph, fused, profile, log)
@@ -94,7 +94,7 @@ def fusion(
 @app.command()
 def doctor(json: arg.Json = False) -> None:
     """Show what this machine has of what sktune needs, and how to get the rest."""
-    from sktune.doctor import State, examine, usable
+    from sktune.backends.availability import State, examine, usable
 
     findings = examine()
     table = Table("backend", "what", "state", "found", "how to get it")
@@ -125,7 +125,7 @@ def calibrate(
     json: arg.Json = False,
 ) -> None:
     """Fit the constants of the simulated device to profiles; use them with `search --constants`."""
-    from sktune.calibrating import calibrate_to  # imports torch
+    from sktune.tuning.calibrate import calibrate_to  # imports torch
 
     request = Request(model, backend="sim", scale=scale, batch=batch, context=context) if model else None
     fitted = calibrate_to(profiles, constants, request, out)

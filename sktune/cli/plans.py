@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.syntax import Syntax
 
-from sktune.agent import print_event
 from sktune.cli import options as arg
 from sktune.cli.app import app, recipes
-from sktune.errors import BadInputError
-from sktune.request import DEFAULT_VERIFY_STEPS
+from sktune.core.errors import BadInputError
+from sktune.core.events import print_event
+from sktune.tuning.request import DEFAULT_VERIFY_STEPS
 
 
 @app.command()
@@ -25,9 +25,9 @@ def apply(
     json: arg.Json = False,
 ) -> None:
     """Turn a plan into a change of a model's source and configuration."""
-    from sktune.plan_file import read_plan_file
-    from sktune.source import changes  # imports libcst
-    from sktune.source.applying import source_change
+    from sktune.core.plan_file import read_plan_file
+    from sktune.source import edits as changes  # imports libcst
+    from sktune.source.apply import source_change
 
     if undo == (plan is not None) or (undo and write):
         raise BadInputError("give a plan to apply, or --undo alone to take one back")
@@ -77,9 +77,9 @@ def recheck(
     json: arg.Json = False,
 ) -> None:
     """Check whether a plan still holds here: code, bits, speed. Exit code 0: keep, 3: slower now, 4: bits differ."""
-    from sktune.recheck import RecheckRequest
-    from sktune.recheck import recheck as run_recheck
-    from sktune.view import recheck_table
+    from sktune.cli.views.search import recheck_table
+    from sktune.tuning.recheck import RecheckRequest
+    from sktune.tuning.recheck import recheck as run_recheck
 
     people = Console(stderr=json)
     with people.status("") as status:
@@ -99,7 +99,7 @@ def recipe_init(
     json: arg.Json = False,
 ) -> None:
     """Look at a model's folder and write a recipe for `search --recipe`."""
-    from sktune.recipes.scouting import scout
+    from sktune.runners.program.discover import scout
 
     scouted = scout(folder, yaml, command)
     if out.exists():

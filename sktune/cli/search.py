@@ -6,14 +6,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from sktune import proxy
-from sktune.agent import print_event
 from sktune.cli import options as arg
 from sktune.cli.app import app
-from sktune.request import DEFAULT_VERIFY_STEPS, Request
+from sktune.cli.views.search import following, result_table
+from sktune.core.events import print_event
 from sktune.samplers import SAMPLERS
-from sktune.time_budget import parse_duration, process_began_s
-from sktune.view import following, result_table
+from sktune.tuning import fewer_layers as proxy
+from sktune.tuning.request import DEFAULT_VERIFY_STEPS, Request
+from sktune.tuning.time_budget import parse_duration, process_began_s
 
 
 @app.command()
@@ -98,7 +98,7 @@ def analyze(
 ) -> None:
     """From a model to a recommendation: walk the scope guide, search, and write the skill's report."""
     from sktune.analysis.analyze import AnalysisRequest, analyze  # imports libcst
-    from sktune.analysis_view import analysis_view
+    from sktune.cli.views.analysis import analysis_view
 
     asked = AnalysisRequest.of(
         model, recipe, folder, yaml, goal, language, out, time_budget_s=parse_duration(time_budget), study=study,

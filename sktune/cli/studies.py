@@ -7,14 +7,14 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sktune import report as reports
-from sktune.agent import print_event
 from sktune.cli import options as arg
 from sktune.cli.app import app
-from sktune.errors import StudyError
-from sktune.result import SearchResult, stored_result
-from sktune.study import TuningStudy, sqlite_url
-from sktune.view import comparison_table, result_table
+from sktune.cli.views.search import comparison_table, result_table
+from sktune.core.errors import StudyError
+from sktune.core.events import print_event
+from sktune.reports import study as reports
+from sktune.study.result import SearchResult, stored_result
+from sktune.study.study import TuningStudy, sqlite_url
 
 
 @app.command()
@@ -39,8 +39,8 @@ def show(
 
 def _explained(name: str, result: SearchResult, storage: str | None, console: Console) -> dict[str, Any]:
     """Show why, write its page, and return it for JSON."""
-    from sktune import why_view  # imports plotly
-    from sktune.why import explain
+    from sktune.reports import why_page as why_view  # imports plotly
+    from sktune.reports.why import explain
 
     study = TuningStudy.open(name, storage or sqlite_url(result.folder.resolve()), create=False)
     space = study.space()
@@ -82,7 +82,7 @@ def compare(
     json: arg.Json = False,
 ) -> None:
     """Show side by side what studies had found after how many trials."""
-    from sktune import comparing  # imports plotly
+    from sktune.reports import comparison as comparing  # imports plotly
 
     compared = comparing.compare([stored_result(study, runs, storage) for study in dict.fromkeys(studies)])
     picture = comparing.write_picture(compared, html, runs)

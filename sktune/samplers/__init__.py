@@ -13,8 +13,8 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
 
-from sktune.errors import BadInputError, nearest
-from sktune.space import SearchSpace
+from sktune.core.errors import BadInputError, nearest
+from sktune.core.space import SearchSpace
 
 SamplerFactory = Callable[[SearchSpace, int], BaseSampler]
 """Makes a sampler from a space and a seed."""

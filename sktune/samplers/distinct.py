@@ -11,9 +11,9 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from sktune.plan import Option, Plan
+from sktune.core.plan import Option, Plan
+from sktune.core.space import SearchSpace
 from sktune.samplers import SamplerFactory, distributions, seed_of_trial
-from sktune.space import SearchSpace
 
 PROPOSALS_OF_ITS_OWN = 8
 """How often the inner sampler may propose a known plan before its proposal is changed by chance."""

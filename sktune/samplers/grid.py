@@ -5,8 +5,8 @@ from itertools import combinations, product
 
 from optuna.samplers import BaseSampler
 
+from sktune.core.space import SearchSpace, Values
 from sktune.samplers.procedure import Procedure, ProcedureSampler
-from sktune.space import SearchSpace, Values
 
 
 def grid(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001 - nothing is left to chance

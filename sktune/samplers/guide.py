@@ -11,9 +11,19 @@ from operator import itemgetter
 
 from optuna.samplers import BaseSampler
 
-from sktune.plan import Option
+from sktune.core.plan import Option
+from sktune.core.space import (
+    JOIN,
+    LAYERS_PER_SCOPE,
+    NEW,
+    OUT,
+    SearchSpace,
+    Values,
+    is_attention,
+    is_feed_forward,
+    limit_of,
+)
 from sktune.samplers.procedure import Answer, Procedure, ProcedureSampler
-from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, Values, is_attention, is_feed_forward, limit_of
 
 Step = Generator[Values, Answer, Answer]
 

@@ -23,14 +23,14 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.special import ndtr
 from threadpoolctl import ThreadpoolController
 
-from sktune.learned import ORIGIN, PROBE, Belief, Combination, Learned, Point, amended
-from sktune.partitioning import Partitioner, Solution
-from sktune.plan import Option, Plan
+from sktune.core.plan import Option, Plan
+from sktune.core.space import OUT, SearchSpace, StartingPoint
+from sktune.learning.best_partition import Partitioner, Solution
+from sktune.learning.history import ORIGIN, PROBE, Belief, Combination, Learned, Point, amended
+from sktune.learning.savings import Described, Posterior, Singles
 from sktune.samplers import distributions, seed_of_trial
 from sktune.samplers.distinct import remaining
-from sktune.samplers.probing import Prober
-from sktune.segment_model import Described, Posterior, Singles
-from sktune.space import OUT, SearchSpace, StartingPoint
+from sktune.samplers.probes import Prober
 
 Vector = npt.NDArray[np.float64]
 

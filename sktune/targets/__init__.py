@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sktune.contents import content_digest, module_files
-from sktune.errors import TargetError, nearest
-from sktune.presets import Preset, load_preset, preset_names
-from sktune.recipes.document import digest as recipe_digest
-from sktune.recipes.document import read_recipe
+from sktune.core.contents import content_digest, module_files
+from sktune.core.errors import TargetError, nearest
+from sktune.targets.presets import Preset, load_preset, preset_names
+from sktune.targets.recipe import digest as recipe_digest
+from sktune.targets.recipe import read_recipe
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sktune.errors import TargetError, described
+from sktune.core.errors import TargetError, described
 
 Inputs = tuple[Any, ...]
 """Positional arguments of one decode step."""

@@ -11,11 +11,11 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, StaticCache
 from transformers.cache_utils import StaticLayer
 
-from sktune.devices import require
-from sktune.errors import TargetError, first_line, nearest
-from sktune.presets import FULL, ModelSpec
+from sktune.core.errors import TargetError, first_line, nearest
+from sktune.measure.devices import require
 from sktune.targets import TargetSpec
 from sktune.targets.base import Inputs, Target
+from sktune.targets.presets import FULL, ModelSpec
 
 CACHE_GRANULE = 64
 """KV cache lengths are multiples of this many tokens, so that attention kernels see round shapes."""

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from sktune.errors import TargetError, described, nearest
-from sktune.presets import load_preset
+from sktune.core.errors import TargetError, described, nearest
 from sktune.targets import TargetSpec
 from sktune.targets.base import Target
 from sktune.targets.causal_lm import from_configuration, from_folder
+from sktune.targets.presets import load_preset
 
 
 def load(spec: TargetSpec) -> Target:

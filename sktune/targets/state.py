@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from sktune.errors import TargetError
-from sktune.recipes.walk import Values, Walk
+from sktune.core.errors import TargetError
 from sktune.targets.base import Target
+from sktune.targets.object_graph import Values, Walk
 
 _ROOT = re.compile(r"^[LG]\['(\w+)'\]")
 _PART = re.compile(r"(?:\._(?:modules|buffers|parameters))?\['?(\w+)'?\]")

@@ -15,8 +15,8 @@ from torch import fx
 from torchair.ge._ge_graph import get_default_ge_graph
 from torchair.npu_fx_compiler import _NpuGraphConverter
 
-from sktune.backends.npu import DUMPS, NpuBackend
-from sktune.plan import Plan
+from sktune.backends.npu.backend import DUMPS, NpuBackend
+from sktune.core.plan import Plan
 from sktune.targets import describe
 from sktune.targets.base import Target
 from sktune.targets.loading import load

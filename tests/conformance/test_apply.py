@@ -9,14 +9,14 @@ import torchair
 
 import sktune
 from sktune import Plan, Scope
-from sktune.backends.npu import DUMPS, NpuBackend
-from sktune.plan_file import write_plan
-from sktune.report import apply_code
-from sktune.space import SpaceSpec
+from sktune.backends.npu.backend import DUMPS, NpuBackend
+from sktune.core.plan_file import write_plan
+from sktune.core.space import SpaceSpec
+from sktune.reports.study import apply_code
 from sktune.targets import describe
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 from tests.conformance.frontend import newest_dump
 
 PLAN = Plan(

@@ -13,11 +13,11 @@ from torchair.core import _torchair
 
 import sktune
 from sktune import Plan, Scope
-from sktune.backends.npu import NpuBackend
-from sktune.layout import Layout
-from sktune.space import SpaceSpec
+from sktune.backends.npu.backend import NpuBackend
+from sktune.core.layout import Layout
+from sktune.core.space import SpaceSpec
 from sktune.targets.base import Target, decode_inputs
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 from tests.conformance.frontend import newest_dump
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -12,16 +12,16 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from torch import fx
 
-from sktune import verify
-from sktune.backends.npu import NpuBackend
-from sktune.plan import Plan
-from sktune.presets import load_preset
-from sktune.requested_space import bind_space
-from sktune.space import SearchSpace, SpaceSpec
+from sktune.backends.npu.backend import NpuBackend
+from sktune.core.plan import Plan
+from sktune.core.space import SearchSpace, SpaceSpec
+from sktune.runners.worker import replays as verify
 from sktune.targets import TargetSpec, describe
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
+from sktune.targets.presets import load_preset
+from sktune.targets.tracing import trace_layout
+from sktune.tuning.prepare import bind_space
 from tests.conformance import frontend
 from tests.conformance.frontend import newest_dump
 from tests.conformance.marked import Marked, expected

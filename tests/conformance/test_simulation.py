@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from sktune.backends.sim import SimBackend
-from sktune.plan import Plan
-from sktune.presets import load_preset
+from sktune.backends.sim.backend import SimBackend
+from sktune.core.plan import Plan
 from sktune.targets import describe
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
+from sktune.targets.presets import load_preset
+from sktune.targets.tracing import trace_layout
 from tests.conformance import frontend  # noqa: F401 - leaves the engine out
 
 

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from sktune.backends.npu import NpuBackend
+from sktune.backends.npu.backend import NpuBackend
 from sktune.backends.options import option_rules
-from sktune.errors import PlanError
-from sktune.layout import Layout
-from sktune.plan import Plan
-from sktune.plan_file import PlanFile
-from sktune.source.applying import source_change
-from sktune.space import SearchSpace, SpaceSpec, bind
+from sktune.core.errors import PlanError
+from sktune.core.layout import Layout
+from sktune.core.plan import Plan
+from sktune.core.plan_file import PlanFile
+from sktune.core.space import SearchSpace, SpaceSpec, bind
+from sktune.source.apply import source_change
 from sktune.targets.base import Target, decode_inputs
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 from tests.conformance.frontend import newest_dump, watched_conversion
 from tests.conformance.marked import Conversion, Marked, expected
 from tests.projects import RANKS, TEMPLATE, ModelProject

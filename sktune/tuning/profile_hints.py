@@ -1,0 +1,97 @@
+"""What a profile of the baseline tells a search before its first trial: what to try first, and on which operators."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sktune.core.errors import ProfileError
+from sktune.core.layout import OUTSIDE, Layout, Unit
+from sktune.core.plan import Option
+from sktune.core.space import JOIN, NEW, SpaceSpec, StartingPoint
+from sktune.profiling.analysis import Profile, analyse
+from sktune.profiling.readers.reading import read_profile
+
+DCCI_OPTIONS = ("dcci-before-kernel-start", "dcci-disable-on-kernel")
+"""Options that take operator types, in TorchAir's documentation since 26.0.0: for a trial on the hottest ones."""
+HOT_TYPES = 2
+
+
+@lru_cache(maxsize=1)
+def _analysed(path: Path) -> Profile:
+    return analyse(read_profile(path))
+
+
+def check(path: Path, backend: str) -> None:
+    """Raise ``ProfileError`` unless the file at ``path`` is a profile, for the simulation one of an NPU."""
+    source = _analysed(path).source
+    if backend == "sim" and source in ("gpu_trace", "cpu_trace"):
+        raise ProfileError(f"{path} is a {source.replace('_', ' ')}; the simulation needs a profile of an NPU")
+
+
+def ordered(points: Sequence[StartingPoint], path: Path) -> tuple[StartingPoint, ...]:
+    """Return the starting points, those that cover the most of what scopes can save first.
+
+    Raises:
+        ProfileError: the file at ``path`` is no profile.
+    """
+    promise = _promise_ms(_analysed(path))
+
+    def covered_ms(point: StartingPoint) -> float:
+        return sum(promise.get(name, 0.0) for name, value in point.values.items() if value in (NEW, JOIN))
+
+    return tuple(sorted(points, key=covered_ms, reverse=True))
+
+
+def _promise_ms(profile: Profile) -> dict[str, float]:
+    """Return what a scope over a unit can save, by the parameters of tied spaces and of untied ones."""
+    of_kinds = {unit.word: unit.promise_ms for unit in profile.units}
+    of_layers = {
+        f"layers.{layer}.{unit.unit}": unit.promise_ms / unit.layers
+        for layer, kind in enumerate(profile.layer_kinds)
+        for unit in profile.units
+        if unit.kind == kind
+    }
+    return of_kinds | of_layers
+
+
+def with_time_shares(layout: Layout, path: Path) -> Layout:
+    """Return the layout with each unit's share of the profiled step; 0 for units that a profile cannot tell.
+
+    Raises:
+        ProfileError: the file at ``path`` is no profile.
+    """
+    profile = _analysed(path)
+    share = {
+        (figures.kind, figures.unit): (figures.busy_ms + figures.gap_ms) / figures.layers / profile.median.step_ms
+        for figures in profile.units
+    }
+
+    def kind(unit: Unit) -> str:
+        return OUTSIDE if unit.layer is None else layout.layers[unit.layer].kind
+
+    return layout.with_time_shares({unit.name: share.get((kind(unit), unit.key), 0.0) for unit in layout.units})
+
+
+def with_hot_types(space: SpaceSpec, path: Path) -> SpaceSpec:
+    """Return the space with the dcci options of the npu backend on the types that take most of the step.
+
+    Raises:
+        ProfileError: the file at ``path`` is no profile.
+    """
+    profile = _analysed(path)
+    kernels = profile.kernels[~profile.kernels["is_communication"] & ~profile.kernels["is_superkernel"]]
+    hot = [row.type for row in profile.top if row.type in set(kernels["type"])][:HOT_TYPES]
+    given = space.options.get("npu", {}).get("npu", {})
+    lists: dict[str, list[Option]] = {name: ["", *hot] for name in DCCI_OPTIONS if hot and name not in given}
+    options = {**space.options, "npu": {**space.options.get("npu", {}), "npu": {**given, **lists}}}
+    return space.model_copy(update={"options": options})
+
+
+def figures(path: Path) -> dict[str, Any]:
+    """Return what the profile says of its steps, as plain values.
+
+    Raises:
+        ProfileError: the file at ``path`` is no profile.
+    """
+    return _analysed(path).summary()
