@@ -33,7 +33,7 @@ from sktune.backends.fingerprint import fingerprint  # noqa: E402
 from sktune.core.errors import BadInputError, SktuneError  # noqa: E402
 from sktune.core.plan import Plan  # noqa: E402
 from sktune.core.space import SearchSpace  # noqa: E402
-from sktune.runners.base import Opened
+from sktune.runners.base import Opened  # noqa: E402
 from sktune.runners.worker.client import Supervisor  # noqa: E402
 from sktune.study.claims import locked  # noqa: E402
 from sktune.targets.presets import load_space  # noqa: E402

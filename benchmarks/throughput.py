@@ -90,8 +90,8 @@ def run_once(model: str, plan: Plan, out: Path) -> None:
 
     import torch
 
-    from sktune.backends.inductor.backend import backend as inductor
-    from sktune.backends.inductor.backend import cpp_wrapper
+    from sktune.backends.inductor import backend as inductor
+    from sktune.backends.inductor import cpp_wrapper
     from sktune.runners.worker import replays as verify
     from sktune.targets.base import decode_inputs
     from sktune.targets.loading import load

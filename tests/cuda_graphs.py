@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import torch
 
-from sktune.backends.inductor.backend import cuda_graph
+from sktune.backends.inductor import cuda_graph
 from sktune.backends.options import INDUCTOR
 
 REAL = cuda_graph.capture

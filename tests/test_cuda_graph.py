@@ -184,7 +184,7 @@ def test_what_shares_memory_and_is_written_is_not_captured(caplog: pytest.LogCap
 @pytest.mark.parametrize("where", WHERE)
 def test_real_captures_write_the_state(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU, nothing is emulated."""
-    from sktune.backends.inductor.backend import cuda_graph
+    from sktune.backends.inductor import cuda_graph
 
     monkeypatch.setattr(cuda_graph, "capture", cuda_graphs.REAL)
     case = Case(where, "cuda")

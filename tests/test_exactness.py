@@ -10,7 +10,8 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from sktune.backends.inductor.backend import InductorBackend, exactness
+from sktune.backends.inductor import exactness
+from sktune.backends.inductor.backend import InductorBackend
 from sktune.backends.inductor.exactness import dispatched, inexact_operators
 from sktune.backends.inductor.numerics import FUNCTIONS, MATMULS, NARROW, REDUCTIONS, WIDE
 from sktune.backends.inductor.regions import Region

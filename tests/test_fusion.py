@@ -20,7 +20,7 @@ from sktune.ascend.cann_log import Explanation
 from sktune.ascend.fusion import Operator, Split, describe, realised_fusion
 from sktune.ascend.ge_graph import GeGraph, GeOperator, read_ge_graph
 from sktune.ascend.kernel_name import SuperKernelName, parse_superkernel_name
-from sktune.backends.npu.backend import backend as npu
+from sktune.backends.npu import backend as npu
 from sktune.core.layout import Layout, Unit
 from sktune.core.plan import Option, Options, Plan
 from sktune.targets.base import Target

@@ -271,7 +271,7 @@ def test_kept_operators_do_not_share_cached_code_with_others() -> None:
 
 HELPED = """
 import logging, os, sys, torch
-from sktune.backends.inductor.backend import parallel_compile as building
+from sktune.backends.inductor import parallel_compile as building
 logging.basicConfig()
 os.sched_getaffinity = lambda pid: {0, 1}
 building.HELPER_WAIT_S = 30

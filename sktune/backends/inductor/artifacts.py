@@ -25,7 +25,7 @@ from torch._inductor import codecache
 from torch._inductor.utils import clear_caches
 from torch.compiler._cache import CacheArtifactManager
 
-from sktune.backends.inductor.backend import cpp_wrapper
+from sktune.backends.inductor import cpp_wrapper
 from sktune.core.delivery import Delivery, file_digest
 from sktune.core.errors import PlanError
 

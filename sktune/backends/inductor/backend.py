@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from sktune.backends.base import At, Compiled, CompileError, RegionBudget, Step, not_told
-from sktune.backends.inductor.backend import artifacts, cpp_wrapper, numerics
+from sktune.backends.inductor import artifacts, cpp_wrapper, numerics
 from sktune.backends.inductor.cuda_graph import CapturedRegion, written_inputs
 from sktune.backends.inductor.exactness import inexact_operators
 from sktune.backends.inductor.generated_code import lasting_names, recorded_code
