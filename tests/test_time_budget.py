@@ -19,7 +19,7 @@ from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.tuning import loop as search_loop
 from sktune.tuning.fewer_layers import search
 from sktune.tuning.request import Request
-from sktune.tuning.time_budget import CLOSING_S, Pace, TimeBudget, parse_duration
+from sktune.tuning.time_budget import CLOSING_S, DurationEstimates, TimeBudget, parse_duration
 from tests.test_comparing import SPACE, outcome, study_of
 from tests.test_final import row
 
@@ -51,10 +51,10 @@ class Clock:
         return self.now_s
 
 
-PACE = Pace(opening_s=10, trial_s=6, finalist_s=4, most_finalists=5, processes=2)
+PACE = DurationEstimates(opening_s=10, trial_s=6, finalist_s=4, most_finalists=5, processes=2)
 
 
-def simulated_search(seconds: float, pace: Pace) -> tuple[int, int, float]:
+def simulated_search(seconds: float, pace: DurationEstimates) -> tuple[int, int, float]:
     """Return trials, finalists, and when the last of them ends, if everything takes what the pace says."""
     clock = Clock()
     budget = TimeBudget(seconds, clock.now_s, clock)
@@ -80,7 +80,7 @@ def test_most_of_the_budget_goes_to_trials_and_the_final_is_whole() -> None:
 @pytest.mark.parametrize("trial_s", [0.1, 2, 6, 20, 60])
 def test_nothing_is_begun_that_cannot_end(seconds: float, trial_s: float) -> None:
     """Whatever the pace: fewer finalists where the time is short, and never a second trial without one."""
-    trials, finalists, end_s = simulated_search(seconds, Pace(10, trial_s, 0.7 * trial_s, 5, 2))
+    trials, finalists, end_s = simulated_search(seconds, DurationEstimates(10, trial_s, 0.7 * trial_s, 5, 2))
     assert end_s <= seconds
     assert finalists or trials <= 1
 

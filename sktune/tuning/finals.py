@@ -13,8 +13,8 @@ from sktune.core.outcome import FinalRow
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace
 from sktune.core.verification import Verification
-from sktune.measure.final_comparison import FinalComparison, floor_looks
-from sktune.measure.winner import MOST_FINALISTS, MOST_QUALIFIERS
+from sktune.measure.final_comparison import FinalComparison, noise_floor_samples
+from sktune.measure.winner import MOST_FINALISTS, MOST_SHORTLISTED
 from sktune.runners.program.runner import RecipeSupervisor
 from sktune.runners.worker.client import Supervisor
 from sktune.study.study import TuningStudy, without_twins
@@ -79,7 +79,7 @@ class Finals:
         # Graphs on an NPU keep their memory: as few as possible in one process. A recipe's program holds one plan.
         is_costly = self._spec.backend in FRESH_PROCESS or is_recipe
         candidates = without_twins(self._study.best_first(space))
-        most = finalists if is_short or is_costly else MOST_QUALIFIERS
+        most = finalists if is_short or is_costly else MOST_SHORTLISTED
         numbers = [record.number for record in candidates[:most]]
         self._emit({"event": "final_started", "simulated": self._spec.backend == "sim", "qualifiers": numbers,
                     "references": references})  # fmt: skip
@@ -90,7 +90,7 @@ class Finals:
             self._emit({"event": "final_stage", "stage": stage})
 
         if len(numbers) > MOST_FINALISTS:
-            plans = self._qualified(supervisor, plans[:most], report_stage) + plans[most:]
+            plans = self._shortlisted(supervisor, plans[:most], report_stage) + plans[most:]
         plans = self._verified(supervisor, plans, min(finalists, most_finalists), report_stage)
         final = self._compared(supervisor, plans, report_stage, references=references)
         self._study.remember(
@@ -100,12 +100,12 @@ class Finals:
             final_trials=self._study.finished(),
         )
 
-    def _qualified(
+    def _shortlisted(
         self, supervisor: AnySupervisor, plans: Sequence[NamedPlan], report_stage: Callable[[str], None]
     ) -> list[NamedPlan]:
         """Return the plans, the fastest first; in their present order where measuring all again fails."""
         try:
-            names = supervisor.qualify(plans, report_stage)
+            names = supervisor.shortlist(plans, report_stage)
         except BackendError as failure:
             logger.warning("%s; those that the trials so far speak for are compared", failure)
             return list(plans)
@@ -180,7 +180,7 @@ class Finals:
             plans = [(name, plan) for name, plan in plans if name not in broken]
             if broken and not plans:
                 break
-        return FinalComparison.of(processes, floor_looks(self._study.facts))
+        return FinalComparison.of(processes, noise_floor_samples(self._study.facts))
 
     def _of_verified_code(self, row: FinalRow) -> FinalRow:
         """Return ``row``, as one that differs where its code is not what was verified."""

@@ -18,8 +18,8 @@ from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan
 from sktune.core.plan_file import ARTIFACTS
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
-from sktune.measure.final_comparison import floor_looks, floor_of
-from sktune.measure.noise_floor import Bar, drift
+from sktune.measure.final_comparison import floor_of, noise_floor_samples
+from sktune.measure.noise_floor import Threshold, drift
 from sktune.measure.winner import MOST_FINALISTS
 from sktune.reports import study as report
 from sktune.runners.base import Opened
@@ -36,12 +36,12 @@ from sktune.tuning.finals import MOST_RECIPE_FINALISTS, AnySupervisor, Finals, p
 from sktune.tuning.interrupt import Stop, stoppable
 from sktune.tuning.prepare import bind_space, check_space_options, space_spec
 from sktune.tuning.request import Request
-from sktune.tuning.time_budget import Pace, TimeBudget
+from sktune.tuning.time_budget import DurationEstimates, TimeBudget
 
 logger = logging.getLogger(__name__)
 
-TRIALS_PER_FLOOR_LOOK = 10
-"""A look takes about two seconds."""
+TRIALS_PER_FLOOR_SAMPLE = 10
+"""A sample takes about two seconds."""
 
 PACE_TRIALS = 8
 """The pace is that of the last trials: later ones find more of what they compile in the cache."""
@@ -212,24 +212,26 @@ class _Search:
             return False
         left = self._study.outlook(space, self._request.seed).expected_gain_left
         self._study.remember(expected_gain_left=left)
-        threshold = max(SETTLED_GAIN, self._bar().noise_floor)
+        threshold = max(SETTLED_GAIN, self._threshold().noise_floor)
         if left < threshold:
             self._emit({"event": "settled", "trials": finished, "expected_gain_left": left, "threshold": threshold})
         return left < threshold
 
-    def _pace(self, opened: Opened) -> Pace:
+    def _pace(self, opened: Opened) -> DurationEstimates:
         """Return how long things take, by what this study has recorded."""
         seconds = [record.outcome.seconds for record in self._study.records() if record.outcome]
         recent = [own for own in seconds if own][-PACE_TRIALS:] or [{"compile": opened.seconds["baseline"]}]
         opening_s = sum(opened.seconds.values())
         trial_s = median(sum(own.values()) for own in recent)
         if self._spec.kind == "recipe":
-            return Pace(trial_s, trial_s, trial_s, MOST_RECIPE_FINALISTS, processes_of(self._spec.backend))
+            return DurationEstimates(trial_s, trial_s, trial_s, MOST_RECIPE_FINALISTS, processes_of(self._spec.backend))
         if self._spec.backend in FRESH_PROCESS:
             trial_s, finalist_s = trial_s + opening_s, trial_s
         else:
             finalist_s = median(sum(own.values()) - own.get("compile", 0.0) for own in recent)
-        return Pace(opening_s, trial_s, max(finalist_s, 0.01), MOST_FINALISTS, processes_of(self._spec.backend))
+        return DurationEstimates(
+            opening_s, trial_s, max(finalist_s, 0.01), MOST_FINALISTS, processes_of(self._spec.backend)
+        )
 
     def _has_plan(self) -> bool:
         return bool(incumbent_first(self._study.records()))
@@ -275,32 +277,32 @@ class _Search:
             raise
 
     def _floor_is_due(self, finished: int) -> bool:
-        looks = floor_looks(self._study.facts)
-        return not looks or finished >= looks[-1].before_trial + TRIALS_PER_FLOOR_LOOK
+        looks = noise_floor_samples(self._study.facts)
+        return not looks or finished >= looks[-1].before_trial + TRIALS_PER_FLOOR_SAMPLE
 
     def _look_at_floor(self, supervisor: AnySupervisor, finished: int) -> None:
         """Compare the baseline with itself, and remember what that shows."""
         if self._spec.backend == "sim":
             return
         try:
-            look = supervisor.floor_look(finished)
+            look = supervisor.sample_noise_floor(finished)
         except (BackendError, OutOfTimeError) as failure:
             logger.warning("the noise floor could not be measured: %s", failure)
             return
         if look is None:
             return
-        looks = [*floor_looks(self._study.facts), look]
+        looks = [*noise_floor_samples(self._study.facts), look]
         self._study.remember(floor_looks=[one.to_dict() for one in looks])
         self._emit({"event": "noise_floor", "before_trial": finished, "ratio": look.speedup.ratio,
                     "ci95": list(look.speedup.ci95), "noise_floor": floor_of(self._study.facts),
                     "drift": drift(looks), "noise": look.noise})  # fmt: skip
 
-    def _bar(self) -> Bar:
+    def _threshold(self) -> Threshold:
         """Return what a plan has to beat now."""
         complete = incumbent_first(self._study.records())  # no probe among them: it can never win
         bounds = [record.outcome.speedup.ci95[0] for record in complete if record.outcome and record.outcome.speedup]
         floor = 0.0 if self._spec.backend == "sim" else floor_of(self._study.facts)
-        return Bar(floor, max(bounds, default=1.0))
+        return Threshold(floor, max(bounds, default=1.0))
 
     def _judged(self, supervisor: AnySupervisor, plan: Plan, number: int) -> Outcome:
         records = [record for record in self._study.records() if record.outcome and record.outcome.fusion_digest]
@@ -310,11 +312,13 @@ class _Search:
         def report_stage(stage: str) -> None:
             self._emit({"event": "trial_stage", "trial": number, "stage": stage})
 
-        log, bar = f"trial-{number:04d}.log", self._bar()
+        log, threshold = f"trial-{number:04d}.log", self._threshold()
         banned = self._study.banned_regions()
-        outcome = supervisor.judge(plan, log, report_stage, known, bar, banned)
+        outcome = supervisor.judge(plan, log, report_stage, known, threshold, banned)
         if self._hangs(outcome) and not any("feed-sync-all" in dict(scope.options) for scope in plan.scopes):
-            rescued = supervisor.judge(plan.with_option("feed-sync-all", 1), log, report_stage, bar=bar, banned=banned)
+            rescued = supervisor.judge(
+                plan.with_option("feed-sync-all", 1), log, report_stage, threshold=threshold, banned=banned
+            )
             if self._hangs(rescued):
                 detail = f"{outcome.detail}; it hangs with feed-sync-all=1, too"
                 return replace(outcome, detail=detail, added={"feed-sync-all": 1})

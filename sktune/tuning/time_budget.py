@@ -45,7 +45,7 @@ def process_began_s() -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class DurationEstimates:
     """How long things take in a study.
 
     Attributes:
@@ -95,7 +95,7 @@ class TimeBudget:
         """Seconds until the deadline."""
         return self.deadline_s - self._clock()
 
-    def allows_trial(self, pace: Pace, has_plan: bool) -> bool:
+    def allows_trial(self, pace: DurationEstimates, has_plan: bool) -> bool:
         """Whether another trial can end before the time that is set aside for the final comparison.
 
         Without a plan that has passed there is nothing to compare: the first one may take all the time.
@@ -103,11 +103,11 @@ class TimeBudget:
         set_aside_s = max(pace.least_final_s, min(pace.final_s, MOST_SHARE * self.seconds))
         return self.remaining_s >= set_aside_s * has_plan + pace.trial_s
 
-    def trial_deadline_s(self, pace: Pace, has_plan: bool) -> float:
+    def trial_deadline_s(self, pace: DurationEstimates, has_plan: bool) -> float:
         """When a trial that goes on and on has to be cut off, so that the best plan can still be compared."""
         return self.deadline_s - pace.least_final_s * has_plan
 
-    def finalists(self, pace: Pace) -> int:
+    def finalists(self, pace: DurationEstimates) -> int:
         """How many plans there is time to compare."""
         if self.remaining_s >= pace.final_s:
             return pace.most_finalists
@@ -116,6 +116,6 @@ class TimeBudget:
             return 0
         return max(1, min(pace.most_finalists, int(left_s / (MARGIN * pace.finalist_s))))
 
-    def expected_left_s(self, trials: float, pace: Pace) -> float:
+    def expected_left_s(self, trials: float, pace: DurationEstimates) -> float:
         """Return how long ``trials`` more trials and the final comparison will take."""
         return min(trials * pace.trial_s + pace.final_s, self.remaining_s)

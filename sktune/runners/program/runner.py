@@ -28,7 +28,7 @@ from sktune.core.verification import Verification
 from sktune.measure import samples
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.latency import Measurement
-from sktune.measure.noise_floor import Bar, FloorLook
+from sktune.measure.noise_floor import NoiseFloorSample, Threshold
 from sktune.runners.base import Opened
 from sktune.runners.program.agreement import (
     decode_step,
@@ -88,7 +88,7 @@ class RecipeSupervisor:
         self._ignored: frozenset[tuple[int, str]] = frozenset()
         self._alternates = False
         self._baselines: list[RunLatency] = []
-        self._first_look: FloorLook | None = None
+        self._first_look: NoiseFloorSample | None = None
         self._run_s = 0.0
         self.deadline_s = math.inf
 
@@ -121,7 +121,7 @@ class RecipeSupervisor:
             inspected = self._inspect()
             baselines = [self._baseline(f"baseline-{number}.log") for number in range(1, BASELINES + 1)]
             if self._alternates:
-                self._first_look = FloorLook(0, self._speedup(baselines[-1]), "", baselines[-1].seconds)
+                self._first_look = NoiseFloorSample(0, self._speedup(baselines[-1]), "", baselines[-1].seconds)
             seconds = {"load": inspected.seconds, "baseline": mean(run.seconds for run in baselines)}
             decode = self._task.decode
             assert decode is not None
@@ -147,31 +147,31 @@ class RecipeSupervisor:
         log: str,
         report: Callable[[str], None],
         known: Mapping[str, int] | None = None,  # noqa: ARG002 - what a program's scopes became is in its logs alone
-        bar: Bar | None = None,
+        threshold: Threshold | None = None,
         banned: Mapping[str, str] | None = None,  # noqa: ARG002 - regions are known where sktune compiles
     ) -> Outcome:
         """Run the program once with ``plan``; see ``Supervisor.judge``."""
         self.open()
         report("compile")
         run = self._run(plan, log)
-        outcome = self._outcome(run, plan, bar or Bar())
+        outcome = self._outcome(run, plan, threshold or Threshold())
         if outcome.reason in (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED):
             outcome = self._explained(outcome, plan, log)
         is_only = len(plan.scopes) == 1 and not outcome.is_feasible
         blamed = plan.scopes[0].label if is_only else outcome.blamed
         return replace(outcome, seconds=_seconds(run), blamed=blamed, log=f"logs/{log}")
 
-    def floor_look(self, before_trial: int) -> FloorLook | None:
-        """Run the baseline once more against itself; see ``Supervisor.floor_look``."""
+    def sample_noise_floor(self, before_trial: int) -> NoiseFloorSample | None:
+        """Run the baseline once more against itself; see ``Supervisor.sample_noise_floor``."""
         self.open()
         if before_trial == 0 and self._first_look:
             return self._first_look
         before = list(self._baselines)
         run = self._baseline(f"floor-{before_trial:04d}.log")
         own = self._speedup(run) if self._alternates else compare_runs(self._baselines[-1], before)
-        return FloorLook(before_trial, own, "", run.seconds)
+        return NoiseFloorSample(before_trial, own, "", run.seconds)
 
-    def qualify(self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None]) -> list[str]:  # noqa: ARG002
+    def shortlist(self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None]) -> list[str]:  # noqa: ARG002
         """Return the names of the plans that enter the final comparison: all."""
         return [name for name, _ in plans]
 
@@ -366,16 +366,16 @@ class RecipeSupervisor:
         known = [len(steps) for steps in run.step_ms]
         return self._recipe.backend == "inductor" and known == calls and min(calls) >= LEAST_ALTERNATING
 
-    def _outcome(self, run: Run, plan: Plan, bar: Bar) -> Outcome:
+    def _outcome(self, run: Run, plan: Plan, threshold: Threshold) -> Outcome:
         if run.failure:
             return Outcome(run.failure.reason, run.failure.detail)
         found = self._blaming(verification(self._reference, run.reports, self._ignored), plan)
         if not found.is_identical:
             return Outcome().after(found)
         speedup = self._speedup(run)
-        comparison = bar.comparison(speedup)
+        comparison = threshold.comparison(speedup)
         facts: dict[str, Any] = {
-            "speedup": speedup, "comparison": comparison, "noise_floor": bar.noise_floor, "verification": found,
+            "speedup": speedup, "comparison": comparison, "noise_floor": threshold.noise_floor, "verification": found,
         }  # fmt: skip
         if comparison == Comparison.SLOWER:
             return Outcome(Reason.SLOWER, f"{speedup.ratio:.3f}x the baseline's speed", **facts)

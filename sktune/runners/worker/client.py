@@ -28,7 +28,7 @@ from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import Verification
 from sktune.measure import samples
-from sktune.measure.noise_floor import Bar, FloorLook
+from sktune.measure.noise_floor import NoiseFloorSample, Threshold
 from sktune.runners.base import Opened
 from sktune.targets import TargetSpec
 
@@ -125,7 +125,7 @@ class Supervisor:
         log: str,
         report: Callable[[str], None],
         known: Mapping[str, int] | None = None,
-        bar: Bar | None = None,
+        threshold: Threshold | None = None,
         banned: Mapping[str, str] | None = None,
     ) -> Outcome:
         """Run one trial. Whatever happens to the worker becomes the outcome.
@@ -135,7 +135,7 @@ class Supervisor:
             known: numbers of finished trials by the digest of what they became.
             log: file name of the trial's log; its samples' file is named after it.
             report: told the stage that begins.
-            bar: what the plan has to beat; one that cannot is measured only until that is certain.
+            threshold: what the plan has to beat; one that cannot is measured only until that is certain.
             banned: what differs in each region that was found to differ from its kernels, by the region's key.
 
         Raises:
@@ -144,7 +144,7 @@ class Supervisor:
         self.open()
         self._has_judged = True
         request = {
-            "plan": plan.to_dict(), "known": dict(known or {}), "bar": asdict(bar or Bar()),
+            "plan": plan.to_dict(), "known": dict(known or {}), "threshold": asdict(threshold or Threshold()),
             "banned": dict(banned or {}), "samples": self._samples(log),
         }  # fmt: skip
         return self._explained(self._judge(request, log, report), plan)
@@ -192,7 +192,7 @@ class Supervisor:
             return outcome
         return replace(outcome, detail=f"{outcome.detail}; {told.message}", blamed=told.scope or outcome.blamed)
 
-    def floor_look(self, before_trial: int) -> FloorLook | None:
+    def sample_noise_floor(self, before_trial: int) -> NoiseFloorSample | None:
         """Compare the baseline, compiled once more, with itself; None where nothing is measured.
 
         Raises:
@@ -201,17 +201,17 @@ class Supervisor:
         self.open()
         log = f"floor-{before_trial:04d}.log"
         found = self._answer("floor", do="floor", before_trial=before_trial, log=log)["floor"]
-        return FloorLook.from_dict(found) if found else None
+        return NoiseFloorSample.from_dict(found) if found else None
 
-    def qualify(self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None]) -> list[str]:
+    def shortlist(self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None]) -> list[str]:
         """Return the names of the plans, the fastest first, as measured again in one process.
 
         Raises:
             BackendError: the worker does not survive it.
         """
         self.open()
-        answer = self._answer("qualified", report, log="qualifying.log", do="qualify", plans=_entries(plans))
-        names: list[str] = answer["qualified"]
+        answer = self._answer("shortlisted", report, log="qualifying.log", do="shortlist", plans=_entries(plans))
+        names: list[str] = answer["shortlisted"]
         return names
 
     def verify(

@@ -25,8 +25,8 @@ from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.devices import device_of, ran_out_of_memory
 from sktune.measure.latency import Budget, Contender, Measurement
 from sktune.measure.machine import MachineLoad
-from sktune.measure.noise_floor import Bar, FloorLook
-from sktune.measure.winner import AGAIN, MOST_FINALISTS
+from sktune.measure.noise_floor import NoiseFloorSample, Threshold
+from sktune.measure.winner import BASELINE_REPEAT, MOST_FINALISTS
 from sktune.runners.worker import replays as verify
 from sktune.runners.worker.verifier import VERIFIED_STEPS, Verifier
 from sktune.targets.base import Inputs, Target
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 Report = Callable[[str], None]
 """Told the stage that begins: ``compile``, ``verify``, ``measure``, ``observe``."""
 
-QUALIFYING_BUDGET = Budget(halfwidth=0.015, seconds=5.0, wait_s=3.0)
+SHORTLIST_BUDGET = Budget(halfwidth=0.015, seconds=5.0, wait_s=3.0)
 FINAL_BUDGET = Budget(halfwidth=0.004, seconds=5.0, wait_s=3.0, warm_up_rounds=10)
 """In each of the processes."""
 FLOOR_BUDGET = Budget(halfwidth=0.002, seconds=1.5, wait_s=1.0)
@@ -101,7 +101,7 @@ class Judge:
         known: Mapping[str, int] = MappingProxyType({}),
         *,
         banned: Mapping[str, str] = MappingProxyType({}),
-        bar: Bar | None = None,
+        threshold: Threshold | None = None,
         keep: Keep = forget,
         at: At = not_told,
         scored: Callable[[Outcome], None] = lambda outcome: None,
@@ -109,9 +109,10 @@ class Judge:
         """Run one trial of ``plan``. Failures of the plan are outcomes.
 
         A plan that becomes the same kernels as a ``known`` trial (number by fusion digest) is not measured again, and
-        one that holds a ``banned`` region (what differs in it, by key) is not run. One that cannot beat the ``bar`` is
-        measured only until that is certain. ``at`` is told which scope is being compiled or first run. ``scored`` is
-        told the outcome before its scopes are observed, which changes nothing but ``scope_times`` and ``seconds``.
+        one that holds a ``banned`` region (what differs in it, by key) is not run. One that cannot beat the
+        ``threshold`` is measured only until that is certain. ``at`` is told which scope is being compiled or first run.
+        ``scored`` is told the outcome before its scopes are observed, which changes nothing but ``scope_times`` and
+        ``seconds``.
 
         Raises:
             OutOfMemoryDuringTrialError: the process should not be used any more.
@@ -119,7 +120,7 @@ class Judge:
         seconds: dict[str, float] = {}
         self._ban(banned)
         try:
-            measured = partial(self._measured, budget or Budget(), bar or Bar(), keep)
+            measured = partial(self._measured, budget or Budget(), threshold or Threshold(), keep)
             compiled, outcome = self._judge(plan, report, seconds, known, at, measured)
         except CompileError as failure:
             if ran_out_of_memory(failure):
@@ -248,28 +249,28 @@ class Judge:
         replay.start.restore()
         return verify.copied(replay.inputs[0])
 
-    def _measured(self, budget: Budget, bar: Bar, keep: Keep, compiled: Compiled) -> dict[str, Any]:
+    def _measured(self, budget: Budget, threshold: Threshold, keep: Keep, compiled: Compiled) -> dict[str, Any]:
         """Return the outcome's fields that come of measuring."""
         entries = {"baseline": self._baseline, "plan": compiled}
-        speedups, noise = self._in_turn(entries, budget, keep, bar.is_out_of_reach)
+        speedups, noise = self._in_turn(entries, budget, keep, threshold.is_out_of_reach)
         return {
             "speedup": speedups["plan"],
-            "comparison": bar.comparison(speedups["plan"]),
-            "noise_floor": bar.noise_floor,
+            "comparison": threshold.comparison(speedups["plan"]),
+            "noise_floor": threshold.noise_floor,
             "noise": noise,
         }
 
-    def floor_look(self, before_trial: int, keep: Keep = forget) -> FloorLook | None:
+    def sample_noise_floor(self, before_trial: int, keep: Keep = forget) -> NoiseFloorSample | None:
         """Compare the baseline, compiled once more, with itself; None where nothing is measured."""
         if self._verifier is None:
             return None
         seconds: dict[str, float] = {}
         with _timed(seconds, "floor"):
-            entries = {"baseline": self._baseline, AGAIN: self._backend.compile(Plan())}
+            entries = {"baseline": self._baseline, BASELINE_REPEAT: self._backend.compile(Plan())}
             speedups, noise = self._in_turn(entries, FLOOR_BUDGET, keep)
-        return FloorLook(before_trial, speedups[AGAIN], noise, seconds["floor"])
+        return NoiseFloorSample(before_trial, speedups[BASELINE_REPEAT], noise, seconds["floor"])
 
-    def qualified(self, plans: Sequence[tuple[str, Plan]], report: Report, keep: Keep = forget) -> list[str]:
+    def shortlisted(self, plans: Sequence[tuple[str, Plan]], report: Report, keep: Keep = forget) -> list[str]:
         """Compile ``plans`` again and return their names, the fastest first; those that do not compile come last.
 
         A trial's own figure can be a fifth off, with the state of the machine and of the worker; which plans are the
@@ -281,7 +282,7 @@ class Judge:
         names = list(entries)
         if len(entries) > MOST_FINALISTS:
             report("measure")
-            speedups, _ = self._in_turn({"baseline": self._baseline, **entries}, QUALIFYING_BUDGET, keep)
+            speedups, _ = self._in_turn({"baseline": self._baseline, **entries}, SHORTLIST_BUDGET, keep)
             names.sort(key=lambda name: speedups[name].ratio, reverse=True)
         return [*names, *(row.name for row in broken)]
 
@@ -295,7 +296,7 @@ class Judge:
         """
         makers = {name: partial(self._backend.compile, plan) for name, plan in plans}
         if self._verifier:
-            makers = {AGAIN: partial(self._backend.compile, Plan()), **makers}
+            makers = {BASELINE_REPEAT: partial(self._backend.compile, Plan()), **makers}
         entries, broken = self._compile_all(makers, report)
         entries = {"baseline": self._baseline, **entries}
         if references:

@@ -114,7 +114,7 @@ class Session:
         """Judge one plan."""
         from sktune.core.outcome import Outcome, Reason
         from sktune.core.plan import Plan
-        from sktune.measure.noise_floor import Bar
+        from sktune.measure.noise_floor import Threshold
         from sktune.runners.worker.judge import OutOfMemoryDuringTrialError
 
         try:
@@ -123,7 +123,7 @@ class Session:
                 self._stage,
                 known=request["known"],
                 banned=request["banned"],
-                bar=Bar(**request["bar"]),
+                threshold=Threshold(**request["threshold"]),
                 keep=_keeper(request),
                 at=lambda label: self.answer(scope=label),
                 scored=lambda outcome: self.answer(scored=outcome.to_dict()),
@@ -137,12 +137,12 @@ class Session:
 
     def do_floor(self, request: Mapping[str, Any]) -> None:
         """Compare the baseline with itself."""
-        look = self._judge.floor_look(request["before_trial"], _keeper(request))
+        look = self._judge.sample_noise_floor(request["before_trial"], _keeper(request))
         self.answer(floor=look and look.to_dict())
 
-    def do_qualify(self, request: Mapping[str, Any]) -> None:
+    def do_shortlist(self, request: Mapping[str, Any]) -> None:
         """Put plans in the order of their speed."""
-        self.answer(qualified=self._judge.qualified(_plans(request), self._stage, _keeper(request)))
+        self.answer(shortlisted=self._judge.shortlisted(_plans(request), self._stage, _keeper(request)))
 
     def do_verify(self, request: Mapping[str, Any]) -> None:
         """Compare plans with the baseline far more than a trial does."""
