@@ -40,7 +40,8 @@ from sktune.measure.devices import Cpu
 from sktune.measure.latency import Budget, Contender, Measurement, Samples
 from sktune.measure.noise_floor import Threshold, noise_floor
 from sktune.runners.worker import replays as verify
-from sktune.runners.worker.judge import FLOOR_BUDGET, Judge, quiet_collector
+from sktune.runners.worker.judge import FLOOR_BUDGET, Judge
+from sktune.runners.worker.step_timer import quiet_collector
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout

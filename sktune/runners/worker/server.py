@@ -37,12 +37,12 @@ class Session:
         self._judge: Any = None
 
     def answer(self, **message: Any) -> None:
-        """Send one line to the supervisor."""
+        """Send one line to the client."""
         self._answers.write(json.dumps(message) + "\n")
         self._answers.flush()
 
     def serve(self, requests: TextIO) -> None:
-        """Answer requests until the supervisor closes its end."""
+        """Answer requests until the client closes its end."""
         for line in requests:
             request = json.loads(line)
             log_to(request["log"])
@@ -51,7 +51,7 @@ class Session:
             except SktuneError as failure:
                 traceback.print_exc()
                 self.answer(error=type(failure).__name__, message=str(failure))
-            except Exception as failure:  # noqa: BLE001 - the supervisor must hear of it, whatever it is
+            except Exception as failure:  # noqa: BLE001 - the client must hear of it, whatever it is
                 traceback.print_exc()
                 self.answer(error="BackendError", message=f"{described(failure)}; see {request['log']}")
 
@@ -231,7 +231,7 @@ def _available_bytes() -> int | None:
 
 
 def import_early(backend: str) -> float:
-    """Import what the first request needs of ``backend``, while the supervisor opens its storage.
+    """Import what the first request needs of ``backend``, while the client opens its storage.
 
     Returns the seconds that the compiler took: they belong to compiling, as with any first torch.compile.
     """
@@ -249,7 +249,7 @@ def import_early(backend: str) -> float:
 
 
 def main() -> None:
-    """Serve the supervisor at the other ends of the file descriptors in ``argv``."""
+    """Serve the client at the other ends of the file descriptors in ``argv``."""
     end_with_parent()
     limit_memory()
     faulthandler.enable()
