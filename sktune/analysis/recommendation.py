@@ -14,9 +14,9 @@ from sktune.core.plan import Plan
 from sktune.core.scope_options import SUPERKERNEL_OPTIONS
 from sktune.core.verification import Verification
 from sktune.reports.study import is_recipe
+from sktune.runners.base import processes_of
 from sktune.source.yaml_flag import MODE, NEEDED_MODE
 from sktune.study.result import SearchResult
-from sktune.tuning.finals import PROCESSES
 
 GUIDE_BAR_PERCENT = 10
 """What a scope has to save by the guide, "Q1: 如何判断 Scope 范围是否合适"."""
@@ -124,7 +124,7 @@ def _of_figures(words: Words, result: SearchResult, recommendation: Recommendati
         yield Risk("not_compared", words("risk.not_compared"))
     elif result.comparison and not result.is_simulated:
         count = len(result.comparison.speedups.get(str(recommendation.trial), ()))
-        wanted = PROCESSES.get(made_with.get("backend", ""), 1)
+        wanted = processes_of(made_with.get("backend", ""))
         if 0 < count < wanted:
             yield Risk("few_processes", words("risk.few_processes", count=count, wanted=wanted))
     noisy = sum(bool(record.outcome and record.outcome.noise) for record in result.trials)

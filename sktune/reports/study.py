@@ -14,16 +14,16 @@ from sktune.core.outcome import FinalRow, Speedup
 from sktune.core.plan import Plan
 from sktune.core.plan_file import ARTIFACTS, write_plan
 from sktune.measure.confidence_sequence import FARTHEST
-from sktune.measure.final_comparison import floor_looks
+from sktune.measure.final_comparison import noise_floor_samples
 from sktune.measure.noise_floor import drift
-from sktune.measure.winner import AGAIN, ENOUGH_PROCESSES
+from sktune.measure.winner import BASELINE_REPEAT, ENOUGH_PROCESSES
 from sktune.source.yaml_flag import FLAG
 from sktune.study.result import BEST_PLAN, SearchResult
 from sktune.study.study import TrialRecord
 
 REFERENCES = {
     "baseline": "baseline (no scope, kernel by kernel)",
-    AGAIN: "the baseline, compiled again",
+    BASELINE_REPEAT: "the baseline, compiled again",
     "uncompiled": "the model uncompiled",
     "torch.compile(mode='max-autotune')": 'torch.compile(mode="max-autotune") of the whole step',
 }
@@ -405,12 +405,12 @@ def _doubts(result: SearchResult) -> str:
     comparison = result.comparison
     if comparison is None or result.is_simulated:
         return ""
-    looks = floor_looks(result.facts)
+    samples = noise_floor_samples(result.facts)
     told = [f"Noise floor: the baseline seemed up to {comparison.noise_floor:.2%} from itself; no less is claimed."]
-    if len(looks) > 1:
-        told.append(f"From the first look at it to the last the baseline's latency changed by {drift(looks):+.1%}.")
-    if result.verdict and result.verdict.optimism > 0:
-        lost = -expm1(-result.verdict.optimism)
+    if len(samples) > 1:
+        told.append(f"From the first look at it to the last the baseline's latency changed by {drift(samples):+.1%}.")
+    if result.verdict and result.verdict.selection_bias > 0:
+        lost = -expm1(-result.verdict.selection_bias)
         told.append(f"The winner's figures are lowered by {lost:.2%}, for having been picked as the best.")
     disturbed = [record for record in result.trials if record.outcome and record.outcome.noise]
     if disturbed:

@@ -64,6 +64,11 @@ class TargetSpec:
         return f"{Path(module).stem if module.endswith('.py') else module.rpartition('.')[2]}-{function}"
 
     @property
+    def runner(self) -> str:
+        """Name of what runs its plans; see ``sktune.runners.RUNNERS``."""
+        return "program" if self.kind == "recipe" else "worker"
+
+    @property
     def study_name(self) -> str:
         """Name of the study where the user gives none."""
         return f"{self.name}-{self.backend}-{self.device}"
