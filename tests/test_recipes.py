@@ -20,7 +20,7 @@ from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file, write_plan
 from sktune.core.space import SpaceSpec
-from sktune.reports.study import how_to_apply
+from sktune.reports.application import how_to_apply
 from sktune.runners.program.discover import scout
 from sktune.runners.program.latency_lines import step_latencies_ms
 from sktune.runners.program.rank import MarkedStep, Reporter

@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -156,7 +156,7 @@ class _Search:
         units = self._space_spec.model_dump(mode="json", include={"units", "step_units", "untied"})
         self._study.remember(
             fingerprint=dict(self._made_with),
-            target={"spec": asdict(self._spec), "units": units},
+            target={"spec": self._spec.to_dict(), "units": units},
             description=opened.description,
             space_size=str(space.size),
             **opened.facts,

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from sktune.backends.fingerprint import fingerprint
 from sktune.core.delivery import Delivery
-from sktune.core.errors import BackendError, BadInputError, PlanError
+from sktune.core.errors import BackendError, BadInputError, PlanError, TargetError
 from sktune.core.outcome import Speedup
 from sktune.core.plan_file import PlanFile, read_plan_file
 from sktune.core.space import SpaceSpec
@@ -177,8 +177,8 @@ def _target(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, SpaceS
     if file.target is None:
         raise PlanError(f"{request.plan} does not say what the plan was found for; search again with this sktune")
     try:
-        spec, space = TargetSpec(**file.target.spec), SpaceSpec(**file.target.units)
-    except (TypeError, ValidationError) as failure:
+        spec, space = TargetSpec.from_dict(file.target.spec), SpaceSpec(**file.target.units)
+    except (TargetError, ValidationError) as failure:
         raise PlanError(f"{request.plan}: target is not one of this sktune; search again") from failure
     if request.model is not None:
         spec = replace(spec, source=_absolute(request.model))
@@ -216,6 +216,6 @@ def _supervisor(
     request: RecheckRequest,
     delivered: tuple[Path, Delivery] | None,
 ) -> AnySupervisor:
-    if spec.kind == "recipe":
+    if spec.runner == "program":
         return RecipeSupervisor(read_recipe(Path(spec.source)), space, folder, cache)
     return Supervisor(spec, space, folder, cache, request.compile_timeout_s, delivered)

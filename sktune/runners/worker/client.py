@@ -390,7 +390,7 @@ class Supervisor:
     def _open(self) -> Opened:
         delivered = [str(self._delivered[0]), self._delivered[1].to_dict()] if self._delivered else None
         space = self._space.model_dump(mode="json")
-        request = {"do": "open", "spec": asdict(self._spec), "space": space, "delivered": delivered}
+        request = {"do": "open", "spec": self._spec.to_dict(), "space": space, "delivered": delivered}
         try:
             for message in self._ask(**request, log=str(self._log("worker.log"))):
                 if "opened" in message:

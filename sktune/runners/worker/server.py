@@ -82,7 +82,7 @@ class Session:
         from sktune.targets.tracing import trace_layout
 
         torch.set_grad_enabled(False)
-        spec = TargetSpec(**request["spec"])
+        spec = TargetSpec.from_dict(request["spec"])
         if spec.backend == "npu":
             import_torch_npu()
         target = load(spec)
