@@ -1,0 +1,1 @@
+"""One suite for each protocol; what implements it joins by one entry."""
