@@ -153,7 +153,7 @@ class _Search:
         opened = supervisor.open()
         space = bind_space(self._space_spec, self._layout(opened.layout), self._spec)
         # Only now: a space that does not fit the model must leave a study that the mended one can use.
-        units = self._space_spec.model_dump(mode="json", include={"units", "step_units", "untied"})
+        units = self._space_spec.model_dump(mode="json", include={"units", "step_units", "per_layer"})
         self._study.remember(
             fingerprint=dict(self._made_with),
             target={"spec": self._spec.to_dict(), "units": units},

@@ -76,6 +76,6 @@ def test_a_plan_in_memory_is_torchairs_where_the_user_says_so() -> None:
 
         marks = sktune.apply(model, plan, backend)
         torch.compile(model, backend=watch, fullgraph=True)(torch.ones(1, 4))
-        marks.take_off()
+        marks.detach()
         assert {name.partition(".")[0] for name in seen} == operators
         assert len(seen) == 2

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sktune.backends.base import At, Backend, Compiled, CompileError, Observe, Step, not_told
+from sktune.backends.base import Backend, Compiled, CompileError, Observe, OnScope, Step, ignore
 from sktune.core.delivery import Delivery
 from sktune.core.errors import BackendError, described
 from sktune.core.outcome import FinalRow, Outcome, Reason, ScopeTime, Speedup
@@ -41,11 +41,11 @@ FINAL_BUDGET = Budget(halfwidth=0.004, seconds=5.0, wait_s=3.0, warm_up_rounds=1
 """In each of the processes."""
 FLOOR_BUDGET = Budget(halfwidth=0.002, seconds=1.5, wait_s=1.0)
 
-Keep = Callable[[Sequence[str], Measurement], None]
-"""Told the names of the contenders and all their samples."""
+SampleSink = Callable[[Sequence[str], Measurement], None]
+"""Called with the names of the contenders and all their samples."""
 
 
-def forget(names: Sequence[str], measurement: Measurement) -> None:
+def discard(names: Sequence[str], measurement: Measurement) -> None:
     """Keep no samples."""
 
 
@@ -102,16 +102,17 @@ class Judge:
         *,
         banned: Mapping[str, str] = MappingProxyType({}),
         bar: Bar | None = None,
-        keep: Keep = forget,
-        at: At = not_told,
+        keep: SampleSink = discard,
+        on_scope: OnScope = ignore,
         scored: Callable[[Outcome], None] = lambda outcome: None,
     ) -> Outcome:
         """Run one trial of ``plan``. Failures of the plan are outcomes.
 
         A plan that becomes the same kernels as a ``known`` trial (number by fusion digest) is not measured again, and
         one that holds a ``banned`` region (what differs in it, by key) is not run. One that cannot beat the ``bar`` is
-        measured only until that is certain. ``at`` is told which scope is being compiled or first run. ``scored`` is
-        told the outcome before its scopes are observed, which changes nothing but ``scope_times`` and ``seconds``.
+        measured only until that is certain. ``on_scope`` is called with the label of the scope that is being compiled
+        or first run, ``scored`` with the outcome before its scopes are observed, which changes nothing but
+        ``scope_times`` and ``seconds``.
 
         Raises:
             OutOfMemoryDuringTrialError: the process should not be used any more.
@@ -120,7 +121,7 @@ class Judge:
         self._ban(banned)
         try:
             measured = partial(self._measured, budget or Budget(), bar or Bar(), keep)
-            compiled, outcome = self._judge(plan, report, seconds, known, at, measured)
+            compiled, outcome = self._judge(plan, report, seconds, known, on_scope, measured)
         except CompileError as failure:
             if ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(str(failure), failure.blamed) from failure
@@ -148,12 +149,12 @@ class Judge:
         report: Report,
         seconds: dict[str, float],
         known: Mapping[str, int],
-        at: At,
+        on_scope: OnScope,
         measured: Callable[[Compiled], dict[str, Any]],
     ) -> tuple[Compiled, Outcome]:
         report("compile")
         with _timed(seconds, "compile"):
-            compiled = self._backend.compile(plan, at)
+            compiled = self._backend.compile(plan, on_scope)
         if (twin := known.get(compiled.fusion_digest)) is not None:
             return compiled, Outcome(same_as=twin, seconds=seconds, fusion_digest=compiled.fusion_digest)
         if compiled.fusion_digest and compiled.fusion_digest == self._baseline.fusion_digest:
@@ -248,7 +249,7 @@ class Judge:
         replay.start.restore()
         return verify.copied(replay.inputs[0])
 
-    def _measured(self, budget: Budget, bar: Bar, keep: Keep, compiled: Compiled) -> dict[str, Any]:
+    def _measured(self, budget: Budget, bar: Bar, keep: SampleSink, compiled: Compiled) -> dict[str, Any]:
         """Return the outcome's fields that come of measuring."""
         entries = {"baseline": self._baseline, "plan": compiled}
         speedups, noise = self._in_turn(entries, budget, keep, bar.is_out_of_reach)
@@ -259,7 +260,7 @@ class Judge:
             "noise": noise,
         }
 
-    def floor_look(self, before_trial: int, keep: Keep = forget) -> FloorLook | None:
+    def floor_look(self, before_trial: int, keep: SampleSink = discard) -> FloorLook | None:
         """Compare the baseline, compiled once more, with itself; None where nothing is measured."""
         if self._verifier is None:
             return None
@@ -269,7 +270,7 @@ class Judge:
             speedups, noise = self._in_turn(entries, FLOOR_BUDGET, keep)
         return FloorLook(before_trial, speedups[AGAIN], noise, seconds["floor"])
 
-    def qualified(self, plans: Sequence[tuple[str, Plan]], report: Report, keep: Keep = forget) -> list[str]:
+    def qualified(self, plans: Sequence[tuple[str, Plan]], report: Report, keep: SampleSink = discard) -> list[str]:
         """Compile ``plans`` again and return their names, the fastest first; those that do not compile come last.
 
         A trial's own figure can be a fifth off, with the state of the machine and of the worker; which plans are the
@@ -286,7 +287,7 @@ class Judge:
         return [*names, *(row.name for row in broken)]
 
     def final(
-        self, plans: Sequence[tuple[str, Plan]], report: Report, *, references: bool, keep: Keep = forget
+        self, plans: Sequence[tuple[str, Plan]], report: Report, *, references: bool, keep: SampleSink = discard
     ) -> tuple[list[FinalRow], str]:
         """Compile, verify and measure ``plans`` and ``references`` in turn with the baseline and its second copy.
 
@@ -337,7 +338,7 @@ class Judge:
         self,
         entries: Mapping[str, Compiled],
         budget: Budget,
-        keep: Keep,
+        keep: SampleSink,
         enough: Callable[[Speedup], bool] = lambda speedup: False,
     ) -> tuple[dict[str, Speedup], str]:
         """Measure ``entries``, the baseline first; returns their speedups, and the noise of the machine."""

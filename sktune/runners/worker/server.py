@@ -125,7 +125,7 @@ class Session:
                 banned=request["banned"],
                 bar=Bar(**request["bar"]),
                 keep=_keeper(request),
-                at=lambda label: self.answer(scope=label),
+                on_scope=lambda label: self.answer(scope=label),
                 scored=lambda outcome: self.answer(scored=outcome.to_dict()),
             )
         except OutOfMemoryDuringTrialError as failure:
