@@ -38,6 +38,7 @@ from sktune.runners.program.step_times import (
 )
 from sktune.study.result import result_of
 from sktune.study.study import TuningStudy, sqlite_url
+from sktune.targets import RecipeSpec
 from sktune.targets.recipe import read_recipe
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
@@ -485,7 +486,10 @@ def test_the_report_says_how_the_program_was_started(tmp_path: Path) -> None:
     study_of(tmp_path, "a", [1.3])
     study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
     changed = {"file": "decode.yaml", "set": {"model_config.exe_mode": "ge_graph"}}
-    study.remember(uncompared=True, command="bash infer.sh --yaml decode.yaml", directory="program", yaml=changed)
+    target = {"spec": RecipeSpec("recipe.yaml", dtype="").to_dict(), "units": {}}
+    study.remember(
+        uncompared=True, target=target, command="bash infer.sh --yaml decode.yaml", directory="program", yaml=changed
+    )
     result = result_of(study, tmp_path / "a")
     assert result.winner is not None
     told = how_to_apply(result, result.winner.plan)

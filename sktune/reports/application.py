@@ -29,8 +29,8 @@ def _delivered(result: SearchResult) -> str:
     recheck = f"`sktune recheck {BEST_PLAN}` checks code, bits and speed again, after an upgrade for instance."
     if result.delivery:
         return (
-            f"The code that was verified lies in `{ARTIFACTS}`, beside the plan: on a machine of this kind `apply` "
-            f"loads it and compiles no kernel anew. {recheck}\n"
+            f"The code that was verified is in `{ARTIFACTS}`, beside the plan: on a machine of this kind `apply` "
+            f"loads it and compiles no kernel again. {recheck}\n"
         )
     problem = result.facts.get("delivery", {}).get("problem")
     return (f"It comes without compiled code ({table_cell(problem)}). " if problem else "") + f"{recheck}\n"

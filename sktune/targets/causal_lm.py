@@ -195,7 +195,7 @@ def _model(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> nn
 
 
 def _tensors(cache: StaticCache) -> Mapping[str, torch.Tensor]:
-    """Return every tensor of the cache: keys, values, and the position that each layer counts for itself."""
+    """Return every tensor of the cache: keys, values, and each layer's own count of positions."""
     found: dict[str, torch.Tensor] = {}
     for index, layer in enumerate(cache.layers):
         attributes: dict[str, Any] = vars(layer)

@@ -1,7 +1,7 @@
 """Marks: scope boundaries on a module tree, attached to its modules and detached again.
 
 A mark is a side-effecting operator, called before a unit's ``forward`` and after it. Dynamo records it in program
-order, so a scope may begin in one module and end in a sibling without an edit to the source, and what lies between
+order, so a scope may begin in one module and end in a sibling without an edit to the source, and what is between
 the two belongs to it. For TorchAir the mark is its own ``super_kernel`` scope, for Inductor an operator of ours.
 """
 

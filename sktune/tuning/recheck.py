@@ -84,7 +84,7 @@ class RecheckRequest:
 
     Attributes:
         plan: a plan file with the target that it was found for.
-        model: where the model lies now, in the place of what the plan file says.
+        model: where the model is now, instead of what the plan file says.
         weights: the same of its checkpoint.
         verify_steps: decode steps to compare with the baseline, bit by bit.
         runs: logs go below ``rechecks/`` in it.
@@ -108,7 +108,7 @@ def recheck(request: RecheckRequest, report: Callable[[str], None] = lambda stag
 
     Args:
         request: what to check.
-        report: told the stage that begins.
+        report: called with each stage that begins.
 
     Raises:
         PlanError: no plan file, or one without a target.
@@ -169,7 +169,7 @@ def _code(found: Verification, delivery: Delivery | None, not_loaded: str) -> st
 
 
 def _target(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, SpaceSpec]:
-    """Return what the plan was found for, where it lies now.
+    """Return what the plan was found for, where it is now.
 
     Raises:
         PlanError: the file does not say.
@@ -185,12 +185,12 @@ def _target(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, SpaceS
     if request.weights is not None:
         spec = replace(spec, weights=str(request.weights.resolve()))
     if problem := spec.missing():
-        raise PlanError(f"{request.plan}: {problem}; say with --model or --weights where it lies now")
+        raise PlanError(f"{request.plan}: {problem}; say with --model or --weights where it is now")
     return spec, space
 
 
 def _absolute(model: str) -> str:
-    """Return where a model lies, for a worker that may run in a folder of its own; a module's name stays as it is."""
+    """Return where a model is, for a worker that may run in a folder of its own; a module's name stays as it is."""
     path, colon, function = model.rpartition(":") if ":" in model else (model, "", "")
     return f"{Path(path).resolve() if Path(path).exists() else path}{colon}{function}"
 
