@@ -73,7 +73,7 @@ def apply(
             log tells what differs.
 
     Returns:
-        the marks; ``take_off()`` removes them again.
+        the marks; ``detach()`` removes them again.
 
     Raises:
         PlanError: the file is no plan, the plan does not fit the module, or an artifact of the plan is not the one that
@@ -81,7 +81,7 @@ def apply(
     """
     from sktune.backends.options import check_step_options
     from sktune.core.plan_file import read_plan_file
-    from sktune.targets.marks import put_on, scope_maker
+    from sktune.targets.marks import attach, scope_maker
 
     delivered: dict[str, ExpectedCode] = {}
     if not isinstance(plan, Plan):
@@ -97,7 +97,7 @@ def apply(
     if strict and not delivered:
         raise PlanError("the plan has no compiled code with it, which strict=True asks for; leave strict out")
     check_step_options(backend or "inductor", plan)
-    return put_on(module, plan, scope_maker(backend or "inductor", delivered))
+    return attach(module, plan, scope_maker(backend or "inductor", delivered))
 
 
 def __getattr__(name: str) -> Any:

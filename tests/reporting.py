@@ -8,7 +8,7 @@ import yaml
 from sktune.core.space import SpaceSpec
 from sktune.runners.base import RunnerSetup
 from sktune.runners.program.runner import ProgramRunner
-from sktune.targets import describe_recipe
+from sktune.targets import RecipeSpec
 
 REPORTING = """
 import json, os, pathlib, subprocess, sys, time
@@ -76,4 +76,4 @@ def reporting(folder: Path, **keys: object) -> ProgramRunner:
 
 def program_runner(recipe: Path, folder: Path) -> ProgramRunner:
     """Return the runner of a recipe, whose study and caches lie below ``folder``."""
-    return ProgramRunner(RunnerSetup(describe_recipe(recipe, 0), SpaceSpec(), folder / "study", folder / "cache"))
+    return ProgramRunner(RunnerSetup(RecipeSpec.of_file(recipe, 0), SpaceSpec(), folder / "study", folder / "cache"))

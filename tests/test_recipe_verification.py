@@ -27,7 +27,7 @@ from sktune.runners.program.rank_reports import (
     read_reports,
 )
 from sktune.runners.program.runner import ProgramRunner
-from sktune.targets.marks import OwnScope
+from sktune.targets.marks import InductorScope
 from tests.reporting import program_runner, reporting
 
 STEPS = 40
@@ -193,7 +193,7 @@ class Stepping:
         reporter = Reporter(folder)
         reporter.begin()
         step = decode("plan")
-        self._step = MarkedStep(step, decode("baseline"), module, step, task, Plan(), OwnScope, reporter)
+        self._step = MarkedStep(step, decode("baseline"), module, step, task, Plan(), InductorScope, reporter)
         self._folder = folder
 
     def report(self, steps: int) -> RankReport:

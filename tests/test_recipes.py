@@ -19,7 +19,7 @@ from sktune.core.errors import BackendError, BadInputError, TargetError
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file, write_plan
-from sktune.reports.study import how_to_apply
+from sktune.reports.application import how_to_apply
 from sktune.runners.base import JudgeRequest
 from sktune.runners.program.discover import scout
 from sktune.runners.program.latency_lines import step_latencies_ms
@@ -38,6 +38,7 @@ from sktune.runners.program.step_times import (
 )
 from sktune.study.result import result_of
 from sktune.study.study import TuningStudy, sqlite_url
+from sktune.targets import RecipeSpec
 from sktune.targets.recipe import read_recipe
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
@@ -489,7 +490,10 @@ def test_the_report_says_how_the_program_was_started(tmp_path: Path) -> None:
     study_of(tmp_path, "a", [1.3])
     study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
     changed = {"file": "decode.yaml", "set": {"model_config.exe_mode": "ge_graph"}}
-    study.remember(uncompared=True, command="bash infer.sh --yaml decode.yaml", directory="program", yaml=changed)
+    target = {"spec": RecipeSpec("recipe.yaml", dtype="").to_dict(), "units": {}}
+    study.remember(
+        uncompared=True, target=target, command="bash infer.sh --yaml decode.yaml", directory="program", yaml=changed
+    )
     result = result_of(study, tmp_path / "a")
     assert result.winner is not None
     told = how_to_apply(result, result.winner.plan)

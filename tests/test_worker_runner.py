@@ -13,7 +13,7 @@ from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.runners.base import CompareRequest, JudgeRequest, NamedPlan, Report, RunnerSetup
 from sktune.runners.worker.client import WorkerRunner
-from sktune.targets import TargetSpec, describe
+from sktune.targets import PresetSpec, describe
 from sktune.tuning.prepare import bind_space, space_spec
 from sktune.tuning.request import Request
 from tests.models import page_faults
@@ -103,7 +103,7 @@ def test_a_score_is_kept_where_the_budget_ends_while_scopes_are_observed(
 
 def test_two_searches_of_one_process_have_their_own_work_folders(tmp_path: Path) -> None:
     """So do two containers, in which process numbers begin anew."""
-    spec = TargetSpec("llama", "preset", "tiny", backend="npu", device="npu")
+    spec = PresetSpec("llama", scale="tiny", backend="npu", device="npu")
     for _ in range(2):
         own = WorkerRunner(RunnerSetup(spec, SpaceSpec(), tmp_path, tmp_path / "cache"))
         own._start()

@@ -41,8 +41,8 @@ def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
         "python": platform.python_version(),
         "backend": spec.backend,
         "device": "simulated Atlas A3, one die" if spec.backend == "sim" else device_name(spec.device),
-        # Spelt out, so that a difference can be mended; the model's digest holds them, too.
-        **{name: str(getattr(spec, name)) for name in ("scale", "dtype", "batch", "context", "seed")},
+        # Spelt out, so that a user sees what to give; the model's digest depends on them, too.
+        **spec.choices(),
         "model": f"{spec.name} {spec.fingerprint()[:16]}",
         "space": space_digest,
     }
@@ -61,9 +61,9 @@ def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
 def memory_settings(spec: TargetSpec) -> dict[str, str]:
     """Return what a worker's environment says of memory: on a processor ``KEPT_MEMORY``, or what the user has set.
 
-    A recipe's program has the environment that its script gives it.
+    Nothing where the environment is set by a script of the user's.
     """
-    if (spec.backend, spec.device) != ("inductor", "cpu") or spec.kind == "recipe":
+    if (spec.backend, spec.device) != ("inductor", "cpu") or spec.has_own_environment:
         return {}
     return {name: os.environ.get(name, value) for name, value in KEPT_MEMORY.items()}
 

@@ -16,6 +16,7 @@ from sktune.core.verification import Verification
 from sktune.measure.final_comparison import FinalComparison, floor_of
 from sktune.measure.winner import MOST_SHORTLISTED, FinalPlan, Verdict, decide, pooled
 from sktune.study.study import TrialRecord, TuningStudy, folder_name, incumbent_first, sqlite_url
+from sktune.targets import TargetSpec, Usage
 
 BEST_PLAN = "best_plan.yaml"
 
@@ -94,6 +95,12 @@ class SearchResult:
     def best_plan(self) -> Plan:
         """The recommended plan, the empty one where the answer is "no scope"."""
         return self.winner.plan if self.winner else Plan()
+
+    @property
+    def usage(self) -> Usage:
+        """How plans for what was searched are used, and what their figures hold for."""
+        stored = self.facts.get("target")
+        return TargetSpec.from_dict(stored["spec"]).usage if stored else Usage()
 
     @property
     def is_simulated(self) -> bool:

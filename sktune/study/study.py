@@ -358,9 +358,9 @@ class TuningStudy:
             for name, own in found.items()
             if isinstance(own, CategoricalDistribution)
         }
-        untied = any(name.startswith("layers.") for name in choices)
+        per_layer = any(name.startswith("layers.") for name in choices)
         return SearchSpace(
-            Layout.from_dict(facts["layout"]), choices, option_rules(facts["fingerprint"]["backend"]), untied
+            Layout.from_dict(facts["layout"]), choices, option_rules(facts["fingerprint"]["backend"]), per_layer
         )
 
     def _sampler(self, space: SearchSpace, factory: SamplerFactory, seed: int, seen: Collection[Plan]) -> BaseSampler:

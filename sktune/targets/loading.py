@@ -1,42 +1,49 @@
-"""Builds the target that a spec names. Imports torch, so only workers and libraries come here."""
+"""Loading: builds the target that a spec names. It imports torch, so only workers and libraries come here."""
 
 import importlib
 import importlib.util
 import sys
+from functools import singledispatch
 from pathlib import Path
 from types import ModuleType
 
 from sktune.core.errors import TargetError, described, nearest
-from sktune.targets import TargetSpec
 from sktune.targets.base import Target
-from sktune.targets.causal_lm import from_configuration, from_folder
-from sktune.targets.presets import load_preset
+from sktune.targets.causal_lm import from_folder, from_preset
+from sktune.targets.spec import ConfigSpec, FunctionSpec, PresetSpec, TargetSpec
 
 
+@singledispatch
 def load(spec: TargetSpec) -> Target:
     """Build the target.
 
     Raises:
         TargetError: it cannot be built; one line with the reason.
     """
-    if spec.kind == "preset":
-        return from_configuration(spec, load_preset(spec.source).model)
-    if spec.kind == "config":
-        return from_folder(spec)
-    return _from_function(spec)
+    raise TargetError(f"{spec.name} is not built by sktune, but by a program of its own; search it with --recipe")
 
 
-def _from_function(spec: TargetSpec) -> Target:
-    path, _, name = spec.source.rpartition(":")
-    module = _module(path)
-    function = getattr(module, name, None)
+@load.register
+def _of_preset(spec: PresetSpec) -> Target:
+    return from_preset(spec)
+
+
+@load.register
+def _of_folder(spec: ConfigSpec) -> Target:
+    return from_folder(spec)
+
+
+@load.register
+def _of_function(spec: FunctionSpec) -> Target:
+    module = _module(spec.place)
+    function = getattr(module, spec.function, None)
     if not callable(function):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise TargetError(f"{path} has no function {name!r}{nearest(name, functions)}")
+        raise TargetError(f"{spec.place} has no function {spec.function!r}{nearest(spec.function, functions)}")
     try:
         target = function()
     except Exception as failure:
-        raise TargetError(f"{spec.source} raises {described(failure)}; mend the function") from failure
+        raise TargetError(f"{spec.source} raises {described(failure)}; fix the function") from failure
     if not isinstance(target, Target):
         raise TargetError(f"{spec.source} returns {type(target).__name__}; return a sktune.Target")
     return target
@@ -53,5 +60,5 @@ def _module(path: str) -> ModuleType:
         sys.path.insert(0, str(Path(path).parent))
         location.loader.exec_module(module)
     except Exception as failure:
-        raise TargetError(f"{path} cannot be imported: {described(failure)}; mend the file") from failure
+        raise TargetError(f"{path} cannot be imported: {described(failure)}; fix the file") from failure
     return module

@@ -4,7 +4,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -152,10 +151,10 @@ class _Search:
         """Return the space of what was opened, and remember what was."""
         space = bind_space(self._space_spec, self._layout(opened.layout), self._spec)
         # Only now: a space that does not fit the model must leave a study that the mended one can use.
-        units = self._space_spec.model_dump(mode="json", include={"units", "step_units", "untied"})
+        units = self._space_spec.model_dump(mode="json", include={"units", "step_units", "per_layer"})
         self._study.remember(
             fingerprint=dict(self._made_with),
-            target={"spec": asdict(self._spec), "units": units},
+            target={"spec": self._spec.to_dict(), "units": units},
             description=opened.description,
             space_size=str(space.size),
             **opened.facts,

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from sktune.backends.fingerprint import fingerprint
 from sktune.core.delivery import Delivery
-from sktune.core.errors import BackendError, BadInputError, PlanError
+from sktune.core.errors import BackendError, BadInputError, PlanError, TargetError
 from sktune.core.outcome import Speedup
 from sktune.core.plan_file import PlanFile, read_plan_file
 from sktune.core.space import SpaceSpec
@@ -81,7 +81,7 @@ class RecheckRequest:
 
     Attributes:
         plan: a plan file with the target that it was found for.
-        model: where the model lies now, in the place of what the plan file says.
+        model: where the model is now, instead of what the plan file says.
         weights: the same of its checkpoint.
         verify_steps: decode steps to compare with the baseline, bit by bit.
         runs: logs go below ``rechecks/`` in it.
@@ -105,7 +105,7 @@ def recheck(request: RecheckRequest, report: Report = lambda stage: None) -> Rec
 
     Args:
         request: what to check.
-        report: told the stage that begins.
+        report: called with each stage that begins.
 
     Raises:
         PlanError: no plan file, or one without a target.
@@ -167,7 +167,7 @@ def _code(found: Verification, delivery: Delivery | None, not_loaded: str) -> st
 
 
 def _target(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, SpaceSpec]:
-    """Return what the plan was found for, where it lies now.
+    """Return what the plan was found for, where it is now.
 
     Raises:
         PlanError: the file does not say.
@@ -175,20 +175,20 @@ def _target(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, SpaceS
     if file.target is None:
         raise PlanError(f"{request.plan} does not say what the plan was found for; search again with this sktune")
     try:
-        spec, space = TargetSpec(**file.target.spec), SpaceSpec(**file.target.units)
-    except (TypeError, ValidationError) as failure:
+        spec, space = TargetSpec.from_dict(file.target.spec), SpaceSpec(**file.target.units)
+    except (TargetError, ValidationError) as failure:
         raise PlanError(f"{request.plan}: target is not one of this sktune; search again") from failure
     if request.model is not None:
         spec = replace(spec, source=_absolute(request.model))
     if request.weights is not None:
         spec = replace(spec, weights=str(request.weights.resolve()))
     if problem := spec.missing():
-        raise PlanError(f"{request.plan}: {problem}; say with --model or --weights where it lies now")
+        raise PlanError(f"{request.plan}: {problem}; say with --model or --weights where it is now")
     return spec, space
 
 
 def _absolute(model: str) -> str:
-    """Return where a model lies, for a worker that may run in a folder of its own; a module's name stays as it is."""
+    """Return where a model is, for a worker that may run in a folder of its own; a module's name stays as it is."""
     path, colon, function = model.rpartition(":") if ":" in model else (model, "", "")
     return f"{Path(path).resolve() if Path(path).exists() else path}{colon}{function}"
 

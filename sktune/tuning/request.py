@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sktune.backends import BACKENDS, DEVICES
 from sktune.core.errors import BadInputError
-from sktune.targets import TargetSpec, describe, describe_recipe
+from sktune.targets import RecipeSpec, TargetSpec, describe
 from sktune.targets.presets import Preset
 
 DEFAULT_TRIALS = 40
@@ -122,7 +122,7 @@ class Request:
     def target(self) -> tuple[TargetSpec, Preset | None]:
         """Return what ``model`` or ``recipe`` names."""
         if self.recipe:
-            return describe_recipe(self.recipe, self.seed), None
+            return RecipeSpec.of_file(self.recipe, self.seed), None
         backend = self.backend or ("npu" if self.device == "npu" else "inductor")
         device = self.device or DEVICES[backend][0]
         if backend == "sim" and self.scale not in (None, "tiny"):

@@ -22,7 +22,7 @@ from sktune.runners import RUNNERS, make_runner
 from sktune.runners.base import CompareRequest, JudgeRequest, NamedPlan, Runner, RunnerSetup, VerifyRequest
 from sktune.runners.program.runner import ProgramRunner
 from sktune.runners.worker.client import WorkerRunner
-from sktune.targets import describe, describe_recipe
+from sktune.targets import RecipeSpec, describe
 from tests.fake_runner import FakeRunner
 from tests.reporting import program_runner, reporting
 
@@ -174,7 +174,7 @@ def test_a_closed_runner_opens_again(runner: Runner, plans: list[NamedPlan]) -> 
 @pytest.mark.parametrize(("name", "kind"), [("worker", WorkerRunner), ("program", ProgramRunner)])
 def test_a_targets_spec_says_what_runs_it(name: str, kind: type[Runner], tmp_path: Path) -> None:
     """In one place; nothing is started before it is entered or asked."""
-    spec = describe_recipe(RECIPE, 0) if name == "program" else describe("llama", backend="sim")[0]
+    spec = RecipeSpec.of_file(RECIPE, 0) if name == "program" else describe("llama", backend="sim")[0]
     assert spec.runner == name
     assert isinstance(make_runner(RunnerSetup(spec, SpaceSpec(), tmp_path / "s", tmp_path / "c")), kind)
     assert name in RUNNERS

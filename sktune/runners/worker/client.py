@@ -268,7 +268,7 @@ class WorkerRunner:
         given = self._setup.delivered
         delivered = [str(given[0]), given[1].to_dict()] if given else None
         space = self._setup.space.model_dump(mode="json")
-        request = {"do": "open", "spec": asdict(self._spec), "space": space, "delivered": delivered}
+        request = {"do": "open", "spec": self._spec.to_dict(), "space": space, "delivered": delivered}
         try:
             for message in self._ask("worker.log", **request):
                 if "opened" in message:

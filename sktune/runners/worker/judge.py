@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from sktune.backends.base import At, Backend, Compiled, CompileError, Observe, Step, not_told
+from sktune.backends.base import Backend, Compiled, CompileError, Observe, OnScope, Step, ignore
 from sktune.core.delivery import Delivery
 from sktune.core.errors import BackendError, described
 from sktune.core.outcome import FinalRow, Outcome, Reason, ScopeTime, Stage
@@ -92,16 +92,16 @@ class Judge:
         banned: Mapping[str, str] = MappingProxyType({}),
         threshold: Threshold | None = None,
         keep: SampleSink = discard,
-        at: At = not_told,
+        on_scope: OnScope = ignore,
         scored: Callable[[Outcome], None] = lambda outcome: None,
     ) -> Outcome:
         """Run one trial of ``plan``. Failures of the plan are outcomes.
 
         A plan that becomes the same kernels as a ``known`` trial (number by fusion digest) is not measured again, and
         one that holds a ``banned`` region (what differs in it, by key) is not run. One that cannot beat the
-        ``threshold`` is measured only until that is certain. ``at`` is told which scope is being compiled or first run.
-        ``scored`` is told the outcome before its scopes are observed, which changes nothing but ``scope_times`` and
-        ``seconds``.
+        ``threshold`` is measured only until that is certain. ``on_scope`` is called with the label of the scope that is
+        being compiled or first run, ``scored`` with the outcome before its scopes are observed, which changes nothing
+        but ``scope_times`` and ``seconds``.
 
         Raises:
             OutOfMemoryDuringTrialError: the process should not be used any more.
@@ -110,7 +110,7 @@ class Judge:
         self._ban(banned)
         try:
             measured = partial(self._measured, budget or Budget(), threshold or Threshold(), keep)
-            compiled, outcome = self._judge(plan, report, seconds, known, at, measured)
+            compiled, outcome = self._judge(plan, report, seconds, known, on_scope, measured)
         except CompileError as failure:
             if ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(str(failure), failure.blamed) from failure
@@ -142,12 +142,12 @@ class Judge:
         report: Report,
         seconds: dict[str, float],
         known: Mapping[str, int],
-        at: At,
+        on_scope: OnScope,
         measured: Callable[[Compiled], dict[str, Any]],
     ) -> tuple[Compiled, Outcome]:
         report("compile")
         with _timed(seconds, "compile"):
-            compiled = self._backend.compile(plan, at)
+            compiled = self._backend.compile(plan, on_scope)
         if (twin := known.get(compiled.fusion_digest)) is not None:
             return compiled, Outcome(same_as=twin, seconds=seconds, fusion_digest=compiled.fusion_digest)
         if compiled.fusion_digest and compiled.fusion_digest == self._baseline.fusion_digest:

@@ -82,7 +82,7 @@ class Session:
         from sktune.targets.tracing import trace_layout
 
         torch.set_grad_enabled(False)
-        spec = TargetSpec(**request["spec"])
+        spec = TargetSpec.from_dict(request["spec"])
         if spec.backend == "npu":
             import_torch_npu()
         target = load(spec)
@@ -125,7 +125,7 @@ class Session:
                 banned=request["banned"],
                 threshold=Threshold(**request["threshold"]),
                 keep=_keeper(request),
-                at=lambda label: self.answer(scope=label),
+                on_scope=lambda label: self.answer(scope=label),
                 scored=lambda outcome: self.answer(scored=outcome.to_dict()),
             )
         except OutOfMemoryDuringTrialError as failure:
