@@ -44,7 +44,7 @@ from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.final_comparison import FinalComparison
 from sktune.reports import study as report
-from sktune.samplers import sampler_factory
+from sktune.samplers import find_strategy
 from sktune.study.result import SearchResult, result_of
 from sktune.study.study import TuningStudy, sqlite_url
 from tests.conftest import decoder_layout
@@ -173,7 +173,7 @@ def made(runs: Path, ratios: Mapping[str, float | Reason], *, layout: Layout | N
     study.remember(fingerprint=fingerprint | made_with, description="a model", layout=layout.to_dict(), uncompared=True)
     study.queue([point for point in space.starting_points if point.name in ratios])
     for name, ratio in ratios.items():
-        proposal = study.ask(space, sampler_factory("grid"), "grid", seed=0)
+        proposal = study.ask(space, find_strategy("grid"), seed=0)
         assert proposal.origin == (name if name in {point.name for point in space.starting_points} else "grid")
         told = outcome(ratio)
         study.tell(proposal, told, told.speedup.latency_ms if told.speedup else None)

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from sktune.core.contents import content_digest
 from sktune.core.errors import StudyError
 from sktune.core.outcome import Outcome, Speedup
-from sktune.samplers import sampler_factory
+from sktune.samplers import find_strategy
 from sktune.study.claims import Claims, Holder
 from sktune.study.study import Proposal, TuningStudy, sqlite_url
 from tests.test_study import SPACE
@@ -51,7 +51,7 @@ def holder(**changes: object) -> Holder:
 
 def ask(study: TuningStudy) -> Proposal:
     """Ask for the next plan."""
-    return study.ask(SPACE, sampler_factory("random"), "random", 0)
+    return study.ask(SPACE, find_strategy("random"), 0)
 
 
 def test_a_study_that_is_run_is_refused_by_the_name_of_its_process(url: str) -> None:
@@ -185,7 +185,7 @@ RACER = """
 import sys
 from sktune.core.errors import StudyError
 from sktune.core.outcome import Outcome, Reason
-from sktune.samplers import sampler_factory
+from sktune.samplers import find_strategy
 from sktune.study.study import TuningStudy
 from tests.test_study import SPACE
 
@@ -198,7 +198,7 @@ for number in range(count):
         study = TuningStudy.open(f"study-{number}", url.format(number=number), create=True)
         with study.claimed({"format": "2", "model": model}):
             study.remember(fingerprint={"format": "2", "model": model})
-            proposal = study.ask(SPACE, sampler_factory("random"), "random", 0)
+            proposal = study.ask(SPACE, find_strategy("random"), 0)
             study.tell(proposal, Outcome(Reason.SLOWER, model), None)
             told = "ran"
             print(told, flush=True)

@@ -13,7 +13,7 @@ from sktune.core.outcome import Outcome, Reason
 from sktune.measure.final_comparison import FinalComparison
 from sktune.reports.study import evidence, verdict_line
 from sktune.runners.worker.client import Supervisor
-from sktune.samplers import sampler_factory
+from sktune.samplers import find_strategy
 from sktune.study.result import result_of
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.tuning import loop as search_loop
@@ -106,7 +106,7 @@ def test_a_postponed_trial_is_taken_up_again_and_not_counted_as_an_attempt(tmp_p
     study_of(tmp_path, "a", [1.1])
     for _ in range(5):
         study = TuningStudy.open("a", sqlite_url(tmp_path / folder_name("a")), create=False)
-        proposal = study.ask(SPACE, sampler_factory("grid"), "grid", seed=0)
+        proposal = study.ask(SPACE, find_strategy("grid"), seed=0)
         assert (proposal.number, proposal.known) == (1, None)
         study.postpone(proposal)
     assert study.finished() == 1
@@ -142,7 +142,7 @@ def test_a_final_comparison_stands_until_a_later_trial_looks_better(
     rows = [row("baseline"), row("0", 0.26), row("1", 0.1)]
     study.remember(final=FinalComparison.of([(rows, "")] * 3, []).to_dict(), final_trials=2, uncompared=False)
     for ratio in later:
-        proposal = study.ask(SPACE, sampler_factory("grid"), "grid", seed=0)
+        proposal = study.ask(SPACE, find_strategy("grid"), seed=0)
         study.tell(proposal, outcome(ratio), 10 / ratio if ratio else None)
     study.remember(uncompared=True)
     result = result_of(study, tmp_path / "a")

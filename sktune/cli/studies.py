@@ -41,10 +41,11 @@ def _explained(name: str, result: SearchResult, storage: str | None, console: Co
     """Show why, write its page, and return it for JSON."""
     from sktune.reports import why_page as why_view  # imports plotly
     from sktune.reports.why import explain
+    from sktune.samplers.partition import PartitionSampler
 
     study = TuningStudy.open(name, storage or sqlite_url(result.folder.resolve()), create=False)
     space = study.space()
-    outlook = study.outlook(space, seed=0)
+    outlook = PartitionSampler(space).outlook(study.trials())
     why = explain(space, study.trials(), result.baseline_ms, outlook) if result.baseline_ms else None
     if why is None:
         raise StudyError(f"study {name!r} has measured nothing yet; run `sktune search` first")

@@ -11,7 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from sktune.core.errors import BadInputError, StudyError
-from sktune.samplers import SAMPLERS
+from sktune.samplers import strategy_names
 from sktune.study.result import SearchResult
 from sktune.study.study import TrialRecord, folder_name
 
@@ -49,7 +49,8 @@ class Curve:
     def strategies(self) -> tuple[str, ...]:
         """What has proposed its trials, starting points left out."""
         origins = dict.fromkeys(record.origin for record in self.result.trials)
-        return tuple(origin for origin in origins if origin in SAMPLERS or ":" in origin)
+        known = strategy_names()
+        return tuple(origin for origin in origins if origin in known or ":" in origin)
 
     @property
     def failed_share(self) -> float:

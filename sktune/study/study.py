@@ -31,11 +31,10 @@ from sktune.core.plan import Option, Plan
 from sktune.core.space import SearchSpace, StartingPoint
 from sktune.core.verification import Verification
 from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE, VERIFICATIONS, Learned, amended
-from sktune.samplers import SamplerFactory
-from sktune.samplers.distinct import DistinctSampler
-from sktune.samplers.partition import Outlook, PartitionSampler
 from sktune.study.claims import Claims, Holder, refuse_difference
+from sktune.study.distinct import DistinctSampler
 from sktune.study.storage import DATABASE, check_file, open_storage, translated
+from sktune.study.strategy import Strategy
 
 MOST_ATTEMPTS = 3
 """A trial that has ended this many processes is not tried again."""
@@ -112,9 +111,8 @@ class TuningStudy:
         self.name, self._is_ours_alone = name, is_ours_alone
         self._storage, self._study = storage, study
         self._left_behind: list[Trial] | None = None
-        self._foresight: PartitionSampler | None = None
         self._ended: dict[int, TrialRecord] = {}
-        self._kept: dict[tuple[SamplerFactory, int], BaseSampler] = {}
+        self._kept: dict[tuple[Strategy, int], BaseSampler] = {}
         self._claims: Claims | None = None
         self._token = ""
 
@@ -268,14 +266,14 @@ class TuningStudy:
         with translated(self.name):
             return sum(trial.state.is_finished() for trial in self._study.get_trials(deepcopy=False))
 
-    def ask(self, space: SearchSpace, sampler: SamplerFactory, sampler_name: str, seed: int) -> Proposal:
+    def ask(self, space: SearchSpace, strategy: Strategy, seed: int) -> Proposal:
         """Take up a trial that was left behind, or the next queued one, or have a new one proposed."""
         records = self.records()
         answers = {record.plan: record.outcome for record in records if record.outcome}
         seen = {record.plan for record in records}
         with translated(self.name):
             living = self._living()
-            self._study.sampler = self._sampler(space, sampler, seed, seen)
+            self._study.sampler = self._sampler(space, strategy, seed, seen)
             if self._left_behind is None:
                 self._left_behind = self._orphans(living)
             trial = self._left_behind.pop() if self._left_behind else self._study.ask()
@@ -285,7 +283,7 @@ class TuningStudy:
             attributes = self._study.get_trials(deepcopy=False)[trial.number].user_attrs
             is_probe = PROBE in attributes
             plan = Plan.from_dict(attributes[PROBE]) if is_probe else space.plan(trial.params)
-            origin = "probe" if is_probe else attributes.get(ORIGIN, sampler_name)
+            origin = "probe" if is_probe else attributes.get(ORIGIN, strategy.name)
             attempts = attributes.get(PREFIX + "proposal", {}).get("attempts", 0) + 1
             here = {"host": socket.gethostname(), "pid": os.getpid(), "claim": self._token}
             proposal = {"plan": plan.to_dict(), "origin": origin, **here, "attempts": attempts}
@@ -325,11 +323,6 @@ class TuningStudy:
             stored = proposal.trial.user_attrs[PREFIX + "proposal"]
             proposal.trial.set_user_attr(PREFIX + "proposal", {**stored, "attempts": stored["attempts"] - 1})
 
-    def outlook(self, space: SearchSpace, seed: int) -> Outlook:
-        """Return what is still to be expected of a search."""
-        self._foresight = self._foresight or PartitionSampler(space, seed)
-        return self._foresight.outlook(self.trials())
-
     def best_first(self, space: SearchSpace) -> list[TrialRecord]:
         """Return the complete trials, those first that are expected to save the most: one figure alone may be luck."""
         learned = Learned(space)
@@ -363,13 +356,13 @@ class TuningStudy:
             Layout.from_dict(facts["layout"]), choices, option_rules(facts["fingerprint"]["backend"]), untied
         )
 
-    def _sampler(self, space: SearchSpace, factory: SamplerFactory, seed: int, seen: Collection[Plan]) -> BaseSampler:
-        """Return the sampler of the next proposal: the one that goes on learning, where ``factory`` makes such ones."""
-        if not getattr(factory, "spans_trials", False):
-            return DistinctSampler(space, factory, seed, lambda: seen)
-        if (factory, seed) not in self._kept:
-            self._kept[factory, seed] = factory(space, seed)
-        return self._kept[factory, seed]
+    def _sampler(self, space: SearchSpace, strategy: Strategy, seed: int, seen: Collection[Plan]) -> BaseSampler:
+        """Return the sampler of the next proposal."""
+        if not strategy.persistent:
+            return DistinctSampler(space, strategy.factory, seed, lambda: seen)
+        if (strategy, seed) not in self._kept:
+            self._kept[strategy, seed] = strategy.factory(space, seed)
+        return self._kept[strategy, seed]
 
     def _orphans(self, living: Collection[str]) -> list[Trial]:
         """Return trials whose process has died, under their own numbers, the first one last."""

@@ -25,9 +25,11 @@ from sktune.reports import study as report
 from sktune.runners.base import Opened
 from sktune.runners.program.runner import RecipeSupervisor
 from sktune.runners.worker.client import Supervisor
-from sktune.samplers import BEGINS_ALONE, sampler_factory
+from sktune.samplers import find_strategy
+from sktune.samplers.partition import PartitionSampler
 from sktune.study.claims import locked
 from sktune.study.result import ProxyFindings, SearchResult, result_of
+from sktune.study.strategy import Strategy
 from sktune.study.study import Proposal, TuningStudy, folder_name, incumbent_first, sqlite_url
 from sktune.targets import TargetSpec
 from sktune.targets.recipe import read_recipe
@@ -80,7 +82,7 @@ def run(
         profile_prior.check(request.profile, spec.backend)
     name = request.study or spec.study_name
     folder = request.runs / folder_name(name)
-    sampler = sampler_factory(request.strategy)
+    strategy = find_strategy(request.strategy)
     with locked(folder), _supervisor(request, spec, wanted, folder) as supervisor:
         if not supervisor.has_run:
             supervisor.start()  # its imports take as long as making a database
@@ -91,7 +93,7 @@ def run(
             is_complete = search.has_ended() or study.facts.get("exhausted", False)
             if not is_complete or study.facts.get("final_trials") != study.finished():
                 with stoppable() as stop:
-                    search.run(supervisor, sampler, stop)
+                    search.run(supervisor, strategy, stop)
         result = result_of(study, folder)
         report.write(result, folder)
         listener({"event": "study_finished", **result.summary()})
@@ -123,6 +125,7 @@ class _Search:
         self._request, self._spec, self._space_spec = request, spec, space_spec
         self._study, self._folder, self._made_with, self._emit = study, folder, made_with, listener
         self._budget, self._proxy = budget, proxy
+        self._foresight: PartitionSampler | None = None
 
     def has_ended(self) -> bool:
         """Whether no trial is missing."""
@@ -130,12 +133,12 @@ class _Search:
             return self._study.finished() >= self._request.most_trials
         return bool(self._study.facts.get("proxy") == self._proxy.to_dict())
 
-    def run(self, supervisor: AnySupervisor, sampler: Any, stop: Stop) -> None:
+    def run(self, supervisor: AnySupervisor, strategy: Strategy, stop: Stop) -> None:
         """Run the trials that are missing, then the final comparison, as far as the time budget lasts."""
         began = time.perf_counter()
         supervisor.deadline_s = self._budget.deadline_s
         try:
-            self._search(supervisor, sampler, stop)
+            self._search(supervisor, strategy, stop)
         except OutOfTimeError as spent:
             if not self._study.finished():
                 raise BadInputError(
@@ -144,7 +147,7 @@ class _Search:
             self._study.remember(uncompared=True)
         self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
 
-    def _search(self, supervisor: AnySupervisor, sampler: Any, stop: Stop) -> None:
+    def _search(self, supervisor: AnySupervisor, strategy: Strategy, stop: Stop) -> None:
         done = self._study.finished()
         most = done + len(self._proxy.carried) if self._proxy else self._request.most_trials
         self._emit({"event": "search_started", "study": self._study.name, "trials": None if math.isinf(most) else most,
@@ -165,7 +168,7 @@ class _Search:
         self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
                     "model_difference": opened.facts.get("model_difference"),
                     "seconds": dict(opened.seconds)})  # fmt: skip
-        most = self._queue(space, sampler)
+        most = self._queue(space, strategy)
         while (finished := self._study.finished()) < most:
             self._stop_if_asked(stop)
             if not self._budget.allows_trial(self._pace(opened), self._has_plan()):
@@ -178,7 +181,7 @@ class _Search:
                 break
             if self._floor_is_due(finished):
                 self._look_at_floor(supervisor, finished)
-            if not self._trial(supervisor, space, sampler, opened):
+            if not self._trial(supervisor, space, strategy, opened):
                 break
         if self._proxy and self._study.finished() >= most:
             self._study.remember(proxy=self._proxy.to_dict())
@@ -210,7 +213,8 @@ class _Search:
         """Whether no plan is expected to save more than can be told from the incumbent."""
         if finished <= len(space.starting_points):
             return False
-        left = self._study.outlook(space, self._request.seed).expected_gain_left
+        self._foresight = self._foresight or PartitionSampler(space, self._request.seed)
+        left = self._foresight.outlook(self._study.trials()).expected_gain_left
         self._study.remember(expected_gain_left=left)
         threshold = max(SETTLED_GAIN, self._bar().noise_floor)
         if left < threshold:
@@ -234,9 +238,9 @@ class _Search:
     def _has_plan(self) -> bool:
         return bool(incumbent_first(self._study.records()))
 
-    def _trial(self, supervisor: AnySupervisor, space: SearchSpace, sampler: Any, opened: Opened) -> bool:
+    def _trial(self, supervisor: AnySupervisor, space: SearchSpace, strategy: Strategy, opened: Opened) -> bool:
         """Run one trial; returns whether it came to an end before its time did."""
-        proposal = self._study.ask(space, sampler, self._request.strategy, self._request.seed)
+        proposal = self._study.ask(space, strategy, self._request.seed)
         number = proposal.number
         self._emit({"event": "trial_started", "trial": number, "origin": proposal.origin,
                     "scopes": len(proposal.plan.scopes)})  # fmt: skip
@@ -366,7 +370,7 @@ class _Search:
             )
         return layout
 
-    def _queue(self, space: SearchSpace, sampler: Any) -> float:
+    def _queue(self, space: SearchSpace, strategy: Strategy) -> float:
         """Queue the points that come first and whose plans are new; return the study's total number of trials."""
         known = {record.plan for record in self._study.records() if record.outcome}
         if self._proxy:
@@ -379,8 +383,8 @@ class _Search:
             return self._study.finished() + len(new)
         profile, is_exact = self._request.profile, self._request.exact_starting_points
         starts = profile_prior.ordered(space.starting_points, profile) if profile else space.starting_points
-        takes_them = getattr(sampler, "takes_starting_points", False) and not profile
-        if is_exact or not (takes_them or self._request.strategy in BEGINS_ALONE):
+        takes_them = strategy.takes_starting_points and not profile
+        if is_exact or not (takes_them or strategy.starts_alone):
             self._study.queue([point for point in starts if space.plan(point.values) not in known])
         return self._request.most_trials
 
