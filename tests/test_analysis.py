@@ -43,7 +43,7 @@ from sktune.core.plan_file import read_plan_file
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.final_comparison import FinalComparison
-from sktune.reports import study as report
+from sktune.reports import outputs
 from sktune.samplers import find_strategy
 from sktune.study.result import SearchResult, result_of
 from sktune.study.study import TuningStudy, sqlite_url
@@ -154,7 +154,7 @@ class Made:
             path.parent.mkdir(exist_ok=True)
             seconds = np.full((60, len(rows)), 6.5e-3) + 1e-5 * np.arange(60)[:, None]
             np.savez(path, names=[row.name for row in rows], seconds=seconds, disturbed=np.zeros(60, bool))
-        self.study.remember(final=FinalComparison.of(processes, ()).to_dict(), uncompared=False)
+        self.study.remember(final=FinalComparison.of(processes, ()), uncompared=False)
 
 
 def made(runs: Path, ratios: Mapping[str, float | Reason], *, layout: Layout | None = None, **made_with: str) -> Made:
@@ -170,7 +170,7 @@ def made(runs: Path, ratios: Mapping[str, float | Reason], *, layout: Layout | N
         "dtype": "bfloat16",
         "torch": "2",
     }
-    study.remember(fingerprint=fingerprint | made_with, description="a model", layout=layout.to_dict(), uncompared=True)
+    study.remember(fingerprint=fingerprint | made_with, description="a model", layout=layout, uncompared=True)
     study.queue([point for point in space.starting_points if point.name in ratios])
     for name, ratio in ratios.items():
         proposal = study.ask(space, find_strategy("grid"), seed=0)
@@ -359,7 +359,7 @@ def analysis_of(
     def searched(request: Any, listener: Any, began_s: Any) -> SearchResult:
         listener({"event": "search_started", "study": "s", "folder": str(study.folder)})
         listener({"event": "target_ready"})
-        report.write(study.result, study.folder)
+        outputs.write(study.result, study.folder)
         return study.result
 
     monkeypatch.setattr("sktune.tuning.fewer_layers.search", searched)
@@ -386,8 +386,9 @@ def recorded(folder: Path) -> Figures:
     speedups = [record.outcome.speedup for record in result.trials if record.outcome and record.outcome.speedup]
     speedups += [row.speedup for row in result.final if row.speedup]
     speedups += [result.winner.speedup] if result.winner else []
-    shares = module_shares(Layout.from_dict(study.facts["layout"]), "")
-    profile = study.facts.get("profile", {})
+    assert study.facts.layout
+    shares = module_shares(study.facts.layout, "")
+    profile = study.facts.profile or {}
     found: Figures = {"ms": [profile.get("step_ms", 0.0)], "x": [], "%": [100 * profile.get("gap_share", 0.0)]}
     found["ms"] += [] if result.baseline_ms is None else [result.baseline_ms]
     found["%"] += [100 * share for share in (shares.attention, shares.moe, shares.ffn, shares.other)]

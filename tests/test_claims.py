@@ -153,7 +153,7 @@ def test_a_search_that_was_taken_over_ends(url: str, engine: Engine) -> None:
         with pytest.raises(StudyError, match="was taken over by process"):
             ask(study)
         with pytest.raises(StudyError, match="was taken over by process"):
-            study.remember(final={})
+            study.remember(uncompared=True)
     assert [one.fingerprint for one in claims.holders()] == [QWEN]
 
 
@@ -168,7 +168,7 @@ def test_a_module_that_changed_ends_the_study(url: str, tmp_path: Path) -> None:
         study.add_modules({"lazy.py": "ab"})
         with pytest.raises(StudyError, match=r"another content of module helper\.py"):
             study.add_modules({"helper.py": "cd"})
-    assert set(study.facts["modules"]) == {"helper.py", "lazy.py"}
+    assert set(study.facts.modules) == {"helper.py", "lazy.py"}
     helper.write_text("SCALE = 2\n")
     with pytest.raises(StudyError, match=rf"made with module {helper}, which has another content"):
         study.check_modules(tmp_path)
@@ -238,7 +238,7 @@ def test_of_two_processes_that_race_for_a_study_one_runs_it(tmp_path: Path) -> N
                 say(racer)
             winners |= set(ran)
             study = TuningStudy.open(f"study-{number}", url.format(number=number), create=False)
-            assert study.facts["fingerprint"]["model"] == ran[0]
+            assert study.facts.fingerprint["model"] == ran[0]
             assert [one.outcome.detail for one in study.records() if one.outcome] == ran
     finally:
         for racer in racers.values():

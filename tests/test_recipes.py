@@ -20,7 +20,7 @@ from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file, write_plan
 from sktune.core.space import SpaceSpec
-from sktune.reports.study import how_to_apply
+from sktune.reports.applying import how_to_apply
 from sktune.runners.program.discover import scout
 from sktune.runners.program.latency_lines import step_latencies_ms
 from sktune.runners.program.rank import MarkedStep, Reporter
@@ -505,9 +505,9 @@ def test_two_ranks_are_searched(project: Path) -> None:
     assert all(record.outcome and record.outcome.speedup for record in result.trials), result.trials
     complete = {str(record.number) for record in result.trials if record.outcome and record.outcome.is_complete}
     assert {row.name for row in result.final} == {"baseline", *complete}
-    assert result.facts["alternates"]
-    assert result.facts["command"] == "bash executor/scripts/infer.sh --model tiny_moe --yaml tiny_moe_2tp.yaml"
+    assert result.facts.alternates
+    assert result.facts.command == "bash executor/scripts/infer.sh --model tiny_moe --yaml tiny_moe_2tp.yaml"
     assert result.final[0].bit_identical
-    assert result.facts["decode"]["function"] == "TinyMoeForCausalLM.decode"
+    assert (result.facts.decode or {})["function"] == "TinyMoeForCausalLM.decode"
     config = project / "ranks" / "models" / "tiny_moe" / "config"
     assert [path.name for path in config.iterdir()] == ["tiny_moe_2tp.yaml"]

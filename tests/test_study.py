@@ -18,7 +18,8 @@ from sktune.core.plan import Plan
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.samplers import find_strategy
 from sktune.study.claims import locked
-from sktune.study.study import Proposal, TuningStudy, folder_name, incumbent_first, sqlite_url, without_twins
+from sktune.study.records import incumbent_first, without_twins
+from sktune.study.study import Proposal, TuningStudy, folder_name, sqlite_url
 from tests.conftest import decoder_layout
 
 SPACE = bind(SpaceSpec(), decoder_layout(("dense", "moe")), {"fast": (False, True)}, OptionRules({"fast": False}))

@@ -11,7 +11,8 @@ from sktune.cli.views.search import PlainView
 from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
 from sktune.core.outcome import Outcome, Reason
 from sktune.measure.final_comparison import FinalComparison
-from sktune.reports.study import evidence, verdict_line
+from sktune.reports.plan_output import evidence
+from sktune.reports.study import verdict_line
 from sktune.runners.worker.client import Supervisor
 from sktune.samplers import find_strategy
 from sktune.study.result import result_of
@@ -140,7 +141,7 @@ def test_a_final_comparison_stands_until_a_later_trial_looks_better(
     study_of(tmp_path, "a", [1.3, 1.35])
     study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
     rows = [row("baseline"), row("0", 0.26), row("1", 0.1)]
-    study.remember(final=FinalComparison.of([(rows, "")] * 3, []).to_dict(), final_trials=2, uncompared=False)
+    study.remember(final=FinalComparison.of([(rows, "")] * 3, []), final_trials=2, uncompared=False)
     for ratio in later:
         proposal = study.ask(SPACE, find_strategy("grid"), seed=0)
         study.tell(proposal, outcome(ratio), 10 / ratio if ratio else None)

@@ -4,7 +4,7 @@ The study is the only record: layout, options and figures are read from it, so t
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from sktune.analysis.recommendation import Recommendation, recommend, risks
 from sktune.analysis.sentences import LANGUAGES, Language, Words
 from sktune.backends.availability import BackendChoice, best_backend
 from sktune.core.errors import BadInputError, StudyError, TargetError
-from sktune.core.layout import Layout
 from sktune.measure.winner import FinalPlan, Verdict
-from sktune.reports.study import plan_yaml
+from sktune.reports.plan_output import plan_yaml
+from sktune.study.facts import StudyFacts
 from sktune.study.result import BEST_PLAN, SearchResult
 from sktune.study.study import TuningStudy, sqlite_url
 from sktune.targets.presets import FULL
@@ -135,7 +135,7 @@ def _analysis(
         result=result,
         findings=findings,
         walk=way,
-        profile=result.facts["profile"] if request.profile else None,
+        profile=result.facts.profile if request.profile else None,
         options=options,
         recommendation=recommendation,
         plan=plan,
@@ -165,10 +165,11 @@ class _Guide:
             summary = walk_summary(self._words, findings, way)
             self._listener({"event": "guide_walked", **summary, "lines": lines})
 
-    def findings(self, facts: Mapping[str, Any], options: Sequence[OptionResult] = ()) -> Findings:
+    def findings(self, facts: StudyFacts, options: Sequence[OptionResult] = ()) -> Findings:
         """Return what the tree's questions are answered from: the study's layout, and what became of ``options``."""
-        layout = Layout.from_dict(facts["layout"])
-        is_simulated = facts["fingerprint"]["backend"] == "sim"
+        layout = facts.layout
+        assert layout is not None  # the model has been traced
+        is_simulated = facts.fingerprint["backend"] == "sim"
         source = "simulated" if is_simulated else "traced"
         if self._request.profile:
             layout, source = profile_prior.with_time_shares(layout, self._request.profile), "profile"

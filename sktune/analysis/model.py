@@ -67,8 +67,7 @@ class Analysis:
     @property
     def made_with(self) -> Mapping[str, str]:
         """The study's fingerprint."""
-        found: Mapping[str, str] = self.result.facts.get("fingerprint", {})
-        return found
+        return self.result.facts.fingerprint
 
     @property
     def figures_told(self) -> str:

@@ -13,7 +13,7 @@ from sktune.core.outcome import Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.scope_options import SUPERKERNEL_OPTIONS
 from sktune.core.verification import Verification
-from sktune.reports.study import is_recipe
+from sktune.reports.applying import is_recipe
 from sktune.source.yaml_flag import MODE, NEEDED_MODE
 from sktune.study.result import SearchResult
 from sktune.tuning.finals import PROCESSES
@@ -113,7 +113,7 @@ def risks(
 
 
 def _of_figures(words: Words, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
-    made_with = result.facts.get("fingerprint", {})
+    made_with = result.facts.fingerprint
     if result.is_simulated:
         yield Risk("simulated", words("risk.simulated"))
     elif made_with.get("backend") != "npu":
@@ -138,8 +138,8 @@ def _of_the_model(
     words: Words, result: SearchResult, model: str, batch: int | None, place: Place | None
 ) -> Iterable[Risk]:
     facts = result.facts
-    if facts.get("fingerprint", {}).get("scale") in ("tiny", "small"):
-        yield Risk("small_model", words("risk.small_model", description=facts.get("description", model)))
+    if facts.fingerprint.get("scale") in ("tiny", "small"):
+        yield Risk("small_model", words("risk.small_model", description=facts.description or model))
     if place is None:
         return
     if model != str(place.folder) and not is_recipe(result):  # of a recipe, the user knows what it runs
@@ -160,7 +160,7 @@ def _of_the_plan(words: Words, result: SearchResult, recommendation: Recommendat
     if gain <= GUIDE_BAR_PERCENT:
         yield Risk("below_bar", words("risk.below_bar", improvement=f"{gain:.2f}"))
     names = dict.fromkeys(name for scope in recommendation.plan.scopes for name, _ in scope.options)
-    if result.facts.get("fingerprint", {}).get("backend") == "inductor":
+    if result.facts.fingerprint.get("backend") == "inductor":
         if names:
             yield Risk("inductor_options", words("risk.inductor_options", options=", ".join(names)))
         return

@@ -10,7 +10,8 @@ from sktune.analysis.model import Analysis, option_told, walk_told
 from sktune.analysis.model_folder import SETTINGS
 from sktune.analysis.performance import baseline_performance, performance_comparison
 from sktune.core.errors import BadInputError
-from sktune.reports.study import apply_block, is_recipe, table_cell
+from sktune.reports.applying import apply_block, is_recipe
+from sktune.reports.markdown import table_cell
 
 REPORT = "superkernel_optimization_report.md"
 BASELINE = "baseline_performance.json"
@@ -79,7 +80,7 @@ def _configuration(analysis: Analysis) -> str:
     options = {f"{name}={value}": None for scope in scopes for name, value in scope.options}
     options |= {f"{name}={value}": None for name, value in told.plan.options}
     rows: list[tuple[str, Any]] = [
-        ("model", result.facts.get("description", analysis.model)),
+        ("model", result.facts.description or analysis.model),
         ("backend", f"{analysis.made_with.get('backend')}, {analysis.made_with.get('device')}"),
         ("study", result.study),
         ("trials", len(result.trials)),

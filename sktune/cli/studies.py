@@ -12,7 +12,7 @@ from sktune.cli.app import app
 from sktune.cli.views.search import comparison_table, result_table
 from sktune.core.errors import StudyError
 from sktune.core.events import print_event
-from sktune.reports import study as reports
+from sktune.reports import outputs
 from sktune.study.result import SearchResult, stored_result
 from sktune.study.study import TuningStudy, sqlite_url
 
@@ -64,7 +64,7 @@ def report(
 ) -> None:
     """Write a study's report, plan and trials anew."""
     result = stored_result(study, runs, storage)
-    files = reports.write(result, result.folder)
+    files = outputs.write(result, result.folder)
     console = Console(stderr=json)
     for path in files:
         console.print(escape(str(path)), highlight=False)

@@ -66,13 +66,3 @@ def _combined(rows: Sequence[FinalRow], others: Sequence[Sequence[Speedup]]) -> 
             return row
     worst = next((row for row in rows if row.bit_identical is False), rows[0])
     return replace(worst, speedup=pooled([row.speedup for row in rows if row.speedup], others))
-
-
-def floor_looks(facts: Mapping[str, Any]) -> list[FloorLook]:
-    """Return the looks at the noise floor that a study's facts hold."""
-    return [FloorLook.from_dict(look) for look in facts.get("floor_looks", ())]
-
-
-def floor_of(facts: Mapping[str, Any]) -> float:
-    """Return the noise floor, as a relative effect, as far as a study's facts know it."""
-    return noise_floor([look.speedup for look in floor_looks(facts)])

@@ -5,13 +5,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from sktune.learning.best_partition import Partitioner, Solution
+from sktune.learning.evidence import Vector
 from sktune.learning.history import Belief, Combination, Learned, Point
 from sktune.learning.savings import Posterior, Singles
-
-Vector = npt.NDArray[np.float64]
 
 MOST_DRAWS = 16
 LEAST_DRAWS = 2

@@ -25,9 +25,10 @@ from threadpoolctl import ThreadpoolController
 from sktune.core.plan import Option, Plan
 from sktune.core.space import OUT, SearchSpace, StartingPoint
 from sktune.learning.best_partition import Partitioner
+from sktune.learning.evidence import Vector
 from sktune.learning.history import ORIGIN, PROBE, Belief, Learned, Point, amended
 from sktune.learning.savings import Described, Posterior
-from sktune.samplers.draws import AVERSIONS, LEAST_RISK, Draws, Vector, promising_options
+from sktune.samplers.draws import AVERSIONS, LEAST_RISK, Draws, promising_options
 from sktune.samplers.probes import Prober
 from sktune.study.distinct import remaining
 from sktune.study.strategy import Strategy, distributions, seed_of_trial

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import optuna
 from optuna.distributions import CategoricalDistribution
@@ -25,14 +25,15 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sktune.backends.options import option_rules
 from sktune.core.contents import changed_file
 from sktune.core.errors import StudyError
-from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Option, Plan
 from sktune.core.space import SearchSpace, StartingPoint
 from sktune.core.verification import Verification
-from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE, VERIFICATIONS, Learned, amended
+from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE, Learned, amended
 from sktune.study.claims import Claims, Holder, refuse_difference
 from sktune.study.distinct import DistinctSampler
+from sktune.study.facts import FORMAT, NewFacts, StudyFacts, to_attributes
+from sktune.study.records import TrialRecord, incumbent_first, record_of
 from sktune.study.storage import DATABASE, check_file, open_storage, translated
 from sktune.study.strategy import Strategy
 
@@ -42,35 +43,6 @@ MOST_ATTEMPTS = 3
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 OTHER_FOLDERS = frozenset({"README.md", "cache", "comparisons", "jobs", "profiles"})
 """What else lies beside the studies' folders."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrialRecord:
-    """One trial, as the study knows it.
-
-    Attributes:
-        number: from 0, in the order of proposal.
-        plan: what was proposed.
-        origin: name of the starting point, or of the sampler.
-        outcome: None while it runs.
-        values: the parameters.
-        is_probe: whether it ran another plan than its parameters', to learn from it; it is never the incumbent.
-    """
-
-    number: int
-    plan: Plan
-    origin: str
-    outcome: Outcome | None
-    values: Mapping[str, Option]
-    is_probe: bool = False
-
-    @property
-    def judged_plan(self) -> Plan:
-        """The plan with what was added to rescue it."""
-        plan = self.plan
-        for name, value in (self.outcome.added if self.outcome else {}).items():
-            plan = plan.with_option(name, value)
-        return plan
 
 
 @dataclass(frozen=True)
@@ -132,20 +104,28 @@ class TuningStudy:
             if name not in known and not create:
                 raise StudyError(f"there is no study {name!r} in {url}; it holds: {', '.join(known) or 'none'}")
             study = optuna.create_study(storage=storage, study_name=name, direction="minimize", load_if_exists=True)
-            return cls(name, storage, study, is_ours_alone)
+            opened = cls(name, storage, study, is_ours_alone)
+            if name not in known:
+                opened.remember(format=FORMAT)
+            return opened
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What is known of the whole study: fingerprint, layout, baseline, final comparison."""
-        attributes = self._study.user_attrs
-        return {key.removeprefix(PREFIX): value for key, value in attributes.items() if key.startswith(PREFIX)}
+    def facts(self) -> StudyFacts:
+        """What is known of the whole study, as it is stored now.
 
-    def remember(self, **facts: Any) -> None:
-        """Store facts of the whole study; plain values only."""
+        Raises:
+            StudyError: it cannot be read.
+        """
+        with translated(self.name):
+            attributes = self._study.user_attrs
+        return StudyFacts.from_attributes(self.name, attributes)
+
+    def remember(self, **facts: Unpack[NewFacts]) -> None:
+        """Store facts of the whole study; those that are not given stay as they are."""
         with translated(self.name):
             self._living()
-            for key, value in facts.items():
-                self._study.set_user_attr(PREFIX + key, value)
+            for key, value in to_attributes(facts).items():
+                self._study.set_user_attr(key, value)
 
     @contextmanager
     def claimed(
@@ -168,7 +148,7 @@ class TuningStudy:
             claims.acquire(me, join=join, take_over=take_over)
         self._claims, self._token = claims, me.token
         try:
-            made = self.facts.get("fingerprint") or fingerprint
+            made = self.facts.fingerprint or fingerprint
             if _name(made) == _name(fingerprint):
                 self.check_modules(home)  # first: it names the file, the model's digest does not
             self.check_fingerprint(fingerprint)
@@ -199,7 +179,7 @@ class TuningStudy:
         Raises:
             StudyError: they differ; the message has both.
         """
-        refuse_difference(self.name, self.facts.get("fingerprint") or fingerprint, fingerprint)
+        refuse_difference(self.name, self.facts.fingerprint or fingerprint, fingerprint)
 
     def check_modules(self, home: Path | None) -> None:
         """Compare the modules that the target imported with what their files, relative to ``home``, hold now.
@@ -207,7 +187,7 @@ class TuningStudy:
         Raises:
             StudyError: one has another content.
         """
-        if changed := changed_file(self.facts.get("modules", {}), home):
+        if changed := changed_file(self.facts.modules, home):
             state = "has another content now" if changed.is_file() else "is gone"
             raise StudyError(
                 f"study {self.name!r} was made with module {changed}, which {state}; "
@@ -220,23 +200,18 @@ class TuningStudy:
         Raises:
             StudyError: one is known with another content.
         """
-        stored: dict[str, str] = self.facts.get("modules", {})
+        stored = self.facts.modules
         if other := next((name for name in stored if found.get(name, stored[name]) != stored[name]), None):
             raise StudyError(
                 f"study {self.name!r} was made with another content of module {other}; "
                 "restore it, or name a new one with --study"
             )
-        self.remember(modules=stored | dict(found))
+        self.remember(modules={**stored, **found})
 
     def verified(self, found: Mapping[str, Verification]) -> None:
         """Store what was compared of trials' plans, by number; one that differs is complete no more."""
-        stored = {**self.facts.get(VERIFICATIONS, {}), **{name: own.to_dict() for name, own in found.items()}}
-        self.remember(**{VERIFICATIONS: stored})
+        self.remember(verifications={**self.facts.verifications, **found})
         self._ended.clear()
-
-    def verifications(self) -> dict[str, Verification]:
-        """Return what was compared of trials' plans beyond the trials themselves, by number."""
-        return {name: Verification.from_dict(own) for name, own in self.facts.get(VERIFICATIONS, {}).items()}
 
     def banned_regions(self) -> dict[str, str]:
         """Return what differs in each region that was found to differ from its kernels, by the region's key."""
@@ -251,8 +226,8 @@ class TuningStudy:
             attributes = self._study.user_attrs
         own = [t for t in trials if t.state is not TrialState.WAITING and PREFIX + "proposal" in t.user_attrs]
         for trial in amended([t for t in own if t.number not in self._ended and t.state.is_finished()], attributes):
-            self._ended[trial.number] = _record(trial)
-        return [self._ended.get(trial.number) or _record(trial) for trial in own]
+            self._ended[trial.number] = record_of(trial)
+        return [self._ended.get(trial.number) or record_of(trial) for trial in own]
 
     def queue(self, points: Sequence[StartingPoint]) -> None:
         """Put starting points before everything that a sampler will propose; those that are queued stay."""
@@ -343,7 +318,7 @@ class TuningStudy:
         """
         facts = self.facts
         trials = [trial for trial in self.trials() if trial.state is not TrialState.WAITING and trial.params]
-        if not trials or "layout" not in facts:
+        if not trials or facts.layout is None:
             raise StudyError(f"study {self.name!r} has no trial yet; run `sktune search` first")
         found = max(trials, key=lambda trial: len(trial.distributions)).distributions
         choices: dict[str, tuple[Option, ...]] = {
@@ -352,9 +327,7 @@ class TuningStudy:
             if isinstance(own, CategoricalDistribution)
         }
         untied = any(name.startswith("layers.") for name in choices)
-        return SearchSpace(
-            Layout.from_dict(facts["layout"]), choices, option_rules(facts["fingerprint"]["backend"]), untied
-        )
+        return SearchSpace(facts.layout, choices, option_rules(facts.fingerprint["backend"]), untied)
 
     def _sampler(self, space: SearchSpace, strategy: Strategy, seed: int, seen: Collection[Plan]) -> BaseSampler:
         """Return the sampler of the next proposal."""
@@ -390,42 +363,6 @@ def _may_live(proposal: Mapping[str, Any]) -> bool:
         return True
     pid = proposal.get("pid", os.getpid())
     return bool(pid != os.getpid() and Path(f"/proc/{pid}").exists())
-
-
-def _record(trial: FrozenTrial) -> TrialRecord:
-    attributes = trial.user_attrs
-    proposal, stored = attributes[PREFIX + "proposal"], attributes.get(OUTCOME)
-    return TrialRecord(
-        trial.number,
-        Plan.from_dict(proposal["plan"]),
-        proposal["origin"],
-        Outcome.from_dict(stored) if stored else None,
-        trial.params,
-        PROBE in attributes,
-    )
-
-
-def incumbent_first(records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the complete trials, fastest first."""
-    complete = [r for r in records if r.outcome and r.outcome.is_complete and not r.is_probe]
-    distinct = {record.plan: record for record in reversed(complete)}
-
-    def ratio(record: TrialRecord) -> float:
-        assert record.outcome is not None
-        return record.outcome.speedup.ratio if record.outcome.speedup else 0.0
-
-    return sorted(distinct.values(), key=ratio, reverse=True)
-
-
-def without_twins(records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return ``records`` with one, the simplest, of those that become the same kernels and share one measurement."""
-    found: dict[int, TrialRecord] = {}
-    for record in records:
-        assert record.outcome is not None
-        measured = record.number if record.outcome.same_as is None else record.outcome.same_as
-        known = found.get(measured, record)
-        found[measured] = min(known, record, key=lambda one: one.plan.complexity)
-    return list(found.values())
 
 
 def study_names(url: str) -> list[str]:

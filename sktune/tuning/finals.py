@@ -13,11 +13,12 @@ from sktune.core.outcome import FinalRow
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace
 from sktune.core.verification import Verification
-from sktune.measure.final_comparison import FinalComparison, floor_looks
+from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.winner import MOST_FINALISTS, MOST_QUALIFIERS
 from sktune.runners.program.runner import RecipeSupervisor
 from sktune.runners.worker.client import Supervisor
-from sktune.study.study import TuningStudy, without_twins
+from sktune.study.records import without_twins
+from sktune.study.study import TuningStudy
 from sktune.targets import TargetSpec
 from sktune.tuning.request import Request
 from sktune.tuning.time_budget import TimeBudget
@@ -94,7 +95,7 @@ class Finals:
         plans = self._verified(supervisor, plans, min(finalists, most_finalists), report_stage)
         final = self._compared(supervisor, plans, report_stage, references=references)
         self._study.remember(
-            final=final.to_dict(),
+            final=final,
             uncompared=False,
             final_seconds=time.perf_counter() - began,
             final_trials=self._study.finished(),
@@ -128,7 +129,7 @@ class Finals:
         while left and len(passed) < most:
             self._stop_if_asked()
             batch, left = left[: most - len(passed)], left[most - len(passed) :]
-            known = self._study.verifications()
+            known = self._study.facts.verifications
             unknown = [named for named in batch if not self._is_verified(known.get(named[0]))]
             seconds = None
             if not math.isinf(self._budget.remaining_s):
@@ -141,7 +142,7 @@ class Finals:
             for name, own in found.items():
                 self._emit({"event": "plan_verified", "trial": int(name), "identical": own.is_identical,
                             **own.summary()})  # fmt: skip
-            known = self._study.verifications()
+            known = self._study.facts.verifications
             passed += [named for named in batch if named[0] not in known or known[named[0]].is_identical]
             if self._budget.remaining_s <= 0:
                 break
@@ -180,11 +181,11 @@ class Finals:
             plans = [(name, plan) for name, plan in plans if name not in broken]
             if broken and not plans:
                 break
-        return FinalComparison.of(processes, floor_looks(self._study.facts))
+        return FinalComparison.of(processes, self._study.facts.floor_looks)
 
     def _of_verified_code(self, row: FinalRow) -> FinalRow:
         """Return ``row``, as one that differs where its code is not what was verified."""
-        verified = self._study.verifications().get(row.name)
+        verified = self._study.facts.verifications.get(row.name)
         if verified and verified.code_digest and row.code_digest not in ("", verified.code_digest):
             return replace(row, verdict="it compiles to other code than what was verified", bit_identical=False)
         return row

@@ -18,19 +18,20 @@ from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan
 from sktune.core.plan_file import ARTIFACTS
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
-from sktune.measure.final_comparison import floor_looks, floor_of
 from sktune.measure.noise_floor import Bar, drift
 from sktune.measure.winner import MOST_FINALISTS
-from sktune.reports import study as report
+from sktune.reports import outputs
 from sktune.runners.base import Opened
 from sktune.runners.program.runner import RecipeSupervisor
 from sktune.runners.worker.client import Supervisor
 from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
 from sktune.study.claims import locked
-from sktune.study.result import ProxyFindings, SearchResult, result_of
+from sktune.study.facts import DeliveryRecord, ProxyFindings
+from sktune.study.records import incumbent_first
+from sktune.study.result import SearchResult, result_of
 from sktune.study.strategy import Strategy
-from sktune.study.study import Proposal, TuningStudy, folder_name, incumbent_first, sqlite_url
+from sktune.study.study import Proposal, TuningStudy, folder_name, sqlite_url
 from sktune.targets import TargetSpec
 from sktune.targets.recipe import read_recipe
 from sktune.tuning import profile_hints as profile_prior
@@ -90,12 +91,12 @@ def run(
         study = TuningStudy.open(name, url, create=True, is_ours_alone=request.storage is None)
         with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over):
             search = _Search(request, spec, wanted, study, folder, made_with, listener, budget, proxy)
-            is_complete = search.has_ended() or study.facts.get("exhausted", False)
-            if not is_complete or study.facts.get("final_trials") != study.finished():
+            is_complete = search.has_ended() or study.facts.exhausted
+            if not is_complete or study.facts.final_trials != study.finished():
                 with stoppable() as stop:
                     search.run(supervisor, strategy, stop)
         result = result_of(study, folder)
-        report.write(result, folder)
+        outputs.write(result, folder)
         listener({"event": "study_finished", **result.summary()})
         return result
 
@@ -131,7 +132,7 @@ class _Search:
         """Whether no trial is missing."""
         if self._proxy is None:
             return self._study.finished() >= self._request.most_trials
-        return bool(self._study.facts.get("proxy") == self._proxy.to_dict())
+        return self._study.facts.proxy == self._proxy
 
     def run(self, supervisor: AnySupervisor, strategy: Strategy, stop: Stop) -> None:
         """Run the trials that are missing, then the final comparison, as far as the time budget lasts."""
@@ -145,7 +146,7 @@ class _Search:
                     f"--time-budget: {self._budget.seconds:g} s ended before a plan was tried; give more time"
                 ) from spent
             self._study.remember(uncompared=True)
-        self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
+        self._study.remember(seconds=self._study.facts.seconds + time.perf_counter() - began)
 
     def _search(self, supervisor: AnySupervisor, strategy: Strategy, stop: Stop) -> None:
         done = self._study.finished()
@@ -184,7 +185,7 @@ class _Search:
             if not self._trial(supervisor, space, strategy, opened):
                 break
         if self._proxy and self._study.finished() >= most:
-            self._study.remember(proxy=self._proxy.to_dict())
+            self._study.remember(proxy=self._proxy)
         self._stop_if_asked(stop)
         supervisor.deadline_s = self._budget.deadline_s
         finals = Finals(
@@ -199,14 +200,14 @@ class _Search:
         winner = result_of(self._study, self._folder).winner
         if winner is None:
             return
-        stored: dict[str, Any] = {"trial": winner.number}
+        stored = DeliveryRecord(winner.number)
         try:
             self._emit({"event": "final_stage", "stage": "deliver"})
             delivery = supervisor.deliver(winner.plan, self._folder / ARTIFACTS, lambda stage: None)
-            stored |= delivery.to_dict() if delivery else {}
+            stored = replace(stored, delivery=delivery)
         except (BackendError, OutOfTimeError) as failure:
             logger.warning("the winner comes without its compiled code: %s", failure)
-            stored["problem"] = str(failure) or "the time budget ended before"
+            stored = replace(stored, problem=str(failure) or "the time budget ended before")
         self._study.remember(delivery=stored)
 
     def _is_settled(self, space: SearchSpace, finished: int) -> bool:
@@ -279,7 +280,7 @@ class _Search:
             raise
 
     def _floor_is_due(self, finished: int) -> bool:
-        looks = floor_looks(self._study.facts)
+        looks = self._study.facts.floor_looks
         return not looks or finished >= looks[-1].before_trial + TRIALS_PER_FLOOR_LOOK
 
     def _look_at_floor(self, supervisor: AnySupervisor, finished: int) -> None:
@@ -293,17 +294,17 @@ class _Search:
             return
         if look is None:
             return
-        looks = [*floor_looks(self._study.facts), look]
-        self._study.remember(floor_looks=[one.to_dict() for one in looks])
+        looks = (*self._study.facts.floor_looks, look)
+        self._study.remember(floor_looks=looks)
         self._emit({"event": "noise_floor", "before_trial": finished, "ratio": look.speedup.ratio,
-                    "ci95": list(look.speedup.ci95), "noise_floor": floor_of(self._study.facts),
+                    "ci95": list(look.speedup.ci95), "noise_floor": self._study.facts.noise_floor,
                     "drift": drift(looks), "noise": look.noise})  # fmt: skip
 
     def _bar(self) -> Bar:
         """Return what a plan has to beat now."""
         complete = incumbent_first(self._study.records())  # no probe among them: it can never win
         bounds = [record.outcome.speedup.ci95[0] for record in complete if record.outcome and record.outcome.speedup]
-        floor = 0.0 if self._spec.backend == "sim" else floor_of(self._study.facts)
+        floor = 0.0 if self._spec.backend == "sim" else self._study.facts.noise_floor
         return Bar(floor, max(bounds, default=1.0))
 
     def _judged(self, supervisor: AnySupervisor, plan: Plan, number: int) -> Outcome:
@@ -350,7 +351,7 @@ class _Search:
         """Return the decode step latency in ms, freed of the machine's drift by way of the paired baseline."""
         if outcome.speedup is None:
             return None
-        reference: float | None = self._study.facts.get("baseline_ms")
+        reference = self._study.facts.baseline_ms
         if reference is None:
             reference = outcome.speedup.baseline_ms
             self._study.remember(baseline_ms=reference)
@@ -358,12 +359,11 @@ class _Search:
 
     def _layout(self, traced: Layout) -> Layout:
         """Return the study's layout: with the shares of the first trace, which a resumed search must see again."""
-        if (stored := self._study.facts.get("layout")) is None:
+        if (layout := self._study.facts.layout) is None:
             if self._request.profile:
                 traced = profile_prior.with_time_shares(traced, self._request.profile)
-            self._study.remember(layout=traced.to_dict())
+            self._study.remember(layout=traced)
             return traced
-        layout = Layout.from_dict(stored)
         if layout.digest != traced.digest:
             raise BadInputError(
                 f"the model of study {self._study.name!r} had other units than now; name a new study with --study"

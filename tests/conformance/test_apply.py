@@ -12,7 +12,7 @@ from sktune import Plan, Scope
 from sktune.backends.npu.backend import DUMPS, NpuBackend
 from sktune.core.plan_file import write_plan
 from sktune.core.space import SpaceSpec
-from sktune.reports.study import apply_code
+from sktune.reports.applying import apply_code
 from sktune.targets import describe
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
