@@ -32,7 +32,7 @@ from sktune.analysis.guide_options import OptionResult, Status, improvement_perc
 from sktune.analysis.model import Analysis
 from sktune.analysis.model_folder import place_of, searched_on, settings_of
 from sktune.analysis.recommendation import recommend
-from sktune.analysis.sentences import LANGUAGES, SENTENCES, Words
+from sktune.analysis.sentences import LANGUAGES, SENTENCES, Sentences
 from sktune.backends import availability as doctor
 from sktune.backends.availability import best_backend
 from sktune.cli import app
@@ -274,7 +274,7 @@ def test_both_languages_say_the_same_with_the_same_values() -> None:
     for key, sentences in SENTENCES.items():
         values = [{name for _, name, _, _ in Formatter().parse(text) if name} for text in sentences]
         assert len(sentences) == len(LANGUAGES) and values[0] == values[1], key
-    words = Words("zh")
+    words = Sentences("zh")
     for key in (*(f"option.{one}" for one in ScopeOption), *(f"status.{one}" for one in Status)):
         assert words(key)
     for kind, questions in TREE.items():
@@ -499,7 +499,7 @@ def test_a_model_folder_gets_the_change_of_its_source(
     assert found.change.diff.strip() in text
     assert "| exe_mode | ge_graph |" in text
     assert "| batch_size | 2 |" in text
-    assert f"| next_n | {Words(found.words.language)('not_known')} |" in text
+    assert f"| next_n | {Sentences(found.words.language)('not_known')} |" in text
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert [path.name for path in report_files(found, out)] == [
         "superkernel_optimization_report.md", "baseline_performance.json", "performance_comparison.json",

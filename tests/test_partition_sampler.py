@@ -297,8 +297,8 @@ def test_the_compilers_own_default_may_be_what_changes_bits() -> None:
     """A plan does not list it."""
     often = frozenset({("fast", False)})
     learned = Feasibility(SegmentCatalogue(SPACE.layout, 2), {"fast": False}, often)
-    assert learned.inexact(()) == often
-    assert not learned.inexact((("fast", True),))
+    assert learned.changes_bits(()) == often
+    assert not learned.changes_bits((("fast", True),))
 
 
 def test_a_probe_of_a_study_does_not_become_its_result() -> None:

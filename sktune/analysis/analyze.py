@@ -15,7 +15,7 @@ from sktune.analysis.guide_options import OptionResult, Status, option_results
 from sktune.analysis.model import Analysis, Command, walk_summary, walk_told
 from sktune.analysis.model_folder import Place, place_of, planned_change, searched_on
 from sktune.analysis.recommendation import Recommendation, recommend, risks
-from sktune.analysis.sentences import LANGUAGES, Language, Words
+from sktune.analysis.sentences import LANGUAGES, Language, Sentences
 from sktune.backends.availability import BackendChoice, best_backend
 from sktune.core.errors import BadInputError, StudyError, TargetError
 from sktune.measure.winner import FinalPlan, Verdict
@@ -93,7 +93,7 @@ def analyze(asked: AnalysisRequest, listener: Listener = lambda event: None, beg
     Raises:
         SktuneError: as a search would.
     """
-    words = Words(asked.language)
+    words = Sentences(asked.language)
     request, choice = _with_backend(asked.search)
     spec, preset = request.target()
     told = words(f"backend.{choice.why}", backend=spec.backend, device=spec.device)
@@ -122,7 +122,7 @@ def _analysis(
     batch: int | None,
 ) -> Analysis:
     """Return what follows from the study, before its files are written."""
-    words = Words(asked.language)
+    words = Sentences(asked.language)
     findings = guide.findings(result.facts, options)
     way = walk(findings)
     recommendation = recommend(result, options, way, asked.goal)
@@ -149,7 +149,7 @@ def _analysis(
 class _Guide:
     """Walks the guide's tree as soon as the model is known, and tells where it leads."""
 
-    def __init__(self, asked: AnalysisRequest, request: Request, words: Words, listener: Listener) -> None:
+    def __init__(self, asked: AnalysisRequest, request: Request, words: Sentences, listener: Listener) -> None:
         self._asked, self._request, self._words, self._listener = asked, request, words, listener
         self._study, self._folder = "", Path()
 
