@@ -32,7 +32,7 @@ GROUP = "sktune.samplers"
 
 def strategy_names() -> tuple[str, ...]:
     """Return the names of all strategies there are, those of other packages last."""
-    return tuple(dict.fromkeys([*STRATEGIES, *entry_points(group=GROUP).names]))
+    return tuple(dict.fromkeys([*STRATEGIES, *sorted(entry_points(group=GROUP).names)]))
 
 
 def find_strategy(name: str) -> Strategy:
