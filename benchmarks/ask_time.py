@@ -28,8 +28,8 @@ from sktune.core.outcome import Outcome, ScopeTime, Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.learning.history import OUTCOME
-from sktune.samplers import distributions
 from sktune.samplers.partition import PartitionSampler
+from sktune.study.strategy import distributions
 
 UNIT_MS = 0.03
 WINDOW = 20

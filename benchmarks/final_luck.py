@@ -25,8 +25,8 @@ from sktune.core.outcome import FinalRow, Outcome, Speedup
 from sktune.core.plan import Plan, Scope
 from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.winner import BASELINE, BASELINE_REPEAT, MOST_FINALISTS, FinalPlan, decide
+from sktune.study.records import TrialRecord
 from sktune.study.result import verdict_of_trials
-from sktune.study.study import TrialRecord
 
 PROCESSES = (1, 2, 3)
 HALFWIDTH = 0.005

@@ -14,7 +14,6 @@ from typing import Any
 
 import sktune
 from sktune.backends.fingerprint import device_name
-from sktune.measure.final_comparison import noise_floor_samples
 from sktune.reports.study import final_rows, verdict_line
 from sktune.runners.base import JudgeRequest, RunnerSetup
 from sktune.runners.worker.client import WorkerRunner
@@ -42,7 +41,7 @@ def main() -> None:
         began = time.perf_counter()
         result = sktune.search(arguments.model, trials=arguments.trials, runs=Path(folder), listener=listen)
         ended = time.perf_counter()
-        print(f"{result.facts['description']}; {device_name('cpu')}\n")
+        print(f"{result.facts.description}; {device_name('cpu')}\n")
         opened = marks["target_ready"] - began - start["baseline"]
         print_table(result, start["baseline"], opened, ended - marks["final_started"], ended - began)
         print_answer(result)
@@ -53,7 +52,7 @@ def print_table(result: SearchResult, baseline: float, opened: float, final: flo
     """Print where the time went; ``opened`` is what it took until the model was ready, storage and process included."""
     outcomes = [record.outcome for record in result.trials if record.outcome]
     spent = {stage: sum(outcome.seconds.get(stage, 0.0) for outcome in outcomes) for stage in STAGES}
-    floor = sum(look.seconds for look in noise_floor_samples(result.facts))
+    floor = sum(look.seconds for look in result.facts.floor_looks)
     outside = whole - baseline - final - floor - sum(spent.values())
     rows = [
         ("baseline: import the compiler, capture, compile, verify", baseline),

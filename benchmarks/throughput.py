@@ -47,7 +47,7 @@ def main() -> None:
         chosen = result.trials[:: max(1, len(result.trials) // arguments.by_hand)][: arguments.by_hand]
         by_hand = [hand_trial(arguments.model, record.plan, Path(folder)) for record in chosen]
     ours, theirs = search_s / len(result.trials), sum(by_hand) / len(by_hand)
-    print(f"{result.facts['description']}; {device_name('cpu')}\n")
+    print(f"{result.facts.description}; {device_name('cpu')}\n")
     print("| | trials | s per trial | trials per hour |\n| --- | ---: | ---: | ---: |")
     print(f"| sktune search, from start to report | {len(result.trials)} | {ours:.2f} | {3600 / ours:.0f} |")
     print(f"| by hand, two fresh processes each | {len(by_hand)} | {theirs:.2f} | {3600 / theirs:.0f} |")

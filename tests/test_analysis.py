@@ -32,7 +32,7 @@ from sktune.analysis.guide_options import OptionResult, Status, improvement_perc
 from sktune.analysis.model import Analysis
 from sktune.analysis.model_folder import place_of, searched_on, settings_of
 from sktune.analysis.recommendation import recommend
-from sktune.analysis.sentences import LANGUAGES, SENTENCES, Words
+from sktune.analysis.sentences import LANGUAGES, SENTENCES, Sentences
 from sktune.backends import availability as doctor
 from sktune.backends.availability import best_backend
 from sktune.cli import app
@@ -43,8 +43,8 @@ from sktune.core.plan_file import read_plan_file
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.final_comparison import FinalComparison
-from sktune.reports import study as report
-from sktune.samplers import sampler_factory
+from sktune.reports import outputs
+from sktune.samplers import find_strategy
 from sktune.study.result import SearchResult, result_of
 from sktune.study.study import TuningStudy, sqlite_url
 from tests.conftest import decoder_layout
@@ -154,7 +154,7 @@ class Made:
             path.parent.mkdir(exist_ok=True)
             seconds = np.full((60, len(rows)), 6.5e-3) + 1e-5 * np.arange(60)[:, None]
             np.savez(path, names=[row.name for row in rows], seconds=seconds, disturbed=np.zeros(60, bool))
-        self.study.remember(final=FinalComparison.of(processes, ()).to_dict(), uncompared=False)
+        self.study.remember(final=FinalComparison.of(processes, ()), uncompared=False)
 
 
 def made(runs: Path, ratios: Mapping[str, float | Reason], *, layout: Layout | None = None, **made_with: str) -> Made:
@@ -170,10 +170,10 @@ def made(runs: Path, ratios: Mapping[str, float | Reason], *, layout: Layout | N
         "dtype": "bfloat16",
         "torch": "2",
     }
-    study.remember(fingerprint=fingerprint | made_with, description="a model", layout=layout.to_dict(), uncompared=True)
+    study.remember(fingerprint=fingerprint | made_with, description="a model", layout=layout, uncompared=True)
     study.queue([point for point in space.starting_points if point.name in ratios])
     for name, ratio in ratios.items():
-        proposal = study.ask(space, sampler_factory("grid"), "grid", seed=0)
+        proposal = study.ask(space, find_strategy("grid"), seed=0)
         assert proposal.origin == (name if name in {point.name for point in space.starting_points} else "grid")
         told = outcome(ratio)
         study.tell(proposal, told, told.speedup.latency_ms if told.speedup else None)
@@ -274,7 +274,7 @@ def test_both_languages_say_the_same_with_the_same_values() -> None:
     for key, sentences in SENTENCES.items():
         values = [{name for _, name, _, _ in Formatter().parse(text) if name} for text in sentences]
         assert len(sentences) == len(LANGUAGES) and values[0] == values[1], key
-    words = Words("zh")
+    words = Sentences("zh")
     for key in (*(f"option.{one}" for one in ScopeOption), *(f"status.{one}" for one in Status)):
         assert words(key)
     for kind, questions in TREE.items():
@@ -359,7 +359,7 @@ def analysis_of(
     def searched(request: Any, listener: Any, began_s: Any) -> SearchResult:
         listener({"event": "search_started", "study": "s", "folder": str(study.folder)})
         listener({"event": "target_ready"})
-        report.write(study.result, study.folder)
+        outputs.write(study.result, study.folder)
         return study.result
 
     monkeypatch.setattr("sktune.tuning.fewer_layers.search", searched)
@@ -386,8 +386,9 @@ def recorded(folder: Path) -> Figures:
     speedups = [record.outcome.speedup for record in result.trials if record.outcome and record.outcome.speedup]
     speedups += [row.speedup for row in result.final if row.speedup]
     speedups += [result.winner.speedup] if result.winner else []
-    shares = module_shares(Layout.from_dict(study.facts["layout"]), "")
-    profile = study.facts.get("profile", {})
+    assert study.facts.layout
+    shares = module_shares(study.facts.layout, "")
+    profile = study.facts.profile or {}
     found: Figures = {"ms": [profile.get("step_ms", 0.0)], "x": [], "%": [100 * profile.get("gap_share", 0.0)]}
     found["ms"] += [] if result.baseline_ms is None else [result.baseline_ms]
     found["%"] += [100 * share for share in (shares.attention, shares.moe, shares.ffn, shares.other)]
@@ -498,7 +499,7 @@ def test_a_model_folder_gets_the_change_of_its_source(
     assert found.change.diff.strip() in text
     assert "| exe_mode | ge_graph |" in text
     assert "| batch_size | 2 |" in text
-    assert f"| next_n | {Words(found.words.language)('not_known')} |" in text
+    assert f"| next_n | {Sentences(found.words.language)('not_known')} |" in text
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert [path.name for path in report_files(found, out)] == [
         "superkernel_optimization_report.md", "baseline_performance.json", "performance_comparison.json",

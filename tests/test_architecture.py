@@ -24,7 +24,7 @@ LAYERS = (
 """Packages from the ground up: one imports those of the layers below it."""
 WITHIN_A_LAYER = {
     ("profiling", "ascend"), ("backends", "targets"), ("reports", "study"), ("reports", "samplers"),
-    ("study", "samplers"),
+    ("samplers", "study"),  # the study says what it asks of a strategy; which ones there are, it does not know
     ("analysis", "tuning"), ("cli", "agents"),
 }  # fmt: skip
 """Neighbours of one layer: the first may import the second."""

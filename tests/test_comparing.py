@@ -12,7 +12,7 @@ from sktune.core.errors import BadInputError, StudyError
 from sktune.core.outcome import Outcome, Reason, Speedup
 from sktune.core.space import OptionRules, SpaceSpec, bind
 from sktune.reports.comparison import ComparedStudies, compare, write_picture
-from sktune.samplers import sampler_factory
+from sktune.samplers import find_strategy
 from sktune.study.result import SearchResult, result_of
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from tests.conftest import decoder_layout
@@ -39,7 +39,7 @@ def study_of(runs: Path, name: str, ratios: list[float | None], **made_with: str
     study = TuningStudy.open(name, sqlite_url(folder), create=True)
     study.remember(fingerprint=MADE_WITH | made_with, description="a model", seconds=12.5)
     for ratio in ratios:
-        proposal = study.ask(SPACE, sampler_factory("grid"), "grid", seed=0)
+        proposal = study.ask(SPACE, find_strategy("grid"), seed=0)
         study.tell(proposal, outcome(ratio), 10 / ratio if ratio else None)
     return result_of(study, folder)
 

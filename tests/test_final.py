@@ -76,7 +76,7 @@ def test_the_winner_has_one_figure_everywhere(tmp_path: Path) -> None:
     study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
     seen = [(0.26, 0.30), (0.28, 0.22), (0.24, 0.30)]
     processes = [([row("baseline"), row("0", first), row("1", second)], "") for first, second in seen]
-    study.remember(final=FinalComparison.of(processes, []).to_dict(), uncompared=False)
+    study.remember(final=FinalComparison.of(processes, []), uncompared=False)
     result = result_of(study, tmp_path / "a")
     assert result.verdict and result.verdict.winner and result.verdict.selection_bias > 0
     told, winner = result.summary(), str(result.verdict.winner.number)
@@ -93,7 +93,7 @@ def test_a_single_average_is_no_verdict_and_the_report_says_what_helps(tmp_path:
     study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
     if has_final:
         rows = [row("baseline"), FinalRow("0", average, "identical", True, "")]
-        study.remember(final=FinalComparison.of([(rows, "")], []).to_dict(), uncompared=False)
+        study.remember(final=FinalComparison.of([(rows, "")], []), uncompared=False)
         result = result_of(study, tmp_path / "a")
     else:
         study.remember(uncompared=True)

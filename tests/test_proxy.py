@@ -11,7 +11,8 @@ from sktune.core.outcome import FinalRow, Speedup
 from sktune.core.space import LAYERS_PER_SCOPE
 from sktune.measure.final_comparison import FinalComparison
 from sktune.reports.study import proxy_line
-from sktune.study.result import CarriedPlan, ProxyFindings, result_of
+from sktune.study.facts import CarriedPlan, ProxyFindings
+from sktune.study.result import result_of
 from sktune.study.study import TuningStudy, sqlite_url
 from sktune.tuning.inspect import inspect_model
 from sktune.tuning.request import Request
@@ -43,7 +44,7 @@ def test_the_best_plans_of_few_layers_are_tried_on_all(tmp_path: Path) -> None:
     assert result.study == "s"
     assert len(result.trials) == 5
     assert all(record.origin.startswith("proxy trial") for record in result.trials)
-    assert "4 of 61 layers" in result.facts["description"]
+    assert "4 of 61 layers" in result.facts.description
     assert result.winner is not None
     assert -1 <= events[-1]["proxy_rank_correlation"] <= 1
     assert "2 layers of each kind in 7 trials (study s-proxy2)" in (result.folder / "report.md").read_text()
@@ -72,7 +73,7 @@ def ranked(runs: Path, on_proxy: list[float], on_whole: list[float | None]) -> s
         CarriedPlan(number, ratio, dict(record.values))
         for number, (ratio, record) in enumerate(zip(on_proxy, study.records(), strict=True))
     ]
-    study.remember(proxy=ProxyFindings("a-proxy1", 1, 20, tuple(carried)).to_dict())
+    study.remember(proxy=ProxyFindings("a-proxy1", 1, 20, tuple(carried)))
     return result_of(study, runs / "a")
 
 
@@ -105,7 +106,7 @@ def test_the_final_comparison_says_which_plans_are_best(tmp_path: Path, monkeypa
         FinalRow(name, Speedup(10, 10 / ratio, ratio, (ratio, ratio), 40), "", same, "")
         for name, ratio, same in [("baseline", 1.0, True), ("1", 1.25, True), ("2", 1.22, True), ("3", 1.5, False)]
     ]
-    study.remember(final=FinalComparison.of([(rows, "")], []).to_dict())
+    study.remember(final=FinalComparison.of([(rows, "")], []))
     carried: list[ProxyFindings] = []
 
     def run(request: Request, listener: Any, began_s: float, findings: ProxyFindings | None = None) -> Any:

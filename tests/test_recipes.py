@@ -514,9 +514,9 @@ def test_two_ranks_are_searched(project: Path) -> None:
     assert all(record.outcome and record.outcome.speedup for record in result.trials), result.trials
     complete = {str(record.number) for record in result.trials if record.outcome and record.outcome.is_complete}
     assert {row.name for row in result.final} == {"baseline", *complete}
-    assert result.facts["alternates"]
-    assert result.facts["command"] == "bash executor/scripts/infer.sh --model tiny_moe --yaml tiny_moe_2tp.yaml"
+    assert result.facts.alternates
+    assert result.facts.command == "bash executor/scripts/infer.sh --model tiny_moe --yaml tiny_moe_2tp.yaml"
     assert result.final[0].bit_identical
-    assert result.facts["decode"]["function"] == "TinyMoeForCausalLM.decode"
+    assert (result.facts.decode or {})["function"] == "TinyMoeForCausalLM.decode"
     config = project / "ranks" / "models" / "tiny_moe" / "config"
     assert [path.name for path in config.iterdir()] == ["tiny_moe_2tp.yaml"]

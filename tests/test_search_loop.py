@@ -16,6 +16,7 @@ from sktune.core.errors import BackendError, BadInputError, InterruptedSearchErr
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.runners.base import RunnerSetup, RunnerTraits
+from sktune.study.facts import DeliveryRecord
 from sktune.tuning import loop
 from sktune.tuning.fewer_layers import search as search_with_proxy
 from sktune.tuning.request import Request
@@ -469,7 +470,8 @@ class TestFinals:
 
         result = search(tmp_path, FakeRunner(breaks=breaks))
         assert result.winner is not None
-        assert result.facts["delivery"] == {"trial": result.winner.number, "problem": "the folder cannot be written"}
+        problem = "the folder cannot be written"
+        assert result.facts.delivery == DeliveryRecord(result.winner.number, problem=problem)
 
 
 def test_a_runner_is_made_from_what_the_request_says(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_the_published_model_is_planned_without_weights(
 ) -> None:
     """61 layers, a winner that no starting point beats, tried in the search or not, and no claim about bits."""
     result, events = planned
-    assert "61 layers" in result.facts["description"]
+    assert "61 layers" in result.facts.description
     assert result.winner is not None
     as_they_stand = search(tmp_path, trials=7, strategy="random", exact_starting_points=True).trials
     points = [trial.outcome.speedup.ratio for trial in as_they_stand if trial.outcome and trial.outcome.speedup]

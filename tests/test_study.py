@@ -16,9 +16,10 @@ from sktune.core.errors import StudyError
 from sktune.core.outcome import Outcome, Reason, Speedup, Stage
 from sktune.core.plan import Plan
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
-from sktune.samplers import sampler_factory
+from sktune.samplers import find_strategy
 from sktune.study.claims import locked
-from sktune.study.study import Proposal, TuningStudy, folder_name, incumbent_first, sqlite_url, without_twins
+from sktune.study.records import incumbent_first, without_twins
+from sktune.study.study import Proposal, TuningStudy, folder_name, sqlite_url
 from tests.conftest import decoder_layout
 
 SPACE = bind(SpaceSpec(), decoder_layout(("dense", "moe")), {"fast": (False, True)}, OptionRules({"fast": False}))
@@ -39,7 +40,7 @@ def opened(url: str, name: str = "study") -> TuningStudy:
 
 def ask(study: TuningStudy, sampler: str = "tpe", space: SearchSpace = SPACE, seed: int = 0) -> Proposal:
     """Ask for the next plan."""
-    return study.ask(space, sampler_factory(sampler), sampler, seed)
+    return study.ask(space, find_strategy(sampler), seed)
 
 
 def test_starting_points_come_first_and_once(url: str) -> None:
@@ -335,4 +336,4 @@ def test_samplers_of_ones_own_are_taken_and_mistakes_explained(
     monkeypatch.syspath_prepend(tmp_path)
     assert ask(opened(url), "own_sampler:make").plan
     with pytest.raises(Exception, match="did you mean 'tpe'"):
-        sampler_factory("tpee")
+        find_strategy("tpee")

@@ -8,9 +8,10 @@ import pytest
 import sktune
 from sktune.core.errors import BadInputError
 from sktune.measure.final_comparison import FinalComparison
-from sktune.reports.study import evidence, verdict_line
+from sktune.reports.plan_output import evidence
+from sktune.reports.study import verdict_line
 from sktune.runners.base import DurationEstimates
-from sktune.samplers import sampler_factory
+from sktune.samplers import find_strategy
 from sktune.study.result import result_of
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.tuning.time_budget import CLOSING_S, TimeBudget, parse_duration
@@ -103,7 +104,7 @@ def test_a_postponed_trial_is_taken_up_again_and_not_counted_as_an_attempt(tmp_p
     study_of(tmp_path, "a", [1.1])
     for _ in range(5):
         study = TuningStudy.open("a", sqlite_url(tmp_path / folder_name("a")), create=False)
-        proposal = study.ask(SPACE, sampler_factory("grid"), "grid", seed=0)
+        proposal = study.ask(SPACE, find_strategy("grid"), seed=0)
         assert (proposal.number, proposal.known) == (1, None)
         study.postpone(proposal)
     assert study.finished() == 1
@@ -137,9 +138,9 @@ def test_a_final_comparison_stands_until_a_later_trial_looks_better(
     study_of(tmp_path, "a", [1.3, 1.35])
     study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
     rows = [row("baseline"), row("0", 0.26), row("1", 0.1)]
-    study.remember(final=FinalComparison.of([(rows, "")] * 3, []).to_dict(), final_trials=2, uncompared=False)
+    study.remember(final=FinalComparison.of([(rows, "")] * 3, []), final_trials=2, uncompared=False)
     for ratio in later:
-        proposal = study.ask(SPACE, sampler_factory("grid"), "grid", seed=0)
+        proposal = study.ask(SPACE, find_strategy("grid"), seed=0)
         study.tell(proposal, outcome(ratio), 10 / ratio if ratio else None)
     study.remember(uncompared=True)
     result = result_of(study, tmp_path / "a")

@@ -12,8 +12,8 @@ from sktune.cli import app
 from sktune.core.plan import Plan
 from sktune.core.space import NEW, OptionRules, SpaceSpec, bind
 from sktune.reports.why import Experiment, explain
-from sktune.samplers import distributions
 from sktune.samplers.partition import Outlook
+from sktune.study.strategy import distributions
 from tests.conftest import decoder_layout
 
 RUNNER = CliRunner()

@@ -4,7 +4,7 @@ The study is the only record: layout, options and figures are read from it, so t
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ from sktune.analysis.guide_options import OptionResult, Status, option_results
 from sktune.analysis.model import Analysis, Command, walk_summary, walk_told
 from sktune.analysis.model_folder import Place, place_of, planned_change, searched_on
 from sktune.analysis.recommendation import Recommendation, recommend, risks
-from sktune.analysis.sentences import LANGUAGES, Language, Words
+from sktune.analysis.sentences import LANGUAGES, Language, Sentences
 from sktune.backends.availability import BackendChoice, best_backend
 from sktune.core.errors import BadInputError, StudyError, TargetError
-from sktune.core.layout import Layout
 from sktune.measure.winner import FinalPlan, Verdict
-from sktune.reports.study import plan_yaml
+from sktune.reports.plan_output import plan_yaml
+from sktune.study.facts import StudyFacts
 from sktune.study.result import BEST_PLAN, SearchResult
 from sktune.study.study import TuningStudy, sqlite_url
 from sktune.targets.presets import FULL
@@ -93,7 +93,7 @@ def analyze(asked: AnalysisRequest, listener: Listener = lambda event: None, beg
     Raises:
         SktuneError: as a search would.
     """
-    words = Words(asked.language)
+    words = Sentences(asked.language)
     request, choice = _with_backend(asked.search)
     spec, _ = request.target()
     told = words(f"backend.{choice.why}", backend=spec.backend, device=spec.device)
@@ -119,7 +119,7 @@ def _analysis(
     batch: int | None,
 ) -> Analysis:
     """Return what follows from the study, before its files are written."""
-    words = Words(asked.language)
+    words = Sentences(asked.language)
     findings = guide.findings(result.facts, options)
     way = walk(findings)
     recommendation = recommend(result, options, way, asked.goal)
@@ -132,7 +132,7 @@ def _analysis(
         result=result,
         findings=findings,
         walk=way,
-        profile=result.facts["profile"] if request.profile else None,
+        profile=result.facts.profile if request.profile else None,
         options=options,
         recommendation=recommendation,
         plan=plan,
@@ -146,7 +146,7 @@ def _analysis(
 class _Guide:
     """Walks the guide's tree as soon as the model is known, and tells where it leads."""
 
-    def __init__(self, asked: AnalysisRequest, request: Request, words: Words, listener: Listener) -> None:
+    def __init__(self, asked: AnalysisRequest, request: Request, words: Sentences, listener: Listener) -> None:
         self._asked, self._request, self._words, self._listener = asked, request, words, listener
         self._study, self._folder = "", Path()
 
@@ -162,10 +162,11 @@ class _Guide:
             summary = walk_summary(self._words, findings, way)
             self._listener({"event": "guide_walked", **summary, "lines": lines})
 
-    def findings(self, facts: Mapping[str, Any], options: Sequence[OptionResult] = ()) -> Findings:
+    def findings(self, facts: StudyFacts, options: Sequence[OptionResult] = ()) -> Findings:
         """Return what the tree's questions are answered from: the study's layout, and what became of ``options``."""
-        layout = Layout.from_dict(facts["layout"])
-        is_simulated = facts["fingerprint"]["backend"] == "sim"
+        layout = facts.layout
+        assert layout is not None  # the model has been traced
+        is_simulated = facts.fingerprint["backend"] == "sim"
         source = "simulated" if is_simulated else "traced"
         if self._request.profile:
             layout, source = profile_prior.with_time_shares(layout, self._request.profile), "profile"

@@ -11,8 +11,8 @@ from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, guide_points, is_attention
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.noise_floor import Threshold
+from sktune.study.records import TrialRecord, incumbent_first
 from sktune.study.result import SearchResult
-from sktune.study.study import TrialRecord, incumbent_first
 
 NAMES: Mapping[ScopeOption, str] = {
     ScopeOption.ATTENTION: "attention only",

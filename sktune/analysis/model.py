@@ -9,7 +9,7 @@ from sktune.analysis.decision import Findings, ScopeOption, Step, Walk
 from sktune.analysis.guide_options import OptionResult
 from sktune.analysis.model_folder import Place, PlannedChange
 from sktune.analysis.recommendation import Recommendation, Risk
-from sktune.analysis.sentences import Words
+from sktune.analysis.sentences import Sentences
 from sktune.core.outcome import Speedup
 from sktune.study.result import SearchResult
 
@@ -43,7 +43,7 @@ class Analysis:
     """
 
     model: str
-    words: Words
+    words: Sentences
     backend_told: str
     batch: int | None
     result: SearchResult
@@ -67,8 +67,7 @@ class Analysis:
     @property
     def made_with(self) -> Mapping[str, str]:
         """The study's fingerprint."""
-        found: Mapping[str, str] = self.result.facts.get("fingerprint", {})
-        return found
+        return self.result.facts.fingerprint
 
     @property
     def figures_told(self) -> str:
@@ -131,7 +130,7 @@ class Analysis:
         }
 
 
-def walk_summary(words: Words, findings: Findings, walk: Walk) -> dict[str, Any]:
+def walk_summary(words: Sentences, findings: Findings, walk: Walk) -> dict[str, Any]:
     """Return a walk through the tree as plain values, with a sentence for each step."""
     return {
         **findings.to_dict(),
@@ -148,7 +147,7 @@ def walk_summary(words: Words, findings: Findings, walk: Walk) -> dict[str, Any]
     }
 
 
-def walk_told(words: Words, findings: Findings, walk: Walk) -> list[str]:
+def walk_told(words: Sentences, findings: Findings, walk: Walk) -> list[str]:
     """Return the walk in lines for people: the shares of the step, the questions, and where they lead."""
     lines = []
     shares = findings.shares
@@ -160,7 +159,7 @@ def walk_told(words: Words, findings: Findings, walk: Walk) -> list[str]:
     return [*lines, words("tree.choice", option=option_told(words, walk.choice))]
 
 
-def step_told(words: Words, findings: Findings, step: Step) -> str:
+def step_told(words: Sentences, findings: Findings, step: Step) -> str:
     """Return a question with its answer, and where it leads."""
     shares = findings.shares
     kinds = ", ".join(f"{kind} ({count})" for kind, count in findings.kinds.items()) or "-"
@@ -171,6 +170,6 @@ def step_told(words: Words, findings: Findings, step: Step) -> str:
     return f"{told} → {option_told(words, step.leads_to)}"
 
 
-def option_told(words: Words, option: ScopeOption | None) -> str:
+def option_told(words: Sentences, option: ScopeOption | None) -> str:
     """Return an option's name."""
     return words(f"option.{option or 'none'}")

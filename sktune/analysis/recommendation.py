@@ -8,7 +8,7 @@ from typing import Any
 from sktune.analysis.decision import FIRST, ScopeOption, Walk
 from sktune.analysis.guide_options import OptionResult, Status, figures, improvement_percent, option_of
 from sktune.analysis.model_folder import Place
-from sktune.analysis.sentences import Words
+from sktune.analysis.sentences import Sentences
 from sktune.core.outcome import Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.scope_options import SUPERKERNEL_OPTIONS
@@ -83,7 +83,7 @@ def recommend(result: SearchResult, options: Sequence[OptionResult], walk: Walk,
 
 
 def risks(
-    words: Words,
+    words: Sentences,
     result: SearchResult,
     options: Sequence[OptionResult],
     recommendation: Recommendation,
@@ -111,8 +111,8 @@ def risks(
     return tuple(risk for part in parts for risk in part)
 
 
-def _of_figures(words: Words, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
-    made_with = result.facts.get("fingerprint", {})
+def _of_figures(words: Sentences, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
+    made_with = result.facts.fingerprint
     if result.is_simulated:
         yield Risk("simulated", words("risk.simulated"))
     elif made_with.get("backend") != "npu":
@@ -134,11 +134,11 @@ def _of_figures(words: Words, result: SearchResult, recommendation: Recommendati
 
 
 def _of_the_model(
-    words: Words, result: SearchResult, model: str, batch: int | None, place: Place | None
+    words: Sentences, result: SearchResult, model: str, batch: int | None, place: Place | None
 ) -> Iterable[Risk]:
     facts = result.facts
-    if facts.get("fingerprint", {}).get("scale") in ("tiny", "small"):
-        yield Risk("small_model", words("risk.small_model", description=facts.get("description", model)))
+    if facts.fingerprint.get("scale") in ("tiny", "small"):
+        yield Risk("small_model", words("risk.small_model", description=facts.description or model))
     if place is None:
         return
     if model != str(place.folder) and not result.usage.is_own_program:
@@ -152,14 +152,14 @@ def _of_the_model(
         yield Risk("draft", words("risk.draft", next_n=next_n))
 
 
-def _of_the_plan(words: Words, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
+def _of_the_plan(words: Sentences, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
     if recommendation.speedup is None:
         return
     gain = improvement_percent(recommendation.speedup)
     if gain <= GUIDE_BAR_PERCENT:
         yield Risk("below_bar", words("risk.below_bar", improvement=f"{gain:.2f}"))
     names = dict.fromkeys(name for scope in recommendation.plan.scopes for name, _ in scope.options)
-    if result.facts.get("fingerprint", {}).get("backend") == "inductor":
+    if result.facts.fingerprint.get("backend") == "inductor":
         if names:
             yield Risk("inductor_options", words("risk.inductor_options", options=", ".join(names)))
         return
@@ -168,7 +168,7 @@ def _of_the_plan(words: Words, result: SearchResult, recommendation: Recommendat
         yield Risk("options", words("risk.options", options=", ".join(doubtful)))
 
 
-def _of_trials(words: Words, result: SearchResult, options: Sequence[OptionResult]) -> Iterable[Risk]:
+def _of_trials(words: Sentences, result: SearchResult, options: Sequence[OptionResult]) -> Iterable[Risk]:
     trials = len(result.trials)
     failed = [r.outcome for r in result.trials if r.outcome and not r.outcome.is_feasible]
     wrong = [outcome for outcome in failed if outcome.reason is Reason.MISMATCH]
@@ -186,6 +186,6 @@ def _of_trials(words: Words, result: SearchResult, options: Sequence[OptionResul
         yield Risk("not_reached", words("risk.not_reached", options=", ".join(missed)))
 
 
-def _blamed(words: Words, labels: Iterable[str]) -> str:
+def _blamed(words: Sentences, labels: Iterable[str]) -> str:
     counts = Counter(filter(None, labels))
     return ", ".join(label for label, _ in counts.most_common(LISTED)) or words("none_blamed")

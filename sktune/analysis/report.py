@@ -80,7 +80,7 @@ def _configuration(analysis: Analysis) -> str:
     options = {f"{name}={value}": None for scope in scopes for name, value in scope.options}
     options |= {f"{name}={value}": None for name, value in told.plan.options}
     rows: list[tuple[str, Any]] = [
-        ("model", result.facts.get("description", analysis.model)),
+        ("model", result.facts.description or analysis.model),
         ("backend", f"{analysis.made_with.get('backend')}, {analysis.made_with.get('device')}"),
         ("study", result.study),
         ("trials", len(result.trials)),

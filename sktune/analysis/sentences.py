@@ -342,7 +342,7 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
 """By key: English, then Chinese. Both take the same values."""
 
 
-class Words:
+class Sentences:
     """The sentences of one language."""
 
     def __init__(self, language: Language) -> None:

@@ -10,7 +10,7 @@ from sktune.cli import options as arg
 from sktune.cli.app import app
 from sktune.cli.views.search import following, result_table
 from sktune.core.events import print_event
-from sktune.samplers import SAMPLERS
+from sktune.samplers import STRATEGIES
 from sktune.tuning import fewer_layers as proxy
 from sktune.tuning.request import DEFAULT_VERIFY_STEPS, Request
 from sktune.tuning.time_budget import parse_duration, process_began_s
@@ -30,7 +30,7 @@ def search(
     storage: arg.Storage = None,
     runs: arg.Runs = Path("runs"),
     strategy: Annotated[
-        str, typer.Option("--strategy", "--sampler", help=f"{', '.join(SAMPLERS)}, or module:function.")
+        str, typer.Option("--strategy", "--sampler", help=f"{', '.join(STRATEGIES)}, or module:function.")
     ] = "partition",
     until_settled: arg.UntilSettled = False,
     join: arg.Join = False,

@@ -12,7 +12,7 @@ from sktune.cli.app import app
 from sktune.cli.views.search import comparison_table, result_table
 from sktune.core.errors import StudyError
 from sktune.core.events import print_event
-from sktune.reports import study as reports
+from sktune.reports import outputs
 from sktune.study.result import SearchResult, stored_result
 from sktune.study.study import TuningStudy, sqlite_url
 
@@ -41,10 +41,11 @@ def _explained(name: str, result: SearchResult, storage: str | None, console: Co
     """Show why, write its page, and return it for JSON."""
     from sktune.reports import why_page as why_view  # imports plotly
     from sktune.reports.why import explain
+    from sktune.samplers.partition import PartitionSampler
 
     study = TuningStudy.open(name, storage or sqlite_url(result.folder.resolve()), create=False)
     space = study.space()
-    outlook = study.outlook(space, seed=0)
+    outlook = PartitionSampler(space).outlook(study.trials())
     why = explain(space, study.trials(), result.baseline_ms, outlook) if result.baseline_ms else None
     if why is None:
         raise StudyError(f"study {name!r} has measured nothing yet; run `sktune search` first")
@@ -63,7 +64,7 @@ def report(
 ) -> None:
     """Write a study's report, plan and trials anew."""
     result = stored_result(study, runs, storage)
-    files = reports.write(result, result.folder)
+    files = outputs.write(result, result.folder)
     console = Console(stderr=json)
     for path in files:
         console.print(escape(str(path)), highlight=False)

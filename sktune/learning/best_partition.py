@@ -6,8 +6,7 @@ its neighbours, and these ways are combined by eliminating one variable after an
 """
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -17,10 +16,10 @@ import numpy.typing as npt
 import scipy.sparse
 
 from sktune.core.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, limit_of
-from sktune.core.space_size import Segment
+from sktune.learning.elimination import Elimination, Factor, Values
 from sktune.learning.segments import SegmentCatalogue
+from sktune.learning.templates import NEW_AT_FIRST, OUT_AT_FIRST, Link, Shape, Template, Templates
 
-Values = npt.NDArray[np.float64] | npt.NDArray[np.float32]
 Choices = dict[str, bool | int | str]
 
 
@@ -111,68 +110,6 @@ class _FreeSolver:
 
 FORBIDDEN = -1e9
 """Stands for ``-inf`` where counts are multiplied with values."""
-OUT_AT_FIRST, NEW_AT_FIRST = 0, 1
-"""How a template begins; ``1 + n`` means that its first ``n`` units join the scope before it."""
-
-
-@dataclass(frozen=True)
-class _Template:
-    """Units that share their parameters wherever they occur."""
-
-    name: str
-    length: int
-    offset: int
-    count: int
-    is_layer: bool
-    breaks: frozenset[int]
-
-    @property
-    def begins(self) -> int:
-        """Number of ways to begin: out, new, or a head of 1 to length - 1 units."""
-        return 1 + max(1, self.length)
-
-    @property
-    def ends(self) -> int:
-        """Number of ways to end: a tail that begins at 0 to length - 1, or out."""
-        return self.length + 1
-
-
-@dataclass(frozen=True)
-class _Link:
-    """What lies between two templates that no scope passes through whole: scopes by first and last position.
-
-    ``None`` as first position means the left one's tail, as last position the right one's head.
-    """
-
-    left: str | None
-    between: tuple[str, ...]
-    right: str | None
-    left_offset: int
-    right_offset: int
-    with_tail: tuple[tuple[int | None, int | None], ...]
-    without_tail: tuple[tuple[int | None, int | None], ...]
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for links of equal value, wherever they lie."""
-
-        def relative(pieces: Sequence[tuple[int | None, int | None]]) -> tuple[tuple[int | None, int | None], ...]:
-            base = self.right_offset
-            return tuple(
-                (None if first is None else first - base, None if last is None else last - base)
-                for first, last in pieces
-            )
-
-        return self.left, self.between, self.right, relative(self.with_tail), relative(self.without_tail)
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """Which templates scopes pass through whole, under one limit of layers, and the links that this makes."""
-
-    whole: frozenset[str]
-    limit: bool | int | str
-    links: tuple[tuple[_Link, int], ...]
 
 
 class _TiedSolver:
@@ -181,18 +118,8 @@ class _TiedSolver:
     def __init__(self, space: SearchSpace, catalogue: SegmentCatalogue) -> None:
         self._space, self._class_of = space, catalogue.class_of
         self._n_classes = len(catalogue.first)
-        self._segments = space.segments
-        self._offsets = np.concatenate([[0], np.cumsum([segment.length for segment in self._segments])]).tolist()
-        counts = Counter(segment.template for segment in self._segments)
-        self._templates: dict[str, _Template] = {}
-        for segment, offset in zip(self._segments, self._offsets, strict=False):
-            self._templates.setdefault(
-                segment.template,
-                _Template(
-                    segment.template, segment.length, offset, counts[segment.template], segment.is_layer, segment.breaks
-                ),
-            )
-        self._shapes = self._all_shapes()
+        templates = Templates(space)
+        self._templates, self._shapes = templates.by_name, templates.shapes
         self._tables = [self._link_tables(shape) for shape in self._shapes]
 
     def solve(self, value: Values, cut: Values) -> Solution:
@@ -203,14 +130,14 @@ class _TiedSolver:
         eliminations = []
         for number, (shape, tables) in enumerate(zip(self._shapes, self._tables, strict=True)):
             factors = [
-                _Factor((f"begin {name}", f"end {name}"), inside.table)
+                Factor((f"begin {name}", f"end {name}"), inside.table)
                 for name, inside in insides.items()
                 if name not in shape.whole
             ]
             factors += [
-                _Factor(names, (counts @ terms).reshape(*sizes, value.shape[1])) for names, sizes, counts in tables
+                Factor(names, (counts @ terms).reshape(*sizes, value.shape[1])) for names, sizes, counts in tables
             ]
-            eliminations.append(_Elimination(factors))
+            eliminations.append(Elimination(factors))
             score = eliminations[-1].score
             better = score > best
             best, chosen = np.where(better, score, best), np.where(better, number, chosen)
@@ -221,7 +148,7 @@ class _TiedSolver:
 
         return Solution(best, decode)
 
-    def _link_tables(self, shape: _Shape) -> list[tuple[tuple[str, ...], tuple[int, ...], Any]]:
+    def _link_tables(self, shape: Shape) -> list[tuple[tuple[str, ...], tuple[int, ...], Any]]:
         """Return for each pair of variables how often each class and cut counts, by the variables' values."""
         cells: dict[tuple[str, ...], dict[tuple[int, int], float]] = {}
         sizes: dict[tuple[str, ...], tuple[int, ...]] = {}
@@ -244,7 +171,7 @@ class _TiedSolver:
             for names, table in cells.items()
         ]
 
-    def _link_terms(self, link: _Link, tail: int | None, begin: int | None) -> Iterator[int]:
+    def _link_terms(self, link: Link, tail: int | None, begin: int | None) -> Iterator[int]:
         """Yield the rows of the terms (classes, then cuts by position, then what is forbidden) that a link adds."""
         end = -2  # last position of the scope before
         head = 0 if begin is None else max(0, begin - NEW_AT_FIRST)
@@ -260,71 +187,8 @@ class _TiedSolver:
         if begin == NEW_AT_FIRST and end + 1 == link.right_offset:
             yield self._n_classes + link.right_offset
 
-    def _all_shapes(self) -> list[_Shape]:
-        passable = [name for name, template in self._templates.items() if not template.breaks - {0}]
-        limits = sorted(self._space.choices.get(LAYERS_PER_SCOPE, ("all",)), key=limit_of, reverse=True)
-        shapes: dict[object, _Shape] = {}
-        for chosen in product((False, True), repeat=len(passable)):
-            whole = frozenset(name for name, is_whole in zip(passable, chosen, strict=True) if is_whole)
-            for limit in limits:
-                links = self._links(whole, limit_of(limit))
-                counts = Counter(link.key for link in links)
-                distinct = {link.key: link for link in links}
-                key = (whole, frozenset(counts.items()))
-                shapes.setdefault(
-                    key, _Shape(whole, limit, tuple((link, counts[key]) for key, link in distinct.items()))
-                )
-        return list(shapes.values())
-
-    def _links(self, whole: frozenset[str], limit: float) -> list[_Link]:
-        links: list[_Link] = []
-        broken = [index for index, segment in enumerate(self._segments) if segment.template not in whole]
-        for left, right in zip([None, *broken], [*broken, None], strict=True):
-            first = 0 if left is None else left + 1
-            stop = len(self._segments) if right is None else right
-            left_segment = None if left is None else self._segments[left]
-            right_segment = None if right is None else self._segments[right]
-            if left_segment is None and right_segment is None and not whole:
-                continue
-            links.append(
-                _Link(
-                    left_segment.template if left_segment else None,
-                    tuple(segment.template for segment in self._segments[first:stop]),
-                    right_segment.template if right_segment else None,
-                    0 if left is None else self._offsets[left],
-                    self._offsets[stop],
-                    self._pieces(first, stop, right_segment, limit, left_segment) if left_segment else (),
-                    self._pieces(first, stop, right_segment, limit, None),
-                )
-            )
-        return links
-
-    def _pieces(
-        self, first: int, stop: int, right: Segment | None, limit: float, tail: Segment | None
-    ) -> tuple[tuple[int | None, int | None], ...]:
-        """Return the scopes between two broken segments, as the limit of layers lets them run."""
-        pieces: list[tuple[int | None, int | None]] = []
-        start: int | None = None
-        is_open, layers = tail is not None, 0 if tail is None else int(tail.is_layer)
-        for index in range(first, stop):
-            segment = self._segments[index]
-            if not (is_open and 0 not in segment.breaks and (not segment.is_layer or layers < limit)):
-                if is_open:
-                    pieces.append((start, self._offsets[index] - 1))
-                start, layers, is_open = self._offsets[index], 0, True
-            layers += segment.is_layer
-        border = self._offsets[stop] - 1
-        if right is None:
-            return (*pieces, (start, border)) if is_open else tuple(pieces)
-        # Whether the head joins is the right one's choice: with a head of no unit the scope ends at the border.
-        if is_open and 0 not in right.breaks and (not right.is_layer or layers < limit):
-            return (*pieces, (start, None))
-        if is_open:
-            pieces.append((start, border))
-        return (*pieces, (border + 1, None))
-
     def _decode(
-        self, shape: _Shape, chosen: Mapping[str, int], insides: "Mapping[str, _Inside]", problem: int
+        self, shape: Shape, chosen: Mapping[str, int], insides: "Mapping[str, _Inside]", problem: int
     ) -> Choices:
         choices: Choices = {}
         for name, template in self._templates.items():
@@ -347,7 +211,7 @@ class _Inside:
         table: its value over all occurrences, shape (begins, ends, problems).
     """
 
-    def __init__(self, template: _Template, class_of: npt.NDArray[np.int64], terms: Values, cut: Values) -> None:
+    def __init__(self, template: Template, class_of: npt.NDArray[np.int64], terms: Values, cut: Values) -> None:
         length, offset, problems = template.length, template.offset, terms.shape[1]
         self._template = template
         window = class_of[offset : offset + length, offset : offset + length]
@@ -397,52 +261,3 @@ def _sparse(table: Mapping[tuple[int, int], float], rows: int, columns: int) -> 
     entries = list(table)
     at = ([cell for cell, _ in entries], [column % columns for _, column in entries])
     return scipy.sparse.csr_array((list(table.values()), at), shape=(rows, columns))
-
-
-@dataclass(frozen=True)
-class _Factor:
-    """A table over variables; the last axis is the problem's."""
-
-    variables: tuple[str, ...]
-    table: Values
-
-
-class _Elimination:
-    """Maximises a sum of factors over all their variables."""
-
-    def __init__(self, factors: Sequence[_Factor]) -> None:
-        self._steps: list[tuple[str, tuple[str, ...], Values]] = []
-        remaining = list(factors)
-        while variables := list(dict.fromkeys(name for factor in remaining for name in factor.variables)):
-            name = min(variables, key=lambda name: _size(remaining, name))
-            own = [factor for factor in remaining if name in factor.variables]
-            others = tuple(dict.fromkeys(o for factor in own for o in factor.variables if o != name))
-            joined = sum(_aligned(factor, (name, *others)) for factor in own)
-            assert isinstance(joined, np.ndarray)
-            self._steps.append((name, others, joined))
-            remaining = [factor for factor in remaining if name not in factor.variables]
-            remaining.append(_Factor(others, joined.max(axis=0)))
-        self.score: Values = np.asarray(sum(factor.table for factor in remaining))
-
-    def assignment(self, problem: int = 0) -> dict[str, int]:
-        """Return the best value of each variable."""
-        chosen: dict[str, int] = {}
-        for name, others, joined in reversed(self._steps):
-            at = tuple(chosen[other] for other in others)
-            chosen[name] = int(np.argmax([row[(*at, problem)] for row in joined]))
-        return chosen
-
-
-def _size(factors: Sequence[_Factor], name: str) -> int:
-    sizes: dict[str, int] = {}
-    for factor in factors:
-        if name in factor.variables:
-            sizes |= dict(zip(factor.variables, factor.table.shape, strict=False))
-    return math.prod(sizes.values())
-
-
-def _aligned(factor: _Factor, variables: Sequence[str]) -> Values:
-    order = [factor.variables.index(name) for name in variables if name in factor.variables]
-    table = factor.table.transpose(*order, len(order))
-    shape = [factor.table.shape[factor.variables.index(name)] if name in factor.variables else 1 for name in variables]
-    return table.reshape(*shape, table.shape[-1])

@@ -24,12 +24,12 @@ _Evidence = tuple[list[Key], dict[tuple[str, Option], float], Vector, dict[Key, 
 to blame: the same until a trial tells more."""
 
 PRIOR_LOGIT, PRIOR_LOGIT_SD, TYPE_SD = -3.0, 1.5, 0.3
-OPTION_PRIOR, INEXACT_PRIOR = (0.1, 6.0), (0.5, 1.0)
+OPTION_PRIOR, CHANGES_BITS_PRIOR = (0.1, 6.0), (0.5, 1.0)
 """Failures and successes that an option's value is taken to have had before anything is known of it; the second for
 values that often change bits."""
 NEWTON_STEPS, HALVINGS, NEWTON_END = 50, 50, 1e-9
 """Steps at most, halvings of one, and the gain promised by a step after which there is none to be had."""
-BANNED, BANNED_BESIDE_INEXACT = 0.2, 0.8
+BANNED, BANNED_BESIDE_CHANGED_BITS = 0.2, 0.8
 """Odds that a class is itself to blame for its failure from which on it is left alone with other options, too; the
 second where it failed with a value that often changes bits."""
 
@@ -40,16 +40,16 @@ class Feasibility:
     Args:
         catalogue: the segments.
         defaults: the compiler's value of every option, which plans leave out.
-        inexact: values of options that often change bits.
+        changes_bits: values of options that often change bits.
     """
 
     def __init__(
         self,
         catalogue: SegmentCatalogue,
         defaults: Mapping[str, Option],
-        inexact: frozenset[tuple[str, Option]] = frozenset(),
+        changes_bits: frozenset[tuple[str, Option]] = frozenset(),
     ) -> None:
-        self._defaults, self._inexact = defaults, inexact
+        self._defaults, self._changes_bits = defaults, changes_bits
         names = list(dict.fromkeys(catalogue.types))
         spans = [
             set(catalogue.types[first : last + 1]) for first, last in zip(catalogue.first, catalogue.last, strict=True)
@@ -69,7 +69,7 @@ class Feasibility:
     @property
     def has_risks(self) -> bool:
         """Whether anything failed so far, or is of a kind that often does."""
-        return self.has_failures or bool(self._inexact)
+        return self.has_failures or bool(self._changes_bits)
 
     def succeeded(self, scopes: Sequence[Key]) -> None:
         """Take note of scopes that compiled and kept every bit."""
@@ -114,15 +114,15 @@ class Feasibility:
         for segment, combination in guilty:
             if segment not in self._good:
                 of_class = odds[segment, combination]
-                most = BANNED_BESIDE_INEXACT if self.inexact(combination) else BANNED
+                most = BANNED_BESIDE_CHANGED_BITS if self.changes_bits(combination) else BANNED
                 table[segment] += -np.inf if of_class > most else np.log1p(-of_class)
             if combination in options:
                 table[segment, options.index(combination)] = -np.inf
         return table
 
-    def inexact(self, options: Options) -> frozenset[tuple[str, Option]]:
+    def changes_bits(self, options: Options) -> frozenset[tuple[str, Option]]:
         """Return those of a scope's values, the compiler's own defaults included, that often change bits."""
-        return self._assigned(options) & self._inexact
+        return self._assigned(options) & self._changes_bits
 
     def _is_good(self, key: Key) -> bool:
         return key[1] in self._good.get(key[0], ())
@@ -151,14 +151,14 @@ class Feasibility:
                 labels[key[0]] = max(labels.get(key[0], 0.0), share * of_class)
                 for value, part in of_values.items():
                     failures[value] = failures.get(value, 0.0) + share * part
-            expected = dict.fromkeys(self._inexact, 0.0) | failures
+            expected = dict.fromkeys(self._changes_bits, 0.0) | failures
             rates = {value: self._rate(value, failed, successes) for value, failed in expected.items()}
             weights = self._mode(labels)
         return rates, weights, odds
 
     def _rate(self, value: tuple[str, Option], failed: float, successes: Mapping[tuple[str, Option], float]) -> float:
         """Return how often an option's value fails, after so many failures."""
-        bad, good = INEXACT_PRIOR if value in self._inexact else OPTION_PRIOR
+        bad, good = CHANGES_BITS_PRIOR if value in self._changes_bits else OPTION_PRIOR
         return (bad + failed) / (bad + good + failed + successes.get(value, 0.0))
 
     def _accused(self, guilty: Sequence[Key], weights: Vector) -> dict[Key, float]:

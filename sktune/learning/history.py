@@ -236,10 +236,10 @@ class Learned:
         self.reasons[number] = str(outcome.reason or "failed")
         self._failed.append((number, keys))
         labelled = {scope.label: key for scope, key in zip(plan.scopes, keys, strict=True)}
-        inexact = {labelled[label] for label in outcome.inexact if label in labelled}
-        if inexact:
-            self.feasibility.succeeded([key for key in keys if key not in inexact])
-            for key in sorted(inexact, key=repr):
+        changing = {labelled[label] for label in outcome.inexact if label in labelled}
+        if changing:
+            self.feasibility.succeeded([key for key in keys if key not in changing])
+            for key in sorted(changing, key=repr):
                 self.feasibility.failed(keys, key)
         else:
             self.feasibility.failed(keys, labelled.get(outcome.blamed))

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import scipy.linalg
 
 from sktune.core.plan import Option, Options, Plan
+from sktune.learning.evidence import Evidence, Vector
 from sktune.learning.segments import SegmentCatalogue
 
-Vector = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 Singles = npt.NDArray[np.float32]
 
@@ -146,7 +146,7 @@ class SegmentModel:
         self._effects: list[int] = []
         """Classes of segments that have an effect of their own."""
         self._effect_of = np.full(len(catalogue.first), -1)
-        self._steps, self._scopes = _Evidence(self.n_fixed), _Evidence(self.n_fixed)
+        self._steps, self._scopes = Evidence(self.n_fixed), Evidence(self.n_fixed)
         self._per_unit: list[float] = []
         self.count = 0
 
@@ -374,39 +374,3 @@ class Posterior:
         means, deviations = self.predict(plans.rows)
         own = self.chosen.segment_ratio * self.chosen.unit_sd
         return means, np.sqrt(deviations**2 + own**2 * plans.unknown)
-
-
-class _Evidence:
-    """Sums over weighted rows, which grow to the right as segments are met."""
-
-    def __init__(self, size: int) -> None:
-        self._gram, self._moment = np.zeros((size, size)), np.zeros(size)
-        self.squares, self.count = 0.0, 0
-
-    def add(self, rows: Sequence[tuple[Vector, float, float]]) -> None:
-        """Add rows of (description, saving, standard deviation)."""
-        weights = np.array([1.0 / sd for _, _, sd in rows])
-        described = np.array([row for row, _, _ in rows]) * weights[:, None]
-        savings = np.array([saving for _, saving, _ in rows]) * weights
-        self._grow(described.shape[1])
-        size = described.shape[1]
-        self._gram[:size, :size] += described.T @ described
-        self._moment[:size] += described.T @ savings
-        self.squares += float(savings @ savings)
-        self.count += len(rows)
-
-    def gram(self, size: int) -> Vector:
-        """Return the sum of outer products, shape (size, size)."""
-        self._grow(size)
-        return self._gram[:size, :size].copy()
-
-    def moment(self, size: int) -> Vector:
-        """Return the sum of rows times savings, shape (size,)."""
-        self._grow(size)
-        return self._moment[:size].copy()
-
-    def _grow(self, size: int) -> None:
-        if size > len(self._moment):
-            more = max(size, 2 * len(self._moment)) - len(self._moment)
-            self._gram = np.pad(self._gram, ((0, more), (0, more)))
-            self._moment = np.pad(self._moment, (0, more))

@@ -68,13 +68,3 @@ def _combined(rows: Sequence[FinalRow], others: Sequence[Sequence[Speedup]]) -> 
             return row
     worst = next((row for row in rows if row.bit_identical is False), rows[0])
     return replace(worst, speedup=pooled([row.speedup for row in rows if row.speedup], others))
-
-
-def noise_floor_samples(facts: Mapping[str, Any]) -> list[NoiseFloorSample]:
-    """Return the samples of the noise floor that a study's facts hold."""
-    return [NoiseFloorSample.from_dict(sample) for sample in facts.get("floor_looks", ())]
-
-
-def floor_of(facts: Mapping[str, Any]) -> float:
-    """Return the noise floor, as a relative effect, as far as a study's facts know it."""
-    return noise_floor([sample.speedup for sample in noise_floor_samples(facts)])

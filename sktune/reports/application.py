@@ -2,10 +2,11 @@
 
 import shlex
 
-from sktune.backends.options import SUPERKERNEL_BACKENDS, step_options
+from sktune.backends.options import step_options
 from sktune.core.plan import Plan
 from sktune.core.plan_file import ARTIFACTS
 from sktune.reports.markdown import table_cell
+from sktune.reports.plan_output import plan_backend
 from sktune.source.yaml_flag import FLAG
 from sktune.study.result import BEST_PLAN, SearchResult
 from sktune.targets import Application
@@ -15,7 +16,7 @@ def how_to_apply(result: SearchResult, plan: Plan) -> str:
     """Return how a user compiles what a trial has compiled, as Markdown."""
     if result.usage.application is Application.AT_START:
         block = apply_block(result, plan, str((result.folder / BEST_PLAN).resolve()))
-        where = f", in `{table_cell(result.facts['directory'])}`" if "directory" in result.facts else ""
+        where = f", in `{table_cell(result.facts.directory)}`" if result.facts.directory else ""
         return f"\nStart the program with it{where}:\n\n{block}\n{_yaml_note(result)}"
     applied = f"\nApply it in Python, before the decode step is compiled:\n\n{apply_block(result, plan, BEST_PLAN)}\n"
     delivered = _delivered(result)
@@ -24,7 +25,7 @@ def how_to_apply(result: SearchResult, plan: Plan) -> str:
 
 def _delivered(result: SearchResult) -> str:
     """Return whether the plan comes with its compiled code, and how to check it again."""
-    if result.is_simulated or "target" not in result.facts:
+    if result.is_simulated or result.facts.target is None:
         return ""
     recheck = f"`sktune recheck {BEST_PLAN}` checks code, bits and speed again, after an upgrade for instance."
     if result.delivery:
@@ -32,13 +33,13 @@ def _delivered(result: SearchResult) -> str:
             f"The code that was verified is in `{ARTIFACTS}`, beside the plan: on a machine of this kind `apply` "
             f"loads it and compiles no kernel again. {recheck}\n"
         )
-    problem = result.facts.get("delivery", {}).get("problem")
+    problem = result.facts.delivery.problem if result.facts.delivery else ""
     return (f"It comes without compiled code ({table_cell(problem)}). " if problem else "") + f"{recheck}\n"
 
 
 def _yaml_note(result: SearchResult) -> str:
     """Return in what the YAML of a recipe's runs differed from the program's own."""
-    if not (changed := result.facts.get("yaml")):
+    if not (changed := result.facts.yaml):
         return ""
     others = "".join(f", `{table_cell(f'{name}: {value}')}`" for name, value in changed["set"].items())
     return (
@@ -52,7 +53,7 @@ def apply_block(result: SearchResult, plan: Plan, file: str) -> str:
     if result.usage.application is Application.IN_PYTHON:
         return f"```python\n{apply_code(plan, plan_backend(result), file)}\n```"
     site = "PYTHONPATH=$(python3 -m sktune.launch --site)${PYTHONPATH:+:$PYTHONPATH}"
-    return f"```bash\nexport {site}\nSKTUNE_PLAN={shlex.quote(file)} {result.facts['command']}\n```"
+    return f"```bash\nexport {site}\nSKTUNE_PLAN={shlex.quote(file)} {result.facts.command}\n```"
 
 
 def apply_code(plan: Plan, backend: str, file: str) -> str:
@@ -67,8 +68,3 @@ def apply_code(plan: Plan, backend: str, file: str) -> str:
         compiler = "torchair.get_npu_backend(compiler_config=config)"
     code.append(f"step = torch.compile(decode_step, backend={compiler}, fullgraph=True, dynamic=False)")
     return "\n".join(code)
-
-
-def plan_backend(result: SearchResult) -> str:
-    """Return what the plan's scopes are for: a simulated plan is one for an NPU."""
-    return "npu" if result.facts.get("fingerprint", {}).get("backend") in SUPERKERNEL_BACKENDS else "inductor"

@@ -11,9 +11,10 @@ from typing import Any
 import plotly.graph_objects as go
 
 from sktune.core.errors import BadInputError, StudyError
-from sktune.samplers import SAMPLERS
+from sktune.samplers import strategy_names
+from sktune.study.records import TrialRecord
 from sktune.study.result import SearchResult
-from sktune.study.study import TrialRecord, folder_name
+from sktune.study.study import folder_name
 
 FOLDER = "comparisons"
 FIRST_CHECKPOINT = 5
@@ -49,7 +50,8 @@ class Curve:
     def strategies(self) -> tuple[str, ...]:
         """What has proposed its trials, starting points left out."""
         origins = dict.fromkeys(record.origin for record in self.result.trials)
-        return tuple(origin for origin in origins if origin in SAMPLERS or ":" in origin)
+        known = strategy_names()
+        return tuple(origin for origin in origins if origin in known or ":" in origin)
 
     @property
     def failed_share(self) -> float:
@@ -60,7 +62,7 @@ class Curve:
     @property
     def seconds(self) -> float:
         """Time that its searches took, the final comparison included."""
-        return float(self.result.facts.get("seconds", 0.0))
+        return self.result.facts.seconds
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def picture(compared: ComparedStudies) -> str:
             x=trials, y=list(curve.incumbents), text=hover, name=name, mode="lines+markers",
             line={"shape": "hv"}, marker={"size": 5}, hovertemplate="%{y:.3f}x after %{x} trials (%{text})",
         )  # fmt: skip
-    title = escape(str(compared.curves[0].result.facts.get("description", "")))
+    title = escape(compared.curves[0].result.facts.description)
     speedup = "speedup of the best trial so far" + (", simulated" if compared.is_simulated else "")
     figure.update_layout(
         title=title, xaxis_title="trials", yaxis_title=speedup, template="plotly_white", showlegend=True
@@ -167,8 +169,7 @@ def _speedup(record: TrialRecord) -> float:
 
 
 def _made_with(result: SearchResult) -> Mapping[str, str]:
-    found: Mapping[str, str] = result.facts.get("fingerprint", {})
-    return found
+    return result.facts.fingerprint
 
 
 def _differences(first: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, ...]:

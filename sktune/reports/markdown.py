@@ -1,4 +1,4 @@
-"""Markdown: text as it may stand in a report."""
+"""Markdown that holds what others wrote: names of models, compilers' messages, values of a space."""
 
 
 def table_cell(text: str) -> str:

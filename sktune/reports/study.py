@@ -1,24 +1,16 @@
-"""Reports: ``best_plan.yaml``, ``trials.csv`` and ``report.md``, from a study's record and without a device."""
+"""``report.md``: a study for people, from its record and without a device."""
 
-import shutil
 from math import expm1, log
-from pathlib import Path
-from typing import Any
 
-import pandas as pd
-
-from sktune.core.errors import StudyError
 from sktune.core.outcome import FinalRow, Speedup
 from sktune.core.plan import Plan
-from sktune.core.plan_file import ARTIFACTS, write_plan
 from sktune.measure.confidence_sequence import FARTHEST
-from sktune.measure.final_comparison import noise_floor_samples
 from sktune.measure.noise_floor import drift
 from sktune.measure.winner import BASELINE_REPEAT, ENOUGH_PROCESSES
-from sktune.reports.application import how_to_apply, plan_backend
+from sktune.reports.application import how_to_apply
 from sktune.reports.markdown import table_cell
-from sktune.study.result import BEST_PLAN, SearchResult
-from sktune.study.study import TrialRecord
+from sktune.reports.plan_output import verified_line
+from sktune.study.result import SearchResult
 
 REFERENCES = {
     "baseline": "baseline (no scope, kernel by kernel)",
@@ -26,88 +18,6 @@ REFERENCES = {
     "uncompiled": "the model uncompiled",
     "torch.compile(mode='max-autotune')": 'torch.compile(mode="max-autotune") of the whole step',
 }
-
-
-STAGES = ("compile", "verify", "measure", "observe")
-
-
-def write(result: SearchResult, folder: Path) -> list[Path]:
-    """Write the files into ``folder`` and return their paths.
-
-    A plan file is written only where a plan won; one of an earlier verdict is removed.
-
-    Raises:
-        StudyError: the folder cannot be written.
-    """
-    files = {"trials.csv": trials_csv(result), "report.md": report_markdown(result)}
-    if result.winner:
-        files[BEST_PLAN] = plan_yaml(result)
-    try:
-        if not result.winner:
-            (folder / BEST_PLAN).unlink(missing_ok=True)
-        if not result.delivery:
-            shutil.rmtree(folder / ARTIFACTS, ignore_errors=True)
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as failure:
-        raise StudyError(
-            f"{folder} cannot be written ({failure.strerror}); free it and run `sktune report`"
-        ) from failure
-    return [folder / name for name in files]
-
-
-def plan_yaml(result: SearchResult) -> str:
-    """Return the winner as a plan file, with its evidence."""
-    return write_plan(
-        result.best_plan,
-        evidence(result),
-        plan_backend(result),
-        len(result.facts.get("layout", {}).get("layers", ())),
-        result.facts.get("decode"),
-        target=None if result.is_simulated else result.facts.get("target"),
-        delivery=result.delivery,
-    )
-
-
-def evidence(result: SearchResult) -> dict[str, Any]:
-    """Return what speaks for the winner, as plain values."""
-    winner = result.winner
-    assert winner is not None
-    return {
-        "target": result.facts.get("description", ""),
-        "study": result.study,
-        "trial": winner.number,
-        "trials": len(result.trials),
-        "baseline_ms": round(winner.speedup.baseline_ms, 4),
-        "latency_ms": round(winner.speedup.latency_ms, 4),
-        "speedup": round(winner.speedup.ratio, 4),
-        "ci95": None if result.is_simulated else [round(bound, 4) for bound in winner.speedup.ci95],
-        "rounds": winner.speedup.rounds,
-        "processes": len(winner.speedups),
-        **(
-            {}
-            if result.is_simulated or not result.comparison
-            else {"noise_floor": round(result.comparison.noise_floor, 5)}
-        ),
-        **({"simulated": True} if result.is_simulated else {}),
-        "bit_identical": True if result.is_verified else None,
-        "verified": verified_line(result),
-        "verification": result.verification.summary() if result.verification else None,
-        **({"baseline_differs_from_model": result.model_difference} if result.model_difference else {}),
-        **({} if result.is_compared else {"final_comparison": "not made: the time budget ended before"}),
-        "code_digest": _code_digest(result, winner.number),
-        "tied_trials": [tie.number for tie in result.verdict.ties] if result.verdict else [],
-        "fingerprint": dict(result.facts.get("fingerprint", {})),
-    }
-
-
-def verified_line(result: SearchResult) -> str:
-    """Return what was compared between the winner and the baseline, and what follows from it."""
-    if not result.is_verified:
-        return "not done: the figures are simulated"
-    if result.verification is None:
-        return str(result.facts.get("verified", "the trial's short replays alone"))
-    return str(result.verification.summary()["text"])
 
 
 def model_line(result: SearchResult) -> str:
@@ -118,55 +28,6 @@ def model_line(result: SearchResult) -> str:
         "The baseline itself is not the uncompiled model, bit for bit "
         f"({table_cell(result.model_difference)}): equal bits are those of the compiled model."
     )
-
-
-def _code_digest(result: SearchResult, number: int) -> str:
-    """Return the code's identity in the final comparison, or in the trial where there was none."""
-    final = [row.code_digest for row in result.final if row.name == str(number)]
-    return (
-        final + [record.outcome.code_digest for record in result.trials if record.number == number and record.outcome]
-    )[0]
-
-
-def trials_csv(result: SearchResult) -> str:
-    """Return one row for each trial: outcome, figures, parameters."""
-    rows = [_row(record, result.is_simulated) for record in result.trials]
-    table: str = pd.DataFrame(rows).to_csv(index=False)
-    return table
-
-
-def _row(record: TrialRecord, is_simulated: bool) -> dict[str, Any]:
-    outcome = record.outcome
-    assert outcome is not None
-    speedup = outcome.speedup
-    low, high = speedup.ci95 if speedup and not is_simulated else (None, None)
-    return {
-        "trial": record.number,
-        "origin": record.origin,
-        "state": "complete" if outcome.is_complete else "pruned",
-        "reason": outcome.reason or "",
-        "latency_ms": speedup.latency_ms if speedup else None,
-        "baseline_ms": speedup.baseline_ms if speedup else None,
-        "speedup": speedup.ratio if speedup else None,
-        "ci95_low": low,
-        "ci95_high": high,
-        "simulated": is_simulated,
-        "scopes": len(record.plan.scopes),
-        "comparison": outcome.comparison,
-        "noise": outcome.noise,
-        "detail": outcome.detail,
-        "blamed": outcome.blamed,
-        **{
-            f"{stage}_s": round(outcome.seconds.get(stage, 0.0), 3)
-            for stage in ("compile", "verify", "measure", "observe")
-        },
-        "regions": outcome.regions,
-        "reused": outcome.reused,
-        "code_digest": outcome.code_digest,
-        "log": outcome.log,
-        "plan": record.plan.digest[:16],
-        **record.values,
-    }
 
 
 def verdict_line(result: SearchResult) -> str:
@@ -235,11 +96,11 @@ def report_markdown(result: SearchResult) -> str:
     pruned = ", ".join(f"{count} {reason}" for reason, count in summary["pruned"].items() if count) or "none"
     parts = [
         f"# {table_cell(result.study)}\n",
-        f"{table_cell(result.facts.get('description', ''))}\n",
+        f"{table_cell(result.facts.description)}\n",
         f"**{verdict_line(result)}**\n",
         *([f"{model_line(result)}\n"] if result.model_difference else []),
         f"{summary['trials']} trials: {summary['complete']} complete; pruned: {pruned}.\n",
-        f"Space: {result.facts.get('space_size', '?')} plans. {_time_spent(result)}\n",
+        f"Space: {result.facts.space_size or '?'} plans. {_time_spent(result)}\n",
     ]
     if result.proxy:
         parts.append(f"{proxy_line(result)}\n")
@@ -283,8 +144,8 @@ def _of_processes(result: SearchResult) -> str:
 
 
 def _time_spent(result: SearchResult) -> str:
-    whole, final = result.facts.get("seconds", 0.0), result.facts.get("final_seconds", 0.0)
-    return f"Time: {whole:.0f} s, of which the final comparison {final:.0f} s."
+    facts = result.facts
+    return f"Time: {facts.seconds:.0f} s, of which the final comparison {facts.final_seconds:.0f} s."
 
 
 def _interval(speedup: Speedup, is_simulated: bool) -> str:
@@ -336,7 +197,7 @@ def _doubts(result: SearchResult) -> str:
     comparison = result.comparison
     if comparison is None or result.is_simulated:
         return ""
-    samples = noise_floor_samples(result.facts)
+    samples = result.facts.floor_looks
     told = [f"Noise floor: the baseline seemed up to {comparison.noise_floor:.2%} from itself; no less is claimed."]
     if len(samples) > 1:
         told.append(f"From the first look at it to the last the baseline's latency changed by {drift(samples):+.1%}.")
@@ -387,6 +248,4 @@ def _fusion(result: SearchResult) -> str:
 
 
 def _fingerprint(result: SearchResult) -> str:
-    return (
-        "\n".join(f"- {key}: {table_cell(value)}" for key, value in result.facts.get("fingerprint", {}).items()) + "\n"
-    )
+    return "\n".join(f"- {key}: {table_cell(value)}" for key, value in result.facts.fingerprint.items()) + "\n"

@@ -9,8 +9,9 @@ from optuna.trial import FrozenTrial
 
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace
+from sktune.learning.evidence import Vector
 from sktune.learning.history import Learned
-from sktune.learning.savings import Posterior, Vector
+from sktune.learning.savings import Posterior
 from sktune.learning.segments import SegmentCatalogue
 from sktune.samplers.partition import Outlook
 

@@ -84,12 +84,12 @@ class Prober:
     def _options_of_layers(self, count: int, rng: np.random.Generator) -> list[Options]:
         """Return options for each layer's scopes: each combination as often, of those that may change bits no sooner
         than the best plan's."""
-        learned, inexact = self._learned, self._learned.feasibility.inexact
-        allowed = inexact(self._options())
+        learned, changes_bits = self._learned, self._learned.feasibility.changes_bits
+        allowed = changes_bits(self._options())
         trusted = [
             each.of_scope
             for each in learned.combinations
-            if each.of_step == learned.incumbent.options and inexact(each.of_scope) <= allowed
+            if each.of_step == learned.incumbent.options and changes_bits(each.of_scope) <= allowed
         ]
         rounds = [rng.permutation(len(trusted)) for _ in range(0, count, len(trusted))]
         return [trusted[int(index)] for index in np.concatenate(rounds)[:count]]

@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, Values
 from sktune.learning.history import OUTCOME, PROBE
-from sktune.samplers import distributions
+from sktune.study.strategy import distributions
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,42 +11,16 @@ import pandas as pd
 
 from sktune.core.delivery import Delivery
 from sktune.core.outcome import FinalRow, Reason, Speedup
-from sktune.core.plan import Option, Plan
+from sktune.core.plan import Plan
 from sktune.core.verification import Verification
-from sktune.measure.final_comparison import FinalComparison, floor_of
+from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.winner import MOST_SHORTLISTED, FinalPlan, Verdict, decide, pooled
-from sktune.study.study import TrialRecord, TuningStudy, folder_name, incumbent_first, sqlite_url
+from sktune.study.facts import ProxyFindings, StudyFacts
+from sktune.study.records import TrialRecord, incumbent_first
+from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.targets import TargetSpec, Usage
 
 BEST_PLAN = "best_plan.yaml"
-
-
-@dataclass(frozen=True, slots=True)
-class CarriedPlan:
-    """A plan that was found on fewer layers: its trial there, its speedup there, and its parameters."""
-
-    trial: int
-    speedup: float
-    values: Mapping[str, Option]
-
-
-@dataclass(frozen=True, slots=True)
-class ProxyFindings:
-    """What a search on ``layers`` layers of each kind has found in so many ``trials``: the plans to carry over."""
-
-    study: str
-    layers: int
-    trials: int
-    carried: tuple[CarriedPlan, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return {**asdict(self), "carried": [asdict(plan) for plan in self.carried]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "ProxyFindings":
-        """Inverse of ``to_dict``."""
-        return cls(**{**data, "carried": tuple(CarriedPlan(**plan) for plan in data["carried"])})
 
 
 @dataclass(frozen=True)
@@ -59,7 +33,7 @@ class SearchResult:
         trials: all trials that have ended, by number.
         verdict: what is recommended; None before the final comparison.
         comparison: the final comparison; None before it, and where the time did not suffice for one.
-        facts: what else the study knows: description, fingerprint, seconds.
+        facts: what else the study knows.
     """
 
     study: str
@@ -67,7 +41,7 @@ class SearchResult:
     trials: Sequence[TrialRecord]
     verdict: Verdict | None
     comparison: FinalComparison | None
-    facts: Mapping[str, Any]
+    facts: StudyFacts
 
     @property
     def final(self) -> Sequence[FinalRow]:
@@ -88,8 +62,7 @@ class SearchResult:
         """Median baseline latency of the final comparison; before it, of the first measured trial."""
         if self.final and self.final[0].speedup:
             return self.final[0].speedup.latency_ms
-        value: float | None = self.facts.get("baseline_ms")
-        return value
+        return self.facts.baseline_ms
 
     @property
     def best_plan(self) -> Plan:
@@ -99,13 +72,13 @@ class SearchResult:
     @property
     def usage(self) -> Usage:
         """How plans for what was searched are used, and what their figures hold for."""
-        stored = self.facts.get("target")
+        stored = self.facts.target
         return TargetSpec.from_dict(stored["spec"]).usage if stored else Usage()
 
     @property
     def is_simulated(self) -> bool:
         """Whether the figures were computed from a model of the device."""
-        return bool(self.facts.get("fingerprint", {}).get("backend") == "sim")
+        return self.facts.fingerprint.get("backend") == "sim"
 
     @property
     def is_verified(self) -> bool:
@@ -130,18 +103,13 @@ class SearchResult:
     @property
     def delivery(self) -> Delivery | None:
         """The compiled code that was written for the winner; None where there is none."""
-        stored = self._delivered()
-        return Delivery.from_dict({name: stored[name] for name in ("code", "machine", "files")}) if stored else None
-
-    def _delivered(self) -> Mapping[str, Any] | None:
-        stored: Mapping[str, Any] = self.facts.get("delivery", {})
-        return stored if self.winner and stored.get("trial") == self.winner.number and "code" in stored else None
+        stored = self.facts.delivery
+        return stored.delivery if stored and self.winner and stored.trial == self.winner.number else None
 
     @property
     def model_difference(self) -> str | None:
         """Where the baseline differs from the uncompiled model; empty where it does not, None where nobody looked."""
-        found: str | None = self.facts.get("model_difference")
-        return found
+        return self.facts.model_difference
 
     @property
     def is_compared(self) -> bool:
@@ -151,8 +119,7 @@ class SearchResult:
     @property
     def proxy(self) -> ProxyFindings | None:
         """Where the plans were found on fewer layers: what was found there."""
-        stored = self.facts.get("proxy")
-        return ProxyFindings.from_dict(stored) if stored else None
+        return self.facts.proxy
 
     def proxy_ranking(self) -> list[tuple[float, float]]:
         """Return speedups on fewer layers and on the whole model of each carried plan that passed there."""
@@ -242,21 +209,20 @@ def result_of(study: TuningStudy, folder: Path) -> SearchResult:
     """Read the result of ``study`` from its record."""
     facts = study.facts
     trials = [record for record in study.records() if record.outcome]
-    stored = facts.get("final")
-    comparison = FinalComparison.from_dict(stored) if stored else None
+    comparison = facts.final
     verdict = _verdict(comparison, trials) if comparison else None
-    if facts.get("uncompared"):
-        own = verdict_of_trials(_not_compared(trials, verdict, facts), floor_of(facts))
+    if facts.uncompared:
+        own = verdict_of_trials(_not_compared(trials, verdict, facts.final_trials), facts.noise_floor)
         if verdict is None or (own and own.winner and own.winner.number != _winner_number(verdict)):
             return SearchResult(study.name, folder, trials, own, None, facts)
     return SearchResult(study.name, folder, trials, verdict, comparison, facts)
 
 
 def _not_compared(
-    trials: Sequence[TrialRecord], verdict: Verdict | None, facts: Mapping[str, Any]
+    trials: Sequence[TrialRecord], verdict: Verdict | None, final_trials: int | None
 ) -> list[TrialRecord]:
     """Return the trials that the stored final comparison has not judged, and its winner's, which they have to beat."""
-    judged = facts.get("final_trials", 0) if verdict else 0
+    judged = (final_trials or 0) if verdict else 0
     return [record for record in trials if record.number >= judged or record.number == _winner_number(verdict)]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import optuna
 from optuna.distributions import CategoricalDistribution
@@ -25,17 +25,17 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sktune.backends.options import option_rules
 from sktune.core.contents import changed_file
 from sktune.core.errors import StudyError
-from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Option, Plan
 from sktune.core.space import SearchSpace, StartingPoint
 from sktune.core.verification import Verification
-from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE, VERIFICATIONS, Learned, amended
-from sktune.samplers import SamplerFactory
-from sktune.samplers.distinct import DistinctSampler
-from sktune.samplers.partition import Outlook, PartitionSampler
+from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE, Learned, amended
 from sktune.study.claims import Claims, Holder, refuse_difference
+from sktune.study.distinct import DistinctSampler
+from sktune.study.facts import FORMAT, NewFacts, StudyFacts, to_attributes
+from sktune.study.records import TrialRecord, incumbent_first, record_of
 from sktune.study.storage import DATABASE, check_file, open_storage, translated
+from sktune.study.strategy import Strategy
 
 MOST_ATTEMPTS = 3
 """A trial that has ended this many processes is not tried again."""
@@ -43,35 +43,6 @@ MOST_ATTEMPTS = 3
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 OTHER_FOLDERS = frozenset({"README.md", "cache", "comparisons", "jobs", "profiles"})
 """What else lies beside the studies' folders."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrialRecord:
-    """One trial, as the study knows it.
-
-    Attributes:
-        number: from 0, in the order of proposal.
-        plan: what was proposed.
-        origin: name of the starting point, or of the sampler.
-        outcome: None while it runs.
-        values: the parameters.
-        is_probe: whether it ran another plan than its parameters', to learn from it; it is never the incumbent.
-    """
-
-    number: int
-    plan: Plan
-    origin: str
-    outcome: Outcome | None
-    values: Mapping[str, Option]
-    is_probe: bool = False
-
-    @property
-    def judged_plan(self) -> Plan:
-        """The plan with what was added to rescue it."""
-        plan = self.plan
-        for name, value in (self.outcome.added if self.outcome else {}).items():
-            plan = plan.with_option(name, value)
-        return plan
 
 
 @dataclass(frozen=True)
@@ -112,9 +83,8 @@ class TuningStudy:
         self.name, self._is_ours_alone = name, is_ours_alone
         self._storage, self._study = storage, study
         self._left_behind: list[Trial] | None = None
-        self._foresight: PartitionSampler | None = None
         self._ended: dict[int, TrialRecord] = {}
-        self._kept: dict[tuple[SamplerFactory, int], BaseSampler] = {}
+        self._kept: dict[tuple[Strategy, int], BaseSampler] = {}
         self._claims: Claims | None = None
         self._token = ""
 
@@ -134,20 +104,28 @@ class TuningStudy:
             if name not in known and not create:
                 raise StudyError(f"there is no study {name!r} in {url}; it holds: {', '.join(known) or 'none'}")
             study = optuna.create_study(storage=storage, study_name=name, direction="minimize", load_if_exists=True)
-            return cls(name, storage, study, is_ours_alone)
+            opened = cls(name, storage, study, is_ours_alone)
+            if name not in known:
+                opened.remember(format=FORMAT)
+            return opened
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What is known of the whole study: fingerprint, layout, baseline, final comparison."""
-        attributes = self._study.user_attrs
-        return {key.removeprefix(PREFIX): value for key, value in attributes.items() if key.startswith(PREFIX)}
+    def facts(self) -> StudyFacts:
+        """What is known of the whole study, as it is stored now.
 
-    def remember(self, **facts: Any) -> None:
-        """Store facts of the whole study; plain values only."""
+        Raises:
+            StudyError: it cannot be read.
+        """
+        with translated(self.name):
+            attributes = self._study.user_attrs
+        return StudyFacts.from_attributes(self.name, attributes)
+
+    def remember(self, **facts: Unpack[NewFacts]) -> None:
+        """Store facts of the whole study; those that are not given stay as they are."""
         with translated(self.name):
             self._living()
-            for key, value in facts.items():
-                self._study.set_user_attr(PREFIX + key, value)
+            for key, value in to_attributes(facts).items():
+                self._study.set_user_attr(key, value)
 
     @contextmanager
     def claimed(
@@ -170,7 +148,7 @@ class TuningStudy:
             claims.acquire(me, join=join, take_over=take_over)
         self._claims, self._token = claims, me.token
         try:
-            made = self.facts.get("fingerprint") or fingerprint
+            made = self.facts.fingerprint or fingerprint
             if _name(made) == _name(fingerprint):
                 self.check_modules(home)  # first: it names the file, the model's digest does not
             self.check_fingerprint(fingerprint)
@@ -201,7 +179,7 @@ class TuningStudy:
         Raises:
             StudyError: they differ; the message has both.
         """
-        refuse_difference(self.name, self.facts.get("fingerprint") or fingerprint, fingerprint)
+        refuse_difference(self.name, self.facts.fingerprint or fingerprint, fingerprint)
 
     def check_modules(self, home: Path | None) -> None:
         """Compare the modules that the target imported with what their files, relative to ``home``, hold now.
@@ -209,7 +187,7 @@ class TuningStudy:
         Raises:
             StudyError: one has another content.
         """
-        if changed := changed_file(self.facts.get("modules", {}), home):
+        if changed := changed_file(self.facts.modules, home):
             state = "has another content now" if changed.is_file() else "is gone"
             raise StudyError(
                 f"study {self.name!r} was made with module {changed}, which {state}; "
@@ -222,23 +200,18 @@ class TuningStudy:
         Raises:
             StudyError: one is known with another content.
         """
-        stored: dict[str, str] = self.facts.get("modules", {})
+        stored = self.facts.modules
         if other := next((name for name in stored if found.get(name, stored[name]) != stored[name]), None):
             raise StudyError(
                 f"study {self.name!r} was made with another content of module {other}; "
                 "restore it, or name a new one with --study"
             )
-        self.remember(modules=stored | dict(found))
+        self.remember(modules={**stored, **found})
 
     def verified(self, found: Mapping[str, Verification]) -> None:
         """Store what was compared of trials' plans, by number; one that differs is complete no more."""
-        stored = {**self.facts.get(VERIFICATIONS, {}), **{name: own.to_dict() for name, own in found.items()}}
-        self.remember(**{VERIFICATIONS: stored})
+        self.remember(verifications={**self.facts.verifications, **found})
         self._ended.clear()
-
-    def verifications(self) -> dict[str, Verification]:
-        """Return what was compared of trials' plans beyond the trials themselves, by number."""
-        return {name: Verification.from_dict(own) for name, own in self.facts.get(VERIFICATIONS, {}).items()}
 
     def banned_regions(self) -> dict[str, str]:
         """Return what differs in each region that was found to differ from its kernels, by the region's key."""
@@ -253,8 +226,8 @@ class TuningStudy:
             attributes = self._study.user_attrs
         own = [t for t in trials if t.state is not TrialState.WAITING and PREFIX + "proposal" in t.user_attrs]
         for trial in amended([t for t in own if t.number not in self._ended and t.state.is_finished()], attributes):
-            self._ended[trial.number] = _record(trial)
-        return [self._ended.get(trial.number) or _record(trial) for trial in own]
+            self._ended[trial.number] = record_of(trial)
+        return [self._ended.get(trial.number) or record_of(trial) for trial in own]
 
     def queue(self, points: Sequence[StartingPoint]) -> None:
         """Put starting points before everything that a sampler will propose; those that are queued stay."""
@@ -268,14 +241,14 @@ class TuningStudy:
         with translated(self.name):
             return sum(trial.state.is_finished() for trial in self._study.get_trials(deepcopy=False))
 
-    def ask(self, space: SearchSpace, sampler: SamplerFactory, sampler_name: str, seed: int) -> Proposal:
+    def ask(self, space: SearchSpace, strategy: Strategy, seed: int) -> Proposal:
         """Take up a trial that was left behind, or the next queued one, or have a new one proposed."""
         records = self.records()
         answers = {record.plan: record.outcome for record in records if record.outcome}
         seen = {record.plan for record in records}
         with translated(self.name):
             living = self._living()
-            self._study.sampler = self._sampler(space, sampler, seed, seen)
+            self._study.sampler = self._sampler(space, strategy, seed, seen)
             if self._left_behind is None:
                 self._left_behind = self._orphans(living)
             trial = self._left_behind.pop() if self._left_behind else self._study.ask()
@@ -285,7 +258,7 @@ class TuningStudy:
             attributes = self._study.get_trials(deepcopy=False)[trial.number].user_attrs
             is_probe = PROBE in attributes
             plan = Plan.from_dict(attributes[PROBE]) if is_probe else space.plan(trial.params)
-            origin = "probe" if is_probe else attributes.get(ORIGIN, sampler_name)
+            origin = "probe" if is_probe else attributes.get(ORIGIN, strategy.name)
             attempts = attributes.get(PREFIX + "proposal", {}).get("attempts", 0) + 1
             here = {"host": socket.gethostname(), "pid": os.getpid(), "claim": self._token}
             proposal = {"plan": plan.to_dict(), "origin": origin, **here, "attempts": attempts}
@@ -325,11 +298,6 @@ class TuningStudy:
             stored = proposal.trial.user_attrs[PREFIX + "proposal"]
             proposal.trial.set_user_attr(PREFIX + "proposal", {**stored, "attempts": stored["attempts"] - 1})
 
-    def outlook(self, space: SearchSpace, seed: int) -> Outlook:
-        """Return what is still to be expected of a search."""
-        self._foresight = self._foresight or PartitionSampler(space, seed)
-        return self._foresight.outlook(self.trials())
-
     def best_first(self, space: SearchSpace) -> list[TrialRecord]:
         """Return the complete trials, those first that are expected to save the most: one figure alone may be luck."""
         learned = Learned(space)
@@ -350,7 +318,7 @@ class TuningStudy:
         """
         facts = self.facts
         trials = [trial for trial in self.trials() if trial.state is not TrialState.WAITING and trial.params]
-        if not trials or "layout" not in facts:
+        if not trials or facts.layout is None:
             raise StudyError(f"study {self.name!r} has no trial yet; run `sktune search` first")
         found = max(trials, key=lambda trial: len(trial.distributions)).distributions
         choices: dict[str, tuple[Option, ...]] = {
@@ -359,17 +327,15 @@ class TuningStudy:
             if isinstance(own, CategoricalDistribution)
         }
         per_layer = any(name.startswith("layers.") for name in choices)
-        return SearchSpace(
-            Layout.from_dict(facts["layout"]), choices, option_rules(facts["fingerprint"]["backend"]), per_layer
-        )
+        return SearchSpace(facts.layout, choices, option_rules(facts.fingerprint["backend"]), per_layer)
 
-    def _sampler(self, space: SearchSpace, factory: SamplerFactory, seed: int, seen: Collection[Plan]) -> BaseSampler:
-        """Return the sampler of the next proposal: the one that goes on learning, where ``factory`` makes such ones."""
-        if not getattr(factory, "spans_trials", False):
-            return DistinctSampler(space, factory, seed, lambda: seen)
-        if (factory, seed) not in self._kept:
-            self._kept[factory, seed] = factory(space, seed)
-        return self._kept[factory, seed]
+    def _sampler(self, space: SearchSpace, strategy: Strategy, seed: int, seen: Collection[Plan]) -> BaseSampler:
+        """Return the sampler of the next proposal."""
+        if not strategy.persistent:
+            return DistinctSampler(space, strategy.factory, seed, lambda: seen)
+        if (strategy, seed) not in self._kept:
+            self._kept[strategy, seed] = strategy.factory(space, seed)
+        return self._kept[strategy, seed]
 
     def _orphans(self, living: Collection[str]) -> list[Trial]:
         """Return trials whose process has died, under their own numbers, the first one last."""
@@ -397,42 +363,6 @@ def _may_live(proposal: Mapping[str, Any]) -> bool:
         return True
     pid = proposal.get("pid", os.getpid())
     return bool(pid != os.getpid() and Path(f"/proc/{pid}").exists())
-
-
-def _record(trial: FrozenTrial) -> TrialRecord:
-    attributes = trial.user_attrs
-    proposal, stored = attributes[PREFIX + "proposal"], attributes.get(OUTCOME)
-    return TrialRecord(
-        trial.number,
-        Plan.from_dict(proposal["plan"]),
-        proposal["origin"],
-        Outcome.from_dict(stored) if stored else None,
-        trial.params,
-        PROBE in attributes,
-    )
-
-
-def incumbent_first(records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the complete trials, fastest first."""
-    complete = [r for r in records if r.outcome and r.outcome.is_complete and not r.is_probe]
-    distinct = {record.plan: record for record in reversed(complete)}
-
-    def ratio(record: TrialRecord) -> float:
-        assert record.outcome is not None
-        return record.outcome.speedup.ratio if record.outcome.speedup else 0.0
-
-    return sorted(distinct.values(), key=ratio, reverse=True)
-
-
-def without_twins(records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return ``records`` with one, the simplest, of those that become the same kernels and share one measurement."""
-    found: dict[int, TrialRecord] = {}
-    for record in records:
-        assert record.outcome is not None
-        measured = record.number if record.outcome.same_as is None else record.outcome.same_as
-        known = found.get(measured, record)
-        found[measured] = min(known, record, key=lambda one: one.plan.complexity)
-    return list(found.values())
 
 
 def study_names(url: str) -> list[str]:

@@ -8,8 +8,9 @@ import time
 from dataclasses import replace
 
 from sktune.core.errors import BadInputError
-from sktune.study.result import CarriedPlan, ProxyFindings, SearchResult
-from sktune.study.study import incumbent_first
+from sktune.study.facts import CarriedPlan, ProxyFindings
+from sktune.study.records import incumbent_first
+from sktune.study.result import SearchResult
 from sktune.tuning.loop import Event, Listener, run
 from sktune.tuning.prepare import space_spec
 from sktune.tuning.request import Request

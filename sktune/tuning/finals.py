@@ -13,10 +13,12 @@ from sktune.core.outcome import FinalRow
 from sktune.core.plan_file import ARTIFACTS
 from sktune.core.space import SearchSpace
 from sktune.core.verification import Verification
-from sktune.measure.final_comparison import FinalComparison, noise_floor_samples
+from sktune.measure.final_comparison import FinalComparison
 from sktune.runners.base import CompareRequest, NamedPlan, Report, Runner, RunnerTraits, VerifyRequest
+from sktune.study.facts import DeliveryRecord
+from sktune.study.records import without_twins
 from sktune.study.result import result_of
-from sktune.study.study import TuningStudy, without_twins
+from sktune.study.study import TuningStudy
 from sktune.tuning.request import Request
 from sktune.tuning.time_budget import TimeBudget
 
@@ -77,7 +79,7 @@ class Finals:
         plans = self._verified(plans, finalists, report_stage)
         final = self._compared(plans, report_stage, references=references)
         self._study.remember(
-            final=final.to_dict(),
+            final=final,
             uncompared=False,
             final_seconds=time.perf_counter() - began,
             final_trials=self._study.finished(),
@@ -88,14 +90,14 @@ class Finals:
         winner = result_of(self._study, folder).winner
         if winner is None:
             return
-        stored: dict[str, Any] = {"trial": winner.number}
+        stored = DeliveryRecord(winner.number)
         try:
             self._emit({"event": "final_stage", "stage": "deliver"})
             delivery = self._runner.deliver(winner.plan, folder / ARTIFACTS, lambda stage: None)
-            stored |= delivery.to_dict() if delivery else {}
+            stored = replace(stored, delivery=delivery)
         except (BackendError, OutOfTimeError) as failure:
             logger.warning("the winner comes without its compiled code: %s", failure)
-            stored["problem"] = str(failure) or "the time budget ended before"
+            stored = replace(stored, problem=str(failure) or "the time budget ended before")
         self._study.remember(delivery=stored)
 
     def _shortlisted(self, plans: Sequence[NamedPlan], report_stage: Report) -> list[NamedPlan]:
@@ -118,7 +120,7 @@ class Finals:
         while left and len(passed) < most:
             self._stop_if_asked()
             batch, left = left[: most - len(passed)], left[most - len(passed) :]
-            known = self._study.verifications()
+            known = self._study.facts.verifications
             unknown = [named for named in batch if not self._is_verified(known.get(named[0]))]
             seconds = None
             if not math.isinf(self._budget.remaining_s):
@@ -129,7 +131,7 @@ class Finals:
             for name, own in found.items():
                 self._emit({"event": "plan_verified", "trial": int(name), "identical": own.is_identical,
                             **own.summary()})  # fmt: skip
-            known = self._study.verifications()
+            known = self._study.facts.verifications
             passed += [named for named in batch if named[0] not in known or known[named[0]].is_identical]
             if self._budget.remaining_s <= 0:
                 break
@@ -162,11 +164,11 @@ class Finals:
             plans = [(name, plan) for name, plan in plans if name not in broken]
             if broken and not plans:
                 break
-        return FinalComparison.of(processes, noise_floor_samples(self._study.facts))
+        return FinalComparison.of(processes, self._study.facts.floor_looks)
 
     def _of_verified_code(self, row: FinalRow) -> FinalRow:
         """Return ``row``, as one that differs where its code is not what was verified."""
-        verified = self._study.verifications().get(row.name)
+        verified = self._study.facts.verifications.get(row.name)
         if verified and verified.code_digest and row.code_digest not in ("", verified.code_digest):
             return replace(row, verdict="it compiles to other code than what was verified", bit_identical=False)
         return row

@@ -12,14 +12,16 @@ from sktune.core.errors import BackendError, BadInputError, InterruptedSearchErr
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
-from sktune.measure.final_comparison import floor_of, noise_floor_samples
 from sktune.measure.noise_floor import drift
-from sktune.reports import study as report
+from sktune.reports import outputs
 from sktune.runners import make_runner
 from sktune.runners.base import Opened, Runner, RunnerFactory, RunnerSetup
-from sktune.samplers import BEGINS_ALONE, SamplerFactory, sampler_factory
+from sktune.samplers import find_strategy
+from sktune.samplers.partition import PartitionSampler
 from sktune.study.claims import locked
-from sktune.study.result import ProxyFindings, SearchResult, result_of
+from sktune.study.facts import ProxyFindings
+from sktune.study.result import SearchResult, result_of
+from sktune.study.strategy import Strategy
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.targets import TargetSpec
 from sktune.tuning import profile_hints as profile_prior
@@ -70,7 +72,7 @@ def run(
         profile_prior.check(request.profile, spec.backend)
     name = request.study or spec.study_name
     folder = request.runs / folder_name(name)
-    sampler = sampler_factory(request.strategy)
+    strategy = find_strategy(request.strategy)
     cache = (request.runs / "cache").resolve()
     setup = RunnerSetup(spec, wanted, folder, cache, request.compile_timeout_s)
     with locked(folder), runner_factory(setup) as runner:
@@ -78,12 +80,12 @@ def run(
         study = TuningStudy.open(name, url, create=True, is_ours_alone=request.storage is None)
         with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over):
             search = _Search(request, spec, wanted, study, folder, made_with, listener, budget, proxy)
-            is_complete = search.has_ended() or study.facts.get("exhausted", False)
-            if not is_complete or study.facts.get("final_trials") != study.finished():
+            is_complete = search.has_ended() or study.facts.exhausted
+            if not is_complete or study.facts.final_trials != study.finished():
                 with stoppable() as stop:
-                    search.run(runner, sampler, stop)
+                    search.run(runner, strategy, stop)
         result = result_of(study, folder)
-        report.write(result, folder)
+        outputs.write(result, folder)
         listener({"event": "study_finished", **result.summary()})
         return result
 
@@ -106,28 +108,29 @@ class _Search:
         self._request, self._spec, self._space_spec = request, spec, space_spec
         self._study, self._folder, self._made_with, self._emit = study, folder, made_with, listener
         self._budget, self._proxy = budget, proxy
+        self._foresight: PartitionSampler | None = None
 
     def has_ended(self) -> bool:
         """Whether no trial is missing."""
         if self._proxy is None:
             return self._study.finished() >= self._request.most_trials
-        return bool(self._study.facts.get("proxy") == self._proxy.to_dict())
+        return self._study.facts.proxy == self._proxy
 
-    def run(self, runner: Runner, sampler: SamplerFactory, stop: Stop) -> None:
+    def run(self, runner: Runner, strategy: Strategy, stop: Stop) -> None:
         """Run the trials that are missing, then the final comparison, as far as the time budget lasts."""
         began = time.perf_counter()
         runner.deadline_s = self._budget.deadline_s
         try:
-            self._search(runner, sampler, stop)
+            self._search(runner, strategy, stop)
         except OutOfTimeError as spent:
             if not self._study.finished():
                 raise BadInputError(
                     f"--time-budget: {self._budget.seconds:g} s ended before a plan was tried; give more time"
                 ) from spent
             self._study.remember(uncompared=True)
-        self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
+        self._study.remember(seconds=self._study.facts.seconds + time.perf_counter() - began)
 
-    def _search(self, runner: Runner, sampler: SamplerFactory, stop: Stop) -> None:
+    def _search(self, runner: Runner, strategy: Strategy, stop: Stop) -> None:
         done = self._study.finished()
         most = done + len(self._proxy.carried) if self._proxy else self._request.most_trials
         self._emit({"event": "search_started", "study": self._study.name, "trials": None if math.isinf(most) else most,
@@ -136,7 +139,7 @@ class _Search:
         opened = runner.open()
         space = self._bound_space(opened)
         trials = Trials(self._request, self._spec.backend, self._study, self._budget, self._emit, runner, opened)
-        self._run_trials(runner, trials, space, sampler, stop)
+        self._run_trials(runner, trials, space, strategy, stop)
         self._stop_if_asked(stop)
         runner.deadline_s = self._budget.deadline_s
         finals = Finals(
@@ -165,11 +168,9 @@ class _Search:
                     "seconds": dict(opened.seconds)})  # fmt: skip
         return space
 
-    def _run_trials(
-        self, runner: Runner, trials: Trials, space: SearchSpace, sampler: SamplerFactory, stop: Stop
-    ) -> None:
+    def _run_trials(self, runner: Runner, trials: Trials, space: SearchSpace, strategy: Strategy, stop: Stop) -> None:
         """Run trials until none is missing, none is left, or none has time."""
-        most = self._queue(space, sampler)
+        most = self._queue(space, strategy)
         while (finished := self._study.finished()) < most:
             self._stop_if_asked(stop)
             if not self._budget.allows_trial(trials.estimates(), trials.has_plan()):
@@ -182,16 +183,17 @@ class _Search:
                 break
             if trials.measures_time and self._floor_is_due(finished):
                 self._sample_floor(runner, finished)
-            if not trials.run(space, sampler):
+            if not trials.run(space, strategy):
                 break
         if self._proxy and self._study.finished() >= most:
-            self._study.remember(proxy=self._proxy.to_dict())
+            self._study.remember(proxy=self._proxy)
 
     def _is_settled(self, space: SearchSpace, finished: int, noise_floor: float) -> bool:
         """Whether no plan is expected to save more than can be told from the incumbent."""
         if finished <= len(space.starting_points):
             return False
-        left = self._study.outlook(space, self._request.seed).expected_gain_left
+        self._foresight = self._foresight or PartitionSampler(space, self._request.seed)
+        left = self._foresight.outlook(self._study.trials()).expected_gain_left
         self._study.remember(expected_gain_left=left)
         threshold = max(SETTLED_GAIN, noise_floor)
         if left < threshold:
@@ -199,7 +201,7 @@ class _Search:
         return left < threshold
 
     def _floor_is_due(self, finished: int) -> bool:
-        samples = noise_floor_samples(self._study.facts)
+        samples = self._study.facts.floor_looks
         return not samples or finished >= samples[-1].before_trial + TRIALS_PER_FLOOR_SAMPLE
 
     def _sample_floor(self, runner: Runner, finished: int) -> None:
@@ -211,27 +213,26 @@ class _Search:
             return
         if sample is None:
             return
-        samples = [*noise_floor_samples(self._study.facts), sample]
-        self._study.remember(floor_looks=[one.to_dict() for one in samples])
+        samples = (*self._study.facts.floor_looks, sample)
+        self._study.remember(floor_looks=samples)
         self._emit({"event": "noise_floor", "before_trial": finished, "ratio": sample.speedup.ratio,
-                    "ci95": list(sample.speedup.ci95), "noise_floor": floor_of(self._study.facts),
+                    "ci95": list(sample.speedup.ci95), "noise_floor": self._study.facts.noise_floor,
                     "drift": drift(samples), "noise": sample.noise})  # fmt: skip
 
     def _layout(self, traced: Layout) -> Layout:
         """Return the study's layout: with the shares of the first trace, which a resumed search must see again."""
-        if (stored := self._study.facts.get("layout")) is None:
+        if (layout := self._study.facts.layout) is None:
             if self._request.profile:
                 traced = profile_prior.with_time_shares(traced, self._request.profile)
-            self._study.remember(layout=traced.to_dict())
+            self._study.remember(layout=traced)
             return traced
-        layout = Layout.from_dict(stored)
         if layout.digest != traced.digest:
             raise BadInputError(
                 f"the model of study {self._study.name!r} had other units than now; name a new study with --study"
             )
         return layout
 
-    def _queue(self, space: SearchSpace, sampler: SamplerFactory) -> float:
+    def _queue(self, space: SearchSpace, strategy: Strategy) -> float:
         """Queue the points that come first and whose plans are new; return the study's total number of trials."""
         known = {record.plan for record in self._study.records() if record.outcome}
         if self._proxy:
@@ -244,8 +245,8 @@ class _Search:
             return self._study.finished() + len(new)
         profile, is_exact = self._request.profile, self._request.exact_starting_points
         starts = profile_prior.ordered(space.starting_points, profile) if profile else space.starting_points
-        takes_them = getattr(sampler, "takes_starting_points", False) and not profile
-        if is_exact or not (takes_them or self._request.strategy in BEGINS_ALONE):
+        takes_them = strategy.takes_starting_points and not profile
+        if is_exact or not (takes_them or strategy.starts_alone):
             self._study.queue([point for point in starts if space.plan(point.values) not in known])
         return self._request.most_trials
 

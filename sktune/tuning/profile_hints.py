@@ -35,7 +35,7 @@ def ordered(points: Sequence[StartingPoint], path: Path) -> tuple[StartingPoint,
     Raises:
         ProfileError: the file at ``path`` is no profile.
     """
-    promise = _promise_ms(_analysed(path))
+    promise = _potential_ms(_analysed(path))
 
     def covered_ms(point: StartingPoint) -> float:
         return sum(promise.get(name, 0.0) for name, value in point.values.items() if value in (NEW, JOIN))
@@ -43,11 +43,11 @@ def ordered(points: Sequence[StartingPoint], path: Path) -> tuple[StartingPoint,
     return tuple(sorted(points, key=covered_ms, reverse=True))
 
 
-def _promise_ms(profile: Profile) -> dict[str, float]:
+def _potential_ms(profile: Profile) -> dict[str, float]:
     """Return what a scope over a unit can save, by the parameters of a layer kind and by those of single layers."""
-    of_kinds = {unit.word: unit.promise_ms for unit in profile.units}
+    of_kinds = {unit.word: unit.potential_ms for unit in profile.units}
     of_layers = {
-        f"layers.{layer}.{unit.unit}": unit.promise_ms / unit.layers
+        f"layers.{layer}.{unit.unit}": unit.potential_ms / unit.layers
         for layer, kind in enumerate(profile.layer_kinds)
         for unit in profile.units
         if unit.kind == kind

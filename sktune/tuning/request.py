@@ -23,7 +23,7 @@ class Request:
         study: name of the study; None for one made of model, backend and device.
         storage: URL of an Optuna storage; None for sqlite in the study's folder.
         runs: folder that holds the studies' folders.
-        strategy: one of ``sktune.samplers.SAMPLERS``, or ``module:function``.
+        strategy: one of ``sktune.samplers.strategy_names()``, or ``module:function``.
         space: a YAML file with a search space; None for the preset's.
         compile_timeout_s: most time for one compile.
         backend: ``inductor``, ``npu`` or ``sim``; None: ``npu`` on the device npu, else ``inductor``.

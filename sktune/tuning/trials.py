@@ -9,11 +9,11 @@ from sktune.core.errors import OutOfTimeError
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Option, Plan
 from sktune.core.space import SearchSpace
-from sktune.measure.final_comparison import floor_of
 from sktune.measure.noise_floor import Threshold
 from sktune.runners.base import DurationEstimates, JudgeRequest, Opened, Runner
-from sktune.samplers import SamplerFactory
-from sktune.study.study import Proposal, TuningStudy, incumbent_first
+from sktune.study.records import incumbent_first
+from sktune.study.strategy import Strategy
+from sktune.study.study import Proposal, TuningStudy
 from sktune.tuning.request import Request
 from sktune.tuning.time_budget import TimeBudget
 
@@ -65,12 +65,12 @@ class Trials:
         """Return what a plan has to beat now."""
         complete = incumbent_first(self._study.records())  # no probe among them: it can never win
         bounds = [record.outcome.speedup.ci95[0] for record in complete if record.outcome and record.outcome.speedup]
-        floor = floor_of(self._study.facts) if self.measures_time else 0.0
+        floor = self._study.facts.noise_floor if self.measures_time else 0.0
         return Threshold(floor, max(bounds, default=1.0))
 
-    def run(self, space: SearchSpace, sampler: SamplerFactory) -> bool:
+    def run(self, space: SearchSpace, strategy: Strategy) -> bool:
         """Run one trial; returns whether it came to an end before its time did."""
-        proposal = self._study.ask(space, sampler, self._request.strategy, self._request.seed)
+        proposal = self._study.ask(space, strategy, self._request.seed)
         number = proposal.number
         self._emit({"event": "trial_started", "trial": number, "origin": proposal.origin,
                     "scopes": len(proposal.plan.scopes)})  # fmt: skip
@@ -149,7 +149,7 @@ class Trials:
         """Return the decode step latency in ms, freed of the machine's drift by way of the paired baseline."""
         if outcome.speedup is None:
             return None
-        reference: float | None = self._study.facts.get("baseline_ms")
+        reference = self._study.facts.baseline_ms
         if reference is None:
             reference = outcome.speedup.baseline_ms
             self._study.remember(baseline_ms=reference)

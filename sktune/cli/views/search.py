@@ -17,8 +17,9 @@ from rich.text import Text
 from sktune.core.layout import Unit
 from sktune.core.plan import Option
 from sktune.core.space import SearchSpace
+from sktune.reports.outputs import OUTPUTS
 from sktune.reports.study import final_rows, model_line, proxy_line, verdict_line
-from sktune.study.result import BEST_PLAN, SearchResult
+from sktune.study.result import SearchResult
 from sktune.tuning.recheck import Recheck
 
 Event = dict[str, Any]
@@ -207,7 +208,7 @@ def following(people: Console, *, in_place: bool) -> Iterator[Callable[[Event], 
 
 def result_table(result: SearchResult) -> RenderableType:
     """Return the final comparison and the verdict for a terminal."""
-    table = Table(title=escape(result.facts.get("description", result.study)), title_justify="left")
+    table = Table(title=escape(result.facts.description or result.study), title_justify="left")
     for heading in ("", "ms per step", "speedup", "95% interval", "bits"):
         table.add_column(heading, justify="right" if heading in ("ms per step", "speedup") else "left")
     for row in final_rows(result):
@@ -223,7 +224,7 @@ def result_table(result: SearchResult) -> RenderableType:
     if result.verdict and result.verdict.ties:
         ties = ", ".join(f"trial {tie.number}" for tie in result.verdict.ties)
         lines.append(f"Cannot be told apart from it, and not simpler: {ties}")
-    files = [name for name in ("report.md", "trials.csv", BEST_PLAN) if (result.folder / name).exists()]
+    files = [name for name in OUTPUTS if (result.folder / name).exists()]
     lines.append(f"Files in {result.folder}: {', '.join(files) or 'none yet; `sktune report` writes them'}")
     return Group(*([table] if result.final else []), *(Text(line) for line in lines))
 

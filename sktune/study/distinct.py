@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sktune.core.plan import Option, Plan
 from sktune.core.space import SearchSpace
-from sktune.samplers import SamplerFactory, distributions, seed_of_trial
+from sktune.study.strategy import SamplerFactory, distributions, seed_of_trial
 
 PROPOSALS_OF_ITS_OWN = 8
 """How often the inner sampler may propose a known plan before its proposal is changed by chance."""
