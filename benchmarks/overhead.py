@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import sktune
-from sktune.backends.fingerprint import device_name
+from sktune.backends.installed import device_name
 from sktune.measure.final_comparison import floor_looks
 from sktune.reports.study import final_rows, verdict_line
 from sktune.runners.worker.client import Supervisor

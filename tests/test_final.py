@@ -38,7 +38,7 @@ def test_processes_become_one_table() -> None:
     assert alone is not None
     assert own is not None
     assert alone.ratio == own.ratio
-    assert log(alone.ci95[1] / alone.ratio) > 0.04  # one process knows little
+    assert log(alone.bounds[1] / alone.ratio) > 0.04  # one process knows little
     assert found.noise == ("", "steal time")
     assert FinalComparison.from_dict(found.to_dict()) == found
 

@@ -23,7 +23,7 @@ def search(runs: Path, monkeypatch: pytest.MonkeyPatch, dies: Dies, trials: int)
         return answer(self, key, *arguments, log=log, **request)
 
     monkeypatch.setattr(Supervisor, "_answer", mortal)
-    monkeypatch.setattr("sktune.tuning.finals.PROCESSES", {"sim": 3})
+    monkeypatch.setattr("sktune.backends.info.BackendInfo.final_processes", 3)
     return sktune.search("llama", backend="sim", trials=trials, runs=runs)
 
 

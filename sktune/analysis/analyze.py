@@ -16,6 +16,7 @@ from sktune.analysis.model import Analysis, Command, walk_summary, walk_told
 from sktune.analysis.model_folder import Place, place_of, planned_change, searched_on
 from sktune.analysis.recommendation import Recommendation, recommend, risks
 from sktune.analysis.sentences import LANGUAGES, Language, Words
+from sktune.backends import backend_info
 from sktune.backends.availability import BackendChoice, best_backend
 from sktune.core.errors import BadInputError, StudyError, TargetError
 from sktune.core.layout import Layout
@@ -168,7 +169,7 @@ class _Guide:
     def findings(self, facts: Mapping[str, Any], options: Sequence[OptionResult] = ()) -> Findings:
         """Return what the tree's questions are answered from: the study's layout, and what became of ``options``."""
         layout = Layout.from_dict(facts["layout"])
-        is_simulated = facts["fingerprint"]["backend"] == "sim"
+        is_simulated = backend_info(facts["fingerprint"]["backend"]).is_simulated
         source = "simulated" if is_simulated else "traced"
         if self._request.profile:
             layout, source = profile_prior.with_time_shares(layout, self._request.profile), "profile"
@@ -242,7 +243,7 @@ def _commands(asked: AnalysisRequest, request: Request, result: SearchResult, pl
     if asked.place:
         place = ["--dir", str(asked.place.folder), *place]
     same = ["--language", asked.language, *place]
-    if not request.recipe and "npu" not in (request.backend, request.device):
+    if not request.recipe and not result.is_of_npu:
         words = ["analyze", *_model_words(request, with_backend=False), "--device", "npu", "--goal", asked.goal, *same]
         commands.append(_command("next.npu", words))
     model = _model_words(request, with_backend=True)

@@ -88,11 +88,12 @@ def pooled(
     candidates = 1 + len(others) if candidates is None else candidates
     halfwidth = _halfwidth(spreads, [_log_halfwidth(one) for one in speedups], candidates)
     centre = mean(values)
+    is_computed = all(one.ci95 is None for one in speedups)
     return Speedup(
         baseline_ms=median(one.baseline_ms for one in speedups),
         latency_ms=median(one.latency_ms for one in speedups),
         ratio=exp(centre),
-        ci95=(exp(centre - halfwidth), exp(centre + halfwidth)),
+        ci95=None if is_computed else (exp(centre - halfwidth), exp(centre + halfwidth)),
         rounds=sum(one.rounds for one in speedups),
     )
 
@@ -122,7 +123,7 @@ def _is_faster(speedup: Speedup, optimism: float, floor: float) -> bool:
     The interval holds the luck of processes and of having been picked, and the floor, which the copies of the baseline
     show by the same luck, is not added to it: the figure has to lie above the floor, and the interval above the least.
     """
-    is_sure = log(speedup.ci95[0]) > min(floor, log1p(LEAST_FLOOR))
+    is_sure = log(speedup.bounds[0]) > min(floor, log1p(LEAST_FLOOR))
     return is_sure and log(speedup.ratio) - optimism > floor
 
 
@@ -197,12 +198,12 @@ def _optimism(log_ratios: Sequence[Sequence[float]]) -> float:
 
 def _log_halfwidth(speedup: Speedup) -> float:
     """Return the distance from the ratio to the farther end of its interval."""
-    low, high = speedup.ci95
+    low, high = speedup.bounds
     return max(log(high) - log(speedup.ratio), log(speedup.ratio) - log(low))
 
 
 def _lowered(speedup: Speedup, optimism: float) -> Speedup:
     """Return the figure freed of its optimism; the interval holds for whichever plan is picked, and stays."""
     ratio = speedup.ratio * exp(-optimism)
-    low, high = speedup.ci95
-    return replace(speedup, latency_ms=speedup.latency_ms * exp(optimism), ratio=ratio, ci95=(min(low, ratio), high))
+    ci95 = (min(speedup.ci95[0], ratio), speedup.ci95[1]) if speedup.ci95 else None
+    return replace(speedup, latency_ms=speedup.latency_ms * exp(optimism), ratio=ratio, ci95=ci95)

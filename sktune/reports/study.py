@@ -8,11 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from sktune.backends.options import SUPERKERNEL_BACKENDS, step_options
+from sktune.backends import backend_info
+from sktune.backends.options import step_options
 from sktune.core.errors import StudyError
 from sktune.core.outcome import FinalRow, Speedup
 from sktune.core.plan import Plan
 from sktune.core.plan_file import ARTIFACTS, write_plan
+from sktune.core.scope_flavour import ScopeFlavour
 from sktune.measure.confidence_sequence import FARTHEST
 from sktune.measure.final_comparison import floor_looks
 from sktune.measure.noise_floor import drift
@@ -62,7 +64,7 @@ def plan_yaml(result: SearchResult) -> str:
     return write_plan(
         result.best_plan,
         evidence(result),
-        plan_backend(result),
+        scope_flavour(result),
         len(result.facts.get("layout", {}).get("layers", ())),
         result.facts.get("decode"),
         target=None if result.is_simulated else result.facts.get("target"),
@@ -82,7 +84,7 @@ def evidence(result: SearchResult) -> dict[str, Any]:
         "baseline_ms": round(winner.speedup.baseline_ms, 4),
         "latency_ms": round(winner.speedup.latency_ms, 4),
         "speedup": round(winner.speedup.ratio, 4),
-        "ci95": None if result.is_simulated else [round(bound, 4) for bound in winner.speedup.ci95],
+        "ci95": [round(bound, 4) for bound in winner.speedup.ci95] if winner.speedup.ci95 else None,
         "rounds": winner.speedup.rounds,
         "processes": len(winner.speedups),
         **(
@@ -140,7 +142,7 @@ def _row(record: TrialRecord, is_simulated: bool) -> dict[str, Any]:
     outcome = record.outcome
     assert outcome is not None
     speedup = outcome.speedup
-    low, high = speedup.ci95 if speedup and not is_simulated else (None, None)
+    low, high = speedup.ci95 if speedup and speedup.ci95 else (None, None)
     return {
         "trial": record.number,
         "origin": record.origin,
@@ -182,7 +184,7 @@ def verdict_line(result: SearchResult) -> str:
         )
     if winner is None:
         return f"No scope: no plan beats the baseline with confidence. Keep the model as it is.{_unfinished(result)}"
-    if result.is_simulated:
+    if winner.speedup.ci95 is None:
         ratio = f"{winner.speedup.ratio:.3f} times as fast as the baseline"
         return f"Trial {winner.number} is {ratio}, simulated; verification was not done.{_doubt(result)}"
     low, high = winner.speedup.ci95
@@ -200,11 +202,11 @@ def _has_averages_alone(result: SearchResult) -> bool:
         else [record.outcome.speedup for record in result.trials if record.outcome and record.outcome.is_complete]
     )
     measured = [figure for figure in figures if figure]
-    return bool(measured) and not result.is_simulated and not any(map(_has_interval, measured))
+    return bool(measured) and not any(map(_has_interval, measured))
 
 
 def _has_interval(speedup: Speedup) -> bool:
-    return log(speedup.ci95[1] / speedup.ratio) <= 0.99 * FARTHEST
+    return log(speedup.bounds[1] / speedup.ratio) <= 0.99 * FARTHEST
 
 
 def _unfinished(result: SearchResult) -> str:
@@ -327,17 +329,17 @@ def is_recipe(result: SearchResult) -> bool:
 def apply_block(result: SearchResult, plan: Plan, file: str) -> str:
     """Return a block of Markdown: what puts the plan that lies in ``file`` on, without an edit of the source."""
     if not is_recipe(result):
-        return f"```python\n{apply_code(plan, plan_backend(result), file)}\n```"
+        return f"```python\n{apply_code(plan, scope_flavour(result), file)}\n```"
     site = "PYTHONPATH=$(python3 -m sktune.launch --site)${PYTHONPATH:+:$PYTHONPATH}"
     return f"```bash\nexport {site}\nSKTUNE_PLAN={shlex.quote(file)} {result.facts['command']}\n```"
 
 
-def apply_code(plan: Plan, backend: str, file: str) -> str:
+def apply_code(plan: Plan, flavour: ScopeFlavour, file: str) -> str:
     """Return the Python code with which a user compiles the plan that lies in ``file``."""
     code = [f'sktune.apply(model, "{file}")']
     compiler = '"sktune"'
-    if backend == "npu":
-        options = step_options(backend, plan)
+    if flavour is ScopeFlavour.SUPERKERNEL:
+        options = step_options(backend_info(flavour).options, plan)
         code.insert(0, "import torch_npu, torchair\n")
         code += ["config = torchair.CompilerConfig()", 'config.mode = "max-autotune"']
         code += [f"config.experimental_config.{name} = {value!r}" for name, value in options.items()]
@@ -346,9 +348,9 @@ def apply_code(plan: Plan, backend: str, file: str) -> str:
     return "\n".join(code)
 
 
-def plan_backend(result: SearchResult) -> str:
-    """Return what the plan's scopes are for: a simulated plan is one for an NPU."""
-    return "npu" if result.facts.get("fingerprint", {}).get("backend") in SUPERKERNEL_BACKENDS else "inductor"
+def scope_flavour(result: SearchResult) -> ScopeFlavour:
+    """Return what the plan's scopes become: a simulated plan is one for an NPU."""
+    return result.backend.scope_flavour if result.backend else ScopeFlavour.REGION
 
 
 def _time_spent(result: SearchResult) -> str:
@@ -356,8 +358,8 @@ def _time_spent(result: SearchResult) -> str:
     return f"Time: {whole:.0f} s, of which the final comparison {final:.0f} s."
 
 
-def _interval(speedup: Speedup, is_simulated: bool) -> str:
-    if is_simulated:
+def _interval(speedup: Speedup) -> str:
+    if speedup.ci95 is None:
         return "simulated"
     if not _has_interval(speedup):
         return "none: too few steps, or a single average"
@@ -378,7 +380,7 @@ def _final_row(result: SearchResult, row: FinalRow) -> tuple[str, str, str, str,
         bits = f"identical on {verification.steps:,} steps"
     if (speedup := result.final_speedup(row)) is None:
         return name, "-", "-", "-", bits
-    interval = "-" if row.name == "baseline" else _interval(speedup, result.is_simulated)
+    interval = "-" if row.name == "baseline" else _interval(speedup)
     return name, f"{speedup.latency_ms:.3f}", f"{speedup.ratio:.3f}", interval, bits
 
 
@@ -442,7 +444,7 @@ def _trials_table(result: SearchResult) -> str:
         assert outcome is not None
         told = "complete" if outcome.is_complete else f"{outcome.reason}: {outcome.detail}"
         ratio = f"{outcome.speedup.ratio:.3f}" if outcome.speedup else ""
-        interval = _interval(outcome.speedup, result.is_simulated) if outcome.speedup else ""
+        interval = _interval(outcome.speedup) if outcome.speedup else ""
         cells = (str(record.number), record.origin, str(len(record.plan.scopes)), told, ratio, interval)
         lines.append("| " + " | ".join(table_cell(cell) for cell in cells) + " |")
     return "\n".join(lines) + "\n"

@@ -22,7 +22,7 @@ from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from sktune.backends.options import option_rules
+from sktune.backends import backend_info
 from sktune.core.contents import changed_file
 from sktune.core.errors import StudyError
 from sktune.core.layout import Layout
@@ -359,9 +359,8 @@ class TuningStudy:
             if isinstance(own, CategoricalDistribution)
         }
         untied = any(name.startswith("layers.") for name in choices)
-        return SearchSpace(
-            Layout.from_dict(facts["layout"]), choices, option_rules(facts["fingerprint"]["backend"]), untied
-        )
+        options = backend_info(facts["fingerprint"]["backend"]).options
+        return SearchSpace(Layout.from_dict(facts["layout"]), choices, options.rules, untied)
 
     def _sampler(self, space: SearchSpace, factory: SamplerFactory, seed: int, seen: Collection[Plan]) -> BaseSampler:
         """Return the sampler of the next proposal: the one that goes on learning, where ``factory`` makes such ones."""

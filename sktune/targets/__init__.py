@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,6 @@ class TargetSpec:
     def study_name(self) -> str:
         """Name of the study where the user gives none."""
         return f"{self.name}-{self.backend}-{self.device}"
-
-    @property
-    def backend_settings(self) -> dict[str, Any]:
-        """What the backend is given beside target, layout and inputs."""
-        return {"constants": self.constants, "profile": self.profile} if self.backend == "sim" else {}
 
     @property
     def home(self) -> Path | None:
@@ -139,15 +135,21 @@ def _is_read(file: Path) -> bool:
     return file.suffix in (".json", ".safetensors", ".py") and not file.name.startswith(no_model) and file.is_file()
 
 
-def describe_recipe(path: Path, seed: int) -> TargetSpec:
+def describe_recipe(path: Path, seed: int, default_device: Callable[[str], str]) -> TargetSpec:
     """Return what the recipe in ``path`` names.
+
+    Args:
+        path: of the recipe's file.
+        seed: of the search.
+        default_device: takes a backend's name; returns where a program runs whose recipe does not say so.
 
     Raises:
         TargetError: no recipe; one line with file, line and key.
     """
     recipe = read_recipe(path)
     source = str(path.resolve())
-    return TargetSpec(source, "recipe", seed=seed, dtype="", backend=recipe.backend, device=recipe.device_type)
+    device = recipe.device or default_device(recipe.backend)
+    return TargetSpec(source, "recipe", seed=seed, dtype="", backend=recipe.backend, device=device)
 
 
 def describe(

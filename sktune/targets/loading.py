@@ -13,16 +13,20 @@ from sktune.targets.causal_lm import from_configuration, from_folder
 from sktune.targets.presets import load_preset
 
 
-def load(spec: TargetSpec) -> Target:
+def load(spec: TargetSpec, *, takes_torchair: bool = False) -> Target:
     """Build the target.
+
+    Args:
+        spec: what to build.
+        takes_torchair: whether TorchAir has to convert its operators; a function of the user's decides for itself.
 
     Raises:
         TargetError: it cannot be built; one line with the reason.
     """
     if spec.kind == "preset":
-        return from_configuration(spec, load_preset(spec.source).model)
+        return from_configuration(spec, load_preset(spec.source).model, takes_torchair=takes_torchair)
     if spec.kind == "config":
-        return from_folder(spec)
+        return from_folder(spec, takes_torchair=takes_torchair)
     return _from_function(spec)
 
 

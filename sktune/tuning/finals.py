@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sktune.backends import FRESH_PROCESS
+from sktune.backends import backend_info
 from sktune.core.errors import BackendError, OutOfTimeError
 from sktune.core.outcome import FinalRow
 from sktune.core.plan import Plan
@@ -24,8 +24,6 @@ from sktune.tuning.time_budget import TimeBudget
 
 logger = logging.getLogger(__name__)
 
-PROCESSES = {"inductor": 3, "npu": 3}
-"""Fresh processes of the final comparison. On an NPU each has to compile everything; a simulation needs one."""
 MOST_RECIPE_FINALISTS = 3
 """Each is a run of the user's program in each of the processes."""
 VERIFY_SHARE = 0.3
@@ -34,11 +32,6 @@ VERIFY_SHARE = 0.3
 AnySupervisor = Supervisor | RecipeSupervisor
 NamedPlan = tuple[str, Plan]
 """A plan by the number of its trial."""
-
-
-def processes_of(backend: str) -> int:
-    """Return in how many fresh processes the plans of ``backend`` are compared."""
-    return PROCESSES.get(backend, 1)
 
 
 class Finals:
@@ -63,6 +56,7 @@ class Finals:
     ) -> None:
         self._request, self._spec, self._study = request, spec, study
         self._budget, self._emit, self._stop_if_asked = budget, emit, stop_if_asked
+        self._backend = backend_info(spec.backend)
 
     @property
     def _verify_steps(self) -> int:
@@ -77,11 +71,11 @@ class Finals:
         is_short = finalists < most_finalists
         references = not is_short and not is_recipe
         # Graphs on an NPU keep their memory: as few as possible in one process. A recipe's program holds one plan.
-        is_costly = self._spec.backend in FRESH_PROCESS or is_recipe
+        is_costly = self._backend.needs_fresh_process or is_recipe
         candidates = without_twins(self._study.best_first(space))
         most = finalists if is_short or is_costly else MOST_QUALIFIERS
         numbers = [record.number for record in candidates[:most]]
-        self._emit({"event": "final_started", "simulated": self._spec.backend == "sim", "qualifiers": numbers,
+        self._emit({"event": "final_started", "simulated": self._backend.is_simulated, "qualifiers": numbers,
                     "references": references})  # fmt: skip
         began = time.perf_counter()
         plans = [(str(record.number), record.judged_plan) for record in candidates]
@@ -161,7 +155,7 @@ class Finals:
         """Compare the finalists in one fresh process after the other, as many as there is time for."""
         processes: list[tuple[list[FinalRow], str]] = []
         longest_s = 0.0
-        for number in range(1, processes_of(self._spec.backend) + 1):
+        for number in range(1, self._backend.final_processes + 1):
             self._stop_if_asked()
             if processes and self._budget.remaining_s < longest_s:
                 break

@@ -9,9 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sktune.backends import FRESH_PROCESS
+from sktune.backends import backend_info
 from sktune.backends.fingerprint import fingerprint
-from sktune.backends.options import SUPERKERNEL_BACKENDS
 from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
 from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome, Reason
@@ -32,7 +31,7 @@ from sktune.study.study import Proposal, TuningStudy, folder_name, incumbent_fir
 from sktune.targets import TargetSpec
 from sktune.targets.recipe import read_recipe
 from sktune.tuning import profile_hints as profile_prior
-from sktune.tuning.finals import MOST_RECIPE_FINALISTS, AnySupervisor, Finals, processes_of
+from sktune.tuning.finals import MOST_RECIPE_FINALISTS, AnySupervisor, Finals
 from sktune.tuning.interrupt import Stop, stoppable
 from sktune.tuning.prepare import bind_space, check_space_options, space_spec
 from sktune.tuning.request import Request
@@ -123,6 +122,7 @@ class _Search:
         self._request, self._spec, self._space_spec = request, spec, space_spec
         self._study, self._folder, self._made_with, self._emit = study, folder, made_with, listener
         self._budget, self._proxy = budget, proxy
+        self._backend = backend_info(spec.backend)
 
     def has_ended(self) -> bool:
         """Whether no trial is missing."""
@@ -224,12 +224,12 @@ class _Search:
         opening_s = sum(opened.seconds.values())
         trial_s = median(sum(own.values()) for own in recent)
         if self._spec.kind == "recipe":
-            return Pace(trial_s, trial_s, trial_s, MOST_RECIPE_FINALISTS, processes_of(self._spec.backend))
-        if self._spec.backend in FRESH_PROCESS:
+            return Pace(trial_s, trial_s, trial_s, MOST_RECIPE_FINALISTS, self._backend.final_processes)
+        if self._backend.needs_fresh_process:
             trial_s, finalist_s = trial_s + opening_s, trial_s
         else:
             finalist_s = median(sum(own.values()) - own.get("compile", 0.0) for own in recent)
-        return Pace(opening_s, trial_s, max(finalist_s, 0.01), MOST_FINALISTS, processes_of(self._spec.backend))
+        return Pace(opening_s, trial_s, max(finalist_s, 0.01), MOST_FINALISTS, self._backend.final_processes)
 
     def _has_plan(self) -> bool:
         return bool(incumbent_first(self._study.records()))
@@ -252,12 +252,11 @@ class _Search:
                 self._emit({"event": "time_budget_spent", "trials": self._study.finished(), "unfinished": number})
                 return False
         self._study.tell(proposal, outcome, self._value(outcome))
-        is_simulated = self._spec.backend == "sim"
         left = self._request.most_trials - self._study.finished()
         self._emit({"event": "trial_finished", "trial": number, "origin": proposal.origin,
                     "scopes": len(proposal.plan.scopes), "known": proposal.known is not None,
                     "probe": proposal.is_probe,
-                    "simulated": is_simulated, **_told(outcome, is_simulated),
+                    "simulated": self._backend.is_simulated, **_told(outcome),
                     "expected_left_s": self._budget.expected_left_s(left, self._pace(opened))})  # fmt: skip
         return True
 
@@ -280,7 +279,7 @@ class _Search:
 
     def _look_at_floor(self, supervisor: AnySupervisor, finished: int) -> None:
         """Compare the baseline with itself, and remember what that shows."""
-        if self._spec.backend == "sim":
+        if self._backend.is_simulated:
             return
         try:
             look = supervisor.floor_look(finished)
@@ -292,14 +291,14 @@ class _Search:
         looks = [*floor_looks(self._study.facts), look]
         self._study.remember(floor_looks=[one.to_dict() for one in looks])
         self._emit({"event": "noise_floor", "before_trial": finished, "ratio": look.speedup.ratio,
-                    "ci95": list(look.speedup.ci95), "noise_floor": floor_of(self._study.facts),
+                    "ci95": look.speedup.ci95, "noise_floor": floor_of(self._study.facts),
                     "drift": drift(looks), "noise": look.noise})  # fmt: skip
 
     def _bar(self) -> Bar:
         """Return what a plan has to beat now."""
         complete = incumbent_first(self._study.records())  # no probe among them: it can never win
-        bounds = [record.outcome.speedup.ci95[0] for record in complete if record.outcome and record.outcome.speedup]
-        floor = 0.0 if self._spec.backend == "sim" else floor_of(self._study.facts)
+        bounds = [record.outcome.speedup.bounds[0] for record in complete if record.outcome and record.outcome.speedup]
+        floor = 0.0 if self._backend.is_simulated else floor_of(self._study.facts)
         return Bar(floor, max(bounds, default=1.0))
 
     def _judged(self, supervisor: AnySupervisor, plan: Plan, number: int) -> Outcome:
@@ -313,12 +312,13 @@ class _Search:
         log, bar = f"trial-{number:04d}.log", self._bar()
         banned = self._study.banned_regions()
         outcome = supervisor.judge(plan, log, report_stage, known, bar, banned)
-        if self._hangs(outcome) and not any("feed-sync-all" in dict(scope.options) for scope in plan.scopes):
-            rescued = supervisor.judge(plan.with_option("feed-sync-all", 1), log, report_stage, bar=bar, banned=banned)
-            if self._hangs(rescued):
-                detail = f"{outcome.detail}; it hangs with feed-sync-all=1, too"
-                return replace(outcome, detail=detail, added={"feed-sync-all": 1})
-            return replace(rescued, added={"feed-sync-all": 1})
+        if rescue := self._backend.rescue(outcome, plan):
+            name, value = rescue
+            rescued = supervisor.judge(plan.with_option(name, value), log, report_stage, bar=bar, banned=banned)
+            if self._backend.rescue(rescued, plan):
+                detail = f"{outcome.detail}; it hangs with {name}={value}, too"
+                return replace(outcome, detail=detail, added={name: value})
+            return replace(rescued, added={name: value})
         twin = twins.get(outcome.fusion_digest) if outcome.same_as is not None else None
         if twin and twin.outcome:
             detail = f"the same SuperKernels as trial {twin.number}"
@@ -336,11 +336,6 @@ class _Search:
                     Reason.TIMEOUT, f"scope {found.blamed} hung in trial {record.number}", blamed=found.blamed
                 )
         return None
-
-    def _hangs(self, outcome: Outcome) -> bool:
-        """Whether a SyncAll may be waiting for cores that do not run: ``feed-sync-all`` is the rescue."""
-        is_npu = self._spec.backend in SUPERKERNEL_BACKENDS
-        return is_npu and outcome.reason is Reason.TIMEOUT and "compile did not end" not in outcome.detail
 
     def _value(self, outcome: Outcome) -> float | None:
         """Return the decode step latency in ms, freed of the machine's drift by way of the paired baseline."""
@@ -400,7 +395,7 @@ class _Search:
             )
 
 
-def _told(outcome: Outcome, is_simulated: bool) -> dict[str, Any]:
+def _told(outcome: Outcome) -> dict[str, Any]:
     values = outcome.to_dict()
     speedup = values.pop("speedup") or {}
     return {
@@ -411,7 +406,7 @@ def _told(outcome: Outcome, is_simulated: bool) -> dict[str, Any]:
         "latency_ms": speedup.get("latency_ms"),
         "baseline_ms": speedup.get("baseline_ms"),
         "speedup": speedup.get("ratio"),
-        "ci95": None if is_simulated else speedup.get("ci95"),
+        "ci95": speedup.get("ci95"),
         "comparison": outcome.comparison,
         "noise": outcome.noise,
         "seconds": values["seconds"],

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from sktune.ascend.cann_log import cause, explain_files
-from sktune.backends.options import SUPERKERNEL_BACKENDS
+from sktune.backends import backend_info
 from sktune.core.errors import BackendError, NotDeterministicError
 from sktune.core.layout import Layout
 from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup
@@ -80,6 +80,7 @@ class RecipeSupervisor:
 
     def __init__(self, recipe: Recipe, space: SpaceSpec, folder: Path, cache: Path) -> None:
         self._recipe, self._space, self._folder = recipe, space, folder
+        self._backend = backend_info(recipe.backend)
         self._runner = Runner(recipe, folder / "work", cache)
         self._task = Task(inspects=False, backend=recipe.backend, model=recipe.model)
         self._opened: Opened | None = None
@@ -128,7 +129,7 @@ class RecipeSupervisor:
             notes = [f"{name} of rank {rank}" for rank, name in sorted(self._ignored)]
             kept = f"; not compared, as they differ between two baselines: {', '.join(notes[:4])}" if notes else ""
             kept += UNWRITTEN if self._is_unwritten() else ""
-            kept += "" if self._alternates or self._recipe.backend != "inductor" else TOO_SHORT
+            kept += "" if self._alternates or not self._backend.program_compiler else TOO_SHORT
             description = f"{self._recipe.name}: {decode.function} in {self._recipe.ranks} ranks{kept}"
             facts = {
                 "decode": {"function": decode.function, "signature": decode.signature},
@@ -364,7 +365,7 @@ class RecipeSupervisor:
         """
         calls = [len(report.all_s) for report in run.reports]
         known = [len(steps) for steps in run.step_ms]
-        return self._recipe.backend == "inductor" and known == calls and min(calls) >= LEAST_ALTERNATING
+        return bool(self._backend.program_compiler) and known == calls and min(calls) >= LEAST_ALTERNATING
 
     def _outcome(self, run: Run, plan: Plan, bar: Bar) -> Outcome:
         if run.failure:
@@ -388,7 +389,7 @@ class RecipeSupervisor:
 
     def _explained(self, outcome: Outcome, plan: Plan, log: str) -> Outcome:
         """Add to a failure what CANN's logs and the program's own say about it."""
-        if self._recipe.backend not in SUPERKERNEL_BACKENDS:
+        if not self._backend.runs_superkernels:
             return outcome
         own = self._log(log)
         logs = [own, *sorted(own.parent.glob(f"{own.stem}.*")), *self._runner.device_logs()]

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sktune.ascend.cann_log import cause, explain_files
-from sktune.backends import FRESH_PROCESS
-from sktune.backends.fingerprint import memory_settings
+from sktune.backends import backend_info
 from sktune.core import errors
 from sktune.core.delivery import Delivery
 from sktune.core.errors import BackendError, OutOfTimeError, SktuneError, TargetError
@@ -78,6 +77,7 @@ class Supervisor:
         delivered: tuple[Path, Delivery] | None = None,
     ) -> None:
         self._spec, self._space, self._folder, self._cache = spec, space, folder, cache
+        self._backend = backend_info(spec.backend)
         self._compile_timeout_s, self._delivered = compile_timeout_s, delivered
         self._process: subprocess.Popen[bytes] | None = None
         self._requests = -1
@@ -111,7 +111,7 @@ class Supervisor:
             BackendError: the worker dies, or takes longer than an hour.
             OutOfTimeError: at ``deadline_s``; so do all other requests.
         """
-        if self._has_judged and self._spec.backend in FRESH_PROCESS:
+        if self._has_judged and self._backend.needs_fresh_process:
             self.stop()
         if self._process is None:
             self.start()
@@ -276,7 +276,7 @@ class Supervisor:
     def _compared(
         self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None], log: str, references: bool
     ) -> tuple[list[FinalRow], str]:
-        if self._spec.backend != "sim":  # a simulation has no luck to be drawn again
+        if not self._backend.is_simulated:  # a simulation has no luck to be drawn again
             self.stop()
         self.open()
         request = {"do": "final", "plans": _entries(plans), "references": references}
@@ -341,7 +341,7 @@ class Supervisor:
         self._answers, answers_out = os.pipe()
         environment = {
             **os.environ,
-            **memory_settings(self._spec),
+            **self._backend.worker_environment(self._spec.device),
             "TORCHINDUCTOR_CACHE_DIR": str(self._cache),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
@@ -349,12 +349,9 @@ class Supervisor:
             "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         }
         work = self._work_folder()
-        if self._spec.backend in FRESH_PROCESS:
-            # Kernels that GE has compiled for one plan must not meet another's, and are found again by names.
-            names = {"ASCEND_CACHE_PATH": "cache", "ASCEND_WORK_PATH": "work", "ASCEND_PROCESS_LOG_PATH": "log"}
-            environment |= {name: str(work / part) for name, part in names.items()}
-            for part in names.values():
-                (work / part).mkdir(parents=True)
+        for name, part in self._backend.worker_folders.items():
+            environment[name] = str(work / part)
+            (work / part).mkdir(parents=True)
         with self._log("worker.log").open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [
@@ -380,7 +377,7 @@ class Supervisor:
 
     def _work_folder(self) -> Path:
         """Return where the worker that is started now runs."""
-        if self._spec.backend not in FRESH_PROCESS:
+        if not self._backend.needs_fresh_process:
             return Path.cwd()
         above = self._folder.resolve() / "work"
         above.mkdir(parents=True, exist_ok=True)

@@ -374,7 +374,7 @@ class Judge:
 def _exact(baseline_ms: float, latency_ms: float) -> Speedup:
     """Return a speedup that was computed."""
     ratio = baseline_ms / latency_ms
-    return Speedup(baseline_ms, latency_ms, ratio, (ratio, ratio), 1)
+    return Speedup(baseline_ms, latency_ms, ratio, None, 1)
 
 
 @contextmanager

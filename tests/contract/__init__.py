@@ -1,0 +1,1 @@
+"""Contracts: one suite for each protocol, run over everything that fulfils it."""
