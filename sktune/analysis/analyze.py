@@ -16,13 +16,12 @@ from sktune.analysis.model import Analysis, Command, walk_summary, walk_told
 from sktune.analysis.model_folder import Place, place_of, planned_change, searched_on
 from sktune.analysis.recommendation import Recommendation, recommend, risks
 from sktune.analysis.sentences import LANGUAGES, Language, Words
-from sktune.backends import backend_info
 from sktune.backends.availability import BackendChoice, best_backend
 from sktune.core.errors import BadInputError, StudyError, TargetError
 from sktune.core.layout import Layout
 from sktune.measure.winner import FinalPlan, Verdict
 from sktune.reports.study import plan_yaml
-from sktune.study.result import BEST_PLAN, SearchResult
+from sktune.study.result import BEST_PLAN, SearchResult, backend_of
 from sktune.study.study import TuningStudy, sqlite_url
 from sktune.targets.presets import FULL
 from sktune.tuning import fewer_layers as proxy
@@ -169,7 +168,8 @@ class _Guide:
     def findings(self, facts: Mapping[str, Any], options: Sequence[OptionResult] = ()) -> Findings:
         """Return what the tree's questions are answered from: the study's layout, and what became of ``options``."""
         layout = Layout.from_dict(facts["layout"])
-        is_simulated = backend_info(facts["fingerprint"]["backend"]).is_simulated
+        backend = backend_of(facts)
+        is_simulated = backend is not None and backend.is_simulated
         source = "simulated" if is_simulated else "traced"
         if self._request.profile:
             layout, source = profile_prior.with_time_shares(layout, self._request.profile), "profile"

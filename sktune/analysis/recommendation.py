@@ -124,8 +124,8 @@ def _of_figures(words: Words, result: SearchResult, recommendation: Recommendati
         yield Risk("not_compared", words("risk.not_compared"))
     elif result.comparison and not result.is_simulated:
         count = len(result.comparison.speedups.get(str(recommendation.trial), ()))
-        wanted = result.backend.final_processes if result.backend else 1
-        if 0 < count < wanted:
+        if 0 < count < result.wanted_processes:
+            wanted = result.wanted_processes
             yield Risk("few_processes", words("risk.few_processes", count=count, wanted=wanted))
     noisy = sum(bool(record.outcome and record.outcome.noise) for record in result.trials)
     processes = result.comparison.noise if result.comparison else ()

@@ -19,10 +19,6 @@ AGAIN = "baseline again"
 MOST_FINALISTS = 5
 MOST_QUALIFIERS = 16
 """Trials, by what is expected of them, that are measured again to choose the finalists."""
-ENOUGH_PROCESSES = 3
-"""With fewer, a report says that there was time for no more."""
-
-
 PROCESS_SD, PROCESS_DEGREES = 0.0078, 1.6
 """What is known beforehand of how processes differ: a prior for the variance of a plan's log ratio between them, which
 is ``PROCESS_DEGREES * PROCESS_SD**2`` over a chi-squared variable with so many degrees of freedom, as if so many

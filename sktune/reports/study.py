@@ -18,7 +18,7 @@ from sktune.core.scope_flavour import ScopeFlavour
 from sktune.measure.confidence_sequence import FARTHEST
 from sktune.measure.final_comparison import floor_looks
 from sktune.measure.noise_floor import drift
-from sktune.measure.winner import AGAIN, ENOUGH_PROCESSES
+from sktune.measure.winner import AGAIN
 from sktune.source.yaml_flag import FLAG
 from sktune.study.result import BEST_PLAN, SearchResult
 from sktune.study.study import TrialRecord
@@ -276,7 +276,7 @@ def _of_processes(result: SearchResult) -> str:
     """Return how many processes there were, and what intervals hold."""
     count = result.processes
     held = "what processes are known to differ by (docs/measurement.md), and that the best of several was picked"
-    if count >= ENOUGH_PROCESSES:
+    if count >= result.wanted_processes:
         return (
             f"Intervals hold what these {count} processes differed by, {held}; those of the last two rows are of one "
             "process."

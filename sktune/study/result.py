@@ -123,6 +123,11 @@ class SearchResult:
         return len(self.comparison.noise) if self.comparison else 0
 
     @property
+    def wanted_processes(self) -> int:
+        """In how many processes the final comparison is made where there is time; 1 before the first search."""
+        return self.backend.final_processes if self.backend else 1
+
+    @property
     def verification(self) -> Verification | None:
         """What was compared between the winner and the baseline; None without a winner, and where nothing was."""
         return self.verification_of(self.winner.number) if self.winner else None

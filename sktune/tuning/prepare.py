@@ -54,12 +54,12 @@ def _with_inexact(space: SpaceSpec, spec: TargetSpec) -> SpaceSpec:
 def check_space_options(spec: SpaceSpec) -> None:
     """Raise ``SpaceError`` unless every option that the space lists, for whatever backend, can be searched."""
     known = {info.name: info for info in all_backends()}
-    for backend in (*spec.options, *spec.backend_starting_points):
-        if backend not in known:
-            raise SpaceError(f"the space names the backend {backend!r}{nearest(backend, known)}")
-        if other := known[backend].plans_for:
+    for name in (*spec.options, *spec.backend_starting_points):
+        if name not in known:
+            raise SpaceError(f"the space names the backend {name!r}{nearest(name, known)}")
+        if other := known[name].plans_for:
             raise SpaceError(
-                f"the simulation takes what the space lists for {other.name}; list options of {backend} there"
+                f"the simulation takes what the space lists for {other.name}; list options of {name} there"
             )
     for backend, devices in spec.options.items():
         for device, options in devices.items():

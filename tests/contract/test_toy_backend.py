@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.test_cli import ROOT
 
 MODULE = '''
@@ -48,6 +50,7 @@ class Toy:
 '''
 
 
+@pytest.mark.slow
 def test_a_search_runs_on_a_backend_of_another_package(tmp_path: Path) -> None:
     """To the end, in workers; report and study name it, and its options are searched."""
     (tmp_path / "toy_backend.py").write_text(MODULE)
