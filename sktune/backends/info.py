@@ -141,6 +141,8 @@ class BackendInfo:
         Raises:
             PlanError: with ``strict``, where it was not possible.
         """
+        if not self.artifact_installer:
+            return f"the backend {self.name} loads no delivered code"
         problem: str = attribute_at(self.artifact_installer)(folder, delivery, strict=strict)
         return problem
 
