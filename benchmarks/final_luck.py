@@ -24,7 +24,7 @@ from sktune.backends.installed import device_name, package_version
 from sktune.core.outcome import FinalRow, Outcome, Speedup
 from sktune.core.plan import Plan, Scope
 from sktune.measure.final_comparison import FinalComparison
-from sktune.measure.winner import AGAIN, BASELINE, MOST_FINALISTS, FinalPlan, decide
+from sktune.measure.winner import BASELINE, BASELINE_REPEAT, MOST_FINALISTS, FinalPlan, decide
 from sktune.study.result import verdict_of_trials
 from sktune.study.study import TrialRecord
 
@@ -131,7 +131,7 @@ def has_winner(kind: Kind, gains: Sequence[float], processes: int, rng: np.rando
     same = Speedup(1.0, 1.0, 1.0, (1.0, 1.0), 100)
     found = []
     for process in range(processes):
-        speedups = {BASELINE: same, AGAIN: figure(luck[-1, process], rng)}
+        speedups = {BASELINE: same, BASELINE_REPEAT: figure(luck[-1, process], rng)}
         speedups |= {str(number): figure(log(gain) + luck[number, process], rng) for number, gain in enumerate(gains)}
         found.append(([FinalRow(name, own, "identical", True, "") for name, own in speedups.items()], ""))
     final = FinalComparison.of(found, [])

@@ -14,9 +14,10 @@ from typing import Any
 
 import sktune
 from sktune.backends.installed import device_name
-from sktune.measure.final_comparison import floor_looks
+from sktune.measure.final_comparison import noise_floor_samples
 from sktune.reports.study import final_rows, verdict_line
-from sktune.runners.worker.client import Supervisor
+from sktune.runners.base import JudgeRequest, RunnerSetup
+from sktune.runners.worker.client import WorkerRunner
 from sktune.study.result import SearchResult
 from sktune.tuning.request import Request
 
@@ -52,7 +53,7 @@ def print_table(result: SearchResult, baseline: float, opened: float, final: flo
     """Print where the time went; ``opened`` is what it took until the model was ready, storage and process included."""
     outcomes = [record.outcome for record in result.trials if record.outcome]
     spent = {stage: sum(outcome.seconds.get(stage, 0.0) for outcome in outcomes) for stage in STAGES}
-    floor = sum(look.seconds for look in floor_looks(result.facts))
+    floor = sum(look.seconds for look in noise_floor_samples(result.facts))
     outside = whole - baseline - final - floor - sum(spent.values())
     rows = [
         ("baseline: import the compiler, capture, compile, verify", baseline),
@@ -86,12 +87,13 @@ def print_recompile(result: SearchResult, request: Request, folder: Path) -> Non
         "\n| plan | first compile s | in a new process s | again in the same process s |\n| --- | ---: | ---: | ---: |"
     )
     cache = (folder / "cache").resolve()
-    with Supervisor(spec, preset.space, folder / "again", cache, 300) as supervisor:
+    with WorkerRunner(RunnerSetup(spec, preset.space, folder / "again", cache)) as runner:
         for record in chosen:
             assert record.outcome is not None
             first = record.outcome.seconds["compile"]
             again = [
-                supervisor.judge(record.plan, "again.log", lambda stage: None).seconds["compile"] for _ in range(2)
+                runner.judge(JudgeRequest(record.plan, "again.log"), lambda stage: None).seconds["compile"]
+                for _ in range(2)
             ]
             reused = "" if record.outcome.reused < record.outcome.regions else " (all regions known)"
             print(f"| trial {record.number}{reused} | {first:.2f} | {again[0]:.2f} | {again[1]:.2f} |")

@@ -18,7 +18,7 @@ from sktune.backends.sim.superkernel import busy_us, head_us
 from sktune.backends.sim.trace import ATTENTION, trace_operators
 from sktune.core.layout import Layout, Unit
 from sktune.core.plan import Plan, Scope
-from sktune.targets import TargetSpec
+from sktune.targets import PresetSpec
 from sktune.targets.loading import load
 from sktune.targets.presets import load_preset
 from sktune.targets.tracing import trace_layout
@@ -169,7 +169,7 @@ def _swap(step: tuple[Sequence[Operator], Layout]) -> tuple[Sequence[Operator], 
 
 
 def _die(batch: int, constants: Constants) -> tuple[Sequence[Operator], Layout]:
-    target = load(TargetSpec("deepseek-v3", "preset", scale="full", device="meta", batch=batch, context=4096))
+    target = load(PresetSpec("deepseek-v3", scale="full", device="meta", batch=batch, context=4096))
     layout = trace_layout(target, load_preset("deepseek-v3").space)
     return [_quantised(op) for op in deploy(trace_operators(target, layout, constants), constants)], layout
 

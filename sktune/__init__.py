@@ -74,7 +74,7 @@ def apply(
             log tells what differs.
 
     Returns:
-        the marks; ``take_off()`` removes them again.
+        the marks; ``detach()`` removes them again.
 
     Raises:
         PlanError: the file is no plan, the plan does not fit the module, or an artifact of the plan is not the one that
@@ -82,7 +82,7 @@ def apply(
     """
     from sktune.backends import all_backends
     from sktune.core.plan_file import read_plan_file
-    from sktune.targets.marks import put_on, scope_maker
+    from sktune.targets.marks import attach, scope_maker
 
     path, artifacts = Path(), None
     delivered: dict[str, ExpectedCode] = {}
@@ -102,7 +102,7 @@ def apply(
     if strict and not delivered:
         raise PlanError("the plan has no compiled code with it, which strict=True asks for; leave strict out")
     info.options.check_step(plan)
-    return put_on(module, plan, scope_maker(info.scope_flavour, delivered))
+    return attach(module, plan, scope_maker(info.scope_flavour, delivered))
 
 
 def __getattr__(name: str) -> Any:

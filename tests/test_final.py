@@ -11,8 +11,8 @@ from sktune.core.outcome import FinalRow, Outcome, Speedup
 from sktune.core.plan import Plan
 from sktune.measure.confidence_sequence import FARTHEST
 from sktune.measure.final_comparison import FinalComparison
-from sktune.measure.noise_floor import FloorLook
-from sktune.measure.winner import AGAIN, FinalPlan, decide
+from sktune.measure.noise_floor import NoiseFloorSample
+from sktune.measure.winner import BASELINE_REPEAT, FinalPlan, decide
 from sktune.reports.study import final_rows, verdict_line
 from sktune.study.result import result_of, verdict_of_trials
 from sktune.study.study import TuningStudy, sqlite_url
@@ -27,11 +27,11 @@ def row(name: str, log_ratio: float = 0.0, verdict: str = "identical") -> FinalR
 
 def test_processes_become_one_table() -> None:
     """Ratios are averaged, rounds added, and what only the first process has is as uncertain as one process is."""
-    first = [row("baseline"), row(AGAIN, 0.004), row("7", 0.10), row("uncompiled", -0.1)]
-    second = [row("baseline"), row(AGAIN, -0.002), row("7", 0.12)]
+    first = [row("baseline"), row(BASELINE_REPEAT, 0.004), row("7", 0.10), row("uncompiled", -0.1)]
+    second = [row("baseline"), row(BASELINE_REPEAT, -0.002), row("7", 0.12)]
     found = FinalComparison.of([(first, ""), (second, "steal time")], [])
     rows = {one.name: one for one in found.rows}
-    assert list(rows) == ["baseline", AGAIN, "7", "uncompiled"]
+    assert list(rows) == ["baseline", BASELINE_REPEAT, "7", "uncompiled"]
     plan = rows["7"].speedup
     assert plan is not None
     assert plan.ratio == pytest.approx(exp(0.11))
@@ -62,8 +62,8 @@ def test_what_was_computed_has_no_interval() -> None:
 
 def test_the_floor_is_that_of_all_copies_ever_seen() -> None:
     """Of the search's looks and of the final processes; a simulation has none."""
-    rows = [row("baseline"), row(AGAIN, 0.004)]
-    look = FloorLook(0, Speedup(5.0, 5.0, exp(0.009), (exp(0.008), exp(0.01)), 100))
+    rows = [row("baseline"), row(BASELINE_REPEAT, 0.004)]
+    look = NoiseFloorSample(0, Speedup(5.0, 5.0, exp(0.009), (exp(0.008), exp(0.01)), 100))
     assert FinalComparison.of([(rows, "")], []).noise_floor == pytest.approx(exp(0.004) - 1)
     assert FinalComparison.of([(rows, "")], [look]).noise_floor == pytest.approx(exp(0.009) - 1)
     assert FinalComparison.of([([row("baseline")], "")], []).noise_floor == 0.0
@@ -95,7 +95,7 @@ def test_the_winner_has_one_figure_everywhere(tmp_path: Path) -> None:
     processes = [([row("baseline"), row("0", first), row("1", second)], "") for first, second in seen]
     study.remember(final=FinalComparison.of(processes, []).to_dict(), uncompared=False)
     result = result_of(study, tmp_path / "a")
-    assert result.verdict and result.verdict.winner and result.verdict.optimism > 0
+    assert result.verdict and result.verdict.winner and result.verdict.selection_bias > 0
     told, winner = result.summary(), str(result.verdict.winner.number)
     (own,) = [each for each in result.final_rows() if each["name"] == winner]
     assert (own["speedup"], own["ci95"]) == (told["speedup"], told["ci95"])

@@ -234,7 +234,7 @@ def test_applied_scopes_are_the_ones_that_were_tuned() -> None:
     marks = sktune.apply(bench.target.module, ATTENTION)
     compiled = torch.compile(bench.target.decode_step, backend="sktune", fullgraph=True, dynamic=False)
     assert bench.differs(Step(compiled)) is None
-    marks.take_off()
+    marks.detach()
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in bench.target.module.modules())
 
 
@@ -244,9 +244,9 @@ def test_a_plan_is_applied_to_a_part_of_the_model_and_refused_elsewhere() -> Non
     wrapped = torch.nn.Module()
     wrapped.inner = target.module
     for tree in (target.module, wrapped):
-        sktune.apply(tree, ATTENTION).take_off()
+        sktune.apply(tree, ATTENTION).detach()
     blocks = target.module.get_submodule("blocks")
-    sktune.apply(blocks, Plan((Scope("blocks.0.attention", "blocks.0.attention"),))).take_off()
+    sktune.apply(blocks, Plan((Scope("blocks.0.attention", "blocks.0.attention"),))).detach()
     with pytest.raises(PlanError, match=r"does not fit this model.*blocks.0.attention"):
         sktune.apply(faulty.Stack(), ATTENTION)
 

@@ -495,11 +495,11 @@ def test_a_latency_that_is_no_number_is_a_failure(wrong: float) -> None:
     assert np.isfinite(learned.posterior().mean).all()
 
 
-@pytest.mark.parametrize("untied", [False, True])
-def test_a_small_space_is_searched_to_its_end(untied: bool) -> None:
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_a_small_space_is_searched_to_its_end(per_layer: bool) -> None:
     """Every plan is proposed once before anything is proposed again."""
     space = bind(
-        SpaceSpec(untied=untied, layers_per_scope=["all"]),
+        SpaceSpec(per_layer=per_layer, layers_per_scope=["all"]),
         decoder_layout(("moe", "moe"), ("attention",), outside=False),
         {},
         OptionRules({}),

@@ -126,7 +126,7 @@ def test_a_model_of_ones_own_cannot_be_cut(tmp_path: Path) -> None:
 
 def test_layers_with_parameters_of_their_own_cannot_be_carried_over(tmp_path: Path) -> None:
     """There is no layer that a small model's would stand for."""
-    (tmp_path / "space.yaml").write_text("version: 1\nspace: {untied: true}\n")
+    (tmp_path / "space.yaml").write_text("version: 1\nspace: {per_layer: true}\n")
     with pytest.raises(BadInputError, match="each layer has parameters of its own"):
         sktune.search("llama", proxy_layers=1, space=tmp_path / "space.yaml", runs=tmp_path)
     with pytest.raises(BadInputError, match="--proxy-layers is at least 1"):

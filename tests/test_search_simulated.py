@@ -145,9 +145,9 @@ def test_a_profile_orders_the_starting_points_of_untied_spaces_alike(tmp_path: P
         tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek(dense=1, moe=3))
     )
     layout = decoder_layout(("dense", "moe", "moe", "moe"))
-    tied, untied = (bind(SpaceSpec(untied=untied), layout, {}, OptionRules({})) for untied in (False, True))
+    tied, per_layer = (bind(SpaceSpec(per_layer=per_layer), layout, {}, OptionRules({})) for per_layer in (False, True))
     names = [
-        [point.name for point in profile_prior.ordered(space.starting_points, profile)] for space in (tied, untied)
+        [point.name for point in profile_prior.ordered(space.starting_points, profile)] for space in (tied, per_layer)
     ]
     assert names[0] == names[1]
     assert names[0] != [point.name for point in tied.starting_points]

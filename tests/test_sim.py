@@ -25,7 +25,7 @@ from sktune.core.errors import SimulationError, SpaceError, TargetError
 from sktune.core.layout import Layout, Unit
 from sktune.core.outcome import Reason
 from sktune.core.plan import Options, Plan, Scope
-from sktune.targets import TargetSpec
+from sktune.targets import PresetSpec
 from sktune.targets.loading import load
 from sktune.targets.presets import load_preset
 from sktune.targets.tracing import trace_layout
@@ -460,7 +460,7 @@ def test_a_mistake_in_the_constants_is_told_in_one_line(change: tuple[str, str],
 @pytest.fixture(scope="module")
 def full() -> tuple[tuple[Operator, ...], Layout]:
     """Return the published DeepSeek-V3, traced on shapes."""
-    target = load(TargetSpec("deepseek-v3", "preset", scale="full", device="meta"))
+    target = load(PresetSpec("deepseek-v3", scale="full", device="meta"))
     layout = trace_layout(target, load_preset("deepseek-v3").space)
     return trace_operators(target, layout, CONSTANTS), layout
 
@@ -498,7 +498,7 @@ def test_one_die_of_the_deployment_is_of_the_published_size(full: tuple[tuple[Op
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_a_small_model_is_traced_on_real_and_on_meta_tensors(device: str) -> None:
     """Both give the matmuls of the model; the state is what it was before."""
-    target = load(TargetSpec("llama", "preset", scale="tiny", device=device))
+    target = load(PresetSpec("llama", scale="tiny", device=device))
     layout = trace_layout(target, load_preset("llama").space)
     before = {name: tensor.clone() for name, tensor in target.state.items()}
     operators = trace_operators(target, layout, CONSTANTS)
@@ -517,7 +517,7 @@ def test_shapes_alone_have_no_weights_to_load(tmp_path: Path) -> None:
     """A checkpoint cannot be read into a model of shapes."""
     LlamaConfig().save_pretrained(tmp_path)
     with pytest.raises(TargetError, match="shapes only"):
-        load(TargetSpec("llama", "preset", scale="tiny", device="meta", weights=str(tmp_path)))
+        load(PresetSpec("llama", scale="tiny", device="meta", weights=str(tmp_path)))
 
 
 def test_units_that_run_nothing_cost_nothing() -> None:

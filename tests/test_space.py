@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sktune.backends import backend_info
+from sktune.core.documents import parse_document
 from sktune.core.errors import PlanError, SpaceError
 from sktune.core.layout import Layout, Unit
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, OptionRules, SearchSpace, SpaceSpec, bind
-from sktune.targets.presets import load_preset, preset_names
+from sktune.targets.presets import SpaceFile, load_preset, preset_names
 from sktune.tuning.inspect import inspect_model
 from sktune.tuning.request import Request
 from tests.conftest import CHILDREN, decoder_layout
@@ -51,7 +52,7 @@ def test_join_after_out_is_new() -> None:
 
 def test_starting_points_name_layer_kinds_in_untied_spaces_too() -> None:
     """The guide's points exist for layers that have parameters of their own."""
-    space = space_over(decoder_layout(("dense", "moe", "moe")), untied=True)
+    space = space_over(decoder_layout(("dense", "moe", "moe")), per_layer=True)
     points = {point.name: space.plan(point.values) for point in space.starting_points}
     assert ranges(points["MoE only"]) == [("layers.1.mlp", "layers.1.mlp"), ("layers.2.mlp", "layers.2.mlp")]
     assert len(points["attention only"].scopes) == 3
@@ -116,9 +117,9 @@ small_layouts = st.builds(
     st.lists(st.sampled_from([1, 2, 3, "all"]), min_size=1, max_size=3, unique=True),
 )
 @settings(max_examples=120)
-def test_the_size_equals_enumeration(layout: Layout, untied: bool, limits: list[Any]) -> None:
+def test_the_size_equals_enumeration(layout: Layout, per_layer: bool, limits: list[Any]) -> None:
     """The count is that of distinct plans, and every point is a legal one."""
-    space = space_over(layout, untied=untied, layers_per_scope=limits)
+    space = space_over(layout, per_layer=per_layer, layers_per_scope=limits)
     points = 1
     for choices in space.choices.values():
         points *= len(choices)
@@ -135,7 +136,7 @@ def test_the_size_equals_enumeration(layout: Layout, untied: bool, limits: list[
 def test_the_size_of_a_large_untied_space_is_quick_to_count() -> None:
     """61 layers with 12 units each are counted, not enumerated."""
     layout = decoder_layout(("dense",) * 3 + ("moe",) * 58, tuple(f"unit{index}" for index in range(12)))
-    assert space_over(layout, untied=True).size > 10**200
+    assert space_over(layout, per_layer=True).size > 10**200
 
 
 def test_the_guides_starting_points_are_found_by_name() -> None:
@@ -323,3 +324,9 @@ def test_inspect_refuses_options_that_a_search_would(documented_space: Path) -> 
     documented_space.write_text(documented_space.read_text().replace("split-mode: [4", "split-mod: [4"))
     with pytest.raises(SpaceError, match="did you mean 'split-mode'"):
         inspect_model(Request("deepseek-v3", space=documented_space))
+
+
+def test_the_former_name_of_per_layer_is_read() -> None:
+    """Space files and plan files of version 0.1 say ``untied``."""
+    assert parse_document("version: 1\nspace: {untied: true}", "own.yaml", SpaceFile, SpaceError).space.per_layer
+    assert SpaceSpec.model_validate({"untied": True}) == SpaceSpec(per_layer=True)

@@ -25,12 +25,12 @@ def space_of(
     children: tuple[str, ...] = CHILDREN,
     options: Mapping[str, tuple[bool, ...]] | None = None,
     outside: bool = True,
-    untied: bool = False,
+    per_layer: bool = False,
 ) -> SearchSpace:
     """Return the space of a decoder."""
     chosen = options if options is not None else {"fast": (False, True)}
     rules = OptionRules(dict.fromkeys(chosen, False))
-    return bind(SpaceSpec(untied=untied), decoder_layout(kinds, children, outside), chosen, rules)
+    return bind(SpaceSpec(per_layer=per_layer), decoder_layout(kinds, children, outside), chosen, rules)
 
 
 def took(latency_ms: float) -> Outcome:
@@ -130,11 +130,11 @@ def test_top_down_begins_with_the_whole_step_and_stops_where_narrowing_is_slower
     assert plans[2].scopes[0].options == (("fast", True),)
 
 
-@pytest.mark.parametrize("untied", [False, True])
+@pytest.mark.parametrize("per_layer", [False, True])
 @pytest.mark.parametrize("is_told", [False, True])
-def test_top_down_narrows_to_what_passes(tmp_path: Path, is_told: bool, untied: bool) -> None:
+def test_top_down_narrows_to_what_passes(tmp_path: Path, is_told: bool, per_layer: bool) -> None:
     """Where experts fail, all else ends in scopes, sooner where the backend says which scope is to blame."""
-    space = space_of(untied=untied)
+    space = space_of(per_layer=per_layer)
 
     def judge(plan: Plan) -> Outcome:
         for scope, units in zip(plan.scopes, units_in_scopes(space, plan), strict=True):

@@ -13,7 +13,7 @@ import optuna
 import pytest
 
 from sktune.core.errors import StudyError
-from sktune.core.outcome import Outcome, Reason, Speedup
+from sktune.core.outcome import Outcome, Reason, Speedup, Stage
 from sktune.core.plan import Plan
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.samplers import sampler_factory
@@ -136,6 +136,14 @@ def test_an_outcome_stored_but_not_told_is_not_run_again(url: str) -> None:
     again = ask(opened(url))
     assert again.number == proposal.number
     assert again.known == FAST
+
+
+def test_an_outcome_of_an_earlier_version_is_read() -> None:
+    """It names no stage, and what is told of one is kept from now on."""
+    stored = Outcome(Reason.TIMEOUT, "measure did not end within 60 s", stage=Stage.MEASURE).to_dict()
+    assert Outcome.from_dict(stored).stage is Stage.MEASURE
+    del stored["stage"]
+    assert Outcome.from_dict(stored).stage is None
 
 
 def test_a_trial_that_keeps_ending_the_search_is_given_up(url: str) -> None:

@@ -179,7 +179,7 @@ def test_a_prefill_that_fails_or_falls_short_gets_one_line() -> None:
     def fails(seed: int, steps: int) -> list[tuple[torch.Tensor]]:
         raise ValueError(f"no seed {seed}\nat all")
 
-    with pytest.raises(TargetError, match="the prefill fails: ValueError: no seed 0; mend") as caught:
+    with pytest.raises(TargetError, match="the prefill fails: ValueError: no seed 0; fix") as caught:
         trace_layout(replace(simple(Twice()), prefill=fails), SpaceSpec())
     assert "\n" not in str(caught.value)
     with pytest.raises(TargetError, match="inputs of 0 steps; it is asked for those of 1"):
@@ -188,7 +188,7 @@ def test_a_prefill_that_fails_or_falls_short_gets_one_line() -> None:
 
 def test_a_step_that_fails_eagerly_gets_one_line() -> None:
     """Before anything is compiled."""
-    with pytest.raises(TargetError, match="the eager decode step fails: ValueError: no such thing; mend") as caught:
+    with pytest.raises(TargetError, match="the eager decode step fails: ValueError: no such thing; fix") as caught:
         trace_layout(simple(Twice(), fails=True), SpaceSpec())
     assert "\n" not in str(caught.value)
 

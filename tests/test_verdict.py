@@ -45,7 +45,7 @@ def test_the_fastest_wins_where_it_stands_out() -> None:
     assert verdict.winner is not None
     assert verdict.winner.number == 2
     assert verdict.ties == ()
-    assert verdict.optimism == 0.0
+    assert verdict.selection_bias == 0.0
 
 
 def test_the_simplest_wins_among_equals_and_ties_are_listed() -> None:
@@ -146,7 +146,7 @@ def test_the_winner_is_freed_of_having_been_picked() -> None:
         fastest = max(plans, key=lambda one: one.speedup.ratio)
         verdict = decide(plans)
         raw.append(log(fastest.speedup.ratio / 1.25))
-        corrected.append(log(fastest.speedup.ratio / 1.25) - verdict.optimism)
+        corrected.append(log(fastest.speedup.ratio / 1.25) - verdict.selection_bias)
     assert np.mean(raw) > 0.005
     assert abs(np.mean(corrected)) < 0.0025
 

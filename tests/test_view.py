@@ -23,10 +23,13 @@ def inspected(kinds: tuple[str, ...], **spec: Any) -> list[str]:
     return captured.get().splitlines()
 
 
-@pytest.mark.parametrize("untied", [False, True])
-def test_inspect_has_one_block_for_each_layer_kind(untied: bool) -> None:
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_inspect_has_one_block_for_each_layer_kind(per_layer: bool) -> None:
     """61 layers are as easy to read as two."""
-    few, many = inspected(("dense", "moe"), untied=untied), inspected(("dense",) * 3 + ("moe",) * 58, untied=untied)
+    few, many = (
+        inspected(("dense", "moe"), per_layer=per_layer),
+        inspected(("dense",) * 3 + ("moe",) * 58, per_layer=per_layer),
+    )
     assert len(many) - len(few) < 10
     text = "\n".join(many)
     assert "layer kind dense: 3 layers (model.layers.0 to model.layers.2)" in text
@@ -43,7 +46,7 @@ def test_inspect_shows_every_parameter_with_its_values() -> None:
 
 def test_inspect_shows_layers_with_parameters_of_their_own_once() -> None:
     """``layers.N`` stands for each of them."""
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in inspected(("dense", "moe"), untied=True)]
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in inspected(("dense", "moe"), per_layer=True)]
     assert rows.count(["layers.N.self_attn", "out, new, join"]) == 1
 
 

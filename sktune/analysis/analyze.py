@@ -95,7 +95,7 @@ def analyze(asked: AnalysisRequest, listener: Listener = lambda event: None, beg
     """
     words = Words(asked.language)
     request, choice = _with_backend(asked.search)
-    spec, preset = request.target()
+    spec, _ = request.target()
     told = words(f"backend.{choice.why}", backend=spec.backend, device=spec.device)
     listener({"event": "analysis_started", "model": _name(request), "goal": asked.goal, "backend": spec.backend,
               "device": spec.device, "lines": [told]})  # fmt: skip
@@ -105,10 +105,7 @@ def analyze(asked: AnalysisRequest, listener: Listener = lambda event: None, beg
     if request.profile:
         study.remember(profile=profile_prior.figures(request.profile))
     result = replace(result, facts=study.facts)
-    batch = spec.batch or (preset.model.batch.get(spec.scale or "") if preset else None)
-    if spec.kind in ("function", "recipe"):
-        batch = None  # it makes its own inputs
-    analysis = _analysis(asked, request, result, guide, option_results(result, study.space()), told, batch)
+    analysis = _analysis(asked, request, result, guide, option_results(result, study.space()), told, spec.sequences)
     return replace(analysis, files=report.write(analysis, asked.out or result.folder))
 
 

@@ -10,7 +10,7 @@ from sktune.core.outcome import Outcome, Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, guide_points, is_attention
 from sktune.measure.confidence_sequence import Comparison
-from sktune.measure.noise_floor import Bar
+from sktune.measure.noise_floor import Threshold
 from sktune.study.result import SearchResult, ci95_list
 from sktune.study.study import TrialRecord, incumbent_first
 
@@ -141,7 +141,7 @@ def _of_trial(option: ScopeOption, record: TrialRecord, result: SearchResult) ->
     if row and row.bit_identical is False:  # a fresh process has found what the trial had not
         status, detail = (Status.MISMATCH if row.speedup else Status.COMPILE_FAILED), row.verdict
     elif final and result.comparison:
-        comparison = Bar(result.comparison.noise_floor).comparison(final)
+        comparison = Threshold(result.comparison.noise_floor).comparison(final)
     return OptionResult(
         option, status, record.number, record.judged_plan, outcome.speedup, final, comparison,
         " ".join(detail.split())[:200],

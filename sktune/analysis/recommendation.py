@@ -14,7 +14,6 @@ from sktune.core.plan import Plan
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.core.scope_options import SUPERKERNEL_OPTIONS
 from sktune.core.verification import Verification
-from sktune.reports.study import is_recipe
 from sktune.source.yaml_flag import MODE, NEEDED_MODE
 from sktune.study.result import SearchResult
 
@@ -101,13 +100,13 @@ def risks(
         batch: sequences that were decoded together; None where that is not known.
         place: where the plan shall go.
     """
-    scale = "one_host" if is_recipe(result) else "one_device"
+    extent = result.usage.extent
     parts = (
         _of_figures(words, result, recommendation),
         _of_the_model(words, result, model, batch, place),
         _of_the_plan(words, result, recommendation),
         _of_trials(words, result, options),
-        (Risk("prefill", words("risk.prefill")), Risk(scale, words(f"risk.{scale}"))),
+        (Risk("prefill", words("risk.prefill")), Risk(extent, words(f"risk.{extent}"))),
     )
     return tuple(risk for part in parts for risk in part)
 
@@ -118,14 +117,14 @@ def _of_figures(words: Words, result: SearchResult, recommendation: Recommendati
     elif not result.is_of_npu:
         device = result.facts.get("fingerprint", {}).get("device", "?")
         yield Risk("stand_in", words("risk.stand_in", device=device))
-        if is_recipe(result):
+        if result.usage.is_own_program:
             yield Risk("kernel_by_kernel", words("risk.kernel_by_kernel"))
     if recommendation.trial is not None and not recommendation.compared:
         yield Risk("not_compared", words("risk.not_compared"))
     elif result.comparison and not result.is_simulated:
         count = len(result.comparison.speedups.get(str(recommendation.trial), ()))
-        if 0 < count < result.wanted_processes:
-            wanted = result.wanted_processes
+        wanted = result.wanted_processes
+        if 0 < count < wanted:
             yield Risk("few_processes", words("risk.few_processes", count=count, wanted=wanted))
     noisy = sum(bool(record.outcome and record.outcome.noise) for record in result.trials)
     processes = result.comparison.noise if result.comparison else ()
@@ -142,7 +141,7 @@ def _of_the_model(
         yield Risk("small_model", words("risk.small_model", description=facts.get("description", model)))
     if place is None:
         return
-    if model != str(place.folder) and not is_recipe(result):  # of a recipe, the user knows what it runs
+    if model != str(place.folder) and not result.usage.is_own_program:
         yield Risk("other_model", words("risk.other_model", model=model, folder=place.folder))
     mode, yaml_batch, next_n = (place.settings.get(name) for name in (MODE, "batch_size", "next_n"))
     if mode is not None and mode != NEEDED_MODE:

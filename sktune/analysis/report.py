@@ -10,7 +10,8 @@ from sktune.analysis.model import Analysis, option_told, walk_told
 from sktune.analysis.model_folder import SETTINGS
 from sktune.analysis.performance import baseline_performance, performance_comparison
 from sktune.core.errors import BadInputError
-from sktune.reports.study import apply_block, is_recipe, table_cell
+from sktune.reports.application import apply_block
+from sktune.reports.markdown import table_cell
 
 REPORT = "superkernel_optimization_report.md"
 BASELINE = "baseline_performance.json"
@@ -127,7 +128,7 @@ def _change(analysis: Analysis) -> str:
     if analysis.plan is None:
         return words("change.none")
     block = apply_block(analysis.result, analysis.recommendation.plan, str(analysis.plan))
-    unedited = f"{words('change.at_start' if is_recipe(analysis.result) else 'change.in_python')}\n\n{block}"
+    unedited = f"{words(f'change.{analysis.result.usage.application}')}\n\n{block}"
     if analysis.change is None:
         return f"{words('change.no_folder')}\n\n{unedited}"
     if analysis.change.refused:

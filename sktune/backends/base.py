@@ -45,16 +45,16 @@ CheckRegions = Callable[[Iterable[Inputs], RegionBudget], tuple[RegionCheck, ...
 Deliver = Callable[[Path], Delivery]
 """Writes the compiled code into a folder, for another process to load; raises ``BackendError`` where that fails."""
 
-At = Callable[[str], None]
-"""Told the label of the scope that is being compiled or run from now on, ``""`` for none."""
+OnScope = Callable[[str], None]
+"""Called with the label of the scope that is compiled or run from now on; with ``""`` after the last."""
 
 
 def _nothing() -> None:
     pass
 
 
-def not_told(label: str) -> None:
-    """Nobody wants to know."""
+def ignore(label: str) -> None:
+    """Do nothing: nobody follows which scope it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +131,10 @@ class Backend(Protocol):
 
     notes: str
 
-    def compile(self, plan: Plan, at: At = not_told) -> Compiled:
+    def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:
         """Compile ``plan`` and run it once, so that nothing is left to do at the first timed step.
 
-        Tells ``at`` which scope it is at, for the case that it does not come back.
+        Calls ``on_scope`` before it begins with a scope, for the case that it does not come back.
 
         Raises:
             CompileError: the compiler refuses the plan.

@@ -27,12 +27,11 @@ def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
         "python": platform.python_version(),
         "backend": spec.backend,
         "device": device_name(spec.device),
-        # Spelt out, so that a difference can be mended; the model's digest holds them, too.
-        **{name: str(getattr(spec, name)) for name in ("scale", "dtype", "batch", "context", "seed")},
+        # Spelt out, so that a user sees what to give; the model's digest depends on them, too.
+        **spec.choices(),
         "model": f"{spec.name} {spec.fingerprint()[:16]}",
         "space": space_digest,
     }
-    # A recipe's program has the environment that its script gives it.
-    if spec.kind != "recipe" and (variables := info.worker_environment(spec.device)):
+    if not spec.has_own_environment and (variables := info.worker_environment(spec.device)):
         found["memory"] = " ".join(f"{name}={value}" for name, value in variables.items())
     return {**found, **info.fingerprint(spec)}

@@ -49,6 +49,18 @@ def content_digest(path: Path) -> str:
     return found.hexdigest()
 
 
+def checkpoint_files(folder: Path) -> list[Path]:
+    """Return the files in a checkpoint's folder that a model is built from: tokenizers and texts change no step."""
+    others = ("tokenizer", "vocab", "added_tokens", "special_tokens", "preprocessor", "processor", "chat_template")
+    found = (file for file in sorted(folder.iterdir()) if file.suffix in (".json", ".safetensors", ".py"))
+    return [file for file in found if not file.name.startswith(others) and file.is_file()]
+
+
+def files_below(path: Path) -> list[Path]:
+    """Return all files in a folder, at any depth; where ``path`` is a file, that file."""
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+
 def _tensor_middles(header: bytes) -> list[int]:
     """Return the offset of a block in the middle of each tensor; none where ``header`` is no safetensors header."""
     try:

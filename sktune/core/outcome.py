@@ -19,6 +19,16 @@ class Reason(StrEnum):
     SLOWER = "slower"
 
 
+class Stage(StrEnum):
+    """What a trial is at."""
+
+    OPEN = "open"
+    COMPILE = "compile"
+    VERIFY = "verify"
+    MEASURE = "measure"
+    OBSERVE = "observe"
+
+
 @dataclass(frozen=True, slots=True)
 class Speedup:
     """Baseline latency over candidate latency, measured in turn.
@@ -91,6 +101,7 @@ class Outcome:
         peak_memory_bytes: most device memory while the steps ran; None on the CPU.
         log: path of the trial's log, relative to the study's folder.
         verification: what was compared with the baseline; None where nothing was.
+        stage: at which it was pruned; None where it was not, where no stage is known, and in studies of 0.1.0.
     """
 
     reason: Reason | None = None
@@ -113,6 +124,7 @@ class Outcome:
     peak_memory_bytes: int | None = None
     log: str = ""
     verification: Verification | None = None
+    stage: Stage | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -135,6 +147,7 @@ class Outcome:
             blamed=next(iter(verification.inexact), ""),
             inexact=verification.inexact,
             verification=verification,
+            stage=Stage.VERIFY,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -147,6 +160,7 @@ class Outcome:
         """Inverse of ``to_dict``."""
         values = dict(data)
         values["reason"] = Reason(data["reason"]) if data["reason"] else None
+        values["stage"] = Stage(data["stage"]) if data.get("stage") else None
         values["inexact"] = tuple(data.get("inexact", ()))
         values["fusion"] = tuple(data.get("fusion", ()))
         values["scope_times"] = tuple(ScopeTime(*piece) for piece in data.get("scope_times", ()))

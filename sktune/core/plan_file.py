@@ -68,7 +68,7 @@ class TargetEntry(Document):
     """What the plan was found for, so that ``sktune recheck`` can build it again."""
 
     spec: dict[str, Any]
-    """Fields of ``sktune.targets.TargetSpec``."""
+    """As ``sktune.targets.TargetSpec.to_dict`` returns it."""
     units: dict[str, Any] = {}
     """Fields of ``sktune.core.space.SpaceSpec`` that say which modules are units."""
 

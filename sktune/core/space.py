@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 from typing import Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from sktune.core.documents import Document
 from sktune.core.errors import SpaceError, nearest
@@ -44,8 +44,8 @@ class SpaceSpec(Document):
     """Which modules inside a layer are units, for all kinds or by kind; None: the layer's children."""
     step_units: list[str] | None = None
     """Which units outside the layers take part; None: all that are found."""
-    untied: bool = False
-    """Whether each layer has parameters of its own instead of one template for each kind."""
+    per_layer: bool = Field(default=False, validation_alias=AliasChoices("per_layer", "untied"))
+    """Whether each layer has parameters of its own instead of one template for each kind; ``untied`` in version 0.1."""
     layers_per_scope: list[int | Literal["all"]] = Field(default=[1, 2, "all"], min_length=1)
     options: dict[str, dict[str, dict[str, list[Option]]]] = {}
     """Backend, then device type, then option, then the values to try; the first is where searches start."""
@@ -99,14 +99,14 @@ class SearchSpace:
         layout: the units that plans are made of.
         choices: parameter name to its values, in a fixed order.
         options: what the choices mean that are options of the backend.
-        untied: whether every layer has parameters of its own.
+        per_layer: whether every layer has parameters of its own.
         starting_points: plans of the scope guide, distinct, in the order to try them.
     """
 
     layout: Layout
     choices: Mapping[str, tuple[Option, ...]]
     options: OptionRules
-    untied: bool
+    per_layer: bool
     starting_points: tuple[StartingPoint, ...] = ()
 
     @property
@@ -138,7 +138,9 @@ class SearchSpace:
         """Name of the parameter that decides about ``unit``."""
         if unit.layer is None:
             return f"{OUTSIDE}.{unit.key}"
-        return f"layers.{unit.layer}.{unit.key}" if self.untied else f"{self.layout.layers[unit.layer].kind}.{unit.key}"
+        return (
+            f"layers.{unit.layer}.{unit.key}" if self.per_layer else f"{self.layout.layers[unit.layer].kind}.{unit.key}"
+        )
 
     @cached_property
     def _steps(self) -> tuple[tuple[str, int, int, bool], ...]:
@@ -220,7 +222,7 @@ class SearchSpace:
         return segments
 
     def _template(self, unit: Unit, position: int) -> str:
-        if unit.layer is None or self.untied:
+        if unit.layer is None or self.per_layer:
             return f"segment {position}"
         return self.layout.layers[unit.layer].kind
 
@@ -231,12 +233,12 @@ def bind(spec: SpaceSpec, layout: Layout, options: Mapping[str, tuple[Option, ..
     Raises:
         SpaceError: the space names a unit, kind or parameter that the model lacks.
     """
-    bare = SearchSpace(layout, {}, rules, spec.untied)
+    bare = SearchSpace(layout, {}, rules, spec.per_layer)
     choices: dict[str, tuple[Option, ...]] = {bare.parameter(unit): (OUT, NEW, JOIN) for unit in layout.units}
     if len(layout.layers) > 1:
         choices[LAYERS_PER_SCOPE] = _layer_limits(spec, len(layout.layers))
     choices |= options
-    space = SearchSpace(layout, choices, rules, spec.untied)
+    space = SearchSpace(layout, choices, rules, spec.per_layer)
     points = [_starting_point(space, name, pattern) for name, pattern in spec.starting_points.items()]
     return replace(space, starting_points=_distinct(space, points or guide_points(space)))
 
@@ -294,7 +296,7 @@ def _matches(parameter: str, pattern: str, layout: Layout) -> bool:
     found, _, rest = parameter.partition(".")
     if not rest:
         return False
-    if found == "layers":  # untied: layers.7.self_attn is of the kind that layer 7 is of
+    if found == "layers":  # layers.7.self_attn is of the kind that layer 7 is of
         layer, _, rest = rest.partition(".")
         found = layout.layers[int(layer)].kind
     in_group = found != OUTSIDE if group == ANY_KIND else fnmatchcase(found, group)

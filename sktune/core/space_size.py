@@ -42,7 +42,7 @@ def count_groupings(segments: Sequence[Segment], limits: Sequence[float]) -> int
     """
     templates = {segment.template: segment for segment in segments}
     if len(templates) == len(segments):
-        return _count_untied(segments, max(limits))
+        return _count_per_layer(segments, max(limits))
     shapes = {name: _shapes(segment.length, segment.breaks) for name, segment in templates.items()}
     total = 0
     for combination in product(*(shapes[name].items() for name in templates)):
@@ -98,7 +98,7 @@ def _crossed(
     return tuple(crossed)
 
 
-def _count_untied(segments: Sequence[Segment], limit: float) -> int:
+def _count_per_layer(segments: Sequence[Segment], limit: float) -> int:
     """Count by dynamic programming: borders are free, so the widest limit reaches all that narrower ones do."""
     states: dict[tuple[bool, int], int] = {(False, 0): 1}
     for segment in segments:

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sktune.core.outcome import FinalRow, Speedup
-from sktune.measure.noise_floor import FloorLook, noise_floor
-from sktune.measure.winner import AGAIN, pooled
+from sktune.measure.noise_floor import NoiseFloorSample, noise_floor
+from sktune.measure.winner import BASELINE_REPEAT, pooled
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,10 @@ class FinalComparison:
     noise: tuple[str, ...]
 
     @classmethod
-    def of(cls, processes: Sequence[tuple[Sequence[FinalRow], str]], looks: Sequence[FloorLook]) -> "FinalComparison":
-        """Combine the processes' rows and noise with the looks at the noise floor that the search has taken."""
+    def of(
+        cls, processes: Sequence[tuple[Sequence[FinalRow], str]], samples: Sequence[NoiseFloorSample]
+    ) -> "FinalComparison":
+        """Combine the processes' rows and noise with the samples of the noise floor that the search has taken."""
         by_name: dict[str, list[FinalRow]] = {}
         for rows, _ in processes:
             for row in rows:
@@ -42,7 +44,7 @@ class FinalComparison:
         speedups = {
             row.name: tuple(own.speedup for own in by_name[row.name] if own.speedup) for row in combined if row.speedup
         }
-        copies = [*(look.speedup for look in looks), *speedups.get(AGAIN, ())]
+        copies = [*(sample.speedup for sample in samples), *speedups.get(BASELINE_REPEAT, ())]
         floor = noise_floor(copies) if copies else 0.0  # a simulation has no noise
         return cls(tuple(combined), speedups, floor, tuple(noise for _, noise in processes))
 
@@ -68,11 +70,11 @@ def _combined(rows: Sequence[FinalRow], others: Sequence[Sequence[Speedup]]) -> 
     return replace(worst, speedup=pooled([row.speedup for row in rows if row.speedup], others))
 
 
-def floor_looks(facts: Mapping[str, Any]) -> list[FloorLook]:
-    """Return the looks at the noise floor that a study's facts hold."""
-    return [FloorLook.from_dict(look) for look in facts.get("floor_looks", ())]
+def noise_floor_samples(facts: Mapping[str, Any]) -> list[NoiseFloorSample]:
+    """Return the samples of the noise floor that a study's facts hold."""
+    return [NoiseFloorSample.from_dict(sample) for sample in facts.get("floor_looks", ())]
 
 
 def floor_of(facts: Mapping[str, Any]) -> float:
     """Return the noise floor, as a relative effect, as far as a study's facts know it."""
-    return noise_floor([look.speedup for look in floor_looks(facts)])
+    return noise_floor([sample.speedup for sample in noise_floor_samples(facts)])

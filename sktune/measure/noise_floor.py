@@ -15,14 +15,14 @@ WIDE = 2.5
 
 
 @dataclass(frozen=True, slots=True)
-class FloorLook:
+class NoiseFloorSample:
     """The baseline, compiled once more, against the baseline.
 
     Attributes:
         before_trial: number of the trial that came next.
         speedup: of the second over the first.
         noise: what the machine did meanwhile; see ``sktune.measure.latency.Measurement``.
-        seconds: how long the look took, the compile included.
+        seconds: how long it took, the compile included.
     """
 
     before_trial: int
@@ -31,7 +31,7 @@ class FloorLook:
     seconds: float = 0.0
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "FloorLook":
+    def from_dict(cls, data: Mapping[str, Any]) -> "NoiseFloorSample":
         """Inverse of ``to_dict``."""
         return cls(**{**data, "speedup": Speedup.from_dict(data["speedup"])})
 
@@ -41,7 +41,7 @@ class FloorLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class Threshold:
     """What a plan has to beat.
 
     Attributes:
@@ -74,6 +74,6 @@ def noise_floor(copies: Sequence[Speedup]) -> float:
     return max([LEAST_FLOOR, *(expm1(abs(log(ratio))) for ratio in ratios)])
 
 
-def drift(looks: Sequence[FloorLook]) -> float:
-    """Return by how much the baseline's latency went up from the first look to the last; negative: down."""
-    return looks[-1].speedup.baseline_ms / looks[0].speedup.baseline_ms - 1 if looks else 0.0
+def drift(samples: Sequence[NoiseFloorSample]) -> float:
+    """Return by how much the baseline's latency went up from the first sample to the last; negative: down."""
+    return samples[-1].speedup.baseline_ms / samples[0].speedup.baseline_ms - 1 if samples else 0.0

@@ -14,10 +14,10 @@ from sktune.measure.confidence_sequence import FARTHEST
 from sktune.measure.noise_floor import LEAST_FLOOR
 
 BASELINE = "baseline"
-AGAIN = "baseline again"
+BASELINE_REPEAT = "baseline again"
 """Name of the baseline's second copy, which shows the noise floor."""
 MOST_FINALISTS = 5
-MOST_QUALIFIERS = 16
+MOST_SHORTLISTED = 16
 """Trials, by what is expected of them, that are measured again to choose the finalists."""
 PROCESS_SD, PROCESS_DEGREES = 0.0078, 1.6
 """What is known beforehand of how processes differ: a prior for the variance of a plan's log ratio between them, which
@@ -37,7 +37,7 @@ class FinalPlan:
 
     Attributes:
         speedups: in each process.
-        speedup: over all of them; the winner's is freed of its ``Verdict.optimism``.
+        speedup: over all of them; the winner's is freed of its ``Verdict.selection_bias``.
     """
 
     number: int
@@ -53,12 +53,12 @@ class Verdict:
     Attributes:
         winner: None where no plan beats the baseline with confidence: the answer is "no scope".
         ties: other plans that cannot be told apart from the winner, and are less simple or slower.
-        optimism: log ratio by which the fastest looks better than it is, for having been picked as the fastest.
+        selection_bias: log ratio by which the fastest looks better than it is, for having been picked as the fastest.
     """
 
     winner: FinalPlan | None
     ties: tuple[FinalPlan, ...]
-    optimism: float = 0.0
+    selection_bias: float = 0.0
 
 
 def pooled(
@@ -101,26 +101,26 @@ def decide(plans: Sequence[FinalPlan], noise_floor: float = 0.0) -> Verdict:
         plans: bit-identical finalists, all measured in the same processes; their intervals hold for all at once.
         noise_floor: relative effect that the baseline showed against itself; none smaller is claimed.
     """
-    optimism = _optimism([[log(one.ratio) for one in plan.speedups] for plan in plans])
+    selection_bias = _selection_bias([[log(one.ratio) for one in plan.speedups] for plan in plans])
     floor = log1p(noise_floor)
-    better = [plan for plan in plans if _is_faster(plan.speedup, optimism, floor)]
+    better = [plan for plan in plans if _is_faster(plan.speedup, selection_bias, floor)]
     if not better:
-        return Verdict(None, (), optimism)
+        return Verdict(None, (), selection_bias)
     fastest = max(better, key=lambda plan: plan.speedup.ratio)
     tied = [plan for plan in better if plan is fastest or _is_as_fast(plan, fastest, floor)]
     winner = min(tied, key=lambda plan: (plan.plan.complexity, -plan.speedup.ratio))
     ties = tuple(plan for plan in tied if plan is not winner)
-    return Verdict(replace(winner, speedup=_lowered(winner.speedup, optimism)), ties, optimism)
+    return Verdict(replace(winner, speedup=_lowered(winner.speedup, selection_bias)), ties, selection_bias)
 
 
-def _is_faster(speedup: Speedup, optimism: float, floor: float) -> bool:
+def _is_faster(speedup: Speedup, selection_bias: float, floor: float) -> bool:
     """Whether a plan is surely faster, and by more than the floor.
 
     The interval holds the luck of processes and of having been picked, and the floor, which the copies of the baseline
     show by the same luck, is not added to it: the figure has to lie above the floor, and the interval above the least.
     """
     is_sure = log(speedup.bounds[0]) > min(floor, log1p(LEAST_FLOOR))
-    return is_sure and log(speedup.ratio) - optimism > floor
+    return is_sure and log(speedup.ratio) - selection_bias > floor
 
 
 def _is_as_fast(plan: FinalPlan, fastest: FinalPlan, floor: float) -> bool:
@@ -178,7 +178,7 @@ def students_t(degrees: float, candidates: int = 1) -> float:
     return float(stdtrit(degrees, 1 - 0.025 / candidates))
 
 
-def _optimism(log_ratios: Sequence[Sequence[float]]) -> float:
+def _selection_bias(log_ratios: Sequence[Sequence[float]]) -> float:
     """Return what the fastest loses in a process that had no say in choosing it (cross-validation over processes).
 
     Args:
@@ -198,8 +198,8 @@ def _log_halfwidth(speedup: Speedup) -> float:
     return max(log(high) - log(speedup.ratio), log(speedup.ratio) - log(low))
 
 
-def _lowered(speedup: Speedup, optimism: float) -> Speedup:
-    """Return the figure freed of its optimism; the interval holds for whichever plan is picked, and stays."""
-    ratio = speedup.ratio * exp(-optimism)
+def _lowered(speedup: Speedup, selection_bias: float) -> Speedup:
+    """Return the figure freed of the selection bias; the interval holds for whichever plan is picked, and stays."""
+    ratio = speedup.ratio * exp(-selection_bias)
     ci95 = (min(speedup.ci95[0], ratio), speedup.ci95[1]) if speedup.ci95 else None
-    return replace(speedup, latency_ms=speedup.latency_ms * exp(optimism), ratio=ratio, ci95=ci95)
+    return replace(speedup, latency_ms=speedup.latency_ms * exp(selection_bias), ratio=ratio, ci95=ci95)

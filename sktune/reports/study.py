@@ -1,6 +1,5 @@
 """Reports: ``best_plan.yaml``, ``trials.csv`` and ``report.md``, from a study's record and without a device."""
 
-import shlex
 import shutil
 from math import expm1, log
 from pathlib import Path
@@ -8,24 +7,22 @@ from typing import Any
 
 import pandas as pd
 
-from sktune.backends import backend_info
-from sktune.backends.options import step_options
 from sktune.core.errors import StudyError
 from sktune.core.outcome import FinalRow, Speedup
 from sktune.core.plan import Plan
 from sktune.core.plan_file import ARTIFACTS, write_plan
-from sktune.core.scope_flavour import ScopeFlavour
 from sktune.measure.confidence_sequence import FARTHEST
-from sktune.measure.final_comparison import floor_looks
+from sktune.measure.final_comparison import noise_floor_samples
 from sktune.measure.noise_floor import drift
-from sktune.measure.winner import AGAIN
-from sktune.source.yaml_flag import FLAG
+from sktune.measure.winner import BASELINE_REPEAT
+from sktune.reports.application import how_to_apply, scope_flavour
+from sktune.reports.markdown import table_cell
 from sktune.study.result import BEST_PLAN, SearchResult
 from sktune.study.study import TrialRecord
 
 REFERENCES = {
     "baseline": "baseline (no scope, kernel by kernel)",
-    AGAIN: "the baseline, compiled again",
+    BASELINE_REPEAT: "the baseline, compiled again",
     "uncompiled": "the model uncompiled",
     "torch.compile(mode='max-autotune')": 'torch.compile(mode="max-autotune") of the whole step',
 }
@@ -285,74 +282,6 @@ def _of_processes(result: SearchResult) -> str:
     return f"There was time for {processes} only. Intervals hold {held}: a gain has to stand out from that."
 
 
-def how_to_apply(result: SearchResult, plan: Plan) -> str:
-    """Return how a user compiles what a trial has compiled, as Markdown."""
-    if is_recipe(result):
-        block = apply_block(result, plan, str((result.folder / BEST_PLAN).resolve()))
-        where = f", in `{table_cell(result.facts['directory'])}`" if "directory" in result.facts else ""
-        return f"\nStart the program with it{where}:\n\n{block}\n{_yaml_note(result)}"
-    applied = f"\nApply it in Python, before the decode step is compiled:\n\n{apply_block(result, plan, BEST_PLAN)}\n"
-    delivered = _delivered(result)
-    return f"{applied}\n{delivered}" if delivered else applied
-
-
-def _delivered(result: SearchResult) -> str:
-    """Return whether the plan comes with its compiled code, and how to check it again."""
-    if result.is_simulated or "target" not in result.facts:
-        return ""
-    recheck = f"`sktune recheck {BEST_PLAN}` checks code, bits and speed again, after an upgrade for instance."
-    if result.delivery:
-        return (
-            f"The code that was verified lies in `{ARTIFACTS}`, beside the plan: on a machine of this kind `apply` "
-            f"loads it and compiles no kernel anew. {recheck}\n"
-        )
-    problem = result.facts.get("delivery", {}).get("problem")
-    return (f"It comes without compiled code ({table_cell(problem)}). " if problem else "") + f"{recheck}\n"
-
-
-def _yaml_note(result: SearchResult) -> str:
-    """Return in what the YAML of a recipe's runs differed from the program's own."""
-    if not (changed := result.facts.get("yaml")):
-        return ""
-    others = "".join(f", `{table_cell(f'{name}: {value}')}`" for name, value in changed["set"].items())
-    return (
-        f"\nThe search had `{FLAG}: False`{others} in `{table_cell(changed['file'])}`: the plan's scopes take the "
-        "place of the program's own.\n"
-    )
-
-
-def is_recipe(result: SearchResult) -> bool:
-    """Whether a program that sktune does not own was searched."""
-    return "command" in result.facts
-
-
-def apply_block(result: SearchResult, plan: Plan, file: str) -> str:
-    """Return a block of Markdown: what puts the plan that lies in ``file`` on, without an edit of the source."""
-    if not is_recipe(result):
-        return f"```python\n{apply_code(plan, scope_flavour(result), file)}\n```"
-    site = "PYTHONPATH=$(python3 -m sktune.launch --site)${PYTHONPATH:+:$PYTHONPATH}"
-    return f"```bash\nexport {site}\nSKTUNE_PLAN={shlex.quote(file)} {result.facts['command']}\n```"
-
-
-def apply_code(plan: Plan, flavour: ScopeFlavour, file: str) -> str:
-    """Return the Python code with which a user compiles the plan that lies in ``file``."""
-    code = [f'sktune.apply(model, "{file}")']
-    compiler = '"sktune"'
-    if flavour is ScopeFlavour.SUPERKERNEL:
-        options = step_options(backend_info(flavour).options, plan)
-        code.insert(0, "import torch_npu, torchair\n")
-        code += ["config = torchair.CompilerConfig()", 'config.mode = "max-autotune"']
-        code += [f"config.experimental_config.{name} = {value!r}" for name, value in options.items()]
-        compiler = "torchair.get_npu_backend(compiler_config=config)"
-    code.append(f"step = torch.compile(decode_step, backend={compiler}, fullgraph=True, dynamic=False)")
-    return "\n".join(code)
-
-
-def scope_flavour(result: SearchResult) -> ScopeFlavour:
-    """Return what the plan's scopes become: a simulated plan is one for an NPU."""
-    return result.backend.scope_flavour if result.backend else ScopeFlavour.REGION
-
-
 def _time_spent(result: SearchResult) -> str:
     whole, final = result.facts.get("seconds", 0.0), result.facts.get("final_seconds", 0.0)
     return f"Time: {whole:.0f} s, of which the final comparison {final:.0f} s."
@@ -407,12 +336,12 @@ def _doubts(result: SearchResult) -> str:
     comparison = result.comparison
     if comparison is None or result.is_simulated:
         return ""
-    looks = floor_looks(result.facts)
+    samples = noise_floor_samples(result.facts)
     told = [f"Noise floor: the baseline seemed up to {comparison.noise_floor:.2%} from itself; no less is claimed."]
-    if len(looks) > 1:
-        told.append(f"From the first look at it to the last the baseline's latency changed by {drift(looks):+.1%}.")
-    if result.verdict and result.verdict.optimism > 0:
-        lost = -expm1(-result.verdict.optimism)
+    if len(samples) > 1:
+        told.append(f"From the first look at it to the last the baseline's latency changed by {drift(samples):+.1%}.")
+    if result.verdict and result.verdict.selection_bias > 0:
+        lost = -expm1(-result.verdict.selection_bias)
         told.append(f"The winner's figures are lowered by {lost:.2%}, for having been picked as the best.")
     disturbed = [record for record in result.trials if record.outcome and record.outcome.noise]
     if disturbed:
@@ -461,9 +390,3 @@ def _fingerprint(result: SearchResult) -> str:
     return (
         "\n".join(f"- {key}: {table_cell(value)}" for key, value in result.facts.get("fingerprint", {}).items()) + "\n"
     )
-
-
-def table_cell(text: str) -> str:
-    """Return ``text`` as it may stand in a Markdown table: one line, no markup of its own."""
-    flat = " ".join(str(text).split())
-    return flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("|", "\\|").replace("`", "'")

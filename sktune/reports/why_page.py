@@ -56,7 +56,8 @@ def _sentences(why: Why, unit: str) -> list[str]:
 
 def _effects(title: str, effects: tuple[Effect, ...], unit: str) -> Table:
     table = Table("", f"saves, {unit}", "95%", "trials", title=title, title_justify="left")
-    for effect in sorted(effects, key=lambda effect: -effect.saving_ms):
+    # By what is shown: how the last digits are rounded is the processor's.
+    for effect in sorted(effects, key=lambda effect: (-round(effect.saving_ms, 4), effect.name)):
         low, high = effect.ci95
         table.add_row(
             escape_markup(effect.name), f"{effect.saving_ms:.4f}", f"[{low:.4f}, {high:.4f}]", str(effect.trials)

@@ -110,7 +110,7 @@ class PartitionSampler(BaseSampler):
         self._space, self._seed = space, seed
         self._learned = Learned(space)
         self._partitioner = Partitioner(space, self._learned.catalogue)
-        self._prober = Prober(self._learned) if probes and not space.untied else None
+        self._prober = Prober(self._learned) if probes and not space.per_layer else None
         self._starts = [(start, space.plan(start.values)) for start in space.starting_points]
         self._running: list[Plan] = []
         self._threads = ThreadpoolController()

@@ -31,7 +31,7 @@ class Prober:
         layout = learned.space.layout
         counts = Counter(layer.kind for layer in layout.layers)
         self._pays = max(counts.values(), default=0) >= LEAST_LAYERS
-        free = replace(learned.space, untied=True, choices=_free_choices(learned.space))
+        free = replace(learned.space, per_layer=True, choices=_free_choices(learned.space))
         self._free = free
         self._partitioner = Partitioner(free, learned.catalogue) if self._pays else None
 
@@ -109,7 +109,7 @@ class Prober:
 
 def _free_choices(space: SearchSpace) -> dict[str, tuple[Option, ...]]:
     """Return the parameters of the same space with one for each unit."""
-    free = replace(space, untied=True)
+    free = replace(space, per_layer=True)
     units: dict[str, tuple[Option, ...]] = {free.parameter(unit): (OUT, NEW, JOIN) for unit in space.layout.units}
     tied = {space.parameter(unit) for unit in space.layout.units}
     return units | {name: choices for name, choices in space.choices.items() if name not in tied}

@@ -16,8 +16,9 @@ from sktune.core.outcome import FinalRow, Reason, Speedup
 from sktune.core.plan import Option, Plan
 from sktune.core.verification import Verification
 from sktune.measure.final_comparison import FinalComparison, floor_of
-from sktune.measure.winner import MOST_QUALIFIERS, FinalPlan, Verdict, decide, pooled
+from sktune.measure.winner import MOST_SHORTLISTED, FinalPlan, Verdict, decide, pooled
 from sktune.study.study import TrialRecord, TuningStudy, folder_name, incumbent_first, sqlite_url
+from sktune.targets import TargetSpec, Usage
 
 BEST_PLAN = "best_plan.yaml"
 
@@ -76,7 +77,7 @@ class SearchResult:
         return self.comparison.rows if self.comparison else ()
 
     def final_speedup(self, row: FinalRow) -> Speedup | None:
-        """Return the figure of a row of the final comparison: the winner's is freed of its ``Verdict.optimism``."""
+        """Return the figure of a row of the final comparison: the winner's is freed of the selection bias."""
         return self.winner.speedup if self.winner and row.name == str(self.winner.number) else row.speedup
 
     @property
@@ -101,6 +102,12 @@ class SearchResult:
     def backend(self) -> BackendInfo | None:
         """See ``backend_of``."""
         return backend_of(self.facts)
+
+    @property
+    def usage(self) -> Usage:
+        """How plans for what was searched are used, and what their figures hold for."""
+        stored = self.facts.get("target")
+        return TargetSpec.from_dict(stored["spec"]).usage if stored else Usage()
 
     @property
     def is_simulated(self) -> bool:
@@ -303,13 +310,13 @@ def verdict_of_trials(trials: Sequence[TrialRecord], noise_floor: float) -> Verd
     """Return the best verified trial by its own figure, where no time was left to compare it again.
 
     It is the best of many, with the luck of one process: its interval is that of the best of so many, though of
-    ``MOST_QUALIFIERS`` at most (benchmarks/results/final-luck.md holds what 40 trials make of it).
+    ``MOST_SHORTLISTED`` at most (benchmarks/results/final-luck.md holds what 40 trials make of it).
     """
     if not trials:
         return None
     complete = incumbent_first(trials)
     best = [(record, record.outcome.speedup) for record in complete[:1] if record.outcome and record.outcome.speedup]
-    candidates = min(len(complete), MOST_QUALIFIERS)
+    candidates = min(len(complete), MOST_SHORTLISTED)
     plans = [
         FinalPlan(record.number, record.judged_plan, (own,), pooled([own], candidates=candidates))
         for record, own in best

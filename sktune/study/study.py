@@ -358,9 +358,9 @@ class TuningStudy:
             for name, own in found.items()
             if isinstance(own, CategoricalDistribution)
         }
-        untied = any(name.startswith("layers.") for name in choices)
+        per_layer = any(name.startswith("layers.") for name in choices)
         options = backend_info(facts["fingerprint"]["backend"]).options
-        return SearchSpace(Layout.from_dict(facts["layout"]), choices, options.rules, untied)
+        return SearchSpace(Layout.from_dict(facts["layout"]), choices, options.rules, per_layer)
 
     def _sampler(self, space: SearchSpace, factory: SamplerFactory, seed: int, seen: Collection[Plan]) -> BaseSampler:
         """Return the sampler of the next proposal: the one that goes on learning, where ``factory`` makes such ones."""

@@ -12,9 +12,9 @@ from transformers.cache_utils import StaticLayer
 
 from sktune.core.errors import TargetError, first_line, nearest
 from sktune.measure.devices import require
-from sktune.targets import TargetSpec
 from sktune.targets.base import Inputs, Target
-from sktune.targets.presets import FULL, ModelSpec
+from sktune.targets.presets import FULL
+from sktune.targets.spec import ConfigSpec, PresetSpec, TargetSpec
 
 CACHE_GRANULE = 64
 """KV cache lengths are multiples of this many tokens, so that attention kernels see round shapes."""
@@ -48,9 +48,9 @@ class ScatterLayer(StaticLayer):
         return self.keys, self.values
 
 
-def from_configuration(spec: TargetSpec, model: ModelSpec, *, takes_torchair: bool) -> Target:
+def from_preset(spec: PresetSpec, *, takes_torchair: bool) -> Target:
     """Build a preset's model at the spec's scale, with random weights unless the spec names a checkpoint."""
-    scale = spec.scale or FULL
+    scale, model = spec.scale, spec.preset.model
     values = model.configuration(scale)
     config = _read_config(spec.weights) if spec.weights else AutoConfig.for_model(model.model_type, **values)
     layers = _cut(config, spec).num_hidden_layers
@@ -65,8 +65,8 @@ def from_configuration(spec: TargetSpec, model: ModelSpec, *, takes_torchair: bo
     return _build(spec, config, model.experts, name, batch, context, takes_torchair=takes_torchair)
 
 
-def from_folder(spec: TargetSpec, *, takes_torchair: bool) -> Target:
-    """Build the causal language model whose ``config.json`` lies in the spec's folder."""
+def from_folder(spec: ConfigSpec, *, takes_torchair: bool) -> Target:
+    """Build the causal language model whose ``config.json`` is in the spec's folder."""
     config = _cut(_read_config(spec.weights or spec.source), spec)
     name = f"{spec.name}: {config.num_hidden_layers} layers"
     batch, context = spec.batch or DEFAULT_BATCH, spec.context or DEFAULT_CONTEXT
@@ -152,7 +152,7 @@ def _build(
         if spec.device == META:  # shapes do not depend on the context: one token is enough to allocate the cache
             decode_step(tokens(generator, 1))
         else:
-            with torch.no_grad(), _experts_in_turn(config):
+            with torch.no_grad(), _experts_one_by_one(config):
                 if before:
                     decode_step(tokens(generator, before))
         return [(tokens(generator, 1),) for _ in range(steps)]
@@ -166,7 +166,7 @@ def _build(
 
 
 @contextmanager
-def _experts_in_turn(config: PreTrainedConfig) -> Iterator[None]:
+def _experts_one_by_one(config: PreTrainedConfig) -> Iterator[None]:
     """Run one routed expert after another: ``batched_mm`` copies an expert's weights for every token of a context."""
     implementation = config._experts_implementation  # noqa: SLF001
     config._experts_implementation = "eager"  # noqa: SLF001
@@ -200,7 +200,7 @@ def _model(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> nn
 
 
 def _tensors(cache: StaticCache) -> Mapping[str, torch.Tensor]:
-    """Return every tensor of the cache: keys, values, and the position that each layer counts for itself."""
+    """Return every tensor of the cache: keys, values, and each layer's own count of positions."""
     found: dict[str, torch.Tensor] = {}
     for index, layer in enumerate(cache.layers):
         attributes: dict[str, Any] = vars(layer)

@@ -1,7 +1,7 @@
-"""Marks: scope boundaries on a module tree, put on and taken off again.
+"""Marks: scope boundaries on a module tree, attached to its modules and detached again.
 
 A mark is a side-effecting operator, called before a unit's ``forward`` and after it. Dynamo records it in program
-order, so a scope may begin in one module and end in a sibling without an edit to the source, and what lies between
+order, so a scope may begin in one module and end in a sibling without an edit to the source, and what is between
 the two belongs to it. For TorchAir the mark is its own ``super_kernel`` scope, for Inductor an operator of ours.
 """
 
@@ -72,8 +72,8 @@ class Scope(Protocol):
     def __exit__(self, *error: object) -> Any: ...
 
 
-class OwnScope:
-    """A scope between two operators of ours, which carry its options and the code that it should become."""
+class InductorScope:
+    """A scope for Inductor: two operators of ours, which carry its options and the code that it should become."""
 
     def __init__(self, label: str, options: Mapping[str, Option], code: ExpectedCode | None = None) -> None:
         self._label = label
@@ -119,11 +119,11 @@ def scope_maker(flavour: ScopeFlavour, code: Mapping[str, ExpectedCode] = Mappin
     """
     if flavour is ScopeFlavour.SUPERKERNEL:
         return torchair_scope
-    return lambda label, options: OwnScope(label, options, code.get(label))
+    return lambda label, options: InductorScope(label, options, code.get(label))
 
 
 class MarkedModel:
-    """The hooks that one ``put_on`` has placed; ``take_off`` removes them."""
+    """The hooks that one ``attach`` has placed; ``detach`` removes them."""
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
@@ -143,7 +143,7 @@ class MarkedModel:
         self._handles.append(last.register_forward_hook(leave))
         self._tables += [first._forward_pre_hooks, last._forward_hooks]  # noqa: SLF001 - no public way to pause hooks
 
-    def take_off(self) -> None:
+    def detach(self) -> None:
         """Remove every mark. Calling it again changes nothing."""
         self.resume()
         while self._handles:
@@ -163,8 +163,8 @@ class MarkedModel:
         self._suspended = []
 
 
-def put_on(module: nn.Module, plan: Plan, make_scope: MakeScope = OwnScope) -> MarkedModel:
-    """Mark the scopes of ``plan`` on ``module``, until ``take_off`` is called on what is returned.
+def attach(module: nn.Module, plan: Plan, make_scope: MakeScope = InductorScope) -> MarkedModel:
+    """Mark the scopes of ``plan`` on ``module``, until ``detach`` is called on what is returned.
 
     The plan may have been made for a larger or smaller tree around the same layers: one prefix for all
     names is added or dropped where that makes every name fit.
@@ -181,12 +181,12 @@ def put_on(module: nn.Module, plan: Plan, make_scope: MakeScope = OwnScope) -> M
     return marked
 
 
-def put_on_each(module: nn.Module, names: tuple[str, ...]) -> MarkedModel:
+def attach_each(module: nn.Module, names: tuple[str, ...]) -> MarkedModel:
     """Mark each of the named modules as a span of its own."""
     modules = dict(module.named_modules())
     marked = MarkedModel()
     for name in names:
-        marked.mark(modules[name], modules[name], OwnScope(name, {}))
+        marked.mark(modules[name], modules[name], InductorScope(name, {}))
     return marked
 
 

@@ -58,7 +58,7 @@ class SpaceFile(Document):
 
 
 def folder() -> Path:
-    """Return where the presets lie: inside the installed package, or beside it in a checkout."""
+    """Return where the presets are: inside the installed package, or beside it in a checkout."""
     installed = Path(__file__).parents[1] / "search_spaces"
     return installed if installed.is_dir() else Path(__file__).parents[2] / "search_spaces"
 

@@ -1,4 +1,4 @@
-"""Recipe files: how to start a program, what varies between two starts, and where it tells its latency.
+"""Recipe files: how to start a program, what varies between two starts, and where its latency can be read.
 
 The path of a run: a copy of the program's YAML, the command, one report and one log for each rank. See docs/recipes.md.
 """
@@ -15,7 +15,7 @@ from sktune.core.documents import Document, read_document
 from sktune.core.errors import TargetError
 
 COPY_SUFFIX = "_sktune"
-"""Of the YAML's copy, which lies beside it: launch scripts look for it there."""
+"""Of the YAML's copy, which is put beside it: launch scripts look for it there."""
 OTHER_INFERENCE = r"python.*[ /](infer|server)\.py"
 """Processes beside which cann-recipes-infer refuses to start (executor/scripts/function.sh, check_launch)."""
 _SOURCES = ("*.py", "*.sh")
@@ -33,7 +33,7 @@ class YamlFile(Document):
 
 
 class LatencyLines(Document):
-    """Lines of the program's own that tell how long a decode step took."""
+    """Lines of the program's own log that say how long a decode step took."""
 
     pattern: str
     """A regular expression whose first group is a number of milliseconds."""
@@ -127,7 +127,7 @@ def read_recipe(path: Path) -> Recipe:
     """Read ``path``; the paths in what is returned are absolute.
 
     Raises:
-        TargetError: no recipe, or a file that it names is missing; one line with the mend.
+        TargetError: no recipe, or a file that it names is missing; one line with what to do.
     """
     recipe = read_document(path, Recipe, TargetError)
     home = path.resolve().parent
@@ -138,7 +138,7 @@ def read_recipe(path: Path) -> Recipe:
     if recipe.yaml:
         file = (directory / recipe.yaml.file).resolve()
         if not file.is_file():
-            raise TargetError(f"{path}: there is no file {recipe.yaml.file} in {recipe.directory}; mend yaml.file")
+            raise TargetError(f"{path}: there is no file {recipe.yaml.file} in {recipe.directory}; fix yaml.file")
         if not any(map(_PLACE.search, recipe.command)):
             raise TargetError(f"{path}: the command names no {{yaml}} or {{yaml_name}}, so the YAML's copy is not used")
         changes["yaml"] = recipe.yaml.model_copy(update={"file": file})
@@ -148,7 +148,7 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def digest(recipe: Recipe, path: Path) -> str:
-    """Identity of a recipe and of the program's sources: where they change, figures do not hold any more."""
+    """Identity of a recipe and of the program's sources: once they change, figures no longer hold."""
     found = hashlib.sha256(path.read_bytes())
     files = {file for pattern in _SOURCES for file in recipe.directory.rglob(pattern)}
     for file in sorted(files) + ([recipe.yaml.file] if recipe.yaml else []):

@@ -1,4 +1,4 @@
-"""Tracing: one eager decode step tells which modules ran, in which order, and how long each took.
+"""Tracing: eager decode steps show which modules run, in which order, and how long each takes.
 
 Decoder layers are found by structure: the siblings that run once each, one after the other, and hold most of
 the parameters. Layers whose trees are equal in names, classes and shapes are of one kind.
@@ -32,7 +32,7 @@ _PLACES = ("_user_stream_label", "_op_aicore_num", "_op_vectorcore_num")
 def trace_layout(target: Target, spec: SpaceSpec) -> Layout:
     """Run decode steps of ``target`` eagerly and return its layout.
 
-    The state is put back afterwards.
+    The state has its former values afterwards.
 
     Raises:
         TargetError: the prefill or the decode step fails; the step runs no module of the tree, or returns no tensor.
@@ -73,7 +73,7 @@ def layout_of(module: nn.Module, calls: Calls, spec: SpaceSpec) -> Layout:
 
 
 class _Places(TorchDispatchMode):
-    """Follows TorchAir's scopes in the model's own code: streams and limits of cores, where no scope may cross."""
+    """Follows TorchAir's scopes in the model's own code: streams and core limits, which no SuperKernel may cross."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -81,14 +81,14 @@ class _Places(TorchDispatchMode):
 
     @property
     def now(self) -> str:
-        """What is open at the moment; empty outside of all."""
+        """The scopes that are open at the moment; empty where none is."""
         return ", ".join(filter(None, self._open))
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        """Run the operator, and take note where it is a scope's border."""
+        """Run the operator; where it begins or ends a scope, remember that."""
         if str(function) == "air.scope_enter.default":
-            told = [f"{name}={value}" for name, value in zip(*arguments[:2], strict=True) if name in _PLACES]
-            self._open.append(" ".join(told))
+            place = [f"{name}={value}" for name, value in zip(*arguments[:2], strict=True) if name in _PLACES]
+            self._open.append(" ".join(place))
         elif str(function) == "air.scope_exit.default" and self._open:
             self._open.pop()
         return function(*arguments, **(options or {}))
@@ -115,9 +115,7 @@ def record_calls(module: nn.Module, step: Callable[[], Any]) -> tuple[Any, Calls
         with borders:
             output = step()
     except Exception as failure:
-        raise TargetError(
-            f"the eager decode step fails: {described(failure)}; mend the step or its inputs"
-        ) from failure
+        raise TargetError(f"the eager decode step fails: {described(failure)}; fix the step or its inputs") from failure
     finally:
         for handle in handles:
             handle.remove()
@@ -194,7 +192,7 @@ def _choose_units(modules: Mapping[str, nn.Module], calls: Calls, layers: list[s
 
 
 def _is_outermost(key: str, layer: str, modules: Mapping[str, nn.Module], calls: Calls) -> bool:
-    """Whether a module lies directly in its layer, but for containers that do not run, such as an ``nn.ModuleDict``.
+    """Whether a module is directly in its layer, but for containers that do not run, such as an ``nn.ModuleDict``.
 
     Of a list's members, experts for one, others may run in the next step.
     """
@@ -208,7 +206,7 @@ def _is_wanted(unit: Unit, wanted: list[str] | None) -> bool:
 
 
 def _is_outside_unit(name: str, layers: Sequence[str], modules: Mapping[str, nn.Module]) -> bool:
-    """Whether ``name`` lies beside the layers: its parent holds the layers, itself does not."""
+    """Whether ``name`` stands beside the layers: its parent holds them, it does not."""
     if any(path.startswith(name + ".") or path == name for path in layers):
         return False
     parent = name.rpartition(".")[0]

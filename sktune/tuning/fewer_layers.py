@@ -28,8 +28,8 @@ def search(request: Request, listener: Listener = lambda event: None, began_s: f
     if request.proxy_layers is None:
         return run(request, listener, began_s)
     spec, preset = request.target()
-    if space_spec(request, spec, preset).untied:
-        raise BadInputError("--proxy-layers: in this space each layer has parameters of its own; tie them (untied)")
+    if space_spec(request, spec, preset).per_layer:
+        raise BadInputError("--proxy-layers: in this space each layer has parameters of its own; leave out per_layer")
     began_s = time.monotonic() if began_s is None else began_s  # one budget for both searches
     small = replace(
         request,

@@ -5,41 +5,34 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from sktune.backends import backend_info
 from sktune.core.errors import BackendError, OutOfTimeError
 from sktune.core.outcome import FinalRow
-from sktune.core.plan import Plan
+from sktune.core.plan_file import ARTIFACTS
 from sktune.core.space import SearchSpace
 from sktune.core.verification import Verification
-from sktune.measure.final_comparison import FinalComparison, floor_looks
-from sktune.measure.winner import MOST_FINALISTS, MOST_QUALIFIERS
-from sktune.runners.program.runner import RecipeSupervisor
-from sktune.runners.worker.client import Supervisor
+from sktune.measure.final_comparison import FinalComparison, noise_floor_samples
+from sktune.runners.base import CompareRequest, NamedPlan, Report, Runner, RunnerTraits, VerifyRequest
+from sktune.study.result import result_of
 from sktune.study.study import TuningStudy, without_twins
-from sktune.targets import TargetSpec
 from sktune.tuning.request import Request
 from sktune.tuning.time_budget import TimeBudget
 
 logger = logging.getLogger(__name__)
 
-MOST_RECIPE_FINALISTS = 3
-"""Each is a run of the user's program in each of the processes."""
 VERIFY_SHARE = 0.3
 """Of what is left of a time budget after the trials, what verification may take."""
-
-AnySupervisor = Supervisor | RecipeSupervisor
-NamedPlan = tuple[str, Plan]
-"""A plan by the number of its trial."""
 
 
 class Finals:
     """The final comparison of one search.
 
     Args:
-        request, spec: what is searched.
+        request: what is searched.
         study: where plans come from and results go to.
+        runner, traits: what compares them.
         budget: what time there is.
         emit: called with each event.
         stop_if_asked: raises where the user wants to stop.
@@ -48,34 +41,30 @@ class Finals:
     def __init__(
         self,
         request: Request,
-        spec: TargetSpec,
         study: TuningStudy,
+        runner: Runner,
+        traits: RunnerTraits,
         budget: TimeBudget,
         emit: Callable[[dict[str, Any]], None],
         stop_if_asked: Callable[[], None],
     ) -> None:
-        self._request, self._spec, self._study = request, spec, study
+        self._request, self._study, self._runner, self._traits = request, study, runner, traits
         self._budget, self._emit, self._stop_if_asked = budget, emit, stop_if_asked
-        self._backend = backend_info(spec.backend)
 
     @property
     def _verify_steps(self) -> int:
         return self._request.verify_steps
 
-    def run(self, supervisor: AnySupervisor, space: SearchSpace, finalists: int, *, has_trials: bool) -> None:
+    def run(self, space: SearchSpace, finalists: int, *, has_trials: bool) -> None:
         """Verify and compare the best plans; ``finalists`` is how many there is time for."""
         if not finalists or not has_trials:
             raise OutOfTimeError
-        is_recipe = self._spec.kind == "recipe"
-        most_finalists = MOST_RECIPE_FINALISTS if is_recipe else MOST_FINALISTS
-        is_short = finalists < most_finalists
-        references = not is_short and not is_recipe
-        # Graphs on an NPU keep their memory: as few as possible in one process. A recipe's program holds one plan.
-        is_costly = self._backend.needs_fresh_process or is_recipe
+        is_short = finalists < self._traits.most_finalists
+        references = not is_short and self._traits.has_references
         candidates = without_twins(self._study.best_first(space))
-        most = finalists if is_short or is_costly else MOST_QUALIFIERS
+        most = finalists if is_short else self._traits.most_shortlisted
         numbers = [record.number for record in candidates[:most]]
-        self._emit({"event": "final_started", "simulated": self._backend.is_simulated, "qualifiers": numbers,
+        self._emit({"event": "final_started", "simulated": not self._traits.measures_time, "qualifiers": numbers,
                     "references": references})  # fmt: skip
         began = time.perf_counter()
         plans = [(str(record.number), record.judged_plan) for record in candidates]
@@ -83,10 +72,10 @@ class Finals:
         def report_stage(stage: str) -> None:
             self._emit({"event": "final_stage", "stage": stage})
 
-        if len(numbers) > MOST_FINALISTS:
-            plans = self._qualified(supervisor, plans[:most], report_stage) + plans[most:]
-        plans = self._verified(supervisor, plans, min(finalists, most_finalists), report_stage)
-        final = self._compared(supervisor, plans, report_stage, references=references)
+        if len(numbers) > self._traits.most_finalists:
+            plans = self._shortlisted(plans[:most], report_stage) + plans[most:]
+        plans = self._verified(plans, finalists, report_stage)
+        final = self._compared(plans, report_stage, references=references)
         self._study.remember(
             final=final.to_dict(),
             uncompared=False,
@@ -94,24 +83,31 @@ class Finals:
             final_trials=self._study.finished(),
         )
 
-    def _qualified(
-        self, supervisor: AnySupervisor, plans: Sequence[NamedPlan], report_stage: Callable[[str], None]
-    ) -> list[NamedPlan]:
+    def deliver(self, folder: Path) -> None:
+        """Have the winner's compiled code written where its plan file will be: a plan without it is a plan still."""
+        winner = result_of(self._study, folder).winner
+        if winner is None:
+            return
+        stored: dict[str, Any] = {"trial": winner.number}
+        try:
+            self._emit({"event": "final_stage", "stage": "deliver"})
+            delivery = self._runner.deliver(winner.plan, folder / ARTIFACTS, lambda stage: None)
+            stored |= delivery.to_dict() if delivery else {}
+        except (BackendError, OutOfTimeError) as failure:
+            logger.warning("the winner comes without its compiled code: %s", failure)
+            stored["problem"] = str(failure) or "the time budget ended before"
+        self._study.remember(delivery=stored)
+
+    def _shortlisted(self, plans: Sequence[NamedPlan], report_stage: Report) -> list[NamedPlan]:
         """Return the plans, the fastest first; in their present order where measuring all again fails."""
         try:
-            names = supervisor.qualify(plans, report_stage)
+            names = self._runner.shortlist(plans, report_stage)
         except BackendError as failure:
             logger.warning("%s; those that the trials so far speak for are compared", failure)
             return list(plans)
         return sorted(plans, key=lambda named: names.index(named[0]))
 
-    def _verified(
-        self,
-        supervisor: AnySupervisor,
-        plans: Sequence[NamedPlan],
-        most: int,
-        report_stage: Callable[[str], None],
-    ) -> list[NamedPlan]:
+    def _verified(self, plans: Sequence[NamedPlan], most: int, report_stage: Report) -> list[NamedPlan]:
         """Return the first ``most`` of ``plans`` that pass verification; where one does not, the next moves up.
 
         What was compared is stored: a plan that is found to differ is no plan of the study's any more, and one that
@@ -127,10 +123,8 @@ class Finals:
             seconds = None
             if not math.isinf(self._budget.remaining_s):
                 seconds = max(1.0, VERIFY_SHARE * self._budget.remaining_s)
-            found = supervisor.verify(
-                unknown, report_stage, steps=self._verify_steps, seconds=seconds,
-                banned=self._study.banned_regions(),
-            )  # fmt: skip
+            request = VerifyRequest(unknown, self._verify_steps, seconds, self._study.banned_regions())
+            found = self._runner.verify(request, report_stage)
             self._study.verified(found)
             for name, own in found.items():
                 self._emit({"event": "plan_verified", "trial": int(name), "identical": own.is_identical,
@@ -144,37 +138,31 @@ class Finals:
     def _is_verified(self, verification: Verification | None) -> bool:
         return verification is not None and verification.steps >= self._verify_steps
 
-    def _compared(
-        self,
-        supervisor: AnySupervisor,
-        plans: Sequence[NamedPlan],
-        report_stage: Callable[[str], None],
-        *,
-        references: bool,
-    ) -> FinalComparison:
+    def _compared(self, plans: Sequence[NamedPlan], report_stage: Report, *, references: bool) -> FinalComparison:
         """Compare the finalists in one fresh process after the other, as many as there is time for."""
         processes: list[tuple[list[FinalRow], str]] = []
         longest_s = 0.0
-        for number in range(1, self._backend.final_processes + 1):
+        for number in range(1, self._traits.final_processes + 1):
             self._stop_if_asked()
             if processes and self._budget.remaining_s < longest_s:
                 break
             began = time.perf_counter()
             try:
                 # What sktune does not tune is shown for comparison, and needs no interval over processes.
-                found = supervisor.final(plans, report_stage, number=number, references=references and number == 1)
+                request = CompareRequest(plans, number, references=references and number == 1)
+                found = self._runner.compare(request, report_stage)
             except OutOfTimeError:
                 if not processes:
                     raise
                 break
-            found = [self._of_verified_code(row) for row in found[0]], found[1]
-            processes.append(found)
+            rows = [self._of_verified_code(row) for row in found.rows]
+            processes.append((rows, found.noise))
             longest_s = max(longest_s, time.perf_counter() - began)
-            broken = {row.name for row in found[0] if row.speedup is None}
+            broken = {row.name for row in rows if row.speedup is None}
             plans = [(name, plan) for name, plan in plans if name not in broken]
             if broken and not plans:
                 break
-        return FinalComparison.of(processes, floor_looks(self._study.facts))
+        return FinalComparison.of(processes, noise_floor_samples(self._study.facts))
 
     def _of_verified_code(self, row: FinalRow) -> FinalRow:
         """Return ``row``, as one that differs where its code is not what was verified."""

@@ -4,47 +4,37 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from sktune.backends import backend_info
 from sktune.backends.fingerprint import fingerprint
 from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
 from sktune.core.layout import Layout
-from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan
-from sktune.core.plan_file import ARTIFACTS
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
-from sktune.measure.final_comparison import floor_looks, floor_of
-from sktune.measure.noise_floor import Bar, drift
-from sktune.measure.winner import MOST_FINALISTS
+from sktune.measure.final_comparison import floor_of, noise_floor_samples
+from sktune.measure.noise_floor import drift
 from sktune.reports import study as report
-from sktune.runners.base import Opened
-from sktune.runners.program.runner import RecipeSupervisor
-from sktune.runners.worker.client import Supervisor
-from sktune.samplers import BEGINS_ALONE, sampler_factory
+from sktune.runners import make_runner
+from sktune.runners.base import Opened, Runner, RunnerFactory, RunnerSetup
+from sktune.samplers import BEGINS_ALONE, SamplerFactory, sampler_factory
 from sktune.study.claims import locked
-from sktune.study.result import ProxyFindings, SearchResult, result_of
-from sktune.study.study import Proposal, TuningStudy, folder_name, incumbent_first, sqlite_url
+from sktune.study.result import ProxyFindings, SearchResult, ci95_list, result_of
+from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.targets import TargetSpec
-from sktune.targets.recipe import read_recipe
 from sktune.tuning import profile_hints as profile_prior
-from sktune.tuning.finals import MOST_RECIPE_FINALISTS, AnySupervisor, Finals
+from sktune.tuning.finals import Finals
 from sktune.tuning.interrupt import Stop, stoppable
 from sktune.tuning.prepare import bind_space, check_space_options, space_spec
 from sktune.tuning.request import Request
-from sktune.tuning.time_budget import Pace, TimeBudget
+from sktune.tuning.time_budget import TimeBudget
+from sktune.tuning.trials import Trials
 
 logger = logging.getLogger(__name__)
 
-TRIALS_PER_FLOOR_LOOK = 10
-"""A look takes about two seconds."""
-
-PACE_TRIALS = 8
-"""The pace is that of the last trials: later ones find more of what they compile in the cache."""
-
+TRIALS_PER_FLOOR_SAMPLE = 10
+"""A sample takes about two seconds."""
 
 SETTLED_GAIN = 0.005
 """Share of the baseline's latency: a search that is expected to find less than this beyond its incumbent is settled."""
@@ -58,6 +48,7 @@ def run(
     listener: Listener = lambda event: None,
     began_s: float | None = None,
     proxy: ProxyFindings | None = None,
+    runner_factory: RunnerFactory = make_runner,
 ) -> SearchResult:
     """Search until the study holds ``request.trials`` trials or the time is spent, and return what it recommends.
 
@@ -66,6 +57,7 @@ def run(
         listener: called with each event, a dictionary with the key ``event`` (see docs/events.md).
         began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
         proxy: of a search on fewer layers, whose plans are tried, and no other; None to search.
+        runner_factory: makes what runs the plans.
 
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C; what was found is stored.
@@ -80,9 +72,9 @@ def run(
     name = request.study or spec.study_name
     folder = request.runs / folder_name(name)
     sampler = sampler_factory(request.strategy)
-    with locked(folder), _supervisor(request, spec, wanted, folder) as supervisor:
-        if not supervisor.has_run:
-            supervisor.start()  # its imports take as long as making a database
+    cache = (request.runs / "cache").resolve()
+    setup = RunnerSetup(spec, wanted, folder, cache, request.compile_timeout_s)
+    with locked(folder), runner_factory(setup) as runner:
         url = request.storage or sqlite_url(folder.resolve())
         study = TuningStudy.open(name, url, create=True, is_ours_alone=request.storage is None)
         with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over):
@@ -90,18 +82,11 @@ def run(
             is_complete = search.has_ended() or study.facts.get("exhausted", False)
             if not is_complete or study.facts.get("final_trials") != study.finished():
                 with stoppable() as stop:
-                    search.run(supervisor, sampler, stop)
+                    search.run(runner, sampler, stop)
         result = result_of(study, folder)
         report.write(result, folder)
         listener({"event": "study_finished", **result.summary()})
         return result
-
-
-def _supervisor(request: Request, spec: TargetSpec, space: SpaceSpec, folder: Path) -> AnySupervisor:
-    cache = (request.runs / "cache").resolve()
-    if spec.kind == "recipe":
-        return RecipeSupervisor(read_recipe(Path(spec.source)), space, folder, cache)
-    return Supervisor(spec, space, folder, cache, request.compile_timeout_s)
 
 
 class _Search:
@@ -122,7 +107,6 @@ class _Search:
         self._request, self._spec, self._space_spec = request, spec, space_spec
         self._study, self._folder, self._made_with, self._emit = study, folder, made_with, listener
         self._budget, self._proxy = budget, proxy
-        self._backend = backend_info(spec.backend)
 
     def has_ended(self) -> bool:
         """Whether no trial is missing."""
@@ -130,12 +114,12 @@ class _Search:
             return self._study.finished() >= self._request.most_trials
         return bool(self._study.facts.get("proxy") == self._proxy.to_dict())
 
-    def run(self, supervisor: AnySupervisor, sampler: Any, stop: Stop) -> None:
+    def run(self, runner: Runner, sampler: SamplerFactory, stop: Stop) -> None:
         """Run the trials that are missing, then the final comparison, as far as the time budget lasts."""
         began = time.perf_counter()
-        supervisor.deadline_s = self._budget.deadline_s
+        runner.deadline_s = self._budget.deadline_s
         try:
-            self._search(supervisor, sampler, stop)
+            self._search(runner, sampler, stop)
         except OutOfTimeError as spent:
             if not self._study.finished():
                 raise BadInputError(
@@ -144,19 +128,35 @@ class _Search:
             self._study.remember(uncompared=True)
         self._study.remember(seconds=self._study.facts.get("seconds", 0.0) + time.perf_counter() - began)
 
-    def _search(self, supervisor: AnySupervisor, sampler: Any, stop: Stop) -> None:
+    def _search(self, runner: Runner, sampler: SamplerFactory, stop: Stop) -> None:
         done = self._study.finished()
         most = done + len(self._proxy.carried) if self._proxy else self._request.most_trials
         self._emit({"event": "search_started", "study": self._study.name, "trials": None if math.isinf(most) else most,
                     "time_budget_s": self._request.time_budget_s, "done": done,
                     "folder": str(self._folder)})  # fmt: skip
-        opened = supervisor.open()
+        opened = runner.open()
+        space = self._bound_space(opened)
+        backend = backend_info(self._spec.backend)
+        trials = Trials(self._request, backend, self._study, self._budget, self._emit, runner, opened)
+        self._run_trials(runner, trials, space, sampler, stop)
+        self._stop_if_asked(stop)
+        runner.deadline_s = self._budget.deadline_s
+        finals = Finals(
+            self._request, self._study, runner, opened.traits, self._budget, self._emit,
+            lambda: self._stop_if_asked(stop),
+        )  # fmt: skip
+        has_trials = bool(self._study.finished() or self._proxy)
+        finals.run(space, self._budget.finalists(trials.estimates()), has_trials=has_trials)
+        finals.deliver(self._folder)
+
+    def _bound_space(self, opened: Opened) -> SearchSpace:
+        """Return the space of what was opened, and remember what was."""
         space = bind_space(self._space_spec, self._layout(opened.layout), self._spec)
         # Only now: a space that does not fit the model must leave a study that the mended one can use.
-        units = self._space_spec.model_dump(mode="json", include={"units", "step_units", "untied"})
+        units = self._space_spec.model_dump(mode="json", include={"units", "step_units", "per_layer"})
         self._study.remember(
             fingerprint=dict(self._made_with),
-            target={"spec": asdict(self._spec), "units": units},
+            target={"spec": self._spec.to_dict(), "units": units},
             description=opened.description,
             space_size=str(space.size),
             **opened.facts,
@@ -165,187 +165,59 @@ class _Search:
         self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
                     "model_difference": opened.facts.get("model_difference"),
                     "seconds": dict(opened.seconds)})  # fmt: skip
+        return space
+
+    def _run_trials(
+        self, runner: Runner, trials: Trials, space: SearchSpace, sampler: SamplerFactory, stop: Stop
+    ) -> None:
+        """Run trials until none is missing, none is left, or none has time."""
         most = self._queue(space, sampler)
         while (finished := self._study.finished()) < most:
             self._stop_if_asked(stop)
-            if not self._budget.allows_trial(self._pace(opened), self._has_plan()):
+            if not self._budget.allows_trial(trials.estimates(), trials.has_plan()):
                 self._emit({"event": "time_budget_spent", "trials": finished})
                 break
             if finished >= space.size - 1 and self._is_exhausted(space):
                 self._study.remember(exhausted=True)
                 break
-            if self._request.until_settled and self._is_settled(space, finished):
+            if self._request.until_settled and self._is_settled(space, finished, trials.threshold().noise_floor):
                 break
-            if self._floor_is_due(finished):
-                self._look_at_floor(supervisor, finished)
-            if not self._trial(supervisor, space, sampler, opened):
+            if trials.measures_time and self._floor_is_due(finished):
+                self._sample_floor(runner, finished)
+            if not trials.run(space, sampler):
                 break
         if self._proxy and self._study.finished() >= most:
             self._study.remember(proxy=self._proxy.to_dict())
-        self._stop_if_asked(stop)
-        supervisor.deadline_s = self._budget.deadline_s
-        finals = Finals(
-            self._request, self._spec, self._study, self._budget, self._emit, lambda: self._stop_if_asked(stop)
-        )
-        has_trials = bool(self._study.finished() or self._proxy)
-        finals.run(supervisor, space, self._budget.finalists(self._pace(opened)), has_trials=has_trials)
-        self._deliver(supervisor)
 
-    def _deliver(self, supervisor: AnySupervisor) -> None:
-        """Have the winner's compiled code written where its plan file will be: a plan without it is a plan still."""
-        winner = result_of(self._study, self._folder).winner
-        if winner is None:
-            return
-        stored: dict[str, Any] = {"trial": winner.number}
-        try:
-            self._emit({"event": "final_stage", "stage": "deliver"})
-            delivery = supervisor.deliver(winner.plan, self._folder / ARTIFACTS, lambda stage: None)
-            stored |= delivery.to_dict() if delivery else {}
-        except (BackendError, OutOfTimeError) as failure:
-            logger.warning("the winner comes without its compiled code: %s", failure)
-            stored["problem"] = str(failure) or "the time budget ended before"
-        self._study.remember(delivery=stored)
-
-    def _is_settled(self, space: SearchSpace, finished: int) -> bool:
+    def _is_settled(self, space: SearchSpace, finished: int, noise_floor: float) -> bool:
         """Whether no plan is expected to save more than can be told from the incumbent."""
         if finished <= len(space.starting_points):
             return False
         left = self._study.outlook(space, self._request.seed).expected_gain_left
         self._study.remember(expected_gain_left=left)
-        threshold = max(SETTLED_GAIN, self._bar().noise_floor)
+        threshold = max(SETTLED_GAIN, noise_floor)
         if left < threshold:
             self._emit({"event": "settled", "trials": finished, "expected_gain_left": left, "threshold": threshold})
         return left < threshold
 
-    def _pace(self, opened: Opened) -> Pace:
-        """Return how long things take, by what this study has recorded."""
-        seconds = [record.outcome.seconds for record in self._study.records() if record.outcome]
-        recent = [own for own in seconds if own][-PACE_TRIALS:] or [{"compile": opened.seconds["baseline"]}]
-        opening_s = sum(opened.seconds.values())
-        trial_s = median(sum(own.values()) for own in recent)
-        if self._spec.kind == "recipe":
-            return Pace(trial_s, trial_s, trial_s, MOST_RECIPE_FINALISTS, self._backend.final_processes)
-        if self._backend.needs_fresh_process:
-            trial_s, finalist_s = trial_s + opening_s, trial_s
-        else:
-            finalist_s = median(sum(own.values()) - own.get("compile", 0.0) for own in recent)
-        return Pace(opening_s, trial_s, max(finalist_s, 0.01), MOST_FINALISTS, self._backend.final_processes)
-
-    def _has_plan(self) -> bool:
-        return bool(incumbent_first(self._study.records()))
-
-    def _trial(self, supervisor: AnySupervisor, space: SearchSpace, sampler: Any, opened: Opened) -> bool:
-        """Run one trial; returns whether it came to an end before its time did."""
-        proposal = self._study.ask(space, sampler, self._request.strategy, self._request.seed)
-        number = proposal.number
-        self._emit({"event": "trial_started", "trial": number, "origin": proposal.origin,
-                    "scopes": len(proposal.plan.scopes)})  # fmt: skip
-        outcome = proposal.known
-        if outcome is None and proposal.plan.is_baseline:
-            outcome = Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
-        outcome = outcome or self._blocked(proposal.plan)
-        if outcome is None:
-            supervisor.deadline_s = self._budget.trial_deadline_s(self._pace(opened), self._has_plan())
-            try:
-                outcome = self._tried(supervisor, proposal)
-            except OutOfTimeError:
-                self._emit({"event": "time_budget_spent", "trials": self._study.finished(), "unfinished": number})
-                return False
-        self._study.tell(proposal, outcome, self._value(outcome))
-        left = self._request.most_trials - self._study.finished()
-        self._emit({"event": "trial_finished", "trial": number, "origin": proposal.origin,
-                    "scopes": len(proposal.plan.scopes), "known": proposal.known is not None,
-                    "probe": proposal.is_probe,
-                    "simulated": self._backend.is_simulated, **_told(outcome),
-                    "expected_left_s": self._budget.expected_left_s(left, self._pace(opened))})  # fmt: skip
-        return True
-
-    def _tried(self, supervisor: AnySupervisor, proposal: Proposal) -> Outcome:
-        """Judge a plan; what is not its own doing leaves it to a later search."""
-        try:
-            supervisor.open()
-        except BaseException:  # a full disk, a device that is taken, Ctrl-C: no plan has run yet
-            self._study.postpone(proposal)
-            raise
-        try:
-            return self._judged(supervisor, proposal.plan, proposal.number)
-        except (OutOfTimeError, KeyboardInterrupt):
-            self._study.postpone(proposal)
-            raise
-
     def _floor_is_due(self, finished: int) -> bool:
-        looks = floor_looks(self._study.facts)
-        return not looks or finished >= looks[-1].before_trial + TRIALS_PER_FLOOR_LOOK
+        samples = noise_floor_samples(self._study.facts)
+        return not samples or finished >= samples[-1].before_trial + TRIALS_PER_FLOOR_SAMPLE
 
-    def _look_at_floor(self, supervisor: AnySupervisor, finished: int) -> None:
+    def _sample_floor(self, runner: Runner, finished: int) -> None:
         """Compare the baseline with itself, and remember what that shows."""
-        if self._backend.is_simulated:
-            return
         try:
-            look = supervisor.floor_look(finished)
+            sample = runner.sample_noise_floor(finished)
         except (BackendError, OutOfTimeError) as failure:
             logger.warning("the noise floor could not be measured: %s", failure)
             return
-        if look is None:
+        if sample is None:
             return
-        looks = [*floor_looks(self._study.facts), look]
-        self._study.remember(floor_looks=[one.to_dict() for one in looks])
-        self._emit({"event": "noise_floor", "before_trial": finished, "ratio": look.speedup.ratio,
-                    "ci95": look.speedup.ci95, "noise_floor": floor_of(self._study.facts),
-                    "drift": drift(looks), "noise": look.noise})  # fmt: skip
-
-    def _bar(self) -> Bar:
-        """Return what a plan has to beat now."""
-        complete = incumbent_first(self._study.records())  # no probe among them: it can never win
-        bounds = [record.outcome.speedup.bounds[0] for record in complete if record.outcome and record.outcome.speedup]
-        floor = 0.0 if self._backend.is_simulated else floor_of(self._study.facts)
-        return Bar(floor, max(bounds, default=1.0))
-
-    def _judged(self, supervisor: AnySupervisor, plan: Plan, number: int) -> Outcome:
-        records = [record for record in self._study.records() if record.outcome and record.outcome.fusion_digest]
-        twins = {record.outcome.fusion_digest: record for record in reversed(records) if record.outcome}
-        known = {digest: record.number for digest, record in twins.items()}
-
-        def report_stage(stage: str) -> None:
-            self._emit({"event": "trial_stage", "trial": number, "stage": stage})
-
-        log, bar = f"trial-{number:04d}.log", self._bar()
-        banned = self._study.banned_regions()
-        outcome = supervisor.judge(plan, log, report_stage, known, bar, banned)
-        if rescue := self._backend.rescue(outcome, plan):
-            name, value = rescue
-            rescued = supervisor.judge(plan.with_option(name, value), log, report_stage, bar=bar, banned=banned)
-            if self._backend.rescue(rescued, plan):
-                detail = f"{outcome.detail}; it hangs with {name}={value}, too"
-                return replace(outcome, detail=detail, added={name: value})
-            return replace(rescued, added={name: value})
-        twin = twins.get(outcome.fusion_digest) if outcome.same_as is not None else None
-        if twin and twin.outcome:
-            detail = f"the same SuperKernels as trial {twin.number}"
-            # What its scopes took was observed once, under the twin's own scopes.
-            return replace(twin.outcome, detail=detail, same_as=twin.number, seconds=outcome.seconds, scope_times=())
-        return outcome
-
-    def _blocked(self, plan: Plan) -> Outcome | None:
-        """Return the outcome of a plan with a scope that hung in every way, without running it."""
-        labels = {scope.label for scope in plan.scopes}
-        for record in self._study.records():
-            found = record.outcome
-            if found and found.reason is Reason.TIMEOUT and found.added and found.blamed in labels:
-                return Outcome(
-                    Reason.TIMEOUT, f"scope {found.blamed} hung in trial {record.number}", blamed=found.blamed
-                )
-        return None
-
-    def _value(self, outcome: Outcome) -> float | None:
-        """Return the decode step latency in ms, freed of the machine's drift by way of the paired baseline."""
-        if outcome.speedup is None:
-            return None
-        reference: float | None = self._study.facts.get("baseline_ms")
-        if reference is None:
-            reference = outcome.speedup.baseline_ms
-            self._study.remember(baseline_ms=reference)
-        return reference / outcome.speedup.ratio
+        samples = [*noise_floor_samples(self._study.facts), sample]
+        self._study.remember(floor_looks=[one.to_dict() for one in samples])
+        self._emit({"event": "noise_floor", "before_trial": finished, "ratio": sample.speedup.ratio,
+                    "ci95": ci95_list(sample.speedup), "noise_floor": floor_of(self._study.facts),
+                    "drift": drift(samples), "noise": sample.noise})  # fmt: skip
 
     def _layout(self, traced: Layout) -> Layout:
         """Return the study's layout: with the shares of the first trace, which a resumed search must see again."""
@@ -361,7 +233,7 @@ class _Search:
             )
         return layout
 
-    def _queue(self, space: SearchSpace, sampler: Any) -> float:
+    def _queue(self, space: SearchSpace, sampler: SamplerFactory) -> float:
         """Queue the points that come first and whose plans are new; return the study's total number of trials."""
         known = {record.plan for record in self._study.records() if record.outcome}
         if self._proxy:
@@ -393,24 +265,3 @@ class _Search:
             raise InterruptedSearchError(
                 f"stopped after {self._study.finished()}{of_all} trials; the same command goes on"
             )
-
-
-def _told(outcome: Outcome) -> dict[str, Any]:
-    values = outcome.to_dict()
-    speedup = values.pop("speedup") or {}
-    return {
-        "state": "complete" if outcome.is_complete else "pruned",
-        "reason": outcome.reason,
-        "detail": outcome.detail,
-        "blamed": outcome.blamed,
-        "latency_ms": speedup.get("latency_ms"),
-        "baseline_ms": speedup.get("baseline_ms"),
-        "speedup": speedup.get("ratio"),
-        "ci95": speedup.get("ci95"),
-        "comparison": outcome.comparison,
-        "noise": outcome.noise,
-        "seconds": values["seconds"],
-        "regions": outcome.regions,
-        "reused": outcome.reused,
-        "log": outcome.log,
-    }

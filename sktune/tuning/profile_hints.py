@@ -45,7 +45,7 @@ def ordered(points: Sequence[StartingPoint], path: Path) -> tuple[StartingPoint,
 
 
 def _promise_ms(profile: Profile) -> dict[str, float]:
-    """Return what a scope over a unit can save, by the parameters of tied spaces and of untied ones."""
+    """Return what a scope over a unit can save, by the parameters of a layer kind and by those of single layers."""
     of_kinds = {unit.word: unit.promise_ms for unit in profile.units}
     of_layers = {
         f"layers.{layer}.{unit.unit}": unit.promise_ms / unit.layers

@@ -4,7 +4,6 @@ What a team runs after an upgrade, and in its CI. The plan's compiled code is lo
 empty caches beside it, so that what is checked is what will run.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -15,18 +14,16 @@ from pydantic import ValidationError
 
 from sktune.backends.fingerprint import fingerprint
 from sktune.core.delivery import Delivery
-from sktune.core.errors import BackendError, BadInputError, PlanError
+from sktune.core.errors import BackendError, BadInputError, PlanError, TargetError
 from sktune.core.outcome import Speedup
 from sktune.core.plan_file import PlanFile, read_plan_file
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import Verification
-from sktune.runners.program.runner import RecipeSupervisor
-from sktune.runners.worker.client import Supervisor
+from sktune.runners import make_runner
+from sktune.runners.base import CompareRequest, Report, Runner, RunnerSetup, VerifyRequest
 from sktune.study.result import ci95_list
 from sktune.study.study import folder_name
 from sktune.targets import TargetSpec
-from sktune.targets.recipe import read_recipe
-from sktune.tuning.finals import AnySupervisor
 from sktune.tuning.request import DEFAULT_VERIFY_STEPS
 
 PLAN = "plan"
@@ -85,7 +82,7 @@ class RecheckRequest:
 
     Attributes:
         plan: a plan file with the target that it was found for.
-        model: where the model lies now, in the place of what the plan file says.
+        model: where the model is now, instead of what the plan file says.
         weights: the same of its checkpoint.
         verify_steps: decode steps to compare with the baseline, bit by bit.
         runs: logs go below ``rechecks/`` in it.
@@ -104,12 +101,12 @@ class RecheckRequest:
             raise BadInputError(f"--verify-steps is at least 1; got {self.verify_steps}")
 
 
-def recheck(request: RecheckRequest, report: Callable[[str], None] = lambda stage: None) -> Recheck:
+def recheck(request: RecheckRequest, report: Report = lambda stage: None) -> Recheck:
     """Check code, bits and speed of the plan in a file.
 
     Args:
         request: what to check.
-        report: told the stage that begins.
+        report: called with each stage that begins.
 
     Raises:
         PlanError: no plan file, or one without a target.
@@ -129,27 +126,28 @@ def recheck(request: RecheckRequest, report: Callable[[str], None] = lambda stag
     logs = request.runs / "rechecks" / folder_name(request.plan.resolve().parent.name)
     with TemporaryDirectory(prefix="sktune-recheck-") as cache:
         delivered = (folder.resolve(), delivery) if delivery else None
-        with _supervisor(spec, space, logs, Path(cache), request, delivered) as supervisor:
-            return _checked(supervisor, file, delivery, changes, request.verify_steps, report)
+        setup = RunnerSetup(spec, space, logs, Path(cache), request.compile_timeout_s, delivered)
+        with make_runner(setup) as runner:
+            return _checked(runner, file, delivery, changes, request.verify_steps, report)
 
 
 def _checked(
-    supervisor: AnySupervisor,
+    runner: Runner,
     file: PlanFile,
     delivery: Delivery | None,
     changes: tuple[str, ...],
     steps: int,
-    report: Callable[[str], None],
+    report: Report,
 ) -> Recheck:
-    opened = supervisor.open()
+    opened = runner.open()
     plans = [(PLAN, file.to_plan())]
-    found = supervisor.verify(plans, report, steps=steps).get(PLAN, Verification())
+    found = runner.verify(VerifyRequest(plans, steps), report).get(PLAN, Verification())
     if found.is_broken:
         raise BackendError(f"the plan does not run any more: {found.difference}; search again")
     code = _code(found, delivery, opened.facts.get("not_delivered", ""))
     if not found.is_identical:
         return Recheck(RecheckVerdict.DIFFERS, code, changes, found)
-    rows, _ = supervisor.final(plans, report, references=False)
+    rows = runner.compare(CompareRequest(plans), report).rows
     row = next(row for row in rows if row.name == PLAN)
     if row.speedup is None:
         raise BackendError(f"the plan could not be compared with the baseline: {row.verdict}; search again")
@@ -170,7 +168,7 @@ def _code(found: Verification, delivery: Delivery | None, not_loaded: str) -> st
 
 
 def _target(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, SpaceSpec]:
-    """Return what the plan was found for, where it lies now.
+    """Return what the plan was found for, where it is now.
 
     Raises:
         PlanError: the file does not say.
@@ -178,20 +176,20 @@ def _target(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, SpaceS
     if file.target is None:
         raise PlanError(f"{request.plan} does not say what the plan was found for; search again with this sktune")
     try:
-        spec, space = TargetSpec(**file.target.spec), SpaceSpec(**file.target.units)
-    except (TypeError, ValidationError) as failure:
+        spec, space = TargetSpec.from_dict(file.target.spec), SpaceSpec(**file.target.units)
+    except (TargetError, ValidationError) as failure:
         raise PlanError(f"{request.plan}: target is not one of this sktune; search again") from failure
     if request.model is not None:
         spec = replace(spec, source=_absolute(request.model))
     if request.weights is not None:
         spec = replace(spec, weights=str(request.weights.resolve()))
     if problem := spec.missing():
-        raise PlanError(f"{request.plan}: {problem}; say with --model or --weights where it lies now")
+        raise PlanError(f"{request.plan}: {problem}; say with --model or --weights where it is now")
     return spec, space
 
 
 def _absolute(model: str) -> str:
-    """Return where a model lies, for a worker that may run in a folder of its own; a module's name stays as it is."""
+    """Return where a model is, for a worker that may run in a folder of its own; a module's name stays as it is."""
     path, colon, function = model.rpartition(":") if ":" in model else (model, "", "")
     return f"{Path(path).resolve() if Path(path).exists() else path}{colon}{function}"
 
@@ -207,16 +205,3 @@ def _changes(file: PlanFile, spec: TargetSpec) -> tuple[str, ...]:
         for name in dict.fromkeys([*then, *now])
         if name != "space" and now.get(name) != then.get(name)
     )
-
-
-def _supervisor(
-    spec: TargetSpec,
-    space: SpaceSpec,
-    folder: Path,
-    cache: Path,
-    request: RecheckRequest,
-    delivered: tuple[Path, Delivery] | None,
-) -> AnySupervisor:
-    if spec.kind == "recipe":
-        return RecipeSupervisor(read_recipe(Path(spec.source)), space, folder, cache)
-    return Supervisor(spec, space, folder, cache, request.compile_timeout_s, delivered)

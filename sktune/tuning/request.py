@@ -7,7 +7,7 @@ from pathlib import Path
 from sktune.backends import all_backends, backend_info, backend_on
 from sktune.backends.info import SHAPES_ALONE, BackendInfo
 from sktune.core.errors import BadInputError
-from sktune.targets import TargetSpec, describe, describe_recipe
+from sktune.targets import RecipeSpec, TargetSpec, describe
 from sktune.targets.presets import Preset
 
 DEFAULT_TRIALS = 40
@@ -125,7 +125,7 @@ class Request:
     def target(self) -> tuple[TargetSpec, Preset | None]:
         """Return what ``model`` or ``recipe`` names."""
         if self.recipe:
-            return describe_recipe(self.recipe, self.seed, lambda name: backend_info(name).devices[0]), None
+            return RecipeSpec.of_file(self.recipe, self.seed, lambda name: backend_info(name).devices[0]), None
         info = backend_info(self.backend) if self.backend else backend_on(self.device)
         device = self.device or info.devices[0]
         if SHAPES_ALONE in info.devices and self.scale not in (None, "tiny"):

@@ -8,10 +8,10 @@ import os
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from sktune.core.errors import BadInputError
+from sktune.runners.base import DurationEstimates
 
 CLOSING_S = 2.0
 """For storing results, reports, and ending the worker."""
@@ -44,33 +44,9 @@ def process_began_s() -> float:
     return time.monotonic() - age_s
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long things take in a study.
-
-    Attributes:
-        opening_s: until a fresh worker has its baseline.
-        trial_s: one trial.
-        finalist_s: one more plan in the final comparison, where what it compiles to is found again.
-        most_finalists: how many plans the final comparison takes at most.
-        processes: in how many fresh workers it compares them.
-    """
-
-    opening_s: float
-    trial_s: float
-    finalist_s: float
-    most_finalists: int
-    processes: int
-
-    @property
-    def final_s(self) -> float:
-        """The whole final comparison."""
-        return self.processes * (self.opening_s + self.most_finalists * self.finalist_s)
-
-    @property
-    def least_final_s(self) -> float:
-        """A final comparison of one plan with the baseline, measured for longer than in a trial."""
-        return self.opening_s + MARGIN * self.finalist_s
+def _least_final_s(estimates: DurationEstimates) -> float:
+    """Return the seconds of a final comparison of one plan with the baseline, measured for longer than in a trial."""
+    return estimates.opening_s + MARGIN * estimates.finalist_s
 
 
 class TimeBudget:
@@ -95,27 +71,27 @@ class TimeBudget:
         """Seconds until the deadline."""
         return self.deadline_s - self._clock()
 
-    def allows_trial(self, pace: Pace, has_plan: bool) -> bool:
+    def allows_trial(self, estimates: DurationEstimates, has_plan: bool) -> bool:
         """Whether another trial can end before the time that is set aside for the final comparison.
 
         Without a plan that has passed there is nothing to compare: the first one may take all the time.
         """
-        set_aside_s = max(pace.least_final_s, min(pace.final_s, MOST_SHARE * self.seconds))
-        return self.remaining_s >= set_aside_s * has_plan + pace.trial_s
+        set_aside_s = max(_least_final_s(estimates), min(estimates.final_s, MOST_SHARE * self.seconds))
+        return self.remaining_s >= set_aside_s * has_plan + estimates.trial_s
 
-    def trial_deadline_s(self, pace: Pace, has_plan: bool) -> float:
+    def trial_deadline_s(self, estimates: DurationEstimates, has_plan: bool) -> float:
         """When a trial that goes on and on has to be cut off, so that the best plan can still be compared."""
-        return self.deadline_s - pace.least_final_s * has_plan
+        return self.deadline_s - _least_final_s(estimates) * has_plan
 
-    def finalists(self, pace: Pace) -> int:
+    def finalists(self, estimates: DurationEstimates) -> int:
         """How many plans there is time to compare."""
-        if self.remaining_s >= pace.final_s:
-            return pace.most_finalists
-        left_s = self.remaining_s - pace.opening_s
-        if left_s < pace.finalist_s:
+        if self.remaining_s >= estimates.final_s:
+            return estimates.most_finalists
+        left_s = self.remaining_s - estimates.opening_s
+        if left_s < estimates.finalist_s:
             return 0
-        return max(1, min(pace.most_finalists, int(left_s / (MARGIN * pace.finalist_s))))
+        return max(1, min(estimates.most_finalists, int(left_s / (MARGIN * estimates.finalist_s))))
 
-    def expected_left_s(self, trials: float, pace: Pace) -> float:
+    def expected_left_s(self, trials: float, estimates: DurationEstimates) -> float:
         """Return how long ``trials`` more trials and the final comparison will take."""
-        return min(trials * pace.trial_s + pace.final_s, self.remaining_s)
+        return min(trials * estimates.trial_s + estimates.final_s, self.remaining_s)

@@ -13,7 +13,7 @@ from sktune.backends.npu.backend import DUMPS, NpuBackend
 from sktune.core.plan_file import write_plan
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.core.space import SpaceSpec
-from sktune.reports.study import apply_code
+from sktune.reports.application import apply_code
 from sktune.targets import describe
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
@@ -77,6 +77,6 @@ def test_a_plan_in_memory_is_torchairs_where_the_user_says_so() -> None:
 
         marks = sktune.apply(model, plan, backend)
         torch.compile(model, backend=watch, fullgraph=True)(torch.ones(1, 4))
-        marks.take_off()
+        marks.detach()
         assert {name.partition(".")[0] for name in seen} == operators
         assert len(seen) == 2

@@ -77,7 +77,7 @@ def test_the_examples_plan_carries_the_documented_label(backend: tuple[Target, L
     compiler = torchair.get_npu_backend(compiler_config=npu.configuration(Plan()))
     step: Callable[..., Any] = torch.compile(target.decode_step, backend=compiler, dynamic=False, fullgraph=True)
     step(*decode_inputs(target, 0, 1)[0])
-    marks.take_off()
+    marks.detach()
     assert [(operator.type, operator.label, operator.options) for operator in newest_dump()] == [
         (name, "sp1", "") for name in OPERATORS
     ]

@@ -113,14 +113,14 @@ def deepseek(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Conversio
     def conversion() -> Conversion:
         if not made:
             spec, wanted = spec_of("deepseek_v3", tmp_path_factory.mktemp("deepseek"))
-            made.append(convert(spec, SpaceSpec(untied=True, options=wanted.options)))
+            made.append(convert(spec, SpaceSpec(per_layer=True, options=wanted.options)))
         return made[0]
 
     return conversion
 
 
 def random_plans(part: int) -> Any:
-    """Return a test of 50 points of the untied space, where every layer has boundaries of its own."""
+    """Return a test of 50 points of the space where every layer has boundaries of its own."""
 
     @pytest.mark.slow
     @seed(part)

@@ -37,9 +37,9 @@ class Project:
     unmarked: list[Marked]
     applied: int = 0
 
-    def space(self, *, untied: bool) -> SearchSpace:
+    def space(self, *, per_layer: bool) -> SearchSpace:
         """Return a space with two options."""
-        return bind(SpaceSpec(untied=untied), self.layout, OPTIONS, backend_info("npu").options.rules)
+        return bind(SpaceSpec(per_layer=per_layer), self.layout, OPTIONS, backend_info("npu").options.rules)
 
     def check(self, plan: Plan) -> None:
         """Compare the graph of the changed source with the marks that the plan asks for.
@@ -93,17 +93,17 @@ def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.slow
 def test_starting_points_in_source_mark_what_they_ask_for(project: Project) -> None:
     """Each of the guide's choices can be said in the template's form."""
-    space = project.space(untied=False)
+    space = project.space(per_layer=False)
     assert len(space.starting_points) >= 5
     for point in space.starting_points:
         project.check(space.plan(point.values))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("untied", [False, True])
-def test_random_plans_in_source_mark_what_they_ask_for(project: Project, untied: bool) -> None:
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_random_plans_in_source_mark_what_they_ask_for(project: Project, per_layer: bool) -> None:
     """50 random plans for each; what the source cannot say is refused with the reason."""
-    space = project.space(untied=untied)
+    space = project.space(per_layer=per_layer)
     chance = random.Random(0)
     checked = 0
     while checked < 25:

@@ -1,1 +1,1 @@
-"""Contracts: one suite for each protocol, run over everything that fulfils it."""
+"""One suite for each protocol, run on everything that implements it."""

@@ -12,10 +12,10 @@ from sktune.backends import all_backends, backend_info, backend_on
 from sktune.backends.info import BackendInfo, attribute_at
 from sktune.backends.options import step_options, with_inexact
 from sktune.core.errors import BadInputError, PlanError, SktuneError, SpaceError
-from sktune.core.outcome import Outcome, Reason
+from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan, Scope
 from sktune.core.scope_flavour import ScopeFlavour
-from sktune.targets import TargetSpec
+from sktune.targets import PresetSpec, TargetSpec
 from sktune.tuning.request import Request
 
 PLAN = Plan((Scope("a", "b"),))
@@ -124,7 +124,7 @@ def test_options_of_the_whole_step_have_defaults(info: BackendInfo) -> None:
 @each_device
 def test_its_part_of_a_fingerprint_is_text(info: BackendInfo, device: str) -> None:
     """And the same when it is asked again."""
-    spec = TargetSpec("llama", "preset", scale="tiny", backend=info.name, device=device)
+    spec = PresetSpec("llama", scale="tiny", backend=info.name, device=device)
     parts = info.fingerprint(spec)
     assert all(isinstance(text, str) for item in parts.items() for text in item)
     assert parts == info.fingerprint(spec)
@@ -169,8 +169,8 @@ def test_a_hanging_superkernel_is_rescued_by_feeding_its_barriers() -> None:
     """On both backends that have them; a compile that does not end is another matter."""
     for name in ("npu", "sim"):
         rescue = backend_info(name).rescue
-        assert rescue(Outcome(Reason.TIMEOUT, "measure did not end within 60 s"), PLAN) == ("feed-sync-all", 1)
-        assert rescue(Outcome(Reason.TIMEOUT, "compile did not end within 60 s"), PLAN) is None
+        assert rescue(Outcome(Reason.TIMEOUT, "no answer", stage=Stage.MEASURE), PLAN) == ("feed-sync-all", 1)
+        assert rescue(Outcome(Reason.TIMEOUT, "no answer", stage=Stage.COMPILE), PLAN) is None
 
 
 def test_a_device_has_a_backend() -> None:

@@ -132,8 +132,11 @@ def test_help_of_every_command(golden: Golden) -> None:
 
 
 SEARCHES = {
-    "search-qwen3": ["--model", "qwen3", "--seed", "3"],
-    "search-llama-bottom-up": ["--model", "llama", "--strategy", "bottom-up", "--constants", "constants.yaml"],
+    # Its starting points alone: what is drawn from a posterior depends on how a processor rounds.
+    "search-qwen3": ["--model", "qwen3", "--seed", "3", "--trials", "7"],
+    "search-llama-bottom-up": [
+        *("--model", "llama", "--strategy", "bottom-up", "--constants", "constants.yaml", "--trials", "8")
+    ],
 }
 
 
@@ -155,7 +158,7 @@ def test_a_search_and_what_it_leaves(name: str, golden: Golden, folder: Path) ->
     syncing = constants.replace("sync_all_types:\n  value: []", "sync_all_types:\n  value: [MatMulV2]")
     assert syncing != constants
     (folder / "constants.yaml").write_text(syncing, encoding="utf-8")
-    search = printed_by_process("search", *SEARCHES[name], "--backend", "sim", "--trials", "8", "--json")
+    search = printed_by_process("search", *SEARCHES[name], "--backend", "sim", "--json")
     study = json.loads(search.out.splitlines()[-1])["study"]
     why = printed("show", study, "--why", "--json")
     golden.check(

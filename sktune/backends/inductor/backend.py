@@ -22,7 +22,7 @@ from torch._inductor.compile_fx import compile_fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from sktune.backends.base import At, Compiled, CompileError, RegionBudget, Step, not_told
+from sktune.backends.base import Compiled, CompileError, OnScope, RegionBudget, Step, ignore
 from sktune.backends.inductor import artifacts, cpp_wrapper, numerics
 from sktune.backends.inductor.cuda_graph import CapturedRegion, written_inputs
 from sktune.backends.inductor.exactness import inexact_operators
@@ -32,7 +32,7 @@ from sktune.backends.inductor.options import OPTIONS, with_defaults
 from sktune.backends.inductor.parallel_compile import compile_ahead
 from sktune.backends.inductor.pieces import Pieces
 from sktune.backends.inductor.region_check import RegionChecks
-from sktune.backends.inductor.regions import Cutting, Hole, MarkedGraph, Region, Span, cut, strip_marks
+from sktune.backends.inductor.regions import Cutting, MarkedGraph, Region, RegionSlot, Span, cut, strip_marks
 from sktune.core.delivery import Delivery, ExpectedCode, digest_of
 from sktune.core.errors import BackendError, PlanError, SktuneError, described
 from sktune.core.layout import Layout
@@ -42,7 +42,7 @@ from sktune.core.scope_times import Part, scope_times
 from sktune.core.verification import RegionCheck
 from sktune.measure.devices import Cpu, Cuda
 from sktune.targets.base import Inputs, Snapshot, Target
-from sktune.targets.marks import put_on_each
+from sktune.targets.marks import attach_each
 from sktune.targets.state import Held, complete_state, reachable, readable, replaced
 
 logger = logging.getLogger(__name__)
@@ -65,45 +65,45 @@ class RegionCache:
     has_built_wrapper: bool = False
     doubts: dict[tuple[str, Options], tuple[str, ...]] = field(default_factory=dict)
 
-    def compile_all(self, holes: Sequence[Hole], at: At = not_told) -> list[_CompiledRegion]:
-        """Return the compiled region of each hole; compile those that are not known, on all cores."""
-        missing: dict[tuple[str, Options], Hole] = {}
-        for hole in holes:
-            if identity(hole) not in self.compiled:
-                missing.setdefault(identity(hole), hole)  # the first of several scopes that share a region
+    def compile_all(self, slots: Sequence[RegionSlot], on_scope: OnScope = ignore) -> list[_CompiledRegion]:
+        """Return the compiled region of each slot; compile those that are not known, on all cores."""
+        missing: dict[tuple[str, Options], RegionSlot] = {}
+        for slot in slots:
+            if identity(slot) not in self.compiled:
+                missing.setdefault(identity(slot), slot)  # the first of several scopes that share a region
         # Other regions consist of many kernels, which Inductor builds on all cores by itself.
-        single_files = [hole for hole in missing.values() if hole.options.get("cpp_wrapper")]
+        single_files = [slot for slot in missing.values() if slot.options.get("cpp_wrapper")]
         if self.has_built_wrapper:
-            compile_ahead({hole.label: partial(_compile_region, hole) for hole in single_files}, at)
-        for key, hole in missing.items():
-            at(hole.label)
-            self.compiled[key] = _compile_region(hole)
+            compile_ahead({slot.label: partial(_compile_region, slot) for slot in single_files}, on_scope)
+        for key, slot in missing.items():
+            on_scope(slot.label)
+            self.compiled[key] = _compile_region(slot)
         self.has_built_wrapper |= bool(single_files)  # from here on, helpers find the headers and the shims built
-        return [self.compiled[identity(hole)] for hole in holes]
+        return [self.compiled[identity(slot)] for slot in slots]
 
-    def inexact(self, hole: Hole) -> tuple[str, ...]:
-        """Return the operators of the hole's region that may change bits; see ``inexact_operators``."""
-        key = identity(hole)
+    def inexact(self, slot: RegionSlot) -> tuple[str, ...]:
+        """Return the operators of the slot's region that may change bits; see ``inexact_operators``."""
+        key = identity(slot)
         if key not in self.doubts:
-            options = with_defaults(hole.options)
-            self.doubts[key] = inexact_operators(hole.region, options, _device_type(hole.region.inputs))
+            options = with_defaults(slot.options)
+            self.doubts[key] = inexact_operators(slot.region, options, _device_type(slot.region.inputs))
         return self.doubts[key]
 
 
-def identity(hole: Hole) -> tuple[str, Options]:
-    """Return what two holes have in common that can be filled with the same code."""
-    key = hole.region.key
-    if hole.options.get("freezing"):
+def identity(slot: RegionSlot) -> tuple[str, Options]:
+    """Return what two slots have in common that can be filled with the same code."""
+    key = slot.region.key
+    if slot.options.get("freezing"):
         # Weights become part of the code: layers no longer share a region.
-        pairs = zip(hole.region.inputs, hole.region.parameters, strict=True)
+        pairs = zip(slot.region.inputs, slot.region.parameters, strict=True)
         key += repr([value.data_ptr() for value, is_weight in pairs if is_weight])
-    return key, tuple(sorted(hole.options.items()))
+    return key, tuple(sorted(slot.options.items()))
 
 
-def region_key(hole: Hole) -> str:
+def region_key(slot: RegionSlot) -> str:
     """Return the identity of a region and its options, the same in every process; one for each scope with freezing."""
-    key, options = hole.region.key, tuple(sorted(hole.options.items()))
-    frozen = hole.label if hole.options.get("freezing") else ""  # weights are part of the code
+    key, options = slot.region.key, tuple(sorted(slot.options.items()))
+    frozen = slot.label if slot.options.get("freezing") else ""  # weights are part of the code
     return hashlib.sha256(repr((key, options, frozen)).encode()).hexdigest()[:32]
 
 
@@ -123,7 +123,7 @@ class InductorBackend:
             # A CUDA graph reads and writes the state in place; it tells state from activations by this mark.
             torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - transformers' caches are marked so as well
         self._regions, self._region_checks = RegionCache(), RegionChecks()
-        self._marks = put_on_each(target.module, tuple(unit.name for unit in layout.units))
+        self._marks = attach_each(target.module, tuple(unit.name for unit in layout.units))
         self._run: Callable[..., Any] | None = None
         self._example_inputs: Sequence[Any] = ()
         self._device: Cpu | Cuda = Cpu()
@@ -138,22 +138,22 @@ class InductorBackend:
         """See ``Backend.written``."""
         return self._written
 
-    def compile(self, plan: Plan, at: At = not_told) -> Compiled:
+    def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:
         """See ``Backend.compile``."""
         cutting = self._cut(plan)
         before = set(self._regions.compiled)
-        regions = self._regions.compile_all(cutting.holes, at)
-        used = {identity(hole) for hole in cutting.holes}
+        regions = self._regions.compile_all(cutting.slots, on_scope)
+        used = {identity(slot) for slot in cutting.slots}
         step = self._step(cutting.fill([region.function for region in regions]))
-        code = _code(cutting.holes, regions)
+        code = _code(cutting.slots, regions)
         digest = digest_of(set(code.values()))
-        if not cutting.holes:
+        if not cutting.slots:
             self._try(step)
             return Compiled(step, code_digest=digest)
         pieces = Pieces(cutting)
-        self._try(self._step(pieces.first_run(at, self._device)))
-        keys = {hole.label: region_key(hole) for hole in cutting.holes}
-        exact = {region_key(hole): not self._regions.inexact(hole) for hole in cutting.holes}
+        self._try(self._step(pieces.first_run(on_scope, self._device)))
+        keys = {slot.label: region_key(slot) for slot in cutting.slots}
+        exact = {region_key(slot): not self._regions.inexact(slot) for slot in cutting.slots}
         return Compiled(
             step, len(used), len(used & before), digest,
             observe=partial(self._observe, plan, pieces), blame=partial(pieces.blame, self._step),
@@ -164,7 +164,7 @@ class InductorBackend:
 
     def exactness(self, plan: Plan) -> dict[str, tuple[str, ...]]:
         """Return, by scope's label, the operators of each scope that may change bits; see ``inexact_operators``."""
-        return {hole.label: self._regions.inexact(hole) for hole in self._cut(plan).holes}
+        return {slot.label: self._regions.inexact(slot) for slot in self._cut(plan).slots}
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: the model uncompiled, and the whole step in max-autotune."""
@@ -193,9 +193,9 @@ class InductorBackend:
         """Compile ``plan`` once more, to see what that takes from Inductor's caches; see ``Deliver``."""
         with artifacts.recorded() as record:
             cutting = self._cut(plan)
-            regions = RegionCache().compile_all(cutting.holes)
+            regions = RegionCache().compile_all(cutting.slots)
             self._try(self._step(cutting.fill([region.function for region in regions])))  # Triton tunes as it runs
-        for label, digest in _code(cutting.holes, regions).items():
+        for label, digest in _code(cutting.slots, regions).items():
             if digest != code[label]:
                 raise BackendError(f"scope {label}: compiled again it is other code; do not clean Inductor's caches")
         try:
@@ -342,20 +342,20 @@ def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) 
     device = _device_type(example_inputs)
 
     cutting = cut(marked.graph_module, list(marked.spans.values()), example_inputs)
-    for hole in cutting.holes:
-        for name, value in hole.options.items():
+    for slot in cutting.slots:
+        for name, value in slot.options.items():
             OPTIONS.check(device, name, value)
-    regions = RegionCache().compile_all(cutting.holes)
-    _compare_code(cutting.holes, regions)
+    regions = RegionCache().compile_all(cutting.slots)
+    _compare_code(cutting.slots, regions)
     return cutting.fill([region.function for region in regions])
 
 
-def _compare_code(holes: Sequence[Hole], regions: Sequence[_CompiledRegion]) -> None:
+def _compare_code(slots: Sequence[RegionSlot], regions: Sequence[_CompiledRegion]) -> None:
     """Tell which scopes became other code than was delivered with their plan."""
     differing: dict[tuple[ExpectedCode, str], list[str]] = {}
-    for hole, region in zip(holes, regions, strict=True):
-        if hole.code and hole.code.digest != region.code_digest:
-            differing.setdefault((hole.code, region.code_digest), []).append(hole.label)
+    for slot, region in zip(slots, regions, strict=True):
+        if slot.code and slot.code.digest != region.code_digest:
+            differing.setdefault((slot.code, region.code_digest), []).append(slot.label)
     for (expected, found), labels in differing.items():
         more = f" (and {len(labels) - 1} more)" if len(labels) > 1 else ""
         told = f"scope {labels[0]}{more}: compiled to code {found[:16]}, but {expected.digest[:16]} was verified"
@@ -364,9 +364,9 @@ def _compare_code(holes: Sequence[Hole], regions: Sequence[_CompiledRegion]) -> 
         logger.warning("%s; `sktune recheck` tells whether the plan still holds", told)
 
 
-def _code(holes: Sequence[Hole], regions: Sequence[_CompiledRegion]) -> dict[str, str]:
+def _code(slots: Sequence[RegionSlot], regions: Sequence[_CompiledRegion]) -> dict[str, str]:
     """Return the digest of each scope's code, by label."""
-    return {hole.label: region.code_digest for hole, region in zip(holes, regions, strict=True)}
+    return {slot.label: region.code_digest for slot, region in zip(slots, regions, strict=True)}
 
 
 def _source_name(placeholder: fx.Node) -> str:
@@ -381,8 +381,8 @@ def _device_type(values: Sequence[Any]) -> str:
     return "cuda" if any(isinstance(value, torch.Tensor) and value.is_cuda for value in values) else "cpu"
 
 
-def _compile_region(hole: Hole) -> _CompiledRegion:
-    region, chosen = hole.region, with_defaults(hole.options)
+def _compile_region(slot: RegionSlot) -> _CompiledRegion:
+    region, chosen = slot.region, with_defaults(slot.options)
     keep_matmuls, keep_reductions = chosen["matmul"] == "aten", chosen["reductions"] == "aten"
     graph_module, inputs, call = _frozen(region) if chosen["freezing"] else (region.graph_module, region.inputs, None)
     settings = {
@@ -410,7 +410,7 @@ def _compile_region(hole: Hole) -> _CompiledRegion:
     except MemoryError:
         raise
     except Exception as failure:
-        raise CompileError(f"scope {hole.label}: {described(failure)}", blamed=hole.label) from failure
+        raise CompileError(f"scope {slot.label}: {described(failure)}", blamed=slot.label) from failure
     function: Callable[..., Any] = call(compiled) if call else compiled
     if chosen["cuda_graph"]:
         function = CapturedRegion(function, written_inputs(region.graph_module, region.inputs), region.outlasting)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch._inductor import config as inductor_config
 
-from sktune.backends.base import At
+from sktune.backends.base import OnScope
 
 logger = logging.getLogger(__name__)
 
@@ -19,12 +19,12 @@ HELPER_WAIT_S = 120.0
 """A helper that takes longer than this after our own share is done is given up: we compile its share ourselves."""
 
 
-def compile_ahead(labelled: Mapping[str, Callable[[], object]], at: At) -> None:
+def compile_ahead(labelled: Mapping[str, Callable[[], object]], on_scope: OnScope) -> None:
     """Run a share of the tasks in forked helpers, and the rest here, so that all find their results on disk.
 
-    Each task compiles one region, and Inductor keeps what it compiles in its cache. ``at`` is told the labels of those
-    that are compiled here. A helper is an accelerator
-    and nothing else: what it fails to do, for whatever reason, the caller's own compile will do, and report.
+    Each task compiles one region, and Inductor keeps what it compiles in its cache. ``on_scope`` is called with the
+    labels of those that are compiled here. A helper is an accelerator and nothing else: what it fails to do, for
+    whatever reason, the caller's own compile will do, and report.
     """
     tasks = list(labelled.items())
     helpers = min(len(os.sched_getaffinity(0)), len(tasks)) - 1
@@ -34,7 +34,7 @@ def compile_ahead(labelled: Mapping[str, Callable[[], object]], at: At) -> None:
     children = [_fork([task for _, task in tasks[helper + 1 :: share]]) for helper in range(helpers)]
     try:
         for label, task in tasks[::share]:
-            at(label)
+            on_scope(label)
             task()
         deadline = time.monotonic() + HELPER_WAIT_S
         for child in children:

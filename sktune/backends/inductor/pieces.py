@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from sktune.backends.base import At, CompileError, Step
+from sktune.backends.base import CompileError, OnScope, Step
 from sktune.backends.inductor.region_check import Round
 from sktune.backends.inductor.regions import Cutting
 from sktune.core.errors import described
@@ -36,19 +36,19 @@ class Pieces:
 
     def __init__(self, cutting: Cutting) -> None:
         self._whole = cutting.whole
-        inside = {str(hole.call.target): hole for hole in cutting.holes}
+        inside = {str(slot.call.target): slot for slot in cutting.slots}
         calls = [str(node.target) for node in cutting.whole.graph.nodes if node.op == "call_module"]
         self.labels = {name: inside[name].label if name in inside else "" for name in calls}
         self._compiled: Mapping[str, Run] = {name: cutting.whole.get_submodule(name) for name in calls}
-        uncompiled = {name: hole.region.graph_module for name, hole in inside.items()}
+        uncompiled = {name: slot.region.graph_module for name, slot in inside.items()}
         self._uncompiled: Mapping[str, Run] = {**self._compiled, **uncompiled}
 
-    def first_run(self, at: At, device: Cpu | Cuda) -> Run:
-        """Return the step as compiled, which tells ``at`` where it is, and as ``CompileError`` which scope raised."""
+    def first_run(self, on_scope: OnScope, device: Cpu | Cuda) -> Run:
+        """Return the step as compiled, which calls ``on_scope`` and names a scope that raises, in ``CompileError``."""
 
         def around(name: str, inputs: tuple[Any, ...]) -> Any:
             label = self.labels[name]
-            at(label)
+            on_scope(label)
             try:
                 outputs = self._compiled[name](*inputs)
                 device.now_s()  # what runs behind our back fails here, and not in a later scope

@@ -95,7 +95,7 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Hole:
+class RegionSlot:
     """Where a scope was cut out of a graph."""
 
     call: fx.Node
@@ -107,16 +107,16 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """A graph with holes where the scopes were."""
+    """A graph with slots where the scopes were."""
 
     whole: fx.GraphModule
-    holes: tuple[Hole, ...]
+    slots: tuple[RegionSlot, ...]
 
     def fill(self, functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-        """Put one compiled region into each hole, and return the function that runs it all."""
-        for hole, function in zip(self.holes, functions, strict=True):
-            _replace(self.whole, hole.call, _Call(function))
-        if self.holes:
+        """Put one compiled region into each slot, and return the function that runs it all."""
+        for slot, function in zip(self.slots, functions, strict=True):
+            _replace(self.whole, slot.call, _Call(function))
+        if self.slots:
             self.whole.graph.lint()
             self.whole.recompile()
         return self.whole.forward
@@ -140,13 +140,13 @@ def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Seq
     calls = {str(node.target): node for node in whole.graph.nodes if node.op == "call_module"}
     placeholders = [node.name for node in whole.graph.nodes if node.op == "placeholder"]
     real = dict(zip(placeholders, example_inputs, strict=True))
-    holes = []
+    slots = []
     for order, span in enumerate(occupied):
         name = f"submod_{2 * order + 1}"
         if name in calls:  # else nothing in the span is used or has an effect
             region = _region(getattr(whole, name), calls[name], real)
-            holes.append(Hole(calls[name], region, dict(span.options), span.label, span.code))
-    return Cutting(whole, tuple(holes))
+            slots.append(RegionSlot(calls[name], region, dict(span.options), span.label, span.code))
+    return Cutting(whole, tuple(slots))
 
 
 class _Call(nn.Module):

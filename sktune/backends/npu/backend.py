@@ -20,7 +20,7 @@ import torch
 from sktune.ascend.cann_log import explain_files
 from sktune.ascend.fusion import RealisedFusion, describe, realised_fusion
 from sktune.ascend.ge_graph import GeGraph, read_ge_graph
-from sktune.backends.base import At, Compiled, CompileError, Step, not_told
+from sktune.backends.base import Compiled, CompileError, OnScope, Step, ignore
 from sktune.backends.npu.options import OPTIONS
 from sktune.backends.npu.scope_profile import profile_in_turn, scope_parts
 from sktune.backends.options import step_options
@@ -31,7 +31,7 @@ from sktune.core.plan import Plan
 from sktune.core.scope_times import scope_times
 from sktune.measure.devices import import_torch_npu
 from sktune.targets.base import Inputs, Snapshot, Target
-from sktune.targets.marks import MarkedModel, put_on, torchair_scope
+from sktune.targets.marks import MarkedModel, attach, torchair_scope
 from sktune.targets.state import written_by
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class NpuBackend:
         self._baseline: Step | None = None
         self._written: Mapping[str, torch.Tensor] | None = None
 
-    def compile(self, plan: Plan, at: At = not_told) -> Compiled:  # noqa: ARG002 - GE names what it fails at in plog
+    def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:  # noqa: ARG002 - plog names the scope
         """See ``Backend.compile``."""
         step, graphs = self._convert(plan, self.configuration(plan))
         fusion = _fusion(graphs, plan)
@@ -109,7 +109,7 @@ class NpuBackend:
     def _convert(self, plan: Plan, config: Any) -> tuple[Step, list[GeGraph]]:
         self._activate(None)
         try:
-            marks = put_on(self._target.module, plan, torchair_scope)
+            marks = attach(self._target.module, plan, torchair_scope)
         except SktuneError as failure:
             raise CompileError(str(failure)) from failure
         marks.suspend()
@@ -124,7 +124,7 @@ class NpuBackend:
         try:
             self._try(step)
         except Exception as failure:
-            marks.take_off()
+            marks.detach()
             self._active = None
             _close_scopes()
             raise CompileError(reason(failure)) from failure

@@ -7,7 +7,7 @@ from sktune.backends.info import BackendInfo
 from sktune.backends.installed import package_version
 from sktune.backends.npu.availability import cann_version, examine
 from sktune.backends.npu.options import OPTIONS
-from sktune.core.outcome import Outcome, Reason
+from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Option, Plan
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.targets import TargetSpec
@@ -18,7 +18,7 @@ FEED_SYNC_ALL = "feed-sync-all"
 def rescue(outcome: Outcome, plan: Plan) -> tuple[str, Option] | None:
     """Return the option that frees a SyncAll which waits for cores that do not run, where that may be the trouble."""
     has_it = any(FEED_SYNC_ALL in dict(scope.options) for scope in plan.scopes)
-    hangs = outcome.reason is Reason.TIMEOUT and "compile did not end" not in outcome.detail
+    hangs = outcome.reason is Reason.TIMEOUT and outcome.stage is not Stage.COMPILE
     return (FEED_SYNC_ALL, 1) if hangs and not has_it else None
 
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from sktune.ascend.ge_graph import GeGraph
-from sktune.backends.base import At, Compiled, CompileError, Step, not_told
+from sktune.backends.base import Compiled, CompileError, OnScope, Step, ignore
 from sktune.backends.npu.backend import NpuBackend
 from sktune.backends.sim.constants import ATLAS_A3, load_constants
 from sktune.backends.sim.deployment import deploy, deployment_notes
@@ -75,7 +75,7 @@ class SimBackend:
         """Return each unit's share of the simulated baseline, 0 to 1."""
         return self._model.time_shares()
 
-    def compile(self, plan: Plan, at: At = not_told) -> Compiled:  # noqa: ARG002 - it comes back at once
+    def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:  # noqa: ARG002 - it comes back at once
         """See ``Backend.compile``."""
         step = self._model.step(plan)
         if isinstance(step, SimulatedFailure):

@@ -35,7 +35,7 @@ from sktune.runners.program.rank_reports import (
     is_baselines_turn,
 )
 from sktune.runners.program.tensors import as_one, digest_of, digests_of, outputs_of, signature_of, state_of
-from sktune.targets.marks import MakeScope, MarkedModel, Scope, put_on, scope_maker
+from sktune.targets.marks import MakeScope, MarkedModel, Scope, attach, scope_maker
 from sktune.targets.object_graph import Leaf
 from sktune.targets.tracing import Calls, layout_of, median_shares, record_calls, time_units
 
@@ -164,7 +164,7 @@ class MarkedStep:
     def _prepared(self) -> Device:
         if self._device is None:
             try:
-                self._marks = put_on(self._tree, self._plan, self._gated)
+                self._marks = attach(self._tree, self._plan, self._gated)
             except SktuneError as failure:
                 self._fail("mark", failure)
                 raise
@@ -320,7 +320,7 @@ class Rank:
         if self._task.decode is not None:
             return name == self._task.decode.function
         try:
-            put_on(tree, self._plan, lambda label, options: GatedScope(None, Gate())).take_off()  # type: ignore[arg-type]
+            attach(tree, self._plan, lambda label, options: GatedScope(None, Gate())).detach()  # type: ignore[arg-type]
         except PlanError:
             return False  # another model's, a draft's for instance
         return True

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from sktune.core.errors import BackendError, OutOfTimeError, TargetError
-from sktune.core.outcome import Reason
+from sktune.core.outcome import Reason, Stage
 from sktune.core.plan import Plan
 from sktune.core.plan_file import write_plan
 from sktune.launch import SITE
@@ -38,10 +38,11 @@ ORPHAN_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a run gave no figures: a reason, and one line for people."""
+    """Why a run gave no figures: a reason, one line for people, and the stage where it is known."""
 
     reason: Reason
     detail: str
+    stage: Stage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Run:
         return self.reports[0].turns
 
 
-class Runner:
+class Launcher:
     """Starts a recipe's program, one run after the other.
 
     Args:
@@ -317,8 +318,9 @@ def _told_by(reports: Sequence[RankReport]) -> Failure | None:
     for report in reports:
         if report.error:
             stage, message = report.error
-            reason = Reason.CRASHED if stage == "run" else Reason.COMPILE_FAILED
-            return Failure(reason, f"rank {report.rank}: {message}")
+            if stage == "run":
+                return Failure(Reason.CRASHED, f"rank {report.rank}: {message}")
+            return Failure(Reason.COMPILE_FAILED, f"rank {report.rank}: {message}", Stage.COMPILE)
     return None
 
 

@@ -1,59 +1,45 @@
-"""Judges plans by starting a recipe's program again and again: one fresh run for each plan and for each baseline.
-
-Where the baseline costs little to compile (Inductor), each run alternates between plan and baseline, step by step, and
-its figure is their ratio. Elsewhere a run holds its plan alone: baseline runs are made at the start and now and then,
-and how much they differ from one another is what a plan's figure is uncertain by.
-"""
+"""Judges plans by starting a recipe's program again and again: one fresh run for each plan and for each baseline."""
 
 import logging
 import math
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, Self
 
-import numpy as np
-
 from sktune.ascend.cann_log import cause, explain_files
 from sktune.backends import backend_info
-from sktune.core.errors import BackendError, NotDeterministicError
-from sktune.core.layout import Layout
-from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup
+from sktune.core.errors import BackendError
+from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup, Stage
 from sktune.core.plan import Plan
-from sktune.core.space import SpaceSpec
 from sktune.core.verification import Verification
-from sktune.measure import samples
 from sktune.measure.confidence_sequence import Comparison
-from sktune.measure.latency import Measurement
-from sktune.measure.noise_floor import Bar, FloorLook
-from sktune.runners.base import Opened
-from sktune.runners.program.agreement import (
-    decode_step,
-    differing_state,
-    first_difference,
-    verification,
-    what_is_missing,
+from sktune.measure.noise_floor import NoiseFloorSample, Threshold
+from sktune.measure.winner import BASELINE
+from sktune.runners.base import (
+    CompareRequest,
+    DurationEstimates,
+    JudgeRequest,
+    NamedPlan,
+    Opened,
+    ProcessComparison,
+    Report,
+    RunnerSetup,
+    RunnerTraits,
+    VerifyRequest,
 )
-from sktune.runners.program.rank_reports import VERIFIED_STEPS, RankReport, Task, draw_turns
-from sktune.runners.program.run import Failure, Run, Runner
-from sktune.runners.program.step_times import (
-    LEAST_ALTERNATING,
-    LEAST_STEPS,
-    RunLatency,
-    compare_runs,
-    compare_turns,
-    compare_two,
-    latency_of,
-    rounds,
-)
-from sktune.targets.recipe import Recipe
+from sktune.runners.program.agreement import first_difference, verification
+from sktune.runners.program.checked_runs import BASELINES, CheckedRuns
+from sktune.runners.program.rank_reports import VERIFIED_STEPS
+from sktune.runners.program.run import Run
+from sktune.runners.program.step_times import LEAST_ALTERNATING, compare_turns, compare_two, latency_of
+from sktune.targets.recipe import read_recipe
 
 logger = logging.getLogger(__name__)
 
-BASELINE = "baseline"
 TOO_SHORT = (
     f"; plan and baseline do not alternate, which needs {LEAST_ALTERNATING} decode steps with a latency line each: "
     "figures are less certain"
@@ -63,357 +49,212 @@ UNWRITTEN = (
 )
 EQUAL = f"identical on {VERIFIED_STEPS} steps"
 VERIFIED = f"outputs of {VERIFIED_STEPS} decode steps and the state after them, in every rank"
-BASELINES = 2
-"""Runs of the baseline at the start, which show that its bits are always the same. Where runs alternate, the second one
-is the first look at the noise floor; elsewhere that is a third."""
+MOST_FINALISTS = 3
+"""Each is a run of the user's program in each of the processes."""
 
 
-class RecipeSupervisor:
-    """Runs a recipe's program; stands in for ``sktune.runners.worker.client.Supervisor``.
+class ProgramRunner:
+    """Runs a recipe's program, once for each plan; a ``Runner``."""
 
-    Args:
-        recipe: with absolute paths.
-        space: says what is a unit.
-        folder: the study's; logs go to ``logs/`` in it, reports of the ranks to ``work/``.
-        cache: for the compilers' caches, one folder for each plan.
-    """
-
-    def __init__(self, recipe: Recipe, space: SpaceSpec, folder: Path, cache: Path) -> None:
-        self._recipe, self._space, self._folder = recipe, space, folder
-        self._backend = backend_info(recipe.backend)
-        self._runner = Runner(recipe, folder / "work", cache)
-        self._task = Task(inspects=False, backend=recipe.backend, model=recipe.model)
+    def __init__(self, setup: RunnerSetup) -> None:
+        self._recipe = read_recipe(Path(setup.spec.source))
+        self._backend = backend_info(self._recipe.backend)
+        self._space = setup.space
+        self._runs = CheckedRuns(self._recipe, setup.folder, setup.cache)
         self._opened: Opened | None = None
-        self._reference: tuple[RankReport, ...] = ()
-        self._verified: tuple[RankReport, ...] = ()  # of the baseline's run that is compared step by step
-        self._ignored: frozenset[tuple[int, str]] = frozenset()
-        self._alternates = False
-        self._baselines: list[RunLatency] = []
-        self._first_look: FloorLook | None = None
-        self._run_s = 0.0
-        self.deadline_s = math.inf
+        self._first_sample: NoiseFloorSample | None = None
+        self._traits = RunnerTraits(
+            most_finalists=MOST_FINALISTS,
+            most_shortlisted=MOST_FINALISTS,  # a run holds one plan
+            final_processes=self._backend.final_processes,
+            has_references=False,  # what a user has without sktune is the baseline
+        )
 
-    has_run = True
-    """Nothing can be started before it is needed."""
+    @property
+    def deadline_s(self) -> float:
+        """See ``Runner``."""
+        return self._runs.deadline_s
+
+    @deadline_s.setter
+    def deadline_s(self, deadline_s: float) -> None:
+        self._runs.deadline_s = deadline_s
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.close()
 
-    def start(self) -> None:
-        """Nothing: each run starts by itself."""
-
-    def stop(self) -> None:
+    def close(self) -> None:
         """End the run that is on."""
-        self._runner.stop()
+        self._runs.launcher.stop()
 
     def open(self) -> Opened:
-        """Find decode step and layout in one eager run, and run the baseline, unless this was done.
+        """Find decode step and layout in one eager run, and run the baseline, unless this was done; see ``Runner``.
 
         Raises:
             TargetError: the program runs nothing that could be a decode step, or its ranks differ.
             BackendError: the baseline does not run.
             NotDeterministicError: two baseline runs have different outputs.
-            OutOfTimeError: at ``deadline_s``; so do all other methods.
         """
         if self._opened is None:
-            inspected = self._inspect()
-            baselines = [self._baseline(f"baseline-{number}.log") for number in range(1, BASELINES + 1)]
-            if self._alternates:
-                self._first_look = FloorLook(0, self._speedup(baselines[-1]), "", baselines[-1].seconds)
-            seconds = {"load": inspected.seconds, "baseline": mean(run.seconds for run in baselines)}
-            decode = self._task.decode
-            assert decode is not None
-            notes = [f"{name} of rank {rank}" for rank, name in sorted(self._ignored)]
-            kept = f"; not compared, as they differ between two baselines: {', '.join(notes[:4])}" if notes else ""
-            kept += UNWRITTEN if self._is_unwritten() else ""
-            kept += "" if self._alternates or not self._backend.program_compiler else TOO_SHORT
-            description = f"{self._recipe.name}: {decode.function} in {self._recipe.ranks} ranks{kept}"
-            facts = {
-                "decode": {"function": decode.function, "signature": decode.signature},
-                "verified": VERIFIED,
-                "command": shlex.join(self._recipe.words()),
-                "directory": str(self._recipe.directory),
-                "yaml": {"file": yaml.file.name, "set": yaml.set} if (yaml := self._recipe.yaml) else None,
-                "alternates": self._alternates,
-            }
-            self._opened = Opened(self._layout, description, seconds, facts)
+            layout, inspection_s = self._runs.inspect(self._space)
+            baselines = [self._runs.baseline(f"baseline-{number}.log") for number in range(1, BASELINES + 1)]
+            if self._runs.alternates:
+                self._first_sample = self._runs.noise_floor(0, baselines[-1], ())
+            seconds = {"load": inspection_s, "baseline": mean(run.seconds for run in baselines)}
+            self._opened = Opened(layout, self._description(), seconds, self._facts(), traits=self._traits)
         return self._opened
 
-    def judge(
-        self,
-        plan: Plan,
-        log: str,
-        report: Callable[[str], None],
-        known: Mapping[str, int] | None = None,  # noqa: ARG002 - what a program's scopes became is in its logs alone
-        bar: Bar | None = None,
-        banned: Mapping[str, str] | None = None,  # noqa: ARG002 - regions are known where sktune compiles
-    ) -> Outcome:
-        """Run the program once with ``plan``; see ``Supervisor.judge``."""
+    def _description(self) -> str:
+        notes = [f"{name} of rank {rank}" for rank, name in sorted(self._runs.ignored)]
+        kept = f"; not compared, as they differ between two baselines: {', '.join(notes[:4])}" if notes else ""
+        kept += UNWRITTEN if self._runs.is_unwritten else ""
+        kept += "" if self._runs.alternates or not self._backend.program_compiler else TOO_SHORT
+        return f"{self._recipe.name}: {self._runs.decode.function} in {self._recipe.ranks} ranks{kept}"
+
+    def _facts(self) -> dict[str, Any]:
+        yaml = self._recipe.yaml
+        return {
+            "decode": {"function": self._runs.decode.function, "signature": self._runs.decode.signature},
+            "verified": VERIFIED,
+            "command": shlex.join(self._recipe.words()),
+            "directory": str(self._recipe.directory),
+            "yaml": {"file": yaml.file.name, "set": yaml.set} if yaml else None,
+            "alternates": self._runs.alternates,
+        }
+
+    def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
+        """Run the program once with a plan. What its scopes became is in its logs alone, so no twin is known."""
         self.open()
-        report("compile")
-        run = self._run(plan, log)
-        outcome = self._outcome(run, plan, bar or Bar())
+        plan = request.plan
+        report(Stage.COMPILE)
+        run = self._runs.run(plan, request.log)
+        outcome = self._outcome(run, plan, request.threshold)
         if outcome.reason in (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED):
-            outcome = self._explained(outcome, plan, log)
+            outcome = self._explained(outcome, plan, request.log)
         is_only = len(plan.scopes) == 1 and not outcome.is_feasible
         blamed = plan.scopes[0].label if is_only else outcome.blamed
-        return replace(outcome, seconds=_seconds(run), blamed=blamed, log=f"logs/{log}")
+        return replace(outcome, seconds=_seconds(run), blamed=blamed, log=f"logs/{request.log}")
 
-    def floor_look(self, before_trial: int) -> FloorLook | None:
-        """Run the baseline once more against itself; see ``Supervisor.floor_look``."""
+    def _outcome(self, run: Run, plan: Plan, threshold: Threshold) -> Outcome:
+        if run.failure:
+            return Outcome(run.failure.reason, run.failure.detail, stage=run.failure.stage)
+        found = _blaming(verification(self._runs.reference, run.reports, self._runs.ignored), plan)
+        if not found.is_identical:
+            return Outcome().after(found)
+        speedup = self._runs.speedup(run)
+        comparison = threshold.comparison(speedup)
+        facts: dict[str, Any] = {
+            "speedup": speedup, "comparison": comparison, "noise_floor": threshold.noise_floor, "verification": found,
+        }  # fmt: skip
+        if comparison == Comparison.SLOWER:
+            detail = f"{speedup.ratio:.3f}x the baseline's speed"
+            return Outcome(Reason.SLOWER, detail, stage=Stage.MEASURE, **facts)
+        return Outcome(**facts)
+
+    def _explained(self, outcome: Outcome, plan: Plan, log: str) -> Outcome:
+        """Add to a failure what CANN's logs and the program's own say about it."""
+        if not self._backend.runs_superkernels:
+            return outcome
+        own = self._runs.log(log)
+        logs = [own, *sorted(own.parent.glob(f"{own.stem}.*")), *self._runs.launcher.device_logs()]
+        told = cause(explain_files([path for path in logs if path.is_file()], [scope.label for scope in plan.scopes]))
+        if told is None:
+            return outcome
+        return replace(outcome, detail=f"{outcome.detail}; {told.message}", blamed=told.scope or outcome.blamed)
+
+    def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
+        """Run the baseline once more against itself; see ``Runner.sample_noise_floor``."""
         self.open()
-        if before_trial == 0 and self._first_look:
-            return self._first_look
-        before = list(self._baselines)
-        run = self._baseline(f"floor-{before_trial:04d}.log")
-        own = self._speedup(run) if self._alternates else compare_runs(self._baselines[-1], before)
-        return FloorLook(before_trial, own, "", run.seconds)
+        if before_trial == 0 and self._first_sample:
+            return self._first_sample
+        before = list(self._runs.baselines)
+        run = self._runs.baseline(f"floor-{before_trial:04d}.log")
+        return self._runs.noise_floor(before_trial, run, before)
 
-    def qualify(self, plans: Sequence[tuple[str, Plan]], report: Callable[[str], None]) -> list[str]:  # noqa: ARG002
-        """Return the names of the plans that enter the final comparison: all."""
+    def shortlist(self, plans: Sequence[NamedPlan], _report: Report, /) -> list[str]:
+        """Return the names of the plans that enter the final comparison: all, as they are."""
         return [name for name, _ in plans]
 
-    def verify(
-        self,
-        plans: Sequence[tuple[str, Plan]],
-        report: Callable[[str], None],
-        *,
-        steps: int,
-        seconds: float | None = None,
-        banned: Mapping[str, str] | None = None,  # noqa: ARG002 - regions are known where sktune compiles
-    ) -> dict[str, Verification]:
-        """Compare plans with the baseline on all decode steps that the program makes, up to ``steps``.
+    def verify(self, request: VerifyRequest, report: Report, /) -> dict[str, Verification]:
+        """Compare plans with the baseline on all decode steps that the program makes, up to those that are asked for.
 
         Each plan has a run of its own, which is not timed. Where it differs, the baseline runs again: it may be what
-        is not the same every time.
-
-        Returns:
-            what was compared, by name; nothing of plans that ``seconds`` are too few for, nor where the program makes
-            no more steps than every run compares: of these the trials' verification stands.
-
-        Raises:
-            BackendError: the baseline does not run.
-            NotDeterministicError: two baseline runs have different outputs.
+        is not the same every time. Nothing is returned of plans that the time is too short for, nor where the program
+        makes no more steps than every run compares.
         """
         self.open()
-        steps = min(steps, *(len(own.all_s) for own in self._reference))
+        steps = min(request.steps, *(len(own.all_s) for own in self._runs.reference))
         if steps <= VERIFIED_STEPS:
             return {}
-        ends_s = math.inf if seconds is None else time.monotonic() + seconds
+        ends_s = math.inf if request.seconds is None else time.monotonic() + request.seconds
         found: dict[str, Verification] = {}
-        for name, plan in plans:
-            runs = 1 if self._has_verified(steps) else 2
-            if time.monotonic() + runs * self._run_s > ends_s:
+        for name, plan in request.plans:
+            runs = 1 if self._runs.has_all_steps(steps) else 2
+            if time.monotonic() + runs * self._runs.run_s > ends_s:
                 logger.warning("no time is left to compare plan %s on %d steps", name, steps)
                 break
-            report("verify")
-            found[name] = self._compared(name, plan, steps)
+            report(Stage.VERIFY)
+            found[name] = self._verified(name, plan, steps)
         return found
 
-    def _has_verified(self, steps: int) -> bool:
-        return bool(self._verified) and all(len(own.outputs) == steps for own in self._verified)
-
-    def _compared(self, name: str, plan: Plan, steps: int) -> Verification:
-        if not self._has_verified(steps):
-            self._verified = self._compared_baseline(steps, "verify-baseline.log")
-        run = self._run(plan, f"verify-{name}.log", steps)
+    def _verified(self, name: str, plan: Plan, steps: int) -> Verification:
+        reference = self._runs.all_steps(steps)
+        run = self._runs.run(plan, f"verify-{name}.log", steps)
         if run.failure:
             return Verification(difference=run.failure.detail)
-        found = verification(self._verified, run.reports, self._ignored, steps)
+        found = verification(reference, run.reports, self._runs.ignored, steps)
         if found.difference:
-            again = self._compared_baseline(steps, f"verify-{name}-baseline.log")
-            self._check_deterministic(self._verified, again, steps)
-            found = verification(self._verified, run.reports, self._ignored, steps)
-        return self._blaming(found, plan)
+            self._runs.check_all_steps(steps, f"verify-{name}-baseline.log")
+            found = verification(reference, run.reports, self._runs.ignored, steps)
+        return _blaming(found, plan)
 
-    def _compared_baseline(self, steps: int, log: str) -> tuple[RankReport, ...]:
-        run = self._run(Plan(), log, steps)
-        if run.failure:
-            raise BackendError(f"the baseline does not run: {run.failure.detail}; see {self._log(log)}")
-        return run.reports
-
-    def _check_deterministic(self, one: Sequence[RankReport], other: Sequence[RankReport], steps: int) -> None:
-        """Compare two runs of the baseline; state that differs is not compared from now on.
-
-        Raises:
-            NotDeterministicError: outputs differ.
-        """
-        self._ignored |= differing_state(one, other)
-        if difference := first_difference(one, other, self._ignored, steps):
-            raise NotDeterministicError(
-                f"the baseline does not equal itself ({difference}); make the program deterministic "
-                "(greedy sampling, a fixed seed), or bit-identity cannot be decided"
-            )
-
-    @staticmethod
-    def _blaming(found: Verification, plan: Plan) -> Verification:
-        """Return ``found`` with the scope that changes bits, where there is one scope."""
-        is_known = found.difference and len(plan.scopes) == 1
-        return replace(found, inexact=(plan.scopes[0].label,)) if is_known else found
-
-    def _is_unwritten(self) -> bool:
-        return not self._recipe.stateless and any(own.is_written is False for own in self._reference)
-
-    def final(
-        self,
-        plans: Sequence[tuple[str, Plan]],
-        report: Callable[[str], None],
-        *,
-        number: int = 1,
-        references: bool,  # noqa: ARG002 - what a user has without sktune is the baseline
-    ) -> tuple[list[FinalRow], str]:
-        """Run baseline and plans in turn, every other time backwards; where runs alternate, each holds the baseline."""
+    def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
+        """Run baseline and plans, every other time backwards; where runs alternate, each holds the baseline."""
         self.open()
-        entries = [*([] if self._alternates else [(BASELINE, Plan())]), *plans]
+        entries = [*([] if self._runs.alternates else [(BASELINE, Plan())]), *request.plans]
         runs: dict[str, Run] = {}
-        for name, plan in entries if number % 2 else entries[::-1]:
-            report("measure")
-            runs[name] = self._run(plan, f"final-{number}-{name}.log")
+        for name, plan in entries if request.process % 2 else entries[::-1]:
+            report(Stage.MEASURE)
+            runs[name] = self._runs.run(plan, f"final-{request.process}-{name}.log")
         if (reference := runs.get(BASELINE)) and reference.failure:
-            raise BackendError(f"the baseline fails: {reference.failure.detail}; see logs/final-{number}-baseline.log")
-        return self._rows(runs, [name for name, _ in entries]), ""
-
-    def deliver(self, plan: Plan, folder: Path, report: Callable[[str], None]) -> None:
-        """Nothing: the program's own compiler keeps its code."""
+            log = f"logs/final-{request.process}-{BASELINE}.log"
+            raise BackendError(f"the baseline fails: {reference.failure.detail}; see {log}")
+        return ProcessComparison(self._rows(runs, [name for name, _ in entries]))
 
     def _rows(self, runs: Mapping[str, Run], names: Sequence[str]) -> list[FinalRow]:
         """Return the baseline's row and the others'."""
-        if not self._alternates:
+        if not self._runs.alternates:
             base = latency_of(runs[BASELINE].step_ms)
             own = {name: latency_of(run.step_ms) for name, run in runs.items() if not run.failure} | {BASELINE: base}
             return [self._row(name, runs[name], compare_two(own.get(name, base), base)) for name in names]
         found = {name: compare_turns(run.step_ms, run.turns) for name, run in runs.items() if not run.failure}
-        base_ms = median(each.baseline_ms for each in found.values()) if found else self._baselines[0].latency_ms
+        first_ms = self._runs.baselines[0].latency_ms
+        base_ms = median(each.baseline_ms for each in found.values()) if found else first_ms
         baseline = FinalRow(BASELINE, Speedup(base_ms, base_ms, 1.0, (1.0, 1.0), 1), EQUAL, True, "")
         return [baseline, *(self._row(name, runs[name], found.get(name)) for name in names)]
 
     def _row(self, name: str, run: Run, found: Speedup | None) -> FinalRow:
         if run.failure:
             return FinalRow(name, None, run.failure.detail, False, "")
-        difference = first_difference(self._reference, run.reports, self._ignored)
+        difference = first_difference(self._runs.reference, run.reports, self._runs.ignored)
         return FinalRow(name, found, difference or EQUAL, not difference, "")
 
-    def _inspect(self) -> Run:
-        task = replace(self._task, inspects=True, space=self._space.model_dump(mode="json"))
-        run = self._runner.run(task, Plan(), self._log("inspect.log"), self.deadline_s)
-        if run.failure:
-            raise BackendError(
-                f"the program does not run eagerly: {run.failure.detail}; see {self._log('inspect.log')}"
-            )
-        found = decode_step(run.reports)
-        assert found.layout is not None
-        calls = [each for each in run.reports[0].found if each.call.function == found.call.function]
-        call = found.call if len(calls) > 1 else replace(found.call, signature="")
-        self._layout = Layout.from_dict(found.layout)
-        self._task = replace(self._task, decode=call)
-        return run
+    def deliver(self, plan: Plan, folder: Path, report: Report, /) -> None:
+        """Nothing: the program's own compiler keeps its code."""
 
-    def _baseline(self, log: str) -> Run:
-        run = self._run(Plan(), log)
-        if run.failure:
-            raise BackendError(f"the baseline does not run: {run.failure.detail}; see {self._log(log)}")
-        if not self._reference:
-            self._reference, self._run_s = run.reports, run.seconds
-            self._alternates = self._can_alternate(run)
-        else:
-            self._check_deterministic(self._reference, run.reports, VERIFIED_STEPS)
-        self._baselines.append(latency_of(run.step_ms))
-        return run
+    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
+        """Return how long things will take: each is a run of the program."""
+        run_s = median(sum(own.values()) for own in trials)
+        traits = opened.traits
+        return DurationEstimates(run_s, run_s, run_s, traits.most_finalists, traits.final_processes)
 
-    def _run(self, plan: Plan, log: str, steps: int = VERIFIED_STEPS) -> Run:
-        """Run the program; with more than ``VERIFIED_STEPS`` steps, which are compared, it is not timed."""
-        is_timed = steps == VERIFIED_STEPS
-        turns = draw_turns() if self._alternates and is_timed else None
-        task = replace(self._task, turns=turns, steps=steps, watches_state=not self._reference)
-        run = self._runner.run(task, plan, self._log(log), self.deadline_s)
-        if run.failure is None:
-            run = replace(run, failure=self._unseen(run) or (self._unmeasured(run) if is_timed else None))
-        if run.step_ms and run.failure is None and is_timed:
-            self._keep(log, run)
-        return run
 
-    def _unseen(self, run: Run) -> Failure | None:
-        """Return what a run that came to its end does not show, without which nothing is verified."""
-        function = self._task.decode.function if self._task.decode else ""
-        missing = (what_is_missing(own, function, is_stateless=self._recipe.stateless) for own in run.reports)
-        detail = next(filter(None, missing), "")
-        return Failure(Reason.CRASHED, detail) if detail else None
-
-    def _unmeasured(self, run: Run) -> Failure | None:
-        """Return why a run that came to its end has no figure."""
-        for rank, steps in enumerate(run.step_ms):
-            if bad := [step for step in steps if not (math.isfinite(step) and step > 0)]:
-                detail = f"rank {rank} has a decode step of {bad[0]:g} ms; have the latency pattern match times above 0"
-                return Failure(Reason.CRASHED, detail)
-        where = "the ranks time no steps" if self._recipe.latency == "steps" else "its log has no latency line"
-        if not run.step_ms:
-            mend = "give the recipe `latency: {pattern: ...}` or `logs`, or `latency: steps`"
-            return Failure(Reason.CRASHED, f"{where}; {mend}")
-        fewest = min(len(steps) for steps in run.step_ms)
-        least = LEAST_ALTERNATING if self._alternates else LEAST_STEPS
-        if fewest < least and (fewest > 1 or self._alternates):
-            return Failure(Reason.CRASHED, f"a rank has {fewest} decode steps, at least {least} are needed")
-        return None
-
-    def _can_alternate(self, run: Run) -> bool:
-        """Whether runs are long enough to hold the baseline's turns too, and each step's time is known.
-
-        Not on an NPU: every run would compile the baseline as well, for minutes, and hold two graphs' memory.
-        """
-        calls = [len(report.all_s) for report in run.reports]
-        known = [len(steps) for steps in run.step_ms]
-        return bool(self._backend.program_compiler) and known == calls and min(calls) >= LEAST_ALTERNATING
-
-    def _outcome(self, run: Run, plan: Plan, bar: Bar) -> Outcome:
-        if run.failure:
-            return Outcome(run.failure.reason, run.failure.detail)
-        found = self._blaming(verification(self._reference, run.reports, self._ignored), plan)
-        if not found.is_identical:
-            return Outcome().after(found)
-        speedup = self._speedup(run)
-        comparison = bar.comparison(speedup)
-        facts: dict[str, Any] = {
-            "speedup": speedup, "comparison": comparison, "noise_floor": bar.noise_floor, "verification": found,
-        }  # fmt: skip
-        if comparison == Comparison.SLOWER:
-            return Outcome(Reason.SLOWER, f"{speedup.ratio:.3f}x the baseline's speed", **facts)
-        return Outcome(**facts)
-
-    def _speedup(self, run: Run) -> Speedup:
-        if self._alternates:
-            return compare_turns(run.step_ms, run.turns)
-        return compare_runs(latency_of(run.step_ms), self._baselines)
-
-    def _explained(self, outcome: Outcome, plan: Plan, log: str) -> Outcome:
-        """Add to a failure what CANN's logs and the program's own say about it."""
-        if not self._backend.runs_superkernels:
-            return outcome
-        own = self._log(log)
-        logs = [own, *sorted(own.parent.glob(f"{own.stem}.*")), *self._runner.device_logs()]
-        told = cause(explain_files([path for path in logs if path.is_file()], [scope.label for scope in plan.scopes]))
-        if told is None:
-            return outcome
-        return replace(outcome, detail=f"{outcome.detail}; {told.message}", blamed=told.scope or outcome.blamed)
-
-    def _log(self, name: str) -> Path:
-        folder = self._folder.resolve() / "logs"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / name
-
-    def _keep(self, log: str, run: Run) -> None:
-        step_ms = run.step_ms
-        shortest = min(len(steps) for steps in step_ms)
-        if self._alternates and shortest >= LEAST_ALTERNATING:
-            names = [f"rank {rank} {turn}" for rank in range(len(step_ms)) for turn in (BASELINE, "plan")]
-            seconds = np.hstack([rounds(steps[:shortest], run.turns) for steps in step_ms])
-        else:
-            names = [f"rank {rank}" for rank in range(len(step_ms))]
-            seconds = np.array([steps[:shortest] for steps in step_ms]).T / 1e3
-        measurement = Measurement(seconds, np.zeros(len(seconds), dtype=bool), 0)
-        samples.write(self._folder.resolve() / samples.FOLDER / Path(log).with_suffix(".npz"), names, measurement)
+def _blaming(found: Verification, plan: Plan) -> Verification:
+    """Return ``found`` with the scope that changes bits, where there is one scope."""
+    is_known = found.difference and len(plan.scopes) == 1
+    return replace(found, inexact=(plan.scopes[0].label,)) if is_known else found
 
 
 def _seconds(run: Run) -> dict[str, float]:

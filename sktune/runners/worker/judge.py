@@ -11,42 +11,30 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch
 
-from sktune.backends.base import At, Backend, Compiled, CompileError, Observe, Step, not_told
+from sktune.backends.base import Backend, Compiled, CompileError, Observe, OnScope, Step, ignore
 from sktune.core.delivery import Delivery
 from sktune.core.errors import BackendError, described
-from sktune.core.outcome import FinalRow, Outcome, Reason, ScopeTime, Speedup
+from sktune.core.outcome import FinalRow, Outcome, Reason, ScopeTime, Stage
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
-from sktune.measure import latency, machine
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.devices import device_of, ran_out_of_memory
-from sktune.measure.latency import Budget, Contender, Measurement
-from sktune.measure.machine import MachineLoad
-from sktune.measure.noise_floor import Bar, FloorLook
-from sktune.measure.winner import AGAIN, MOST_FINALISTS
-from sktune.runners.worker import replays as verify
+from sktune.measure.latency import Budget
+from sktune.measure.noise_floor import NoiseFloorSample, Threshold
+from sktune.measure.winner import BASELINE_REPEAT, MOST_FINALISTS
+from sktune.runners.base import Report
+from sktune.runners.worker.step_timer import SampleSink, StepTimer, discard, quiet_collector
 from sktune.runners.worker.verifier import VERIFIED_STEPS, Verifier
-from sktune.targets.base import Inputs, Target
+from sktune.targets.base import Target
 
 logger = logging.getLogger(__name__)
 
-Report = Callable[[str], None]
-"""Told the stage that begins: ``compile``, ``verify``, ``measure``, ``observe``."""
-
-QUALIFYING_BUDGET = Budget(halfwidth=0.015, seconds=5.0, wait_s=3.0)
+SHORTLIST_BUDGET = Budget(halfwidth=0.015, seconds=5.0, wait_s=3.0)
 FINAL_BUDGET = Budget(halfwidth=0.004, seconds=5.0, wait_s=3.0, warm_up_rounds=10)
 """In each of the processes."""
 FLOOR_BUDGET = Budget(halfwidth=0.002, seconds=1.5, wait_s=1.0)
-
-Keep = Callable[[Sequence[str], Measurement], None]
-"""Told the names of the contenders and all their samples."""
-
-
-def forget(names: Sequence[str], measurement: Measurement) -> None:
-    """Keep no samples."""
 
 
 class OutOfMemoryDuringTrialError(Exception):
@@ -70,7 +58,7 @@ class Judge:
     """
 
     def __init__(self, target: Target, backend: Backend, alive: Callable[[], None] = lambda: None) -> None:
-        self._backend, self._alive = backend, alive
+        self._backend = backend
         self._device = device_of([*target.module.parameters(), *target.state.values()])
         try:
             self._baseline = backend.compile(Plan())
@@ -79,6 +67,7 @@ class Judge:
         # A simulated step is the model's own, whatever the plan: its bits say nothing.
         is_real = self._baseline.simulated_ms is None
         self._verifier = Verifier(target, backend, self._baseline, alive) if is_real else None
+        self._timer = StepTimer(self._device, self._verifier.replays[0] if self._verifier else None, alive)
         # What is alive now stays alive: a collection after each trial need not walk over it again (0.25 s each).
         gc.collect()
         gc.freeze()
@@ -101,17 +90,18 @@ class Judge:
         known: Mapping[str, int] = MappingProxyType({}),
         *,
         banned: Mapping[str, str] = MappingProxyType({}),
-        bar: Bar | None = None,
-        keep: Keep = forget,
-        at: At = not_told,
+        threshold: Threshold | None = None,
+        keep: SampleSink = discard,
+        on_scope: OnScope = ignore,
         scored: Callable[[Outcome], None] = lambda outcome: None,
     ) -> Outcome:
         """Run one trial of ``plan``. Failures of the plan are outcomes.
 
         A plan that becomes the same kernels as a ``known`` trial (number by fusion digest) is not measured again, and
-        one that holds a ``banned`` region (what differs in it, by key) is not run. One that cannot beat the ``bar`` is
-        measured only until that is certain. ``at`` is told which scope is being compiled or first run. ``scored`` is
-        told the outcome before its scopes are observed, which changes nothing but ``scope_times`` and ``seconds``.
+        one that holds a ``banned`` region (what differs in it, by key) is not run. One that cannot beat the
+        ``threshold`` is measured only until that is certain. ``on_scope`` is called with the label of the scope that is
+        being compiled or first run, ``scored`` with the outcome before its scopes are observed, which changes nothing
+        but ``scope_times`` and ``seconds``.
 
         Raises:
             OutOfMemoryDuringTrialError: the process should not be used any more.
@@ -119,20 +109,24 @@ class Judge:
         seconds: dict[str, float] = {}
         self._ban(banned)
         try:
-            measured = partial(self._measured, budget or Budget(), bar or Bar(), keep)
-            compiled, outcome = self._judge(plan, report, seconds, known, at, measured)
+            measured = partial(self._measured, budget or Budget(), threshold or Threshold(), keep)
+            compiled, outcome = self._judge(plan, report, seconds, known, on_scope, measured)
         except CompileError as failure:
             if ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(str(failure), failure.blamed) from failure
             logger.info("the plan does not compile", exc_info=True)
-            return Outcome(failure.reason, str(failure), seconds=seconds, blamed=failure.blamed)
+            # A simulated plan that hangs is compiled, and would hang when it is first run.
+            stage = Stage.VERIFY if failure.reason is Reason.TIMEOUT else Stage.COMPILE
+            return Outcome(failure.reason, str(failure), seconds=seconds, blamed=failure.blamed, stage=stage)
         except Exception as failure:
             if ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(described(failure)) from failure
             logger.info("a step fails", exc_info=True)
             if "verify" in seconds:
-                return Outcome(Reason.CRASHED, f"a step fails: {described(failure)}", seconds=seconds)
-            return Outcome(Reason.COMPILE_FAILED, f"the first step fails: {described(failure)}", seconds=seconds)
+                stage = Stage.MEASURE if "measure" in seconds else Stage.VERIFY
+                return Outcome(Reason.CRASHED, f"a step fails: {described(failure)}", seconds=seconds, stage=stage)
+            detail = f"the first step fails: {described(failure)}"
+            return Outcome(Reason.COMPILE_FAILED, detail, seconds=seconds, stage=Stage.COMPILE)
         ran_itself = outcome.speedup is not None or outcome.reason is Reason.MISMATCH
         if not ran_itself or compiled.observe is None:
             return outcome
@@ -148,18 +142,17 @@ class Judge:
         report: Report,
         seconds: dict[str, float],
         known: Mapping[str, int],
-        at: At,
+        on_scope: OnScope,
         measured: Callable[[Compiled], dict[str, Any]],
     ) -> tuple[Compiled, Outcome]:
         report("compile")
         with _timed(seconds, "compile"):
-            compiled = self._backend.compile(plan, at)
+            compiled = self._backend.compile(plan, on_scope)
         if (twin := known.get(compiled.fusion_digest)) is not None:
             return compiled, Outcome(same_as=twin, seconds=seconds, fusion_digest=compiled.fusion_digest)
         if compiled.fusion_digest and compiled.fusion_digest == self._baseline.fusion_digest:
-            return compiled, Outcome(
-                Reason.SLOWER, "its scopes hold no operator: the same kernels as the baseline", seconds=seconds
-            )
+            detail = "its scopes hold no operator: the same kernels as the baseline"
+            return compiled, Outcome(Reason.SLOWER, detail, seconds=seconds, stage=Stage.COMPILE)
         report("verify")
         self._device.reset_peak_memory()
         with _timed(seconds, "verify"):
@@ -180,7 +173,8 @@ class Judge:
         with _timed(seconds, "measure"):
             facts |= measured(compiled)
         if facts["comparison"] == Comparison.SLOWER:
-            return compiled, Outcome(Reason.SLOWER, f"{facts['speedup'].ratio:.3f}x the baseline's speed", **facts)
+            detail = f"{facts['speedup'].ratio:.3f}x the baseline's speed"
+            return compiled, Outcome(Reason.SLOWER, detail, stage=Stage.MEASURE, **facts)
         return compiled, Outcome(**facts)
 
     def verify(
@@ -236,40 +230,33 @@ class Judge:
         """Return what each piece took; a trial that has its figure does not fail for it."""
         try:
             with quiet_collector(), torch.no_grad():
-                return observe(self._begin)
+                return observe(self._timer.begin)
         except Exception:
             logger.warning("what each scope takes could not be observed", exc_info=True)
             return ()
 
-    def _begin(self) -> Inputs:
-        """Put the state to where the first replay starts, and return the inputs of its first step."""
-        assert self._verifier is not None  # a simulated step has nothing to observe
-        replay = self._verifier.replays[0]
-        replay.start.restore()
-        return verify.copied(replay.inputs[0])
-
-    def _measured(self, budget: Budget, bar: Bar, keep: Keep, compiled: Compiled) -> dict[str, Any]:
+    def _measured(self, budget: Budget, threshold: Threshold, keep: SampleSink, compiled: Compiled) -> dict[str, Any]:
         """Return the outcome's fields that come of measuring."""
         entries = {"baseline": self._baseline, "plan": compiled}
-        speedups, noise = self._in_turn(entries, budget, keep, bar.is_out_of_reach)
+        speedups, noise = self._timer.compare(entries, budget, keep, threshold.is_out_of_reach)
         return {
             "speedup": speedups["plan"],
-            "comparison": bar.comparison(speedups["plan"]),
-            "noise_floor": bar.noise_floor,
+            "comparison": threshold.comparison(speedups["plan"]),
+            "noise_floor": threshold.noise_floor,
             "noise": noise,
         }
 
-    def floor_look(self, before_trial: int, keep: Keep = forget) -> FloorLook | None:
+    def sample_noise_floor(self, before_trial: int, keep: SampleSink = discard) -> NoiseFloorSample | None:
         """Compare the baseline, compiled once more, with itself; None where nothing is measured."""
         if self._verifier is None:
             return None
         seconds: dict[str, float] = {}
         with _timed(seconds, "floor"):
-            entries = {"baseline": self._baseline, AGAIN: self._backend.compile(Plan())}
-            speedups, noise = self._in_turn(entries, FLOOR_BUDGET, keep)
-        return FloorLook(before_trial, speedups[AGAIN], noise, seconds["floor"])
+            entries = {"baseline": self._baseline, BASELINE_REPEAT: self._backend.compile(Plan())}
+            speedups, noise = self._timer.compare(entries, FLOOR_BUDGET, keep)
+        return NoiseFloorSample(before_trial, speedups[BASELINE_REPEAT], noise, seconds["floor"])
 
-    def qualified(self, plans: Sequence[tuple[str, Plan]], report: Report, keep: Keep = forget) -> list[str]:
+    def shortlisted(self, plans: Sequence[tuple[str, Plan]], report: Report, keep: SampleSink = discard) -> list[str]:
         """Compile ``plans`` again and return their names, the fastest first; those that do not compile come last.
 
         A trial's own figure can be a fifth off, with the state of the machine and of the worker; which plans are the
@@ -281,12 +268,12 @@ class Judge:
         names = list(entries)
         if len(entries) > MOST_FINALISTS:
             report("measure")
-            speedups, _ = self._in_turn({"baseline": self._baseline, **entries}, QUALIFYING_BUDGET, keep)
+            speedups, _ = self._timer.compare({"baseline": self._baseline, **entries}, SHORTLIST_BUDGET, keep)
             names.sort(key=lambda name: speedups[name].ratio, reverse=True)
         return [*names, *(row.name for row in broken)]
 
     def final(
-        self, plans: Sequence[tuple[str, Plan]], report: Report, *, references: bool, keep: Keep = forget
+        self, plans: Sequence[tuple[str, Plan]], report: Report, *, references: bool, keep: SampleSink = discard
     ) -> tuple[list[FinalRow], str]:
         """Compile, verify and measure ``plans`` and ``references`` in turn with the baseline and its second copy.
 
@@ -295,7 +282,7 @@ class Judge:
         """
         makers = {name: partial(self._backend.compile, plan) for name, plan in plans}
         if self._verifier:
-            makers = {AGAIN: partial(self._backend.compile, Plan()), **makers}
+            makers = {BASELINE_REPEAT: partial(self._backend.compile, Plan()), **makers}
         entries, broken = self._compile_all(makers, report)
         entries = {"baseline": self._baseline, **entries}
         if references:
@@ -307,7 +294,7 @@ class Judge:
             verdicts[name] = self._verifier.difference(entry) if self._verifier else None
         equal = f"identical on {self._verifier.quick_steps} steps" if self._verifier else "not verified: simulated"
         report("measure")
-        speedups, noise = self._in_turn(entries, FINAL_BUDGET, keep)
+        speedups, noise = self._timer.compare(entries, FINAL_BUDGET, keep)
         rows = [
             FinalRow(
                 name,
@@ -332,62 +319,6 @@ class Judge:
             except CompileError as failure:
                 broken.append(FinalRow(name, None, f"does not compile: {failure}", False))
         return compiled, broken
-
-    def _in_turn(
-        self,
-        entries: Mapping[str, Compiled],
-        budget: Budget,
-        keep: Keep,
-        enough: Callable[[Speedup], bool] = lambda speedup: False,
-    ) -> tuple[dict[str, Speedup], str]:
-        """Measure ``entries``, the baseline first; returns their speedups, and the noise of the machine."""
-        simulated_ms = [entry.simulated_ms for entry in entries.values() if entry.simulated_ms is not None]
-        if len(simulated_ms) == len(entries):
-            return {name: _exact(simulated_ms[0], own) for name, own in zip(entries, simulated_ms, strict=True)}, ""
-        with quiet_collector():
-            contenders = [self._contender(entry.step) for entry in entries.values()]
-            # A coin of its own for each measurement: an order that repeats would repeat its errors.
-            found = latency.measure(contenders, budget, np.random.default_rng(), self._device, enough, self._load)
-        keep(list(entries), found)
-        speedups = {name: latency.compare(found.counted, index) for index, name in enumerate(entries)}
-        return speedups, found.noise
-
-    def _load(self) -> MachineLoad | None:
-        self._alive()
-        return machine.read()
-
-    def _contender(self, step: Step) -> Contender:
-        assert self._verifier is not None  # a simulated step is not timed
-        replay = self._verifier.replays[0]
-        inputs = verify.copied(replay.inputs[0])
-
-        def prepare() -> None:
-            replay.start.restore()
-            for own, given in zip(inputs, replay.inputs[0], strict=True):
-                if isinstance(own, torch.Tensor):
-                    own.copy_(given)
-            step.prepare()
-
-        return Contender(lambda: step.run(*inputs), prepare)
-
-
-def _exact(baseline_ms: float, latency_ms: float) -> Speedup:
-    """Return a speedup that was computed."""
-    ratio = baseline_ms / latency_ms
-    return Speedup(baseline_ms, latency_ms, ratio, None, 1)
-
-
-@contextmanager
-def quiet_collector() -> Iterator[None]:
-    """Keep Python's garbage collector from running inside a timed step."""
-    gc.collect()
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @contextmanager

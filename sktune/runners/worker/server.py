@@ -37,12 +37,12 @@ class Session:
         self._judge: Any = None
 
     def answer(self, **message: Any) -> None:
-        """Send one line to the supervisor."""
+        """Send one line to the client."""
         self._answers.write(json.dumps(message) + "\n")
         self._answers.flush()
 
     def serve(self, requests: TextIO) -> None:
-        """Answer requests until the supervisor closes its end."""
+        """Answer requests until the client closes its end."""
         for line in requests:
             request = json.loads(line)
             log_to(request["log"])
@@ -51,7 +51,7 @@ class Session:
             except SktuneError as failure:
                 traceback.print_exc()
                 self.answer(error=type(failure).__name__, message=str(failure))
-            except Exception as failure:  # noqa: BLE001 - the supervisor must hear of it, whatever it is
+            except Exception as failure:  # noqa: BLE001 - the client must hear of it, whatever it is
                 traceback.print_exc()
                 self.answer(error="BackendError", message=f"{described(failure)}; see {request['log']}")
 
@@ -82,7 +82,7 @@ class Session:
         from sktune.targets.tracing import trace_layout
 
         torch.set_grad_enabled(False)
-        spec = TargetSpec(**request["spec"])
+        spec = TargetSpec.from_dict(request["spec"])
         info = backend_info(spec.backend)
         if spec.device == "npu":
             import_torch_npu()
@@ -115,7 +115,7 @@ class Session:
         """Judge one plan."""
         from sktune.core.outcome import Outcome, Reason
         from sktune.core.plan import Plan
-        from sktune.measure.noise_floor import Bar
+        from sktune.measure.noise_floor import Threshold
         from sktune.runners.worker.judge import OutOfMemoryDuringTrialError
 
         try:
@@ -124,9 +124,9 @@ class Session:
                 self._stage,
                 known=request["known"],
                 banned=request["banned"],
-                bar=Bar(**request["bar"]),
+                threshold=Threshold(**request["threshold"]),
                 keep=_keeper(request),
-                at=lambda label: self.answer(scope=label),
+                on_scope=lambda label: self.answer(scope=label),
                 scored=lambda outcome: self.answer(scored=outcome.to_dict()),
             )
         except OutOfMemoryDuringTrialError as failure:
@@ -138,12 +138,12 @@ class Session:
 
     def do_floor(self, request: Mapping[str, Any]) -> None:
         """Compare the baseline with itself."""
-        look = self._judge.floor_look(request["before_trial"], _keeper(request))
+        look = self._judge.sample_noise_floor(request["before_trial"], _keeper(request))
         self.answer(floor=look and look.to_dict())
 
-    def do_qualify(self, request: Mapping[str, Any]) -> None:
+    def do_shortlist(self, request: Mapping[str, Any]) -> None:
         """Put plans in the order of their speed."""
-        self.answer(qualified=self._judge.qualified(_plans(request), self._stage, _keeper(request)))
+        self.answer(shortlisted=self._judge.shortlisted(_plans(request), self._stage, _keeper(request)))
 
     def do_verify(self, request: Mapping[str, Any]) -> None:
         """Compare plans with the baseline far more than a trial does."""
@@ -231,7 +231,7 @@ def _available_bytes() -> int | None:
 
 
 def import_early(backend: str) -> float:
-    """Import what the first request needs of ``backend``, while the supervisor opens its storage.
+    """Import what the first request needs of ``backend``, while the client opens its storage.
 
     Returns the seconds that the compiler took: they belong to compiling, as with any first torch.compile.
     """
@@ -249,7 +249,7 @@ def import_early(backend: str) -> float:
 
 
 def main() -> None:
-    """Serve the supervisor at the other ends of the file descriptors in ``argv``."""
+    """Serve the client at the other ends of the file descriptors in ``argv``."""
     end_with_parent()
     limit_memory()
     faulthandler.enable()
