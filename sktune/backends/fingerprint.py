@@ -18,7 +18,8 @@ def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
     What the model's import brings in is known to the worker alone: ``TuningStudy.check_modules`` compares that.
     """
     info = backend_info(spec.backend)
-    space_digest = hashlib.sha256(space.model_dump_json().encode()).hexdigest()[:16]
+    # By the keys of version 0.1, whose studies can go on.
+    space_digest = hashlib.sha256(space.model_dump_json(by_alias=True).encode()).hexdigest()[:16]
     found = {
         "format": FORMAT,
         "sktune": package_version("sktune"),
