@@ -20,7 +20,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from sktune.backends.fingerprint import device_name, package_version
+from sktune.backends.installed import device_name, package_version
 from sktune.core.outcome import FinalRow, Outcome, Speedup
 from sktune.core.plan import Plan, Scope
 from sktune.measure.final_comparison import FinalComparison

@@ -267,7 +267,7 @@ def measured(landscape: Landscape, plan: Plan, truth: Truth, seed: int, scope_ti
     ratio = landscape.baseline_ms / latency_ms
     halfwidth = 1.96 * landscape.noise * ratio
     speedup = Speedup(landscape.baseline_ms, latency_ms, ratio, (ratio - halfwidth, ratio + halfwidth), rounds=60)
-    reason = Reason.SLOWER if speedup.ci95[1] < 1.0 else None
+    reason = Reason.SLOWER if speedup.bounds[1] < 1.0 else None
     pieces = _noisy(truth.scope_times, rng) if scope_times else ()
     return Outcome(reason, speedup=speedup, scope_times=pieces)
 

@@ -28,9 +28,9 @@ from statistics import mean, median
 import numpy as np
 import torch
 
-from sktune.backends import load_backend
+from sktune.backends import backend_info
 from sktune.backends.base import Backend, Compiled
-from sktune.backends.fingerprint import device_name, package_version
+from sktune.backends.installed import device_name, package_version
 from sktune.core.outcome import Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace
@@ -139,9 +139,10 @@ def opened(model: str, budget: Budget) -> Bench:
     request = Request(model)
     spec, preset = request.target()
     wanted = space_spec(request, spec, preset)
-    target = load(spec)
+    info = backend_info(spec.backend)
+    target = load(spec, takes_torchair=info.takes_torchair(spec.device))
     layout = trace_layout(target, wanted)
-    backend = load_backend(spec.backend)(target, layout, decode_inputs(target, 0, 1)[0], **spec.backend_settings)
+    backend = info.load()(target, layout, decode_inputs(target, 0, 1)[0], **info.settings_of(spec))
     return Bench(target, backend, bind_space(wanted, layout, spec), budget)
 
 
@@ -195,7 +196,7 @@ def saved(bench: Bench, threshold: Threshold, plans: int) -> Iterator[str]:
         for index in order:
             seconds, speedup = replayed(recorded[index], Threshold(threshold.noise_floor, incumbent).is_out_of_reach)
             spent += seconds
-            incumbent = max(incumbent, speedup.ci95[0])
+            incumbent = max(incumbent, speedup.bounds[0])
             lost += index == best and speedup.rounds < len(recorded[index])
         spent_s.append(spent)
     full_s = sum(float(samples.sum()) for samples in recorded)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import sktune
-from sktune.backends.fingerprint import device_name
+from sktune.backends.installed import device_name
 from sktune.reports.study import final_rows, verdict_line
 from sktune.runners.base import JudgeRequest, RunnerSetup
 from sktune.runners.worker.client import WorkerRunner

@@ -22,18 +22,19 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from unittest.mock import patch
 
-from sktune.backends import fingerprint
-from sktune.backends.fingerprint import device_name, package_version
+from sktune.backends.inductor import info
+from sktune.backends.info import FINAL_PROCESSES
+from sktune.backends.installed import device_name, package_version
 from sktune.core.outcome import Speedup
 from sktune.core.plan import Plan
 from sktune.measure.winner import students_t
-from sktune.runners.base import CompareRequest, RunnerSetup, processes_of
+from sktune.runners.base import CompareRequest, RunnerSetup
 from sktune.runners.worker.client import WorkerRunner
 from sktune.tuning.prepare import bind_space, space_spec
 from sktune.tuning.request import Request
 
-SETTINGS: dict[str, dict[str, str]] = {"kept": fingerprint.KEPT_MEMORY, "as glibc adapts itself": {}}
-TOGETHER = processes_of("inductor")
+SETTINGS: dict[str, dict[str, str]] = {"kept": info.KEPT_MEMORY, "as glibc adapts itself": {}}
+TOGETHER = FINAL_PROCESSES
 """As in the final comparison."""
 FEW_FAULTS = 10_000
 """A comparison's steps take some hundred pages once; where each step takes them again, it is hundreds of thousands."""
@@ -110,7 +111,7 @@ def measured(model: str, plans: Sequence[tuple[str, Plan]], setting: str, folder
             before.append(_page_faults())
 
     with (
-        patch.object(fingerprint, "KEPT_MEMORY", SETTINGS[setting]),
+        patch.object(info, "KEPT_MEMORY", SETTINGS[setting]),
         _runner(Request(model), folder) as runner,
     ):
         rows = runner.compare(CompareRequest(plans), report).rows

@@ -48,7 +48,7 @@ from benchmarks.reference_plans import (
 )
 from benchmarks.reference_steps import Counts, compared, traced
 from sktune.backends.base import CompileError, Step
-from sktune.backends.fingerprint import device_name, package_version
+from sktune.backends.installed import device_name, package_version
 from sktune.core.errors import BadInputError, SktuneError
 from sktune.core.plan import Plan
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import sktune
-from sktune.backends.fingerprint import device_name
+from sktune.backends.installed import device_name
 from sktune.core.plan import Plan
 from sktune.tuning.request import Request
 

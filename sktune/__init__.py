@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sktune.core.delivery import ExpectedCode
 from sktune.core.errors import BadInputError, PlanError, SktuneError, nearest
 from sktune.core.plan import Plan, Scope
+from sktune.core.scope_flavour import ScopeFlavour
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,25 +80,29 @@ def apply(
         PlanError: the file is no plan, the plan does not fit the module, or an artifact of the plan is not the one that
             it lists; with ``strict``, also where code differs. The step's compile raises that.
     """
-    from sktune.backends.options import check_step_options
+    from sktune.backends import all_backends
     from sktune.core.plan_file import read_plan_file
     from sktune.targets.marks import attach, scope_maker
 
+    path, artifacts = Path(), None
     delivered: dict[str, ExpectedCode] = {}
     if not isinstance(plan, Plan):
         path, file = Path(plan), read_plan_file(plan)
         plan, backend = file.to_plan(), backend or file.backend
-        if backend == "inductor" and file.artifacts:
-            from sktune.backends.inductor.artifacts import install
-
-            delivery = file.artifacts.delivery()
-            if problem := install(path.parent / file.artifacts.folder, delivery, strict=strict):
-                logger.warning("%s; its scopes are compiled anew", problem)
-            delivered = {label: ExpectedCode(digest, strict) for label, digest in file.artifacts.code.items()}
+        artifacts = file.artifacts
+    compiling = {info.name: info for info in all_backends() if not info.is_simulated}
+    backend = backend or ScopeFlavour.REGION
+    if backend not in compiling:
+        raise PlanError(f"no scopes are made for the backend {backend!r}{nearest(backend, compiling)}")
+    info = compiling[backend]
+    if artifacts and info.artifact_installer:
+        if problem := info.install(path.parent / artifacts.folder, artifacts.delivery(), strict=strict):
+            logger.warning("%s; its scopes are compiled anew", problem)
+        delivered = {label: ExpectedCode(digest, strict) for label, digest in artifacts.code.items()}
     if strict and not delivered:
         raise PlanError("the plan has no compiled code with it, which strict=True asks for; leave strict out")
-    check_step_options(backend or "inductor", plan)
-    return attach(module, plan, scope_maker(backend or "inductor", delivered))
+    info.options.check_step(plan)
+    return attach(module, plan, scope_maker(info.scope_flavour, delivered))
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 
 from sktune.backends.inductor import cuda_graph
-from sktune.backends.options import INDUCTOR
+from sktune.backends.inductor.options import INDUCTOR
 
 REAL = cuda_graph.capture
 

@@ -214,8 +214,9 @@ class FakeRunner:
 
     def _speedup(self, plan: Plan) -> Speedup:
         baseline_ms, latency_ms = self.latency_ms(Plan()), self.latency_ms(plan)
-        ratio, width = baseline_ms / latency_ms, 0.001 if self.traits.measures_time else 0.0
-        return Speedup(baseline_ms, latency_ms, ratio, (ratio * (1 - width), ratio * (1 + width)), 40)
+        ratio = baseline_ms / latency_ms
+        ci95 = (ratio * 0.999, ratio * 1.001) if self.traits.measures_time else None
+        return Speedup(baseline_ms, latency_ms, ratio, ci95, 40)
 
 
 def search(

@@ -76,4 +76,5 @@ def reporting(folder: Path, **keys: object) -> ProgramRunner:
 
 def program_runner(recipe: Path, folder: Path) -> ProgramRunner:
     """Return the runner of a recipe, whose study and caches lie below ``folder``."""
-    return ProgramRunner(RunnerSetup(RecipeSpec.of_file(recipe, 0), SpaceSpec(), folder / "study", folder / "cache"))
+    spec = RecipeSpec.of_file(recipe, 0, lambda backend: "cpu")
+    return ProgramRunner(RunnerSetup(spec, SpaceSpec(), folder / "study", folder / "cache"))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sktune.backends.availability import State, examine, usable
+from sktune.backends.availability import examine, usable
+from sktune.backends.info import State
 from sktune.core.scope_options import has_superkernel
 from sktune.tuning.prepare import bind_space, check_space_options, space_spec
 from sktune.tuning.request import Request

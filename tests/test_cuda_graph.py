@@ -11,7 +11,7 @@ from torch._inductor.utils import fresh_cache
 import sktune
 from sktune.backends.inductor.backend import InductorBackend
 from sktune.backends.inductor.cuda_graph import CapturedRegion, written_inputs
-from sktune.backends.options import EXACT
+from sktune.backends.inductor.options import EXACT
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.measure.bits import same_bits

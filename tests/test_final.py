@@ -1,5 +1,6 @@
 """The final comparison combines what fresh processes have measured."""
 
+import json
 from dataclasses import asdict, replace
 from math import exp, log
 from pathlib import Path
@@ -7,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from sktune.core.outcome import FinalRow, Outcome, Speedup
+from sktune.core.plan import Plan
 from sktune.measure.confidence_sequence import FARTHEST
 from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.noise_floor import NoiseFloorSample
-from sktune.measure.winner import BASELINE_REPEAT
+from sktune.measure.winner import BASELINE_REPEAT, FinalPlan, decide
 from sktune.reports.study import final_rows, verdict_line
 from sktune.study.result import result_of, verdict_of_trials
 from sktune.study.study import TuningStudy, sqlite_url
@@ -38,9 +40,24 @@ def test_processes_become_one_table() -> None:
     assert alone is not None
     assert own is not None
     assert alone.ratio == own.ratio
-    assert log(alone.ci95[1] / alone.ratio) > 0.04  # one process knows little
+    assert log(alone.bounds[1] / alone.ratio) > 0.04  # one process knows little
     assert found.noise == ("", "steal time")
     assert FinalComparison.from_dict(found.to_dict()) == found
+
+
+def test_what_was_computed_has_no_interval() -> None:
+    """However many processes have computed it, and after a round through JSON; sktune 0.1 stored one without width."""
+    computed = FinalRow("7", Speedup(5.0, 4.0, 1.25, None, 1), "not verified: simulated", None, "abc")
+    found = FinalComparison.of([([computed], ""), ([computed], "")], [])
+    (plan,) = found.rows
+    assert plan.speedup is not None
+    assert plan.speedup.ci95 is None
+    assert plan.speedup.bounds == (plan.speedup.ratio, plan.speedup.ratio)
+    assert FinalComparison.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert decide([FinalPlan(7, Plan(), (plan.speedup,), plan.speedup)]).winner is not None
+    stored = {"baseline_ms": 5.0, "latency_ms": 4.0, "ratio": 1.25, "ci95": [1.25, 1.25], "rounds": 1}
+    assert Speedup.from_dict(stored) == computed.speedup
+    assert Speedup.from_dict(stored | {"ci95": [1.2, 1.3]}).ci95 == (1.2, 1.3)
 
 
 def test_the_floor_is_that_of_all_copies_ever_seen() -> None:

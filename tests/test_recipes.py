@@ -138,14 +138,14 @@ class TestTurns:
         found = compare_turns([steps(2.0), steps(2.5)], turns)
         assert found.latency_ms == pytest.approx(2.5, rel=0.5)
         assert found.ratio == pytest.approx(4.0 / 2.5, rel=0.01)
-        assert found.ci95[0] > 1.5
+        assert found.bounds[0] > 1.5
 
     def test_the_shortest_run_that_alternates_decides(self) -> None:
         """Whole blocks count, after the one in which the baseline's step is compiled."""
         turns = turns_of(LEAST_ALTERNATING + 3)
         steps = [4.0 if is_baselines else 2.0 for is_baselines in turns]
         assert rounds(steps, turns).shape == ((LEAST_ALTERNATING - FIRST_ROUND) // 2, 2)
-        assert compare_turns([steps], turns).ci95[0] > 1
+        assert compare_turns([steps], turns).bounds[0] > 1
 
 
 def turns_of(steps: int, drawn: int | None = None) -> list[bool]:
@@ -311,8 +311,8 @@ def test_an_average_alone_says_nothing() -> None:
     plan, baseline = latency_of([[5.0]]), latency_of([[10.0]])
     for found in (compare_two(plan, baseline), compare_runs(plan, [baseline, baseline])):
         assert found.ratio == pytest.approx(2.0)
-        assert found.ci95[0] < 0.2
-        assert found.ci95[1] > 20
+        assert found.bounds[0] < 0.2
+        assert found.bounds[1] > 20
 
 
 def test_a_file_of_the_users_is_not_taken_for_the_yamls_copy(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sktune.backends.options import default_choices, option_rules
+from sktune.backends import backend_info
 from sktune.core.documents import parse_document
 from sktune.core.errors import PlanError, SpaceError
 from sktune.core.layout import Layout, Unit
@@ -189,7 +189,7 @@ def test_every_preset_loads_and_starts_from_legal_distinct_plans(name: str) -> N
     kinds = ("dense", "moe") if name == "deepseek-v3" else ("moe",) if name.endswith("moe") else ("dense",)
     layout = decoder_layout(kinds * 2)
     options = {key: tuple(values) for key, values in spec.options["inductor"]["cpu"].items()}
-    space = bind(spec, layout, options, option_rules("inductor"))
+    space = bind(spec, layout, options, backend_info("inductor").options.rules)
     plans = [space.plan(point.values) for point in space.starting_points]
     assert len(set(plans)) == len(plans) == len(spec.starting_points)
     for plan in plans:
@@ -224,7 +224,8 @@ def test_a_missing_parameter_is_refused() -> None:
 
 def npu_space(**spec: Any) -> SearchSpace:
     """Bind a spec to a layout with the options of the npu backend."""
-    return bind(SpaceSpec(**spec), decoder_layout(("moe",)), default_choices("npu", "npu"), option_rules("npu"))
+    options = backend_info("npu").options
+    return bind(SpaceSpec(**spec), decoder_layout(("moe",)), options.default_choices("npu"), options.rules)
 
 
 def test_starting_points_take_options_as_torchair_does() -> None:
@@ -263,7 +264,7 @@ def test_options_that_do_not_act_make_no_other_plan() -> None:
     few = bind(
         SpaceSpec(), decoder_layout(("moe",), ("mlp",), outside=False),
         {"stream-fusion": (0, 1), "early-start": (1, 0, 2), "topology_sorting_strategy": ("StableRDFS", "DFS")},
-        option_rules("npu"),
+        backend_info("npu").options.rules,
     )  # fmt: skip
     points = [dict(zip(few.choices, values, strict=True)) for values in itertools.product(*few.choices.values())]
     assert few.size == len({few.plan(point) for point in points}) == 2 + 2 * 4

@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sktune.backends.options import default_choices, option_rules
+from sktune.backends import backend_info
 from sktune.cli.views.search import LiveView, PlainView, describe_trial, inspection_view
 from sktune.core.space import SpaceSpec, bind
 from tests.conftest import decoder_layout
 
+OPTIONS = backend_info("npu").options
+
 
 def inspected(kinds: tuple[str, ...], **spec: Any) -> list[str]:
     """Return the lines that `sktune inspect` prints for a decoder with layers of ``kinds``."""
-    space = bind(SpaceSpec(**spec), decoder_layout(kinds), default_choices("npu", "npu"), option_rules("npu"))
+    space = bind(SpaceSpec(**spec), decoder_layout(kinds), OPTIONS.default_choices("npu"), OPTIONS.rules)
     console = Console(width=120)
     with console.capture() as captured:
         console.print(inspection_view("a decoder", space, is_simulated=False))
@@ -53,7 +55,7 @@ def test_shares_are_of_one_layer_and_of_all() -> None:
     layout = decoder_layout(("dense", "dense", "dense"), ("mlp",), outside=False)
     shares = (0.1, 0.2, 0.6)
     units = tuple(replace(unit, time_share=share) for unit, share in zip(layout.units, shares, strict=True))
-    space = bind(SpaceSpec(), replace(layout, units=units), {}, option_rules("npu"))
+    space = bind(SpaceSpec(), replace(layout, units=units), {}, OPTIONS.rules)
     console = Console(width=120)
     with console.capture() as captured:
         console.print(inspection_view("a decoder", space, is_simulated=False))

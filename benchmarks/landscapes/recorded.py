@@ -132,7 +132,7 @@ def to_entry(plan: Plan, outcome: Outcome, position: Mapping[str, int]) -> dict[
         "inexact": list(outcome.inexact),
         "baseline_ms": round(speedup.baseline_ms, 5) if speedup else None,
         "ratio": round(speedup.ratio, 5) if speedup else None,
-        "ci95": [round(end, 5) for end in speedup.ci95] if speedup else None,
+        "ci95": [round(end, 5) for end in speedup.bounds] if speedup else None,
         "scope_times": [
             [position[piece.first], position[piece.last], piece.in_scope,
              round(1e3 * piece.baseline_ms, 2), round(1e3 * piece.latency_ms, 2)]

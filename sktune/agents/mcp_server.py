@@ -18,7 +18,8 @@ from pydantic import Field, ValidationError
 
 from sktune.agents import jobs
 from sktune.agents.jobs import COMMAND, Job, State
-from sktune.backends.fingerprint import package_version
+from sktune.backends import backend_info
+from sktune.backends.installed import package_version
 from sktune.core.errors import BadInputError, SktuneError, StudyError, nearest
 from sktune.core.events import parse_event
 from sktune.study.claims import is_held
@@ -234,7 +235,7 @@ class Tools:
 
     def _started(self, name: str, command: str, given: Mapping[str, Any], ends_with: str) -> dict[str, Any]:
         words = (command, *_options(given), f"--runs={self._runs}")
-        is_timed = given["backend"] != "sim"
+        is_timed = given["backend"] is None or not backend_info(given["backend"]).is_simulated
         job = jobs.start(self._runs, name, words, ends_with=ends_with, is_timed=is_timed)
         job.wait(job.begins_at, STARTED_S)
         events, number = job.events(job.begins_at)

@@ -21,7 +21,7 @@ from sktune.core.errors import BadInputError, StudyError, TargetError
 from sktune.measure.winner import FinalPlan, Verdict
 from sktune.reports.plan_output import plan_yaml
 from sktune.study.facts import StudyFacts
-from sktune.study.result import BEST_PLAN, SearchResult
+from sktune.study.result import BEST_PLAN, SearchResult, backend_of
 from sktune.study.study import TuningStudy, sqlite_url
 from sktune.targets.presets import FULL
 from sktune.tuning import fewer_layers as proxy
@@ -166,7 +166,8 @@ class _Guide:
         """Return what the tree's questions are answered from: the study's layout, and what became of ``options``."""
         layout = facts.layout
         assert layout is not None  # the model has been traced
-        is_simulated = facts.fingerprint["backend"] == "sim"
+        backend = backend_of(facts)
+        is_simulated = backend is not None and backend.is_simulated
         source = "simulated" if is_simulated else "traced"
         if self._request.profile:
             layout, source = profile_prior.with_time_shares(layout, self._request.profile), "profile"
@@ -240,7 +241,7 @@ def _commands(asked: AnalysisRequest, request: Request, result: SearchResult, pl
     if asked.place:
         place = ["--dir", str(asked.place.folder), *place]
     same = ["--language", asked.language, *place]
-    if not request.recipe and "npu" not in (request.backend, request.device):
+    if not request.recipe and not result.is_of_npu:
         words = ["analyze", *_model_words(request, with_backend=False), "--device", "npu", "--goal", asked.goal, *same]
         commands.append(_command("next.npu", words))
     model = _model_words(request, with_backend=True)

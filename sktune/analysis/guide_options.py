@@ -12,7 +12,7 @@ from sktune.core.space import SearchSpace, guide_points, is_attention
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.noise_floor import Threshold
 from sktune.study.records import TrialRecord, incumbent_first
-from sktune.study.result import SearchResult
+from sktune.study.result import SearchResult, ci95_list
 
 NAMES: Mapping[ScopeOption, str] = {
     ScopeOption.ATTENTION: "attention only",
@@ -76,7 +76,7 @@ class OptionResult:
         """Whether it passed, and beats the baseline beyond the noise."""
         return self.status is Status.PASSED and self.comparison == Comparison.FASTER
 
-    def to_dict(self, is_simulated: bool) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return {
             "option": self.option,
@@ -85,18 +85,18 @@ class OptionResult:
             "detail": self.detail,
             "trial": self.trial,
             "scopes": len(self.plan.scopes) if self.plan else None,
-            **figures(self.speedup, is_simulated),
-            "final": figures(self.final, is_simulated) if self.final else None,
+            **figures(self.speedup),
+            "final": figures(self.final) if self.final else None,
         }
 
 
-def figures(speedup: Speedup | None, is_simulated: bool) -> dict[str, Any]:
+def figures(speedup: Speedup | None) -> dict[str, Any]:
     """Return a speedup's figures as plain values, all null without one."""
     return {
         "baseline_ms": speedup.baseline_ms if speedup else None,
         "latency_ms": speedup.latency_ms if speedup else None,
         "speedup": speedup.ratio if speedup else None,
-        "ci95": list(speedup.ci95) if speedup and not is_simulated else None,
+        "ci95": ci95_list(speedup),
         "improvement_percent": improvement_percent(speedup) if speedup else None,
     }
 

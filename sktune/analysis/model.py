@@ -62,7 +62,7 @@ class Analysis:
     @property
     def is_stand_in(self) -> bool:
         """Whether something else than an NPU, or a model of one, was measured."""
-        return not self.result.is_simulated and self.made_with.get("backend") != "npu"
+        return not self.result.is_simulated and not self.result.is_of_npu
 
     @property
     def made_with(self) -> Mapping[str, str]:
@@ -99,27 +99,24 @@ class Analysis:
 
     def interval_told(self, speedup: Speedup) -> str:
         """Return a speedup's interval, or that it is simulated."""
-        if self.result.is_simulated:
+        if speedup.ci95 is None:
             return self.words("simulated")
         low, high = speedup.ci95
         return self.words("interval", low=f"{low:.3f}", high=f"{high:.3f}")
 
     def summary(self) -> dict[str, Any]:
         """Return the closing event's values."""
-        simulated = self.result.is_simulated
         return {
             "study": self.result.study,
             "goal": self.findings.goal,
             "language": self.words.language,
-            "simulated": simulated,
+            "simulated": self.result.is_simulated,
             "stand_in": self.is_stand_in,
             **walk_summary(self.words, self.findings, self.walk),
             "profile": dict(self.profile) if self.profile else None,
-            "options": [
-                {**row.to_dict(simulated), "name": option_told(self.words, row.option)} for row in self.options
-            ],
+            "options": [{**row.to_dict(), "name": option_told(self.words, row.option)} for row in self.options],
             "recommendation": {
-                **self.recommendation.to_dict(simulated),
+                **self.recommendation.to_dict(self.result.is_verified),
                 "name": option_told(self.words, self.recommendation.option),
                 "reason": self.reason_told,
                 "plan": str(self.plan) if self.plan else None,

@@ -11,9 +11,9 @@ from sktune.analysis.model_folder import Place
 from sktune.analysis.sentences import Sentences
 from sktune.core.outcome import Reason, Speedup
 from sktune.core.plan import Plan
+from sktune.core.scope_flavour import ScopeFlavour
 from sktune.core.scope_options import SUPERKERNEL_OPTIONS
 from sktune.core.verification import Verification
-from sktune.runners.base import processes_of
 from sktune.source.yaml_flag import MODE, NEEDED_MODE
 from sktune.study.result import SearchResult
 
@@ -42,14 +42,14 @@ class Recommendation:
     compared: bool = False
     verification: Verification | None = None
 
-    def to_dict(self, is_simulated: bool) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
+    def to_dict(self, is_verified: bool) -> dict[str, Any]:
+        """Return plain values, ready for JSON; ``is_verified`` says whether bits were compared."""
         return {
             "option": self.option,
             "trial": self.trial,
             "scopes": len(self.plan.scopes),
-            **figures(self.speedup, is_simulated),
-            "bit_identical": None if is_simulated or self.trial is None else True,
+            **figures(self.speedup),
+            "bit_identical": True if is_verified and self.trial is not None else None,
             "verification": self.verification.summary() if self.verification else None,
             "compared": self.compared,
         }
@@ -112,18 +112,18 @@ def risks(
 
 
 def _of_figures(words: Sentences, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
-    made_with = result.facts.fingerprint
     if result.is_simulated:
         yield Risk("simulated", words("risk.simulated"))
-    elif made_with.get("backend") != "npu":
-        yield Risk("stand_in", words("risk.stand_in", device=made_with.get("device", "?")))
+    elif not result.is_of_npu:
+        device = result.facts.fingerprint.get("device", "?")
+        yield Risk("stand_in", words("risk.stand_in", device=device))
         if result.usage.is_own_program:
             yield Risk("kernel_by_kernel", words("risk.kernel_by_kernel"))
     if recommendation.trial is not None and not recommendation.compared:
         yield Risk("not_compared", words("risk.not_compared"))
     elif result.comparison and not result.is_simulated:
         count = len(result.comparison.speedups.get(str(recommendation.trial), ()))
-        wanted = processes_of(made_with.get("backend", ""))
+        wanted = result.wanted_processes
         if 0 < count < wanted:
             yield Risk("few_processes", words("risk.few_processes", count=count, wanted=wanted))
     noisy = sum(bool(record.outcome and record.outcome.noise) for record in result.trials)
@@ -159,7 +159,7 @@ def _of_the_plan(words: Sentences, result: SearchResult, recommendation: Recomme
     if gain <= GUIDE_BAR_PERCENT:
         yield Risk("below_bar", words("risk.below_bar", improvement=f"{gain:.2f}"))
     names = dict.fromkeys(name for scope in recommendation.plan.scopes for name, _ in scope.options)
-    if result.facts.fingerprint.get("backend") == "inductor":
+    if result.backend and result.backend.scope_flavour is ScopeFlavour.REGION:
         if names:
             yield Risk("inductor_options", words("risk.inductor_options", options=", ".join(names)))
         return

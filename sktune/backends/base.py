@@ -151,3 +151,11 @@ class Backend(Protocol):
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """Return what a user has without sktune, by name: functions that compile it, and may raise CompileError."""
         ...
+
+
+class SimulatedBackend(Backend, Protocol):
+    """A backend that computes latencies: ``Compiled.simulated_ms`` is never None."""
+
+    def time_shares(self) -> Mapping[str, float]:
+        """Return each unit's share of the baseline's latency, 0 to 1."""
+        ...

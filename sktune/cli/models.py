@@ -94,7 +94,8 @@ def fusion(
 @app.command()
 def doctor(json: arg.Json = False) -> None:
     """Show what this machine has of what sktune needs, and how to get the rest."""
-    from sktune.backends.availability import State, examine, usable
+    from sktune.backends.availability import examine, usable
+    from sktune.backends.info import State
 
     findings = examine()
     table = Table("backend", "what", "state", "found", "how to get it")

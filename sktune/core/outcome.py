@@ -36,20 +36,28 @@ class Speedup:
     Attributes:
         baseline_ms, latency_ms: medians over the same rounds.
         ratio: how many times as fast as the baseline; the centre of the rounds' ratios, not the medians' ratio.
-        ci95: interval of ``ratio`` that holds with 95% at every look; see ``sktune.measure.confidence_sequence``.
+        ci95: interval of ``ratio`` that holds with 95% at every look; see ``sktune.measure.confidence_sequence``. None
+            for a figure that was computed.
         rounds: how often each was run.
     """
 
     baseline_ms: float
     latency_ms: float
     ratio: float
-    ci95: tuple[float, float]
+    ci95: tuple[float, float] | None
     rounds: int
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The interval; both ends are the ratio where it was computed."""
+        return self.ci95 or (self.ratio, self.ratio)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Speedup":
-        """Inverse of ``dataclasses.asdict``, from JSON."""
-        return cls(**{**data, "ci95": (data["ci95"][0], data["ci95"][1])})
+        """Inverse of ``dataclasses.asdict``, from JSON; also reads what sktune 0.1 stored of computed figures."""
+        low, high = data["ci95"] or (None, None)
+        is_computed = low is None or (low == high and data["rounds"] == 1)
+        return cls(**{**data, "ci95": None if is_computed else (low, high)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from sktune.core.delivery import Delivery
 from sktune.core.documents import Document, read_document
 from sktune.core.errors import PlanError, SpaceError
 from sktune.core.plan import Option, Plan
+from sktune.core.scope_flavour import ScopeFlavour
 from sktune.core.scope_options import check_options, parse
 
 ARTIFACTS = "best_plan.artifacts"
@@ -76,7 +77,7 @@ class PlanFile(Document):
     """A plan file of version 1."""
 
     version: Literal[1]
-    backend: Literal["inductor", "npu"] = "inductor"
+    backend: ScopeFlavour = ScopeFlavour.REGION
     plan: _PlanEntry
     layers: Annotated[int, Field(ge=1)] | None = None
     """How many decoder layers the model has; what writes a plan into source code has to know."""
@@ -107,7 +108,7 @@ def read_plan_file(path: Path | str) -> PlanFile:
 
 
 def _check_options(file: PlanFile) -> None:
-    for scope in file.plan.scopes if file.backend == "npu" else ():
+    for scope in file.plan.scopes if file.backend is ScopeFlavour.SUPERKERNEL else ():
         check_options(scope.options)
 
 
@@ -119,7 +120,7 @@ def read_plan(path: Path | str) -> Plan:
 def write_plan(
     plan: Plan,
     evidence: Mapping[str, Any],
-    backend: str = "inductor",
+    backend: str = ScopeFlavour.REGION,
     n_layers: int | None = None,
     decode: Mapping[str, str] | None = None,
     *,
@@ -151,7 +152,7 @@ def write_plan(
     options = {"options": dict(plan.options)} if plan.options else {}
     document = {
         "version": 1,
-        "backend": backend,
+        "backend": str(backend),
         "plan": {"scopes": scopes, **options},
         **({"layers": n_layers} if n_layers else {}),
         **({"decode": dict(decode)} if decode else {}),

@@ -44,7 +44,9 @@ class SpaceSpec(Document):
     """Which modules inside a layer are units, for all kinds or by kind; None: the layer's children."""
     step_units: list[str] | None = None
     """Which units outside the layers take part; None: all that are found."""
-    per_layer: bool = Field(default=False, validation_alias=AliasChoices("per_layer", "untied"))
+    per_layer: bool = Field(
+        default=False, validation_alias=AliasChoices("per_layer", "untied"), serialization_alias="untied"
+    )
     """Whether each layer has parameters of its own instead of one template for each kind; ``untied`` in version 0.1."""
     layers_per_scope: list[int | Literal["all"]] = Field(default=[1, 2, "all"], min_length=1)
     options: dict[str, dict[str, dict[str, list[Option]]]] = {}

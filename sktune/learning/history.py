@@ -272,7 +272,7 @@ def _stated_noise(outcome: Outcome | None) -> float:
     """Return the standard deviation of what a trial saved, by its interval; ``LEAST_NOISE`` where it has none."""
     if outcome is None or outcome.speedup is None:
         return LEAST_NOISE
-    low, high = outcome.speedup.ci95
+    low, high = outcome.speedup.bounds
     return (high - low) / 3.92 / outcome.speedup.ratio / outcome.speedup.ratio
 
 

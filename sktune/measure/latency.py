@@ -185,7 +185,7 @@ def _is_timed(samples: Samples) -> npt.NDArray[np.bool_]:
 
 def halfwidth(speedup: Speedup) -> float:
     """Return half the width of the interval, relative to the ratio."""
-    low, high = speedup.ci95
+    low, high = speedup.bounds
     return (high - low) / 2 / speedup.ratio
 
 

@@ -55,12 +55,12 @@ class Threshold:
 
     def comparison(self, speedup: Speedup) -> Comparison:
         """Return what a measurement says against the baseline."""
-        low, high = speedup.ci95
+        low, high = speedup.bounds
         return compare_with_floor(log(low), log(high), log1p(self.noise_floor))
 
     def is_out_of_reach(self, speedup: Speedup) -> bool:
         """Whether a plan is surely slower than the incumbent or the baseline."""
-        return speedup.ci95[1] * (1 + self.noise_floor) < max(1.0, self.incumbent_ratio)
+        return speedup.bounds[1] * (1 + self.noise_floor) < max(1.0, self.incumbent_ratio)
 
 
 def noise_floor(copies: Sequence[Speedup]) -> float:
@@ -69,7 +69,7 @@ def noise_floor(copies: Sequence[Speedup]) -> float:
     Each of ``copies`` is one copy's speedup: two copies of one code may differ for ever, by where their buffers lie.
     One whose interval is ``WIDE`` times the narrowest's shows the machine, and not the copy.
     """
-    widths = [log(copy.ci95[1] / copy.ci95[0]) for copy in copies]
+    widths = [log(copy.bounds[1] / copy.bounds[0]) for copy in copies]
     ratios = [copy.ratio for copy, width in zip(copies, widths, strict=True) if width <= WIDE * min(widths)]
     return max([LEAST_FLOOR, *(expm1(abs(log(ratio))) for ratio in ratios)])
 

@@ -19,10 +19,6 @@ BASELINE_REPEAT = "baseline again"
 MOST_FINALISTS = 5
 MOST_SHORTLISTED = 16
 """Trials, by what is expected of them, that are measured again to choose the finalists."""
-ENOUGH_PROCESSES = 3
-"""With fewer, a report says that there was time for no more."""
-
-
 PROCESS_SD, PROCESS_DEGREES = 0.0078, 1.6
 """What is known beforehand of how processes differ: a prior for the variance of a plan's log ratio between them, which
 is ``PROCESS_DEGREES * PROCESS_SD**2`` over a chi-squared variable with so many degrees of freedom, as if so many
@@ -88,11 +84,12 @@ def pooled(
     candidates = 1 + len(others) if candidates is None else candidates
     halfwidth = _halfwidth(spreads, [_log_halfwidth(one) for one in speedups], candidates)
     centre = mean(values)
+    is_computed = all(one.ci95 is None for one in speedups)
     return Speedup(
         baseline_ms=median(one.baseline_ms for one in speedups),
         latency_ms=median(one.latency_ms for one in speedups),
         ratio=exp(centre),
-        ci95=(exp(centre - halfwidth), exp(centre + halfwidth)),
+        ci95=None if is_computed else (exp(centre - halfwidth), exp(centre + halfwidth)),
         rounds=sum(one.rounds for one in speedups),
     )
 
@@ -122,7 +119,7 @@ def _is_faster(speedup: Speedup, selection_bias: float, floor: float) -> bool:
     The interval holds the luck of processes and of having been picked, and the floor, which the copies of the baseline
     show by the same luck, is not added to it: the figure has to lie above the floor, and the interval above the least.
     """
-    is_sure = log(speedup.ci95[0]) > min(floor, log1p(LEAST_FLOOR))
+    is_sure = log(speedup.bounds[0]) > min(floor, log1p(LEAST_FLOOR))
     return is_sure and log(speedup.ratio) - selection_bias > floor
 
 
@@ -197,14 +194,12 @@ def _selection_bias(log_ratios: Sequence[Sequence[float]]) -> float:
 
 def _log_halfwidth(speedup: Speedup) -> float:
     """Return the distance from the ratio to the farther end of its interval."""
-    low, high = speedup.ci95
+    low, high = speedup.bounds
     return max(log(high) - log(speedup.ratio), log(speedup.ratio) - log(low))
 
 
 def _lowered(speedup: Speedup, selection_bias: float) -> Speedup:
     """Return the figure freed of the selection bias; the interval holds for whichever plan is picked, and stays."""
     ratio = speedup.ratio * exp(-selection_bias)
-    low, high = speedup.ci95
-    return replace(
-        speedup, latency_ms=speedup.latency_ms * exp(selection_bias), ratio=ratio, ci95=(min(low, ratio), high)
-    )
+    ci95 = (min(speedup.ci95[0], ratio), speedup.ci95[1]) if speedup.ci95 else None
+    return replace(speedup, latency_ms=speedup.latency_ms * exp(selection_bias), ratio=ratio, ci95=ci95)

@@ -2,11 +2,13 @@
 
 import shlex
 
+from sktune.backends import backend_info
 from sktune.backends.options import step_options
 from sktune.core.plan import Plan
 from sktune.core.plan_file import ARTIFACTS
+from sktune.core.scope_flavour import ScopeFlavour
 from sktune.reports.markdown import table_cell
-from sktune.reports.plan_output import plan_backend
+from sktune.reports.plan_output import scope_flavour
 from sktune.source.yaml_flag import FLAG
 from sktune.study.result import BEST_PLAN, SearchResult
 from sktune.targets import Application
@@ -51,17 +53,17 @@ def _yaml_note(result: SearchResult) -> str:
 def apply_block(result: SearchResult, plan: Plan, file: str) -> str:
     """Return a block of Markdown: what applies the plan in ``file``, without an edit of the source."""
     if result.usage.application is Application.IN_PYTHON:
-        return f"```python\n{apply_code(plan, plan_backend(result), file)}\n```"
+        return f"```python\n{apply_code(plan, scope_flavour(result), file)}\n```"
     site = "PYTHONPATH=$(python3 -m sktune.launch --site)${PYTHONPATH:+:$PYTHONPATH}"
     return f"```bash\nexport {site}\nSKTUNE_PLAN={shlex.quote(file)} {result.facts.command}\n```"
 
 
-def apply_code(plan: Plan, backend: str, file: str) -> str:
+def apply_code(plan: Plan, flavour: ScopeFlavour, file: str) -> str:
     """Return the Python code with which a user compiles the plan in ``file``."""
     code = [f'sktune.apply(model, "{file}")']
     compiler = '"sktune"'
-    if backend == "npu":
-        options = step_options(backend, plan)
+    if flavour is ScopeFlavour.SUPERKERNEL:
+        options = step_options(backend_info(flavour).options, plan)
         code.insert(0, "import torch_npu, torchair\n")
         code += ["config = torchair.CompilerConfig()", 'config.mode = "max-autotune"']
         code += [f"config.experimental_config.{name} = {value!r}" for name, value in options.items()]

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from sktune.backends.options import SUPERKERNEL_BACKENDS
 from sktune.core.plan_file import write_plan
+from sktune.core.scope_flavour import ScopeFlavour
 from sktune.study.result import SearchResult
 
 
@@ -12,7 +12,7 @@ def plan_yaml(result: SearchResult) -> str:
     return write_plan(
         result.best_plan,
         evidence(result),
-        plan_backend(result),
+        scope_flavour(result),
         len(result.facts.layout.layers) if result.facts.layout else 0,
         result.facts.decode,
         target=None if result.is_simulated else result.facts.target,
@@ -32,7 +32,7 @@ def evidence(result: SearchResult) -> dict[str, Any]:
         "baseline_ms": round(winner.speedup.baseline_ms, 4),
         "latency_ms": round(winner.speedup.latency_ms, 4),
         "speedup": round(winner.speedup.ratio, 4),
-        "ci95": None if result.is_simulated else [round(bound, 4) for bound in winner.speedup.ci95],
+        "ci95": [round(bound, 4) for bound in winner.speedup.ci95] if winner.speedup.ci95 else None,
         "rounds": winner.speedup.rounds,
         "processes": len(winner.speedups),
         **(
@@ -69,6 +69,6 @@ def _code_digest(result: SearchResult, number: int) -> str:
     )[0]
 
 
-def plan_backend(result: SearchResult) -> str:
-    """Return what the plan's scopes are for: a simulated plan is one for an NPU."""
-    return "npu" if result.facts.fingerprint.get("backend") in SUPERKERNEL_BACKENDS else "inductor"
+def scope_flavour(result: SearchResult) -> ScopeFlavour:
+    """Return what the plan's scopes become: a simulated plan is one for an NPU."""
+    return result.backend.scope_flavour if result.backend else ScopeFlavour.REGION

@@ -6,7 +6,7 @@ from sktune.core.outcome import FinalRow, Speedup
 from sktune.core.plan import Plan
 from sktune.measure.confidence_sequence import FARTHEST
 from sktune.measure.noise_floor import drift
-from sktune.measure.winner import BASELINE_REPEAT, ENOUGH_PROCESSES
+from sktune.measure.winner import BASELINE_REPEAT
 from sktune.reports.application import how_to_apply
 from sktune.reports.markdown import table_cell
 from sktune.reports.plan_output import verified_line
@@ -42,7 +42,7 @@ def verdict_line(result: SearchResult) -> str:
         )
     if winner is None:
         return f"No scope: no plan beats the baseline with confidence. Keep the model as it is.{_unfinished(result)}"
-    if result.is_simulated:
+    if winner.speedup.ci95 is None:
         ratio = f"{winner.speedup.ratio:.3f} times as fast as the baseline"
         return f"Trial {winner.number} is {ratio}, simulated; verification was not done.{_doubt(result)}"
     low, high = winner.speedup.ci95
@@ -60,11 +60,11 @@ def _has_averages_alone(result: SearchResult) -> bool:
         else [record.outcome.speedup for record in result.trials if record.outcome and record.outcome.is_complete]
     )
     measured = [figure for figure in figures if figure]
-    return bool(measured) and not result.is_simulated and not any(map(_has_interval, measured))
+    return bool(measured) and not any(map(_has_interval, measured))
 
 
 def _has_interval(speedup: Speedup) -> bool:
-    return log(speedup.ci95[1] / speedup.ratio) <= 0.99 * FARTHEST
+    return log(speedup.bounds[1] / speedup.ratio) <= 0.99 * FARTHEST
 
 
 def _unfinished(result: SearchResult) -> str:
@@ -134,7 +134,7 @@ def _of_processes(result: SearchResult) -> str:
     """Return how many processes there were, and what intervals hold."""
     count = result.processes
     held = "what processes are known to differ by (docs/measurement.md), and that the best of several was picked"
-    if count >= ENOUGH_PROCESSES:
+    if count >= result.wanted_processes:
         return (
             f"Intervals hold what these {count} processes differed by, {held}; those of the last two rows are of one "
             "process."
@@ -148,8 +148,8 @@ def _time_spent(result: SearchResult) -> str:
     return f"Time: {facts.seconds:.0f} s, of which the final comparison {facts.final_seconds:.0f} s."
 
 
-def _interval(speedup: Speedup, is_simulated: bool) -> str:
-    if is_simulated:
+def _interval(speedup: Speedup) -> str:
+    if speedup.ci95 is None:
         return "simulated"
     if not _has_interval(speedup):
         return "none: too few steps, or a single average"
@@ -170,7 +170,7 @@ def _final_row(result: SearchResult, row: FinalRow) -> tuple[str, str, str, str,
         bits = f"identical on {verification.steps:,} steps"
     if (speedup := result.final_speedup(row)) is None:
         return name, "-", "-", "-", bits
-    interval = "-" if row.name == "baseline" else _interval(speedup, result.is_simulated)
+    interval = "-" if row.name == "baseline" else _interval(speedup)
     return name, f"{speedup.latency_ms:.3f}", f"{speedup.ratio:.3f}", interval, bits
 
 
@@ -234,7 +234,7 @@ def _trials_table(result: SearchResult) -> str:
         assert outcome is not None
         told = "complete" if outcome.is_complete else f"{outcome.reason}: {outcome.detail}"
         ratio = f"{outcome.speedup.ratio:.3f}" if outcome.speedup else ""
-        interval = _interval(outcome.speedup, result.is_simulated) if outcome.speedup else ""
+        interval = _interval(outcome.speedup) if outcome.speedup else ""
         cells = (str(record.number), record.origin, str(len(record.plan.scopes)), told, ratio, interval)
         lines.append("| " + " | ".join(table_cell(cell) for cell in cells) + " |")
     return "\n".join(lines) + "\n"

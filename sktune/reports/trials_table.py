@@ -19,7 +19,7 @@ def _row(record: TrialRecord, is_simulated: bool) -> dict[str, Any]:
     outcome = record.outcome
     assert outcome is not None
     speedup = outcome.speedup
-    low, high = speedup.ci95 if speedup and not is_simulated else (None, None)
+    low, high = speedup.ci95 if speedup and speedup.ci95 else (None, None)
     return {
         "trial": record.number,
         "origin": record.origin,

@@ -21,14 +21,6 @@ NamedPlan = tuple[str, Plan]
 Report = Callable[[str], None]
 """Called with the stage that begins; see ``sktune.core.outcome.Stage``."""
 
-PROCESSES = {"inductor": 3, "npu": 3}
-"""Fresh processes of the final comparison. On an NPU each has to compile everything; a simulation needs one."""
-
-
-def processes_of(backend: str) -> int:
-    """Return in how many fresh processes the plans of ``backend`` are compared."""
-    return PROCESSES.get(backend, 1)
-
 
 @dataclass(frozen=True, slots=True)
 class RunnerTraits:

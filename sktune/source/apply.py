@@ -9,6 +9,7 @@ import libcst as cst
 from sktune.core.errors import BadInputError, PlanError
 from sktune.core.plan import Plan
 from sktune.core.plan_file import PlanFile
+from sktune.core.scope_flavour import ScopeFlavour
 from sktune.source import edits as files
 from sktune.source.codemod import HELPER, Rewritten, rewrite
 from sktune.source.edits import Change
@@ -95,7 +96,7 @@ def _for_source(plan_file: PlanFile) -> tuple[Plan, list[str]]:
         raise PlanError("the plan has no scope, so there is nothing to apply; the baseline is the model as it is")
     if plan_file.layers is None:
         raise PlanError("the plan file does not say how many layers the model has; add `layers: N` to it")
-    if plan_file.backend != "npu":
+    if plan_file.backend is not ScopeFlavour.SUPERKERNEL:
         notes.append(f"the plan is of the backend {plan_file.backend}: measure it on the NPU; its options are left out")
         return Plan(tuple(replace(scope, options=()) for scope in plan.scopes)), notes
     if plan.options:

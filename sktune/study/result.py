@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from sktune.backends import backend_info
+from sktune.backends.info import BackendInfo
 from sktune.core.delivery import Delivery
 from sktune.core.outcome import FinalRow, Reason, Speedup
 from sktune.core.plan import Plan
@@ -70,6 +72,11 @@ class SearchResult:
         return self.winner.plan if self.winner else Plan()
 
     @property
+    def backend(self) -> BackendInfo | None:
+        """See ``backend_of``."""
+        return backend_of(self.facts)
+
+    @property
     def usage(self) -> Usage:
         """How plans for what was searched are used, and what their figures hold for."""
         stored = self.facts.target
@@ -78,7 +85,12 @@ class SearchResult:
     @property
     def is_simulated(self) -> bool:
         """Whether the figures were computed from a model of the device."""
-        return self.facts.fingerprint.get("backend") == "sim"
+        return self.backend is not None and self.backend.is_simulated
+
+    @property
+    def is_of_npu(self) -> bool:
+        """Whether the figures were measured on an NPU."""
+        return self.backend is not None and self.backend.runs_superkernels
 
     @property
     def is_verified(self) -> bool:
@@ -89,6 +101,11 @@ class SearchResult:
     def processes(self) -> int:
         """Fresh processes that the final comparison was made in; 0 before it, and where there was no time for one."""
         return len(self.comparison.noise) if self.comparison else 0
+
+    @property
+    def wanted_processes(self) -> int:
+        """In how many processes the final comparison is made where there is time; 1 before the first search."""
+        return self.backend.final_processes if self.backend else 1
 
     @property
     def verification(self) -> Verification | None:
@@ -163,7 +180,7 @@ class SearchResult:
                     "latency_ms": found.latency_ms,
                     "baseline_ms": found.baseline_ms,
                     "speedup": found.ratio,
-                    "ci95": None if self.is_simulated else list(found.ci95),
+                    "ci95": ci95_list(found),
                 }
         return None
 
@@ -174,7 +191,7 @@ class SearchResult:
                 "name": row.name,
                 "latency_ms": speedup.latency_ms if speedup else None,
                 "speedup": speedup.ratio if speedup else None,
-                "ci95": list(speedup.ci95) if speedup and not self.is_simulated else None,
+                "ci95": ci95_list(speedup),
                 "bit_identical": row.bit_identical if self.is_verified else None,
             }
             for row, speedup in ((row, self.final_speedup(row)) for row in self.final)
@@ -191,7 +208,7 @@ class SearchResult:
             "baseline_ms": self.baseline_ms,
             "best_ms": winner.speedup.latency_ms if winner else None,
             "speedup": winner.speedup.ratio if winner else (1.0 if self.verdict else None),
-            "ci95": list(winner.speedup.ci95) if winner and not self.is_simulated else None,
+            "ci95": ci95_list(winner.speedup if winner else None),
             # A plan that is known not to be never gets here, and the baseline is itself.
             "bit_identical": True if self.verdict and self.is_verified else None,
             "processes": self.processes,
@@ -203,6 +220,21 @@ class SearchResult:
             **({"proxy_rank_correlation": self.proxy_rank_correlation} if self.proxy else {}),
             "plan": str(self.folder / BEST_PLAN) if winner else None,
         }
+
+
+def backend_of(facts: StudyFacts) -> BackendInfo | None:
+    """Return the backend that a study's figures are of; None before its first search has begun.
+
+    Raises:
+        BadInputError: the package that has it is not installed here.
+    """
+    name: str | None = facts.fingerprint.get("backend")
+    return backend_info(name) if name else None
+
+
+def ci95_list(speedup: Speedup | None) -> list[float] | None:
+    """Return a speedup's interval, ready for JSON; None where there is none."""
+    return list(speedup.ci95) if speedup and speedup.ci95 else None
 
 
 def result_of(study: TuningStudy, folder: Path) -> SearchResult:

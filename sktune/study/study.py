@@ -22,7 +22,7 @@ from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from sktune.backends.options import option_rules
+from sktune.backends import backend_info
 from sktune.core.contents import changed_file
 from sktune.core.errors import StudyError
 from sktune.core.outcome import Outcome, Reason
@@ -327,7 +327,7 @@ class TuningStudy:
             if isinstance(own, CategoricalDistribution)
         }
         per_layer = any(name.startswith("layers.") for name in choices)
-        return SearchSpace(facts.layout, choices, option_rules(facts.fingerprint["backend"]), per_layer)
+        return SearchSpace(facts.layout, choices, backend_info(facts.fingerprint["backend"]).options.rules, per_layer)
 
     def _sampler(self, space: SearchSpace, strategy: Strategy, seed: int, seen: Collection[Plan]) -> BaseSampler:
         """Return the sampler of the next proposal."""

@@ -1,6 +1,5 @@
 """Targets over Hugging Face transformers' own causal language models."""
 
-import importlib.util
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,7 +48,7 @@ class ScatterLayer(StaticLayer):
         return self.keys, self.values
 
 
-def from_preset(spec: PresetSpec) -> Target:
+def from_preset(spec: PresetSpec, *, takes_torchair: bool) -> Target:
     """Build a preset's model at the spec's scale, with random weights unless the spec names a checkpoint."""
     scale, model = spec.scale, spec.preset.model
     values = model.configuration(scale)
@@ -62,14 +61,16 @@ def from_preset(spec: PresetSpec) -> Target:
     )
     batch = spec.batch or model.batch.get(scale, DEFAULT_BATCH)
     context = spec.context or model.context.get(scale, DEFAULT_CONTEXT)
-    return _build(spec, config, model.experts, f"{spec.source}, {scale}: {of_all}", batch, context)
+    name = f"{spec.source}, {scale}: {of_all}"
+    return _build(spec, config, model.experts, name, batch, context, takes_torchair=takes_torchair)
 
 
-def from_folder(spec: ConfigSpec) -> Target:
+def from_folder(spec: ConfigSpec, *, takes_torchair: bool) -> Target:
     """Build the causal language model whose ``config.json`` is in the spec's folder."""
     config = _cut(_read_config(spec.weights or spec.source), spec)
     name = f"{spec.name}: {config.num_hidden_layers} layers"
-    return _build(spec, config, "batched_mm", name, spec.batch or DEFAULT_BATCH, spec.context or DEFAULT_CONTEXT)
+    batch, context = spec.batch or DEFAULT_BATCH, spec.context or DEFAULT_CONTEXT
+    return _build(spec, config, "batched_mm", name, batch, context, takes_torchair=takes_torchair)
 
 
 def _cut(config: PreTrainedConfig, spec: TargetSpec) -> PreTrainedConfig:
@@ -104,11 +105,18 @@ def _read_config(folder: str) -> PreTrainedConfig:
     return config
 
 
-def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, batch: int, context: int) -> Target:
+def _build(
+    spec: TargetSpec,
+    config: PreTrainedConfig,
+    experts: str,
+    name: str,
+    batch: int,
+    context: int,
+    *,
+    takes_torchair: bool,
+) -> Target:
     require(spec.device)
     dtype = getattr(torch, spec.dtype)
-    # TorchAir converts neither scaled_dot_product_attention of every device nor index_copy.
-    converts = spec.backend == "npu" or (spec.backend == "sim" and spec.device != META and _has_torchair())
     if spec.device == META and hasattr(config, "num_experts_per_tok"):
         if dtype != torch.bfloat16:
             raise TargetError(
@@ -116,13 +124,14 @@ def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, 
             )
         # Shapes alone name no experts to gather: one grouped matmul over all of them stands for what is routed.
         experts = "grouped_mm"
-    config._attn_implementation = "eager" if converts else "sdpa"  # noqa: SLF001 - transformers' documented switch
+    # TorchAir converts neither scaled_dot_product_attention of every device nor index_copy.
+    config._attn_implementation = "eager" if takes_torchair else "sdpa"  # noqa: SLF001 - transformers' documented switch
     config._experts_implementation = experts  # noqa: SLF001
     torch.manual_seed(spec.seed)
     model = _model(spec, config, dtype).to(spec.device).eval().requires_grad_(False)
     length = -(-(context + LONGEST_REPLAY) // CACHE_GRANULE) * CACHE_GRANULE
     cache = StaticCache(config=config, max_cache_len=length)
-    if converts:
+    if takes_torchair:
         cache.layers = [ScatterLayer(length) for _ in cache.layers]
     vocabulary = config.vocab_size
 
@@ -165,10 +174,6 @@ def _experts_one_by_one(config: PreTrainedConfig) -> Iterator[None]:
         yield
     finally:
         config._experts_implementation = implementation  # noqa: SLF001
-
-
-def _has_torchair() -> bool:
-    return importlib.util.find_spec("torch_npu") is not None
 
 
 def _model(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> nn.Module:

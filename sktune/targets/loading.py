@@ -14,8 +14,12 @@ from sktune.targets.spec import ConfigSpec, FunctionSpec, PresetSpec, TargetSpec
 
 
 @singledispatch
-def load(spec: TargetSpec) -> Target:
+def load(spec: TargetSpec, *, takes_torchair: bool = False) -> Target:  # noqa: ARG001
     """Build the target.
+
+    Args:
+        spec: what to build.
+        takes_torchair: whether TorchAir has to convert its operators; a function of the user's decides for itself.
 
     Raises:
         TargetError: it cannot be built; one line with the reason.
@@ -24,17 +28,17 @@ def load(spec: TargetSpec) -> Target:
 
 
 @load.register
-def _of_preset(spec: PresetSpec) -> Target:
-    return from_preset(spec)
+def _of_preset(spec: PresetSpec, *, takes_torchair: bool = False) -> Target:
+    return from_preset(spec, takes_torchair=takes_torchair)
 
 
 @load.register
-def _of_folder(spec: ConfigSpec) -> Target:
-    return from_folder(spec)
+def _of_folder(spec: ConfigSpec, *, takes_torchair: bool = False) -> Target:
+    return from_folder(spec, takes_torchair=takes_torchair)
 
 
 @load.register
-def _of_function(spec: FunctionSpec) -> Target:
+def _of_function(spec: FunctionSpec, *, takes_torchair: bool = False) -> Target:  # noqa: ARG001
     module = _module(spec.place)
     function = getattr(module, spec.function, None)
     if not callable(function):

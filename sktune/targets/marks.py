@@ -16,8 +16,9 @@ from torch import nn
 
 from sktune.core import scope_options as superkernel_options
 from sktune.core.delivery import ExpectedCode
-from sktune.core.errors import PlanError, nearest
+from sktune.core.errors import PlanError
 from sktune.core.plan import Option, Plan
+from sktune.core.scope_flavour import ScopeFlavour
 
 _library = torch.library.Library("sktune", "DEF")
 _library.define('scope_enter(str label, str options, str code="", bool is_strict=False) -> ()')
@@ -107,22 +108,16 @@ def torchair_scope(label: str, options: Mapping[str, Option]) -> Scope:
 
 
 MakeScope = Callable[[str, Mapping[str, Option]], Scope]
-_SCOPES = ("inductor", "npu")
 
 
-def scope_maker(backend: str, code: Mapping[str, ExpectedCode] = MappingProxyType({})) -> MakeScope:
-    """Return what makes the scopes that ``backend`` compiles.
+def scope_maker(flavour: ScopeFlavour, code: Mapping[str, ExpectedCode] = MappingProxyType({})) -> MakeScope:
+    """Return what makes scopes of a flavour.
 
     Args:
-        backend: ``inductor`` or ``npu``.
-        code: what scopes should be compiled to, by label; on ``inductor`` alone.
-
-    Raises:
-        PlanError: no such backend.
+        flavour: what they become.
+        code: what regions should be compiled to, by label.
     """
-    if backend not in _SCOPES:
-        raise PlanError(f"no scopes are made for the backend {backend!r}{nearest(backend, _SCOPES)}")
-    if backend == "npu":
+    if flavour is ScopeFlavour.SUPERKERNEL:
         return torchair_scope
     return lambda label, options: InductorScope(label, options, code.get(label))
 

@@ -14,7 +14,6 @@ from pydantic import Field, field_validator
 from sktune.core.documents import Document, read_document
 from sktune.core.errors import TargetError
 
-DEVICES = {"npu": "npu", "inductor": "cpu"}
 COPY_SUFFIX = "_sktune"
 """Of the YAML's copy, which is put beside it: launch scripts look for it there."""
 OTHER_INFERENCE = r"python.*[ /](infer|server)\.py"
@@ -115,11 +114,6 @@ class Recipe(Document):
             return list(self.command)
         values = {"{yaml}": str(file), "{yaml_name}": file.name}
         return [_PLACE.sub(lambda place: values[place[0]], word) for word in self.command]
-
-    @property
-    def device_type(self) -> str:
-        """The device that the program runs on."""
-        return self.device or DEVICES[self.backend]
 
 
 def _expression(pattern: str) -> re.Pattern[str]:

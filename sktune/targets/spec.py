@@ -7,7 +7,7 @@ plan gets into it. Nothing here imports torch; ``sktune.targets.loading`` builds
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -83,11 +83,6 @@ class TargetSpec(ABC):
     def sequences(self) -> int | None:
         """Sequences decoded together; None where nobody has said, or where the target makes its own inputs."""
         return None
-
-    @property
-    def backend_settings(self) -> dict[str, Any]:
-        """What the backend is given beside target, layout and inputs."""
-        return {"constants": self.constants, "profile": self.profile} if self.backend == "sim" else {}
 
     @property
     def home(self) -> Path | None:
@@ -323,14 +318,20 @@ class RecipeSpec(TargetSpec):
     has_own_environment: ClassVar[bool] = True
 
     @classmethod
-    def of_file(cls, path: Path, seed: int) -> Self:
+    def of_file(cls, path: Path, seed: int, default_device: Callable[[str], str]) -> Self:
         """Return the spec of the recipe in ``path``; backend and device are what the recipe says.
+
+        Args:
+            path: of the recipe's file.
+            seed: of the search.
+            default_device: takes a backend's name; returns where a program runs whose recipe does not say so.
 
         Raises:
             TargetError: no recipe; one line with file, line and key.
         """
         recipe = read_recipe(path)
-        return cls(str(path.resolve()), seed=seed, dtype="", backend=recipe.backend, device=recipe.device_type)
+        device = recipe.device or default_device(recipe.backend)
+        return cls(str(path.resolve()), seed=seed, dtype="", backend=recipe.backend, device=device)
 
     @property
     def name(self) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from sktune.backends import backend_info
 from sktune.backends.sim.calibration import Calibration, calibrate
 from sktune.backends.sim.constants import ATLAS_A3, load_constants
 from sktune.backends.sim.deployment import deploy
@@ -35,7 +36,7 @@ def calibrate_to(profiles: Sequence[Path], start: Path | None, request: Request 
     if request is not None:
         spec, preset = request.target()
         with torch.no_grad():
-            target = load(spec)
+            target = load(spec, takes_torchair=backend_info(spec.backend).takes_torchair(spec.device))
             operators = trace_operators(target, trace_layout(target, space_spec(request, spec, preset)), constants)
         if spec.device == "meta":
             operators = deploy(operators, constants)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from sktune.backends.sim.backend import SimBackend
+from sktune.backends import backend_info
 from sktune.core.layout import Layout
 from sktune.core.space import SearchSpace
 from sktune.targets.base import decode_inputs
@@ -47,12 +47,13 @@ def inspect_model(request: Request) -> Inspection:
     spec, preset = request.target()
     wanted = space_spec(request, spec, preset)
     check_space_options(wanted)
+    info = backend_info(spec.backend)
     with torch.no_grad():
-        target = load(spec)
+        target = load(spec, takes_torchair=info.takes_torchair(spec.device))
         layout = trace_layout(target, wanted)
         description = target.description or spec.name
-        if spec.backend != "sim":
+        if not info.is_simulated:
             return Inspection(description, layout, bind_space(wanted, layout, spec))
-        simulation = SimBackend(target, layout, decode_inputs(target, 0, 1)[0], **spec.backend_settings)
+        simulation = info.load()(target, layout, decode_inputs(target, 0, 1)[0], **info.settings_of(spec))
     layout = layout.with_time_shares(simulation.time_shares())
     return Inspection(f"{description}; {simulation.notes}", layout, bind_space(wanted, layout, spec), is_simulated=True)

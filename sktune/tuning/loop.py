@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sktune.backends import backend_info
 from sktune.backends.fingerprint import fingerprint
 from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
 from sktune.core.layout import Layout
@@ -20,7 +21,7 @@ from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
 from sktune.study.claims import locked
 from sktune.study.facts import ProxyFindings
-from sktune.study.result import SearchResult, result_of
+from sktune.study.result import SearchResult, ci95_list, result_of
 from sktune.study.strategy import Strategy
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.targets import TargetSpec
@@ -138,7 +139,8 @@ class _Search:
                     "folder": str(self._folder)})  # fmt: skip
         opened = runner.open()
         space = self._bound_space(opened)
-        trials = Trials(self._request, self._spec.backend, self._study, self._budget, self._emit, runner, opened)
+        backend = backend_info(self._spec.backend)
+        trials = Trials(self._request, backend, self._study, self._budget, self._emit, runner, opened)
         self._run_trials(runner, trials, space, strategy, stop)
         self._stop_if_asked(stop)
         runner.deadline_s = self._budget.deadline_s
@@ -216,7 +218,7 @@ class _Search:
         samples = (*self._study.facts.floor_looks, sample)
         self._study.remember(floor_looks=samples)
         self._emit({"event": "noise_floor", "before_trial": finished, "ratio": sample.speedup.ratio,
-                    "ci95": list(sample.speedup.ci95), "noise_floor": self._study.facts.noise_floor,
+                    "ci95": ci95_list(sample.speedup), "noise_floor": self._study.facts.noise_floor,
                     "drift": drift(samples), "noise": sample.noise})  # fmt: skip
 
     def _layout(self, traced: Layout) -> Layout:

@@ -5,16 +5,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from sktune.backends import backend_info
 from sktune.core.errors import ProfileError
 from sktune.core.layout import OUTSIDE, Layout, Unit
 from sktune.core.plan import Option
 from sktune.core.space import JOIN, NEW, SpaceSpec, StartingPoint
 from sktune.profiling.analysis import Profile, analyse
 from sktune.profiling.readers.reading import read_profile
+from sktune.targets import TargetSpec
 
-DCCI_OPTIONS = ("dcci-before-kernel-start", "dcci-disable-on-kernel")
-"""Options that take operator types, in TorchAir's documentation since 26.0.0: for a trial on the hottest ones."""
 HOT_TYPES = 2
+"""Operator types that options which take some are tried on."""
 
 
 @lru_cache(maxsize=1)
@@ -23,9 +24,9 @@ def _analysed(path: Path) -> Profile:
 
 
 def check(path: Path, backend: str) -> None:
-    """Raise ``ProfileError`` unless the file at ``path`` is a profile, for the simulation one of an NPU."""
+    """Raise ``ProfileError`` unless the file at ``path`` is a profile, of an NPU where a simulation starts from it."""
     source = _analysed(path).source
-    if backend == "sim" and source in ("gpu_trace", "cpu_trace"):
+    if "profile" in backend_info(backend).settings and source in ("gpu_trace", "cpu_trace"):
         raise ProfileError(f"{path} is a {source.replace('_', ' ')}; the simulation needs a profile of an NPU")
 
 
@@ -73,18 +74,22 @@ def with_time_shares(layout: Layout, path: Path) -> Layout:
     return layout.with_time_shares({unit.name: share.get((kind(unit), unit.key), 0.0) for unit in layout.units})
 
 
-def with_hot_types(space: SpaceSpec, path: Path) -> SpaceSpec:
-    """Return the space with the dcci options of the npu backend on the types that take most of the step.
+def with_hot_types(space: SpaceSpec, path: Path, spec: TargetSpec) -> SpaceSpec:
+    """Return the space with ``BackendInfo.hot_type_options`` on the types that take most of the step.
 
     Raises:
         ProfileError: the file at ``path`` is no profile.
     """
+    info = backend_info(spec.backend)
+    if not info.hot_type_options:
+        return space
     profile = _analysed(path)
     kernels = profile.kernels[~profile.kernels["is_communication"] & ~profile.kernels["is_superkernel"]]
     hot = [row.type for row in profile.top if row.type in set(kernels["type"])][:HOT_TYPES]
-    given = space.options.get("npu", {}).get("npu", {})
-    lists: dict[str, list[Option]] = {name: ["", *hot] for name in DCCI_OPTIONS if hot and name not in given}
-    options = {**space.options, "npu": {**space.options.get("npu", {}), "npu": {**given, **lists}}}
+    of_backend = space.options.get(info.name, {})
+    given = of_backend.get(spec.device, {})
+    lists: dict[str, list[Option]] = {name: ["", *hot] for name in info.hot_type_options if hot and name not in given}
+    options = {**space.options, info.name: {**of_backend, spec.device: {**given, **lists}}}
     return space.model_copy(update={"options": options})
 
 

@@ -21,6 +21,7 @@ from sktune.core.space import SpaceSpec
 from sktune.core.verification import Verification
 from sktune.runners import make_runner
 from sktune.runners.base import CompareRequest, Report, Runner, RunnerSetup, VerifyRequest
+from sktune.study.result import ci95_list
 from sktune.study.study import folder_name
 from sktune.targets import TargetSpec
 from sktune.tuning.request import DEFAULT_VERIFY_STEPS
@@ -71,7 +72,7 @@ class Recheck:
             "baseline_ms": speedup.baseline_ms if speedup else None,
             "latency_ms": speedup.latency_ms if speedup else None,
             "speedup": speedup.ratio if speedup else None,
-            "ci95": list(speedup.ci95) if speedup else None,
+            "ci95": ci95_list(speedup),
         }
 
 
@@ -152,7 +153,7 @@ def _checked(
         raise BackendError(f"the plan could not be compared with the baseline: {row.verdict}; search again")
     if row.bit_identical is False:
         return Recheck(RecheckVerdict.DIFFERS, code, changes, replace(found, difference=row.verdict))
-    is_faster = row.speedup.ci95[0] > 1
+    is_faster = row.speedup.bounds[0] > 1
     return Recheck(RecheckVerdict.KEEP if is_faster else RecheckVerdict.SLOWER, code, changes, found, row.speedup)
 
 

@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from sktune.backends import BACKENDS, DEVICES
+from sktune.backends import all_backends, backend_info, backend_on
+from sktune.backends.info import SHAPES_ALONE, BackendInfo
 from sktune.core.errors import BadInputError
 from sktune.targets import RecipeSpec, TargetSpec, describe
 from sktune.targets.presets import Preset
@@ -87,13 +88,15 @@ class Request:
             raise BadInputError(f"--compile-timeout is a number of seconds above 0; got {self.compile_timeout_s:g}")
         if self.time_budget_s is not None and self.time_budget_s <= 0:
             raise BadInputError(f"--time-budget is a time above 0; got {self.time_budget_s:g} s")
-        if self.device not in (None, "cpu", "cuda", "npu"):
-            raise BadInputError(f"--device is cpu, cuda or npu; got {self.device!r}")
-        if self.backend not in (None, *BACKENDS):
-            raise BadInputError(f"--backend is {', '.join(BACKENDS)}; got {self.backend!r}")
+        *others, last = dict.fromkeys(device for info in all_backends() for device in real_devices(info))
+        if self.device not in (None, *others, last):
+            raise BadInputError(f"--device is {', '.join(others)} or {last}; got {self.device!r}")
+        backends = {info.name: info for info in all_backends()}
+        if self.backend not in (None, *backends):
+            raise BadInputError(f"--backend is {', '.join(backends)}; got {self.backend!r}")
         if self.dtype not in (None, "bfloat16", "float16", "float32"):
             raise BadInputError(f"--dtype is bfloat16, float16 or float32; got {self.dtype!r}")
-        if self.constants and self.backend != "sim":
+        if self.constants and (self.backend is None or "constants" not in backends[self.backend].settings):
             raise BadInputError("--constants are those of the simulated device; add --backend sim")
         for path in (self.constants, self.profile):
             if path and not path.exists():
@@ -122,16 +125,20 @@ class Request:
     def target(self) -> tuple[TargetSpec, Preset | None]:
         """Return what ``model`` or ``recipe`` names."""
         if self.recipe:
-            return RecipeSpec.of_file(self.recipe, self.seed), None
-        backend = self.backend or ("npu" if self.device == "npu" else "inductor")
-        device = self.device or DEVICES[backend][0]
-        if backend == "sim" and self.scale not in (None, "tiny"):
-            device = "meta"  # shapes only
-        if device not in DEVICES[backend]:
-            possible = " or ".join(name for name in DEVICES[backend] if name != "meta")
-            raise BadInputError(f"--backend {backend} runs on {possible}, not on {device}")
+            return RecipeSpec.of_file(self.recipe, self.seed, lambda name: backend_info(name).devices[0]), None
+        info = backend_info(self.backend) if self.backend else backend_on(self.device)
+        device = self.device or info.devices[0]
+        if SHAPES_ALONE in info.devices and self.scale not in (None, "tiny"):
+            device = SHAPES_ALONE
+        if device not in info.devices:
+            raise BadInputError(f"--backend {info.name} runs on {' or '.join(real_devices(info))}, not on {device}")
         return describe(
-            self.model, scale=self.scale, weights=self.weights, seed=self.seed, dtype=self.dtype, backend=backend,
+            self.model, scale=self.scale, weights=self.weights, seed=self.seed, dtype=self.dtype, backend=info.name,
             device=device, batch=self.batch, context=self.context, constants=self.constants,
-            profile=self.profile if backend == "sim" else None, layers=self.layers,
+            profile=self.profile if "profile" in info.settings else None, layers=self.layers,
         )  # fmt: skip
+
+
+def real_devices(info: BackendInfo) -> list[str]:
+    """Return the device types of a backend that a user can have."""
+    return [device for device in info.devices if device != SHAPES_ALONE]

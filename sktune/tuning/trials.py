@@ -1,13 +1,13 @@
 """One trial: a proposal is judged, rescued where it hangs, and told to the study with its value."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from sktune.backends.options import SUPERKERNEL_BACKENDS
+from sktune.backends.info import BackendInfo
 from sktune.core.errors import OutOfTimeError
-from sktune.core.outcome import Outcome, Reason, Stage
-from sktune.core.plan import Option, Plan
+from sktune.core.outcome import Outcome, Reason
+from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace
 from sktune.measure.noise_floor import Threshold
 from sktune.runners.base import DurationEstimates, JudgeRequest, Opened, Runner
@@ -36,7 +36,7 @@ class Trials:
     def __init__(
         self,
         request: Request,
-        backend: str,
+        backend: BackendInfo,
         study: TuningStudy,
         budget: TimeBudget,
         emit: Callable[[dict[str, Any]], None],
@@ -64,7 +64,7 @@ class Trials:
     def threshold(self) -> Threshold:
         """Return what a plan has to beat now."""
         complete = incumbent_first(self._study.records())  # no probe among them: it can never win
-        bounds = [record.outcome.speedup.ci95[0] for record in complete if record.outcome and record.outcome.speedup]
+        bounds = [record.outcome.speedup.bounds[0] for record in complete if record.outcome and record.outcome.speedup]
         floor = self._study.facts.noise_floor if self.measures_time else 0.0
         return Threshold(floor, max(bounds, default=1.0))
 
@@ -86,12 +86,11 @@ class Trials:
                 self._emit({"event": "time_budget_spent", "trials": self._study.finished(), "unfinished": number})
                 return False
         self._study.tell(proposal, outcome, self._value(outcome))
-        is_simulated = not self.measures_time
         left = self._request.most_trials - self._study.finished()
         self._emit({"event": "trial_finished", "trial": number, "origin": proposal.origin,
                     "scopes": len(proposal.plan.scopes), "known": proposal.known is not None,
                     "probe": proposal.is_probe,
-                    "simulated": is_simulated, **_told(outcome, is_simulated),
+                    "simulated": not self.measures_time, **_told(outcome),
                     "expected_left_s": self._budget.expected_left_s(left, self.estimates())})  # fmt: skip
         return True
 
@@ -118,15 +117,13 @@ class Trials:
 
         request = JudgeRequest(plan, f"trial-{number:04d}.log", known, self.threshold(), self._study.banned_regions())
         outcome = self._runner.judge(request, report_stage)
-        if added := rescuing_options(self._backend, plan, outcome):
-            rescued = plan
-            for name, value in added.items():
-                rescued = rescued.with_option(name, value)
-            found = self._runner.judge(replace(request, plan=rescued, known={}), report_stage)
-            if _hangs(found):
-                options = ", ".join(f"{name}={value}" for name, value in added.items())
-                return replace(outcome, detail=f"{outcome.detail}; it hangs with {options}, too", added=added)
-            return replace(found, added=added)
+        if rescue := self._backend.rescue(outcome, plan):
+            name, value = rescue
+            rescued = self._runner.judge(replace(request, plan=plan.with_option(name, value), known={}), report_stage)
+            if self._backend.rescue(rescued, plan):
+                detail = f"{outcome.detail}; it hangs with {name}={value}, too"
+                return replace(outcome, detail=detail, added={name: value})
+            return replace(rescued, added={name: value})
         twin = twins.get(outcome.fusion_digest) if outcome.same_as is not None else None
         if twin and twin.outcome:
             detail = f"the same SuperKernels as trial {twin.number}"
@@ -156,24 +153,7 @@ class Trials:
         return reference / outcome.speedup.ratio
 
 
-def rescuing_options(backend: str, plan: Plan, outcome: Outcome) -> Mapping[str, Option]:
-    """Return the options that may rescue a plan in every scope; none where there is nothing to rescue, or they are set.
-
-    A SyncAll may be waiting for cores that do not run, which ``feed-sync-all`` has run.
-    """
-    if backend not in SUPERKERNEL_BACKENDS or not _hangs(outcome):
-        return {}
-    if any("feed-sync-all" in dict(scope.options) for scope in plan.scopes):
-        return {}
-    return {"feed-sync-all": 1}
-
-
-def _hangs(outcome: Outcome) -> bool:
-    """Whether the compiled plan did not come back; a compiler that does not is none of its doing."""
-    return outcome.reason is Reason.TIMEOUT and outcome.stage is not Stage.COMPILE
-
-
-def _told(outcome: Outcome, is_simulated: bool) -> dict[str, Any]:
+def _told(outcome: Outcome) -> dict[str, Any]:
     values = outcome.to_dict()
     speedup = values.pop("speedup") or {}
     return {
@@ -184,7 +164,7 @@ def _told(outcome: Outcome, is_simulated: bool) -> dict[str, Any]:
         "latency_ms": speedup.get("latency_ms"),
         "baseline_ms": speedup.get("baseline_ms"),
         "speedup": speedup.get("ratio"),
-        "ci95": None if is_simulated else speedup.get("ci95"),
+        "ci95": speedup.get("ci95"),
         "comparison": outcome.comparison,
         "noise": outcome.noise,
         "seconds": values["seconds"],

@@ -59,4 +59,4 @@ def newest_dump() -> list[Marked]:
 
 def deepseek_v3() -> Target:
     """Return the preset as TorchAir takes it, on the CPU; a target function for ``--model``."""
-    return load(describe("deepseek-v3", backend="npu", device="cpu")[0])
+    return load(describe("deepseek-v3", backend="npu", device="cpu")[0], takes_torchair=True)

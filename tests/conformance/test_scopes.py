@@ -71,7 +71,7 @@ class Conversion:
 def convert(spec: TargetSpec, wanted: SpaceSpec) -> Conversion:
     """Load, trace and convert a model, and record its baseline."""
     torch.set_grad_enabled(False)
-    target = load(spec)
+    target = load(spec, takes_torchair=True)
     layout = trace_layout(target, wanted)
     backend = NpuBackend(target, layout, decode_inputs(target, 0, 1)[0])
     with frontend.watched_conversion() as seen:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from sktune.backends import backend_info
 from sktune.backends.npu.backend import NpuBackend
-from sktune.backends.options import option_rules
 from sktune.core.errors import PlanError
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
@@ -39,7 +39,7 @@ class Project:
 
     def space(self, *, per_layer: bool) -> SearchSpace:
         """Return a space with two options."""
-        return bind(SpaceSpec(per_layer=per_layer), self.layout, OPTIONS, option_rules("npu"))
+        return bind(SpaceSpec(per_layer=per_layer), self.layout, OPTIONS, backend_info("npu").options.rules)
 
     def check(self, plan: Plan) -> None:
         """Compare the graph of the changed source with the marks that the plan asks for.

@@ -174,7 +174,11 @@ def test_a_closed_runner_opens_again(runner: Runner, plans: list[NamedPlan]) -> 
 @pytest.mark.parametrize(("name", "kind"), [("worker", WorkerRunner), ("program", ProgramRunner)])
 def test_a_targets_spec_says_what_runs_it(name: str, kind: type[Runner], tmp_path: Path) -> None:
     """In one place; nothing is started before it is entered or asked."""
-    spec = RecipeSpec.of_file(RECIPE, 0) if name == "program" else describe("llama", backend="sim")[0]
+    spec = (
+        RecipeSpec.of_file(RECIPE, 0, lambda backend: "cpu")
+        if name == "program"
+        else describe("llama", backend="sim")[0]
+    )
     assert spec.runner == name
     assert isinstance(make_runner(RunnerSetup(spec, SpaceSpec(), tmp_path / "s", tmp_path / "c")), kind)
     assert name in RUNNERS

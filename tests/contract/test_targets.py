@@ -89,7 +89,7 @@ def recipe(folder: Path) -> TargetSpec:
     (folder / "program.py").write_text("pass\n")
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump({"version": 1, "name": "own", "command": ["python3", "program.py"]}))
-    return RecipeSpec.of_file(path, seed=0)
+    return RecipeSpec.of_file(path, 0, lambda backend: "cpu")
 
 
 CASES = {
@@ -248,7 +248,7 @@ def test_a_function_that_returns_no_target_is_refused_in_a_line(code: str, messa
 def test_a_recipe_that_is_not_there_is_refused_in_a_line(tmp_path: Path) -> None:
     """So is loading one: its program builds the model."""
     with pytest.raises(TargetError, match=r"nowhere.yaml cannot be read .*; give the path of a YAML file") as failure:
-        RecipeSpec.of_file(tmp_path / "nowhere.yaml", seed=0)
+        RecipeSpec.of_file(tmp_path / "nowhere.yaml", 0, lambda backend: "cpu")
     assert_one_line(failure.value)
     with pytest.raises(TargetError, match=r"a program of its own; search it with --recipe") as failure:
         load(recipe(tmp_path))

@@ -28,11 +28,11 @@ from sktune.backends.inductor.cuda_graph import CapturedRegion, written_inputs
 from sktune.backends.inductor.exactness import inexact_operators
 from sktune.backends.inductor.generated_code import lasting_names, recorded_code
 from sktune.backends.inductor.numerics import CacheIdentity, kept_operators
+from sktune.backends.inductor.options import OPTIONS, with_defaults
 from sktune.backends.inductor.parallel_compile import compile_ahead
 from sktune.backends.inductor.pieces import Pieces
 from sktune.backends.inductor.region_check import RegionChecks
 from sktune.backends.inductor.regions import Cutting, MarkedGraph, Region, RegionSlot, Span, cut, strip_marks
-from sktune.backends.options import check_option, option_defaults
 from sktune.core.delivery import Delivery, ExpectedCode, digest_of
 from sktune.core.errors import BackendError, PlanError, SktuneError, described
 from sktune.core.layout import Layout
@@ -85,7 +85,7 @@ class RegionCache:
         """Return the operators of the slot's region that may change bits; see ``inexact_operators``."""
         key = identity(slot)
         if key not in self.doubts:
-            options = option_defaults("inductor") | dict(slot.options)
+            options = with_defaults(slot.options)
             self.doubts[key] = inexact_operators(slot.region, options, _device_type(slot.region.inputs))
         return self.doubts[key]
 
@@ -344,7 +344,7 @@ def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) 
     cutting = cut(marked.graph_module, list(marked.spans.values()), example_inputs)
     for slot in cutting.slots:
         for name, value in slot.options.items():
-            check_option("inductor", device, name, value)
+            OPTIONS.check(device, name, value)
     regions = RegionCache().compile_all(cutting.slots)
     _compare_code(cutting.slots, regions)
     return cutting.fill([region.function for region in regions])
@@ -382,7 +382,7 @@ def _device_type(values: Sequence[Any]) -> str:
 
 
 def _compile_region(slot: RegionSlot) -> _CompiledRegion:
-    region, chosen = slot.region, option_defaults("inductor") | dict(slot.options)
+    region, chosen = slot.region, with_defaults(slot.options)
     keep_matmuls, keep_reductions = chosen["matmul"] == "aten", chosen["reductions"] == "aten"
     graph_module, inputs, call = _frozen(region) if chosen["freezing"] else (region.graph_module, region.inputs, None)
     settings = {

@@ -1,6 +1,6 @@
 """The npu backend (Atlas A3 and A2): TorchAir compiles the decode step in max-autotune, scopes become SuperKernels.
 
-Each trial has a process of its own (``FRESH_PROCESS``), whose working folder holds what GE writes: ``kernel_meta``,
+Each trial has a process of its own, whose working folder holds what GE writes: ``kernel_meta``,
 compile cache and logs. TorchAir's dump of the GE graph tells which operators each scope has marked.
 """
 
@@ -21,6 +21,7 @@ from sktune.ascend.cann_log import explain_files
 from sktune.ascend.fusion import RealisedFusion, describe, realised_fusion
 from sktune.ascend.ge_graph import GeGraph, read_ge_graph
 from sktune.backends.base import Compiled, CompileError, OnScope, Step, ignore
+from sktune.backends.npu.options import OPTIONS
 from sktune.backends.npu.scope_profile import profile_in_turn, scope_parts
 from sktune.backends.options import step_options
 from sktune.core.errors import BackendError, SktuneError
@@ -83,7 +84,7 @@ class NpuBackend:
         marked = {label: [each.name for each in operators] for label, operators in _joined(graphs).by_scope().items()}
         return Compiled(
             step, len(plan.scopes), 0, _digest(graphs), fusion=tuple(describe(fusion)),
-            fusion_digest=fusion.digest_under(step_options("npu", plan)),
+            fusion_digest=fusion.digest_under(step_options(OPTIONS, plan)),
             observe=partial(self._observe, plan, step, marked) if plan.scopes else None,
         )  # fmt: skip
 
@@ -154,7 +155,7 @@ class NpuBackend:
         """Return TorchAir's ``CompilerConfig`` for a plan."""
         config = self._torchair.CompilerConfig()
         config.mode = "max-autotune"
-        for name, value in step_options("npu", plan).items():
+        for name, value in step_options(OPTIONS, plan).items():
             setattr(config.experimental_config, name, value)
         self._dumps.mkdir(exist_ok=True)
         config.debug.graph_dump.type = "txt"

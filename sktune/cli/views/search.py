@@ -70,7 +70,7 @@ def recheck_table(found: Recheck) -> Table:
     table.add_row("code", escape(found.code))
     table.add_row("bits", escape(found.verification.summary()["text"]))
     if speedup := found.speedup:
-        interval = "95% interval {:.3f} to {:.3f}, in one process".format(*speedup.ci95)
+        interval = "95% interval {:.3f} to {:.3f}, in one process".format(*speedup.bounds)
         figures = f"{speedup.latency_ms:.3f} ms, the baseline {speedup.baseline_ms:.3f} ms"
         table.add_row("speed", f"{speedup.ratio:.3f} times as fast as the baseline ({interval}): {figures}")
     for change in found.changes:

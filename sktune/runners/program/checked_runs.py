@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sktune.backends import backend_info
 from sktune.core.errors import BackendError, NotDeterministicError
 from sktune.core.layout import Layout
 from sktune.core.outcome import Reason, Speedup
@@ -214,9 +215,10 @@ class CheckedRuns:
 
         Not on an NPU: every run would compile the baseline as well, for minutes, and hold two graphs' memory.
         """
+        compiler = backend_info(self.recipe.backend).program_compiler
         calls = [len(report.all_s) for report in run.reports]
         known = [len(steps) for steps in run.step_ms]
-        return self.recipe.backend == "inductor" and known == calls and min(calls) >= LEAST_ALTERNATING
+        return bool(compiler) and known == calls and min(calls) >= LEAST_ALTERNATING
 
     def _keep(self, log: str, run: Run) -> None:
         step_ms = run.step_ms

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from sktune.backends import backend_info
+from sktune.backends.info import attribute_at
 from sktune.core.errors import PlanError, SktuneError, described, first_line
 from sktune.core.plan import Option, Plan
 from sktune.core.plan_file import read_plan_file
@@ -282,16 +284,16 @@ class Rank:
         if not self._is_decode(name, tree):
             return self._compile(model, **keywords)
         plain = None
-        if self._task.backend == "inductor":
-            from sktune.backends.inductor.backend import compile_marked
-
+        backend = backend_info(self._task.backend)
+        if backend.program_compiler:
+            compile_marked = attribute_at(backend.program_compiler)
             keywords = {"backend": compile_marked, "fullgraph": True, "dynamic": False}
             if self._task.turns is not None:
                 # Dynamo keeps apart what different backends have compiled of the same function.
                 again = {**keywords, "backend": lambda *captured: compile_marked(*captured)}
                 plain = _function_of(self._compile(model, **again))
         compiled = self._compile(model, **keywords)
-        make = scope_maker(self._task.backend)
+        make = scope_maker(backend.scope_flavour)
         step = MarkedStep(_function_of(compiled), plain, tree, model, self._task, self._plan, make, self._reporter)
         return self._in_place(model, keywords, step, compiled)
 

@@ -11,7 +11,7 @@ from statistics import mean, median
 from typing import Any, Self
 
 from sktune.ascend.cann_log import cause, explain_files
-from sktune.backends.options import SUPERKERNEL_BACKENDS
+from sktune.backends import backend_info
 from sktune.core.errors import BackendError
 from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup, Stage
 from sktune.core.plan import Plan
@@ -30,7 +30,6 @@ from sktune.runners.base import (
     RunnerSetup,
     RunnerTraits,
     VerifyRequest,
-    processes_of,
 )
 from sktune.runners.program.agreement import first_difference, verification
 from sktune.runners.program.checked_runs import BASELINES, CheckedRuns
@@ -59,6 +58,7 @@ class ProgramRunner:
 
     def __init__(self, setup: RunnerSetup) -> None:
         self._recipe = read_recipe(Path(setup.spec.source))
+        self._backend = backend_info(self._recipe.backend)
         self._space = setup.space
         self._runs = CheckedRuns(self._recipe, setup.folder, setup.cache)
         self._opened: Opened | None = None
@@ -66,7 +66,7 @@ class ProgramRunner:
         self._traits = RunnerTraits(
             most_finalists=MOST_FINALISTS,
             most_shortlisted=MOST_FINALISTS,  # a run holds one plan
-            final_processes=processes_of(self._recipe.backend),
+            final_processes=self._backend.final_processes,
             has_references=False,  # what a user has without sktune is the baseline
         )
 
@@ -110,7 +110,7 @@ class ProgramRunner:
         notes = [f"{name} of rank {rank}" for rank, name in sorted(self._runs.ignored)]
         kept = f"; not compared, as they differ between two baselines: {', '.join(notes[:4])}" if notes else ""
         kept += UNWRITTEN if self._runs.is_unwritten else ""
-        kept += "" if self._runs.alternates or self._recipe.backend != "inductor" else TOO_SHORT
+        kept += "" if self._runs.alternates or not self._backend.program_compiler else TOO_SHORT
         return f"{self._recipe.name}: {self._runs.decode.function} in {self._recipe.ranks} ranks{kept}"
 
     def _facts(self) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class ProgramRunner:
 
     def _explained(self, outcome: Outcome, plan: Plan, log: str) -> Outcome:
         """Add to a failure what CANN's logs and the program's own say about it."""
-        if self._recipe.backend not in SUPERKERNEL_BACKENDS:
+        if not self._backend.runs_superkernels:
             return outcome
         own = self._runs.log(log)
         logs = [own, *sorted(own.parent.glob(f"{own.stem}.*")), *self._runs.launcher.device_logs()]

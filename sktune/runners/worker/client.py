@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Self
 
 from sktune.ascend.cann_log import cause, explain_files
-from sktune.backends import FRESH_PROCESS
+from sktune.backends import backend_info
 from sktune.core.delivery import Delivery
 from sktune.core.errors import BackendError, OutOfTimeError, TargetError
 from sktune.core.layout import Layout
@@ -30,7 +30,6 @@ from sktune.runners.base import (
     RunnerSetup,
     RunnerTraits,
     VerifyRequest,
-    processes_of,
 )
 from sktune.runners.worker.process import (
     StageTimeoutError,
@@ -65,12 +64,12 @@ class WorkerRunner:
     def __init__(self, setup: RunnerSetup) -> None:
         self._setup, self._spec, self._folder = setup, setup.spec, setup.folder
         self._compile_timeout_s = setup.compile_timeout_s
-        self._is_used_up_by_a_plan = self._spec.backend in FRESH_PROCESS
+        self._backend = backend_info(self._spec.backend)
         self._traits = RunnerTraits(
-            measures_time=self._spec.backend != "sim",
+            measures_time=not self._backend.is_simulated,
             # Graphs on an NPU keep their memory: as few as possible in one process.
-            most_shortlisted=MOST_FINALISTS if self._is_used_up_by_a_plan else MOST_SHORTLISTED,
-            final_processes=processes_of(self._spec.backend),
+            most_shortlisted=MOST_FINALISTS if self._backend.needs_fresh_process else MOST_SHORTLISTED,
+            final_processes=self._backend.final_processes,
         )
         self._worker: WorkerProcess | None = None
         self._starts = 0
@@ -101,7 +100,7 @@ class WorkerRunner:
             SktuneError: of the class that the worker raised.
             BackendError: the worker dies, or takes longer than an hour.
         """
-        if self._has_judged and self._is_used_up_by_a_plan:
+        if self._has_judged and self._backend.needs_fresh_process:
             self.close()
         if self._worker is None:
             self._start()
@@ -249,7 +248,7 @@ class WorkerRunner:
         """Return how long things will take: a finalist is compiled from the cache, where processes may share one."""
         opening_s = sum(opened.seconds.values())
         trial_s = median(sum(own.values()) for own in trials)
-        if self._is_used_up_by_a_plan:
+        if self._backend.needs_fresh_process:
             trial_s, finalist_s = trial_s + opening_s, trial_s
         else:
             finalist_s = median(sum(own.values()) - own.get("compile", 0.0) for own in trials)
@@ -259,7 +258,7 @@ class WorkerRunner:
         )
 
     def _start(self) -> None:
-        self._work = work_folder(self._spec.backend, self._folder, self._starts)
+        self._work = work_folder(self._backend, self._folder, self._starts)
         environment = environment_of(self._spec, self._setup.cache, self._work)
         self._worker = WorkerProcess(self._spec.backend, self._work or Path.cwd(), environment, self._log("worker.log"))
         self._starts += 1

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sktune.backends import FRESH_PROCESS
-from sktune.backends.fingerprint import memory_settings
+from sktune.backends import backend_info
+from sktune.backends.info import BackendInfo
 from sktune.core import errors
 from sktune.core.errors import OutOfTimeError, SktuneError
 from sktune.targets import TargetSpec
@@ -31,9 +31,9 @@ class StageTimeoutError(Exception):
     """A stage took longer than it may."""
 
 
-def work_folder(backend: str, folder: Path, number: int) -> Path | None:
+def work_folder(backend: BackendInfo, folder: Path, number: int) -> Path | None:
     """Return a new working folder for worker ``number`` of a study's ``folder``; None where it runs where we do."""
-    if backend not in FRESH_PROCESS:
+    if not backend.needs_fresh_process:
         return None
     above = folder.resolve() / "work"
     above.mkdir(parents=True, exist_ok=True)
@@ -42,9 +42,10 @@ def work_folder(backend: str, folder: Path, number: int) -> Path | None:
 
 def environment_of(spec: TargetSpec, cache: Path, work: Path | None) -> dict[str, str]:
     """Return the environment of a worker; what compilers keep goes to ``cache``, and to ``work`` where there is one."""
+    backend = backend_info(spec.backend)
     environment = {
         **os.environ,
-        **memory_settings(spec),
+        **backend.worker_environment(spec.device),
         "TORCHINDUCTOR_CACHE_DIR": str(cache),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
@@ -52,11 +53,9 @@ def environment_of(spec: TargetSpec, cache: Path, work: Path | None) -> dict[str
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
     }
     if work:
-        # Kernels that GE has compiled for one plan must not meet another's, and are found again by names.
-        names = {"ASCEND_CACHE_PATH": "cache", "ASCEND_WORK_PATH": "work", "ASCEND_PROCESS_LOG_PATH": "log"}
-        for part in names.values():
+        for name, part in backend.worker_folders.items():
             (work / part).mkdir(parents=True)
-        environment |= {name: str(work / part) for name, part in names.items()}
+            environment[name] = str(work / part)
     return environment
 
 

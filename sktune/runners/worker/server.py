@@ -71,7 +71,7 @@ class Session:
     def _open(self, request: Mapping[str, Any]) -> None:
         import torch
 
-        from sktune.backends import load_backend
+        from sktune.backends import backend_info
         from sktune.core.contents import imported_modules
         from sktune.core.space import SpaceSpec
         from sktune.measure.devices import import_torch_npu
@@ -83,19 +83,20 @@ class Session:
 
         torch.set_grad_enabled(False)
         spec = TargetSpec.from_dict(request["spec"])
-        if spec.backend == "npu":
+        info = backend_info(spec.backend)
+        if spec.device == "npu":
             import_torch_npu()
-        target = load(spec)
+        target = load(spec, takes_torchair=info.takes_torchair(spec.device))
         layout = trace_layout(target, SpaceSpec.model_validate(request["space"]))
         caches = [
             Path(os.environ[name]) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR") if name in os.environ
         ]
         modules = imported_modules(spec.package, spec.home, tuple(caches))
         loaded = time.perf_counter()
-        backend = load_backend(spec.backend)(target, layout, decode_inputs(target, 0, 1)[0], **spec.backend_settings)
-        if spec.backend == "sim":
+        backend = info.load()(target, layout, decode_inputs(target, 0, 1)[0], **info.settings_of(spec))
+        if info.is_simulated:
             layout = layout.with_time_shares(backend.time_shares())  # shapes alone take no time
-        facts = {} if request["delivered"] is None else {"not_delivered": _installed(*request["delivered"])}
+        facts = {} if request["delivered"] is None else {"not_delivered": _installed(info, *request["delivered"])}
         self._judge = Judge(target, backend, lambda: self.answer(alive=True))
         self.answer(
             opened={
@@ -170,12 +171,11 @@ class Session:
         self.answer(stage=name)
 
 
-def _installed(folder: str, delivery: Mapping[str, Any]) -> str:
+def _installed(info: Any, folder: str, delivery: Mapping[str, Any]) -> str:
     """Load delivered code; return why that was not possible, "" where it was."""
-    from sktune.backends.inductor.artifacts import install
     from sktune.core.delivery import Delivery
 
-    return install(Path(folder), Delivery.from_dict(delivery))
+    return str(info.install(Path(folder), Delivery.from_dict(delivery)))
 
 
 def _plans(request: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -238,9 +238,9 @@ def import_early(backend: str) -> float:
     import torch  # noqa: F401
 
     began = time.perf_counter()
-    from sktune.backends import load_backend
+    from sktune.backends import backend_info
 
-    load_backend(backend)
+    backend_info(backend).load()
     importing_s = time.perf_counter() - began
     import sktune.targets.loading
     import sktune.targets.tracing  # noqa: F401

@@ -85,7 +85,7 @@ class StepTimer:
 def _computed(baseline_ms: float, latency_ms: float) -> Speedup:
     """Return a speedup that was computed."""
     ratio = baseline_ms / latency_ms
-    return Speedup(baseline_ms, latency_ms, ratio, (ratio, ratio), 1)
+    return Speedup(baseline_ms, latency_ms, ratio, None, 1)
 
 
 @contextmanager
