@@ -41,7 +41,7 @@ class Finding:
     what: str
     state: State
     found: str
-    mend: str = ""
+    fix: str = ""
 
 
 def examine() -> tuple[Finding, ...]:

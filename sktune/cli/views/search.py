@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from sktune.core.events.studies import StudyCompared
 from sktune.core.layout import Unit
 from sktune.core.plan import Option
 from sktune.core.space import SearchSpace
@@ -228,32 +229,32 @@ def result_table(result: SearchResult) -> RenderableType:
     return Group(*([table] if result.final else []), *(Text(line) for line in lines))
 
 
-def comparison_table(studies: Sequence[Event], is_simulated: bool) -> RenderableType:
+def comparison_table(studies: Sequence[StudyCompared], is_simulated: bool) -> RenderableType:
     """Return a row for each event ``study_compared``."""
     word = "simulated speedup" if is_simulated else "speedup"
     table = Table(title=f"{word} of the best trial so far, after so many trials", title_justify="left")
     for heading in ("study", "strategy"):
         table.add_column(heading, overflow="fold")
-    for heading in (*studies[0]["best_after"], "trials", "failed", "seconds"):
+    for heading in (*studies[0].best_after, "trials", "failed", "seconds"):
         table.add_column(heading, justify="right")
-    is_mixed = any(study["differs"] for study in studies)
+    is_mixed = any(study.differs for study in studies)
     if is_mixed:
         table.add_column("differs from the first in", style="yellow")
     for study in studies:
-        cells = [study["study"], ", ".join(study["strategies"]) or "starting points"]
-        cells += ["-" if best is None else f"{best:.3f}" for best in study["best_after"].values()]
-        cells += [str(study["trials"]), f"{study['failed_share']:.0%}", f"{study['seconds']:.0f}"]
-        table.add_row(*map(Text, cells), *([Text(", ".join(study["differs"]))] if is_mixed else []))
-    return Group(table, *(Text(f"{study['study']}: {_winner(study)}") for study in studies))
+        cells = [study.study, ", ".join(study.strategies) or "starting points"]
+        cells += ["-" if best is None else f"{best:.3f}" for best in study.best_after.values()]
+        cells += [str(study.trials), f"{study.failed_share:.0%}", f"{study.seconds:.0f}"]
+        table.add_row(*map(Text, cells), *([Text(", ".join(study.differs))] if is_mixed else []))
+    return Group(table, *(Text(f"{study.study}: {_winner(study)}") for study in studies))
 
 
-def _winner(study: Event) -> str:
-    if study["speedup"] is None:
+def _winner(study: StudyCompared) -> str:
+    if study.speedup is None:
         return "no final comparison yet"
-    if study["winner"] is None:
+    if study.winner is None:
         return "no scope wins its final comparison"
-    doubt = "simulated" if study["simulated"] else "[{:.3f}, {:.3f}]".format(*study["ci95"])
-    return f"trial {study['winner']} wins its final comparison, {study['speedup']:.3f}x {doubt}"
+    doubt = "[{:.3f}, {:.3f}]".format(*study.ci95) if study.ci95 else "simulated"
+    return f"trial {study.winner} wins its final comparison, {study.speedup:.3f}x {doubt}"
 
 
 def inspection_view(description: str, space: SearchSpace, is_simulated: bool) -> RenderableType:
