@@ -9,6 +9,7 @@ import pytest
 import sktune
 from sktune.cli.views.search import PlainView
 from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
+from sktune.core.events import EVENTS
 from sktune.core.outcome import Outcome, Reason
 from sktune.measure.final_comparison import FinalComparison
 from sktune.reports.study import evidence, verdict_line
@@ -240,7 +241,7 @@ def test_a_trial_that_time_cuts_off_is_no_failure(tmp_path: Path, monkeypatch: p
     result, events = simulated(tmp_path, time_budget_s=3600)
     view = PlainView(lines.append)
     for event in events:
-        view(event)
+        view(EVENTS[event["event"]](**{key: value for key, value in event.items() if key != "event"}))
     assert [record.number for record in result.trials] == [0, 1]
     assert result.is_compared
     assert events[0]["trials"] is None

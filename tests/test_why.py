@@ -103,6 +103,8 @@ def test_a_search_until_settled_says_what_is_left(tmp_path: Path) -> None:
     settled = [event for event in events if event["event"] == "settled"]
     finished = [event for event in events if event["event"] == "trial_finished"]
     assert settled or len(finished) == 60
+    converged = [event for event in events if event["event"] == "converged"]
+    assert settled == [{**event, "event": "settled"} for event in converged]
     for event in settled:
         assert isinstance(event["expected_gain_left"], float)
         assert isinstance(event["threshold"], float)

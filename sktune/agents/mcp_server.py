@@ -21,6 +21,8 @@ from sktune.agents.jobs import COMMAND, Job, State
 from sktune.backends.fingerprint import package_version
 from sktune.core.errors import BadInputError, SktuneError, StudyError, nearest
 from sktune.core.events import parse_event
+from sktune.core.events.analysis import AnalysisFinished
+from sktune.core.events.search import StudyFinished
 from sktune.study.claims import is_held
 from sktune.study.result import stored_result
 from sktune.study.storage import DATABASE
@@ -149,7 +151,7 @@ class Tools:
         path = Path(recipe) if recipe else None
         spec, _ = Request(model or "", recipe=path, backend=backend, device=device, scale=scale).target()
         given["study"] = study or spec.study_name
-        return self._started(given["study"], "search", given, "study_finished")
+        return self._started(given["study"], "search", given, StudyFinished.event)
 
     def analyze(
         self,
@@ -172,7 +174,7 @@ class Tools:
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "folder")}
         given |= {"dir": folder, "study": study or f"analysis-{_subject(model, recipe, folder)}"}
-        return self._started(given["study"], "analyze", given, "analysis_finished")
+        return self._started(given["study"], "analyze", given, AnalysisFinished.event)
 
     def search_status(
         self,

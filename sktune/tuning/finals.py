@@ -5,10 +5,11 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from sktune.backends import FRESH_PROCESS
 from sktune.core.errors import BackendError, OutOfTimeError
+from sktune.core.events import Listener
+from sktune.core.events.search import FinalStage, FinalStarted, PlanVerified
 from sktune.core.outcome import FinalRow
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace
@@ -58,7 +59,7 @@ class Finals:
         spec: TargetSpec,
         study: TuningStudy,
         budget: TimeBudget,
-        emit: Callable[[dict[str, Any]], None],
+        emit: Listener,
         stop_if_asked: Callable[[], None],
     ) -> None:
         self._request, self._spec, self._study = request, spec, study
@@ -81,13 +82,13 @@ class Finals:
         candidates = without_twins(self._study.best_first(space))
         most = finalists if is_short or is_costly else MOST_QUALIFIERS
         numbers = [record.number for record in candidates[:most]]
-        self._emit({"event": "final_started", "simulated": self._spec.backend == "sim", "qualifiers": numbers,
-                    "references": references})  # fmt: skip
+        self._emit(FinalStarted(simulated=self._spec.backend == "sim", qualifiers=numbers,
+                                references=references))  # fmt: skip
         began = time.perf_counter()
         plans = [(str(record.number), record.judged_plan) for record in candidates]
 
         def report_stage(stage: str) -> None:
-            self._emit({"event": "final_stage", "stage": stage})
+            self._emit(FinalStage(stage=stage))
 
         if len(numbers) > MOST_FINALISTS:
             plans = self._qualified(supervisor, plans[:most], report_stage) + plans[most:]
@@ -139,8 +140,8 @@ class Finals:
             )  # fmt: skip
             self._study.verified(found)
             for name, own in found.items():
-                self._emit({"event": "plan_verified", "trial": int(name), "identical": own.is_identical,
-                            **own.summary()})  # fmt: skip
+                self._emit(PlanVerified(trial=int(name), identical=own.is_identical,
+                                        **own.summary()))  # fmt: skip
             known = self._study.verifications()
             passed += [named for named in batch if named[0] not in known or known[named[0]].is_identical]
             if self._budget.remaining_s <= 0:

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -13,6 +13,21 @@ from sktune.backends import FRESH_PROCESS
 from sktune.backends.fingerprint import fingerprint
 from sktune.backends.options import SUPERKERNEL_BACKENDS
 from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
+from sktune.core.events import Listener
+from sktune.core.events.search import (
+    Converged,
+    FinalStage,
+    NoiseFloor,
+    SearchStarted,
+    Settled,
+    SpaceExhausted,
+    StudyFinished,
+    TargetReady,
+    TimeBudgetSpent,
+    TrialFinished,
+    TrialStage,
+    TrialStarted,
+)
 from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan
@@ -50,9 +65,6 @@ PACE_TRIALS = 8
 SETTLED_GAIN = 0.005
 """Share of the baseline's latency: a search that is expected to find less than this beyond its incumbent is settled."""
 
-Event = dict[str, Any]
-Listener = Callable[[Event], None]
-
 
 def run(
     request: Request,
@@ -64,7 +76,7 @@ def run(
 
     Args:
         request: what to search.
-        listener: called with each event, a dictionary with the key ``event`` (see docs/events.md).
+        listener: called with each event.
         began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
         proxy: of a search on fewer layers, whose plans are tried, and no other; None to search.
 
@@ -94,7 +106,7 @@ def run(
                     search.run(supervisor, sampler, stop)
         result = result_of(study, folder)
         report.write(result, folder)
-        listener({"event": "study_finished", **result.summary()})
+        listener(StudyFinished(**result.summary()))
         return result
 
 
@@ -147,9 +159,9 @@ class _Search:
     def _search(self, supervisor: AnySupervisor, sampler: Any, stop: Stop) -> None:
         done = self._study.finished()
         most = done + len(self._proxy.carried) if self._proxy else self._request.most_trials
-        self._emit({"event": "search_started", "study": self._study.name, "trials": None if math.isinf(most) else most,
-                    "time_budget_s": self._request.time_budget_s, "done": done,
-                    "folder": str(self._folder)})  # fmt: skip
+        self._emit(SearchStarted(study=self._study.name, trials=None if math.isinf(most) else int(most),
+                                 time_budget_s=self._request.time_budget_s, done=done,
+                                 folder=str(self._folder)))  # fmt: skip
         opened = supervisor.open()
         space = bind_space(self._space_spec, self._layout(opened.layout), self._spec)
         # Only now: a space that does not fit the model must leave a study that the mended one can use.
@@ -162,14 +174,14 @@ class _Search:
             **opened.facts,
         )
         self._study.add_modules(opened.modules)
-        self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
-                    "model_difference": opened.facts.get("model_difference"),
-                    "seconds": dict(opened.seconds)})  # fmt: skip
+        self._emit(TargetReady(description=opened.description, space_size=space.size,
+                               model_difference=opened.facts.get("model_difference"),
+                               seconds=dict(opened.seconds)))  # fmt: skip
         most = self._queue(space, sampler)
         while (finished := self._study.finished()) < most:
             self._stop_if_asked(stop)
             if not self._budget.allows_trial(self._pace(opened), self._has_plan()):
-                self._emit({"event": "time_budget_spent", "trials": finished})
+                self._emit(TimeBudgetSpent(trials=finished))
                 break
             if finished >= space.size - 1 and self._is_exhausted(space):
                 self._study.remember(exhausted=True)
@@ -198,7 +210,7 @@ class _Search:
             return
         stored: dict[str, Any] = {"trial": winner.number}
         try:
-            self._emit({"event": "final_stage", "stage": "deliver"})
+            self._emit(FinalStage(stage="deliver"))
             delivery = supervisor.deliver(winner.plan, self._folder / ARTIFACTS, lambda stage: None)
             stored |= delivery.to_dict() if delivery else {}
         except (BackendError, OutOfTimeError) as failure:
@@ -214,7 +226,8 @@ class _Search:
         self._study.remember(expected_gain_left=left)
         threshold = max(SETTLED_GAIN, self._bar().noise_floor)
         if left < threshold:
-            self._emit({"event": "settled", "trials": finished, "expected_gain_left": left, "threshold": threshold})
+            for kind in (Converged, Settled):
+                self._emit(kind(trials=finished, expected_gain_left=left, threshold=threshold))
         return left < threshold
 
     def _pace(self, opened: Opened) -> Pace:
@@ -238,8 +251,7 @@ class _Search:
         """Run one trial; returns whether it came to an end before its time did."""
         proposal = self._study.ask(space, sampler, self._request.strategy, self._request.seed)
         number = proposal.number
-        self._emit({"event": "trial_started", "trial": number, "origin": proposal.origin,
-                    "scopes": len(proposal.plan.scopes)})  # fmt: skip
+        self._emit(TrialStarted(trial=number, origin=proposal.origin, scopes=len(proposal.plan.scopes)))
         outcome = proposal.known
         if outcome is None and proposal.plan.is_baseline:
             outcome = Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
@@ -249,16 +261,16 @@ class _Search:
             try:
                 outcome = self._tried(supervisor, proposal)
             except OutOfTimeError:
-                self._emit({"event": "time_budget_spent", "trials": self._study.finished(), "unfinished": number})
+                self._emit(TimeBudgetSpent(trials=self._study.finished(), unfinished=number))
                 return False
         self._study.tell(proposal, outcome, self._value(outcome))
         is_simulated = self._spec.backend == "sim"
         left = self._request.most_trials - self._study.finished()
-        self._emit({"event": "trial_finished", "trial": number, "origin": proposal.origin,
-                    "scopes": len(proposal.plan.scopes), "known": proposal.known is not None,
-                    "probe": proposal.is_probe,
-                    "simulated": is_simulated, **_told(outcome, is_simulated),
-                    "expected_left_s": self._budget.expected_left_s(left, self._pace(opened))})  # fmt: skip
+        self._emit(TrialFinished(trial=number, origin=proposal.origin,
+                                 scopes=len(proposal.plan.scopes), known=proposal.known is not None,
+                                 probe=proposal.is_probe,
+                                 simulated=is_simulated, **_told(outcome, is_simulated),
+                                 expected_left_s=self._budget.expected_left_s(left, self._pace(opened))))  # fmt: skip
         return True
 
     def _tried(self, supervisor: AnySupervisor, proposal: Proposal) -> Outcome:
@@ -291,9 +303,9 @@ class _Search:
             return
         looks = [*floor_looks(self._study.facts), look]
         self._study.remember(floor_looks=[one.to_dict() for one in looks])
-        self._emit({"event": "noise_floor", "before_trial": finished, "ratio": look.speedup.ratio,
-                    "ci95": list(look.speedup.ci95), "noise_floor": floor_of(self._study.facts),
-                    "drift": drift(looks), "noise": look.noise})  # fmt: skip
+        self._emit(NoiseFloor(before_trial=finished, ratio=look.speedup.ratio,
+                              ci95=look.speedup.ci95, noise_floor=floor_of(self._study.facts),
+                              drift=drift(looks), noise=look.noise))  # fmt: skip
 
     def _bar(self) -> Bar:
         """Return what a plan has to beat now."""
@@ -308,7 +320,7 @@ class _Search:
         known = {digest: record.number for digest, record in twins.items()}
 
         def report_stage(stage: str) -> None:
-            self._emit({"event": "trial_stage", "trial": number, "stage": stage})
+            self._emit(TrialStage(trial=number, stage=stage))
 
         log, bar = f"trial-{number:04d}.log", self._bar()
         banned = self._study.banned_regions()
@@ -389,7 +401,7 @@ class _Search:
         distinct = {record.plan for record in self._study.records() if record.outcome and not record.is_probe}
         if len(distinct - {Plan()}) < space.size - 1:
             return False
-        self._emit({"event": "space_exhausted", "plans": len(distinct)})
+        self._emit(SpaceExhausted(plans=len(distinct)))
         return True
 
     def _stop_if_asked(self, stop: Stop) -> None:

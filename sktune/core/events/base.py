@@ -43,10 +43,6 @@ class Event:
 Listener = Callable[[Event], None]
 
 
-def ignore(event: Event) -> None:
-    """Listen to nothing."""
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}

@@ -9,10 +9,9 @@ from sktune.core.events.base import Event
 from sktune.core.events.commands import CommandFailed, CommandStopped
 
 
-def print_event(event: Event | dict[str, Any]) -> None:
+def print_event(event: Event) -> None:
     """Print one event; figures that JSON cannot hold become null."""
-    shown = event.to_dict() if isinstance(event, Event) else event
-    sys.stdout.write(json.dumps(_finite(shown), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(_finite(event.to_dict()), ensure_ascii=False, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
