@@ -288,7 +288,7 @@ def commands(command: Any, path: str = "sktune") -> Iterator[tuple[str, Any]]:
 
 def _command(name: str, command: Any) -> str:
     arguments = [own for own in command.params if own.param_type_name == "argument"]
-    options = [own for own in command.params if own.param_type_name == "option" and "--help" not in own.opts]
+    options = [own for own in command.params if own.param_type_name == "option" and not own.hidden]
     usage = " ".join([name, "[OPTIONS]", *(_argument(own) for own in arguments)])
     parts = [f"## {name}\n", " ".join(command.help.split()) + "\n", f"    {usage}\n"]
     if arguments:

@@ -53,6 +53,8 @@ def search(
     from sktune.tuning import fewer_layers as proxy
     from sktune.tuning.request import Request
 
+    if "until_settled" in options:  # its former name
+        options["until_converged"] = options.pop("until_settled")
     known = Request.__dataclass_fields__
     if unknown := options.keys() - known:
         raise BadInputError(f"a search has no option {min(unknown)!r}{nearest(min(unknown), known)}")

@@ -139,7 +139,7 @@ class Tools:
         profile: Annotated[Text, Field(description="A profile of the baseline")] = None,
         constants: Annotated[Text, Field(description="Of the simulated device")] = None,
         proxy_layers: Count = None,
-        until_settled: bool = False,
+        until_converged: bool = False,
         compile_timeout: Annotated[float, Field(gt=0)] | None = None,
         seed: int | None = None,
     ) -> dict[str, Any]:

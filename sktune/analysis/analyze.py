@@ -200,7 +200,7 @@ def _searched(asked: AnalysisRequest, request: Request, guide: _Guide, began_s: 
         request,
         trials=trials,
         time_budget_s=budget_s,
-        until_settled=asked.goal != FIRST,
+        until_converged=asked.goal != FIRST,
         exact_starting_points=True,
     )
     try:

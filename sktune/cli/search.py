@@ -34,6 +34,7 @@ def search(
     strategy: Annotated[
         str, typer.Option("--strategy", "--sampler", help=f"{', '.join(SAMPLERS)}, or module:function.")
     ] = "partition",
+    until_converged: arg.UntilConverged = False,
     until_settled: arg.UntilSettled = False,
     join: arg.Join = False,
     take_over: arg.TakeOver = False,
@@ -58,8 +59,8 @@ def search(
     request = Request(
         model, trials, study, storage, runs, strategy, space, compile_timeout, scale, weights, dtype, backend,
         device, batch, context, seed, constants, profile, parse_duration(time_budget) if time_budget else None,
-        proxy_layers, until_settled=until_settled, recipe=recipe, verify_steps=verify_steps, join=join,
-        take_over=take_over, try_inexact=try_inexact,
+        proxy_layers, until_converged=until_converged or until_settled, recipe=recipe,
+        verify_steps=verify_steps, join=join, take_over=take_over, try_inexact=try_inexact,
     )  # fmt: skip
     began_s = process_began_s()
     people = Console(stderr=json)

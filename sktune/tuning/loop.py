@@ -186,7 +186,7 @@ class _Search:
             if finished >= space.size - 1 and self._is_exhausted(space):
                 self._study.remember(exhausted=True)
                 break
-            if self._request.until_settled and self._is_settled(space, finished):
+            if self._request.until_converged and self._is_settled(space, finished):
                 break
             if self._floor_is_due(finished):
                 self._look_at_floor(supervisor, finished)
