@@ -118,7 +118,8 @@ def _object(kind: type, properties: Mapping[str, Schema], required: Sequence[str
         "description": text,
         "type": "object",
         "properties": {
-            name: {**own, "description": said[name]} if name in said else own for name, own in properties.items()
+            name: {**own, "description": f"{said[name][:1].upper()}{said[name][1:]}"} if name in said else own
+            for name, own in properties.items()
         },
         "required": list(required),
         "additionalProperties": False,
@@ -209,7 +210,7 @@ def event_tables() -> str:
         base = next(own for own in kind.__mro__ if Event in own.__bases__)
         if base in first:
             inherited = {own.name for own in fields(base)}
-            keys = {key: said for key, said in keys.items() if key not in inherited}
+            keys = {key: said for key, said in keys.items() if key.rstrip("?") not in inherited}
             rows.append([f"`{name}`", text, "<br>".join([f"as `{first[base]}`", *_lines(keys)])])
         else:
             rows.append([f"`{name}`", text, "<br>".join(_lines(keys))])
@@ -227,17 +228,21 @@ def value_table() -> str:
 
 
 def key_texts(kind: type, own: Schema) -> dict[str, str]:
-    """Return what is said of each key but the event's name: its docstring, its values, the object below it."""
+    """Return what is said of each key but the event's name: its docstring, its values, the object below it.
+
+    A key that is not always there has a question mark.
+    """
     texts = {}
     _, said = described(kind)
     for key, inner in own["properties"].items():
         if key in ("event", "was"):
             continue
-        texts[key] = said.get(key, "")
+        text = said[key]
         if values := [value for value in inner.get("enum", ()) if isinstance(value, str) and value]:
-            texts[key] += f" One of {', '.join(f'`{value}`' for value in values)}."
+            text += f" One of {', '.join(f'`{value}`' for value in values)}."
         if objects := re.findall(r'"#/\$defs/(\w+)"', json.dumps(inner)):
-            texts[key] += f" See `{objects[0]}`."
+            text += f" See `{objects[0]}`."
+        texts[key if key in own["required"] else f"{key}?"] = text
     return texts
 
 

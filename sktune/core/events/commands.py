@@ -14,6 +14,7 @@ from sktune.core.events.values import (
     Share,
     VerificationSummary,
 )
+from sktune.core.exit_codes import ExitCode
 from sktune.core.plan import Option
 
 
@@ -190,7 +191,7 @@ class Rechecked(Event):
     event: ClassVar[str] = "rechecked"
     plan: str
     verdict: Annotated[str, ("enum", ("keep", "slower now", "bits differ"))]
-    exit_code: Annotated[int, ("enum", (0, 3, 4))]
+    exit_code: Annotated[int, ("enum", (ExitCode.DONE, ExitCode.SLOWER_NOW, ExitCode.BITS_DIFFER))]
     code: str
     changes: Sequence[str]
     verification: VerificationSummary
@@ -344,7 +345,7 @@ class CommandFailed(Event):
 
     event: ClassVar[str] = "error"
     message: str
-    exit_code: Annotated[int, ("enum", (1, 2))]
+    exit_code: Annotated[int, ("enum", (ExitCode.FAILED, ExitCode.BAD_INPUT))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,7 +359,7 @@ class CommandStopped(Event):
 
     event: ClassVar[str] = "stopped"
     message: str
-    exit_code: Annotated[int, ("enum", (1,))]
+    exit_code: Annotated[int, ("enum", (ExitCode.FAILED,))]
 
 
 COMMAND_EVENTS: tuple[type[Event], ...] = (
