@@ -45,7 +45,7 @@ def search(
         model: a preset, a folder with a ``config.json``, or ``file.py:function``; empty where ``recipe`` is given.
         trials: total of the study; 40, or no limit where there is a time budget.
         time_budget_s: most seconds for this call.
-        listener: called with each event.
+        listener: called with each event, a dictionary with the key ``event``: what ``--json`` prints.
         options: the other fields of ``sktune.tuning.request.Request``.
 
     Raises:
@@ -54,10 +54,13 @@ def search(
     from sktune.tuning import fewer_layers as proxy
     from sktune.tuning.request import Request
 
+    if "until_settled" in options:  # its former name
+        options["until_converged"] = options.pop("until_settled")
     known = Request.__dataclass_fields__
     if unknown := options.keys() - known:
         raise BadInputError(f"a search has no option {min(unknown)!r}{nearest(min(unknown), known)}")
-    return proxy.search(Request(model, trials, time_budget_s=time_budget_s, **options), listener)
+    request = Request(model, trials, time_budget_s=time_budget_s, **options)
+    return proxy.search(request, lambda event: listener(event.to_dict()))
 
 
 def apply(

@@ -237,7 +237,7 @@ def search(
         return TimeBudget(seconds, began_s, runner.clock)
 
     with patch("sktune.tuning.loop.TimeBudget", budget):
-        return run(request, listener, runner.clock.now_s, runner_factory=factory)
+        return run(request, lambda event: listener(event.to_dict()), runner.clock.now_s, runner_factory=factory)
 
 
 @functools.cache

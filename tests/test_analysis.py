@@ -37,6 +37,7 @@ from sktune.backends import availability as doctor
 from sktune.backends.availability import best_backend
 from sktune.cli import app
 from sktune.core.errors import BadInputError
+from sktune.core.events.search import SearchStarted, TargetReady
 from sktune.core.layout import Layer, Layout, Unit
 from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup
 from sktune.core.plan_file import read_plan_file
@@ -358,8 +359,8 @@ def analysis_of(
     events: list[dict[str, Any]] = []
 
     def searched(request: Any, listener: Any, began_s: Any) -> SearchResult:
-        listener({"event": "search_started", "study": "s", "folder": str(study.folder)})
-        listener({"event": "target_ready"})
+        listener(SearchStarted(study="s", trials=None, time_budget_s=None, done=0, folder=str(study.folder)))
+        listener(TargetReady(description="", space_size=1, model_difference="", seconds={}))
         outputs.write(study.result, study.folder)
         return study.result
 
@@ -371,7 +372,7 @@ def analysis_of(
         "time_budget_s": 60.0,
     } | search
     asked = AnalysisRequest.of(model, None, folder, None, goal, language, **given)
-    return analyze(asked, events.append), events
+    return analyze(asked, lambda event: events.append(event.to_dict())), events
 
 
 Figures = dict[str, list[float]]

@@ -13,6 +13,7 @@ import pytest
 
 from sktune.cli.views.search import PlainView
 from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
+from sktune.core.events import EVENTS
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.runners.base import RunnerSetup, RunnerTraits
@@ -116,7 +117,7 @@ class TestTrials:
     def test_a_search_is_settled_once_nothing_is_left_to_gain(self, tmp_path: Path) -> None:
         """It ends before its trials do."""
         events = Events()
-        search(tmp_path, FakeRunner(latency_ms=lambda plan: 10.0), events.append, trials=20, until_settled=True)
+        search(tmp_path, FakeRunner(latency_ms=lambda plan: 10.0), events.append, trials=20, until_converged=True)
         (settled,) = of_kind(events, "settled")
         assert settled["expected_gain_left"] < settled["threshold"]
         assert len(of_kind(events, "trial_finished")) < 20
@@ -243,7 +244,7 @@ class TestTimeBudget:
         result = search(tmp_path, runner, events.append, trials=None, time_budget_s=200)
         view = PlainView(lines.append)
         for event in events:
-            view(event)
+            view(EVENTS[event["event"]](**{key: value for key, value in event.items() if key != "event"}))
         assert [record.number for record in result.trials] == [0, 1]
         assert result.is_compared
         assert any("after 2 trials; trial 2 was cut off and is left for later" in line for line in lines)

@@ -7,7 +7,9 @@ import pytest
 from rich.console import Console
 
 from sktune.backends import backend_info
-from sktune.cli.views.search import LiveView, PlainView, describe_trial, inspection_view
+from sktune.cli.views.search import LiveView, PlainView, inspection_view, lines_of
+from sktune.core.events.search import SearchStarted, TrialFinished
+from sktune.core.outcome import Reason
 from sktune.core.space import SpaceSpec, bind
 from tests.conftest import decoder_layout
 
@@ -63,14 +65,22 @@ def test_shares_are_of_one_layer_and_of_all() -> None:
     assert [cell.strip() for cell in row.split("│")[1:-1]] == ["mlp", "20.0%", "90.0%"]
 
 
+def trial(**given: Any) -> TrialFinished:
+    """Return a trial that was as fast as the baseline, but for what is given."""
+    usual: dict[str, Any] = {
+        "trial": 3, "origin": "tpe", "scopes": 1, "known": False, "probe": False, "simulated": False,
+        "state": "complete", "reason": None, "detail": "", "blamed": "", "latency_ms": 2.0, "baseline_ms": 2.0,
+        "speedup": 1.0, "ci95": (1.0, 1.0), "comparison": "same", "noise": "", "seconds": {"compile": 1.0},
+        "regions": 1, "reused": 0, "log": "", "expected_left_s": 1.0,
+    }  # fmt: skip
+    return TrialFinished(**usual | given)
+
+
 @pytest.mark.parametrize(("scopes", "words"), [(0, "0 scopes"), (1, "1 scope "), (61, "61 scopes")])
 def test_a_trials_line_counts_scopes_in_correct_words(scopes: int, words: str) -> None:
     """One scope is no scopes."""
-    event = {
-        "trial": 3, "scopes": scopes, "seconds": {"compile": 1.0}, "state": "complete", "simulated": True,
-        "ci95": (1.0, 1.0), "latency_ms": 2.0, "speedup": 1.0, "origin": "baseline", "noise": "",
-    }  # fmt: skip
-    assert words in describe_trial(event)
+    (line,) = lines_of(trial(scopes=scopes))
+    assert words in line
 
 
 @pytest.mark.parametrize(
@@ -81,22 +91,8 @@ def test_the_live_view_tells_what_is_done_and_left(trials: int | None, left_s: f
     """Of a number of trials, or without end."""
     console = Console(width=120, force_terminal=True)
     with console.capture() as captured, LiveView(console) as live:
-        live({"event": "search_started", "trials": trials, "done": 0})
-        live(
-            {
-                "event": "trial_finished",
-                "trial": 0,
-                "scopes": 1,
-                "seconds": {},
-                "state": "pruned",
-                "known": False,
-                "probe": False,
-                "reason": "slower",
-                "detail": "",
-                "origin": "tpe",
-                "expected_left_s": left_s,
-            }
-        )
+        live(SearchStarted(study="s", trials=trials, time_budget_s=None, done=0, folder="runs/s"))
+        live(trial(state="pruned", reason=Reason.SLOWER, expected_left_s=left_s))
     text = captured.get()
     assert words in text
     assert "left" in text
@@ -105,11 +101,6 @@ def test_the_live_view_tells_what_is_done_and_left(trials: int | None, left_s: f
 @pytest.mark.parametrize(("is_probe", "is_best"), [(False, True), (True, False)])
 def test_a_probe_is_never_shown_as_the_best(is_probe: bool, is_best: bool) -> None:
     """It runs to be learned from: no plan of the space has its figure."""
-    event = {
-        "event": "trial_finished", "trial": 8, "scopes": 30, "seconds": {"compile": 1.0}, "state": "complete",
-        "known": False, "probe": is_probe, "simulated": False, "ci95": (1.9, 2.1), "latency_ms": 2.0, "speedup": 2.0,
-        "origin": "probe", "noise": "",
-    }  # fmt: skip
     lines: list[str] = []
-    PlainView(lines.append)(event)
+    PlainView(lines.append)(trial(probe=is_probe, speedup=2.0, ci95=(1.9, 2.1)))
     assert ("<- best" in lines[0]) is is_best

@@ -28,6 +28,7 @@ from typing import Any, TextIO
 
 from sktune.core.errors import BadInputError
 from sktune.core.events import parse_event
+from sktune.core.events.commands import CommandFailed, CommandStopped
 from sktune.study.claims import is_held
 from sktune.study.study import folder_name
 
@@ -51,7 +52,7 @@ class State(StrEnum):
     DIED = "died"
 
 
-_CLOSING = {"error": State.FAILED, "stopped": State.STOPPED}
+_CLOSING = {CommandFailed.event: State.FAILED, CommandStopped.event: State.STOPPED}
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from sktune.backends import backend_info
 from sktune.backends.installed import package_version
 from sktune.core.errors import BadInputError, SktuneError, StudyError, nearest
 from sktune.core.events import parse_event
+from sktune.core.events.analysis import AnalysisFinished
+from sktune.core.events.search import StudyFinished
 from sktune.study.claims import is_held
 from sktune.study.result import stored_result
 from sktune.study.storage import DATABASE
@@ -138,7 +140,7 @@ class Tools:
         profile: Annotated[Text, Field(description="A profile of the baseline")] = None,
         constants: Annotated[Text, Field(description="Of the simulated device")] = None,
         proxy_layers: Count = None,
-        until_settled: bool = False,
+        until_converged: bool = False,
         compile_timeout: Annotated[float, Field(gt=0)] | None = None,
         seed: int | None = None,
     ) -> dict[str, Any]:
@@ -150,7 +152,7 @@ class Tools:
         path = Path(recipe) if recipe else None
         spec, _ = Request(model or "", recipe=path, backend=backend, device=device, scale=scale).target()
         given["study"] = study or spec.study_name
-        return self._started(given["study"], "search", given, "study_finished")
+        return self._started(given["study"], "search", given, StudyFinished.event)
 
     def analyze(
         self,
@@ -173,7 +175,7 @@ class Tools:
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "folder")}
         given |= {"dir": folder, "study": study or f"analysis-{_subject(model, recipe, folder)}"}
-        return self._started(given["study"], "analyze", given, "analysis_finished")
+        return self._started(given["study"], "analyze", given, AnalysisFinished.event)
 
     def search_status(
         self,

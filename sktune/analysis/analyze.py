@@ -18,6 +18,9 @@ from sktune.analysis.recommendation import Recommendation, recommend, risks
 from sktune.analysis.sentences import LANGUAGES, Language, Sentences
 from sktune.backends.availability import BackendChoice, best_backend
 from sktune.core.errors import BadInputError, StudyError, TargetError
+from sktune.core.events import Event, Listener
+from sktune.core.events.analysis import AnalysisStarted, GuideWalked
+from sktune.core.events.search import SearchStarted, TargetReady
 from sktune.measure.winner import FinalPlan, Verdict
 from sktune.reports.plan_output import plan_yaml
 from sktune.study.facts import StudyFacts
@@ -26,7 +29,6 @@ from sktune.study.study import TuningStudy, sqlite_url
 from sktune.targets.presets import FULL
 from sktune.tuning import fewer_layers as proxy
 from sktune.tuning import profile_hints as profile_prior
-from sktune.tuning.loop import Event, Listener
 from sktune.tuning.request import Request
 
 FIRST_TRIALS = 8
@@ -87,7 +89,7 @@ def analyze(asked: AnalysisRequest, listener: Listener = lambda event: None, beg
 
     Args:
         asked: what to analyze.
-        listener: called with each event, a dictionary with the key ``event`` (see docs/events.md).
+        listener: called with each event.
         began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
 
     Raises:
@@ -97,8 +99,9 @@ def analyze(asked: AnalysisRequest, listener: Listener = lambda event: None, beg
     request, choice = _with_backend(asked.search)
     spec, _ = request.target()
     told = words(f"backend.{choice.why}", backend=spec.backend, device=spec.device)
-    listener({"event": "analysis_started", "model": _name(request), "goal": asked.goal, "backend": spec.backend,
-              "device": spec.device, "lines": [told]})  # fmt: skip
+    listener(
+        AnalysisStarted(model=_name(request), goal=asked.goal, backend=spec.backend, device=spec.device, lines=[told])
+    )
     guide = _Guide(asked, request, words, listener)
     result = _searched(asked, request, guide, began_s)
     study = _study_of(result.study, result.folder)
@@ -153,14 +156,14 @@ class _Guide:
     def __call__(self, event: Event) -> None:
         """Hand an event on, and follow the one that says that the model is there."""
         self._listener(event)
-        if event["event"] == "search_started":
-            self._study, self._folder = event["study"], Path(event["folder"])
-        if event["event"] == "target_ready":
+        if isinstance(event, SearchStarted):
+            self._study, self._folder = event.study, Path(event.folder)
+        if isinstance(event, TargetReady):
             findings = self.findings(_study_of(self._study, self._folder).facts)
             way = walk(findings)
             lines = walk_told(self._words, findings, way)
             summary = walk_summary(self._words, findings, way)
-            self._listener({"event": "guide_walked", **summary, "lines": lines})
+            self._listener(GuideWalked(**summary, lines=lines))
 
     def findings(self, facts: StudyFacts, options: Sequence[OptionResult] = ()) -> Findings:
         """Return what the tree's questions are answered from: the study's layout, and what became of ``options``."""
@@ -196,7 +199,7 @@ def _searched(asked: AnalysisRequest, request: Request, guide: _Guide, began_s: 
         request,
         trials=trials,
         time_budget_s=budget_s,
-        until_settled=asked.goal != FIRST,
+        until_converged=asked.goal != FIRST,
         exact_starting_points=True,
     )
     try:

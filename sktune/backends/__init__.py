@@ -45,9 +45,9 @@ def all_backends() -> tuple[BackendInfo, ...]:
         try:
             info = point.load()
         except Exception as failure:  # another package's code may raise anything
-            raise BadInputError(f"{where} cannot be imported: {described(failure)}; mend or remove it") from failure
+            raise BadInputError(f"{where} cannot be imported: {described(failure)}; fix or remove it") from failure
         if not isinstance(info, BackendInfo):
-            raise BadInputError(f"{where} is {type(info).__name__}, no BackendInfo; mend or remove its package")
+            raise BadInputError(f"{where} is {type(info).__name__}, no BackendInfo; fix or remove its package")
         if any(info.name == other.name for other in found):
             raise BadInputError(f"{where} is called {info.name!r}, as another is; remove one of the packages")
         found.append(info)

@@ -60,6 +60,6 @@ def _common() -> list[Finding]:
     for package in ("torch", "transformers", "optuna"):
         version = package_version(package)
         is_there = version != NOT_INSTALLED
-        mend = "" if is_there else f"pip install {package}"
-        found.append(Finding("all", package, State.OK if is_there else State.MISSING, version, mend))
+        fix = "" if is_there else f"pip install {package}"
+        found.append(Finding("all", package, State.OK if is_there else State.MISSING, version, fix))
     return found

@@ -37,7 +37,7 @@ class Finding:
     what: str
     state: State
     found: str
-    mend: str = ""
+    fix: str = ""
 
 
 Rescue = Callable[[Outcome, Plan], tuple[str, Option] | None]

@@ -11,6 +11,7 @@ from rich.markup import escape
 from sktune.cli import options as arg
 from sktune.cli.app import agents, app
 from sktune.core.events import print_event
+from sktune.core.events.commands import AgentInstalled
 
 
 @app.command()
@@ -39,4 +40,4 @@ def install(
         told.print(escape(f"written: {folder / name}"), highlight=False, soft_wrap=True)
     told.print(f"{len(installed.unchanged)} files are as they were", highlight=False)
     if json:
-        print_event({"event": "agent_installed", **asdict(installed)})
+        print_event(AgentInstalled(**asdict(installed)))

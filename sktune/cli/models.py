@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,6 +13,7 @@ from sktune.cli import options as arg
 from sktune.cli.app import app
 from sktune.cli.views.search import inspection_view
 from sktune.core.events import print_event
+from sktune.core.events.commands import CalibrateFinished, DoctorFinished, FusionFinished, Inspected, ProfileFinished
 from sktune.tuning.request import Request
 
 
@@ -41,7 +42,7 @@ def inspect(
     found = inspect_model(request)
     Console(stderr=json).print(inspection_view(found.description, found.space, found.is_simulated))
     if json:
-        print_event({"event": "inspected", **found.summary()})
+        print_event(Inspected(**found.summary()))
 
 
 @app.command()
@@ -66,7 +67,7 @@ def profile(
     found = report_profile(file, candidate, html, runs)
     Console(stderr=json).print(profile_view(found.profile, found.comparison, found.picture))
     if json:
-        print_event({"event": "profile_finished", **found.profile.summary()})
+        print_event(ProfileFinished(**found.profile.summary()))
 
 
 @app.command()
@@ -88,7 +89,7 @@ def fusion(
     for line in describe(found):
         console.print(escape(line), highlight=False, soft_wrap=True)
     if json:
-        print_event({"event": "fusion_finished", "digest": found.digest, **asdict(found)})
+        print_event(FusionFinished(digest=found.digest, **asdict(found)))
 
 
 @app.command()
@@ -102,14 +103,15 @@ def doctor(json: arg.Json = False) -> None:
     for finding in findings:
         style = None if finding.state is State.OK else "yellow"
         table.add_row(
-            *map(escape, (finding.backend, finding.what, finding.state, finding.found, finding.mend)), style=style
+            *map(escape, (finding.backend, finding.what, finding.state, finding.found, finding.fix)), style=style
         )
     console = Console(stderr=json)
     console.print(table)
     backends = usable(findings)
     console.print(f"Backends that can be used here: {', '.join(backends) or 'none'}")
     if json:
-        print_event({"event": "doctor_finished", "backends": list(backends), "findings": [asdict(f) for f in findings]})
+        rows: list[Any] = [{**asdict(finding), "mend": finding.fix} for finding in findings]
+        print_event(DoctorFinished(backends=backends, findings=rows))
 
 
 @app.command()
@@ -135,5 +137,5 @@ def calibrate(
         table.add_row(*map(escape, row))
     Console(stderr=json).print(table)
     if json:
-        rows = [asdict(row) for row in fitted.fitted]
-        print_event({"event": "calibrate_finished", "constants": str(out), "fitted": rows})
+        rows: list[Any] = [asdict(row) for row in fitted.fitted]
+        print_event(CalibrateFinished(constants=str(out), fitted=rows))

@@ -17,9 +17,11 @@ Join = Annotated[bool, typer.Option("--join", help="Run a study of --storage bes
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Take a search on another host that holds the study for ended.")
 ]
-UntilSettled = Annotated[
-    bool, typer.Option("--until-settled", help="Stop once no plan is expected to save another 0.5% of the step.")
+UntilConverged = Annotated[
+    bool, typer.Option("--until-converged", help="Stop once no plan is expected to save another 0.5% of the step.")
 ]
+UntilSettled = Annotated[bool, typer.Option("--until-settled", hidden=True)]
+"""The former name of ``--until-converged``."""
 Json = Annotated[
     bool, typer.Option("--json", help="JSON lines on standard output; everything for people on standard error.")
 ]

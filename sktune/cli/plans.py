@@ -12,6 +12,7 @@ from sktune.cli import options as arg
 from sktune.cli.app import app, recipes
 from sktune.core.errors import BadInputError
 from sktune.core.events import print_event
+from sktune.core.events.commands import PlanApplied, PlanUndone, Rechecked, RecipeWritten
 from sktune.tuning.request import DEFAULT_VERIFY_STEPS
 
 
@@ -36,7 +37,7 @@ def apply(
         restored = [str(path) for path in changes.undo(to)]
         told.print(escape(f"as before: {', '.join(restored)}"), highlight=False, soft_wrap=True)
         if json:
-            print_event({"event": "plan_undone", "files": restored})
+            print_event(PlanUndone(files=restored))
         return
     change = source_change(read_plan_file(plan), to, yaml)
     if write:
@@ -47,8 +48,7 @@ def apply(
         told.print(escape(line), highlight=False, soft_wrap=True)
     if json:
         paths = [str(each.path) for each in change.changes]
-        summary = {"files": paths, "written": write, "notes": change.notes, "diff": change.diff}
-        print_event({"event": "plan_applied", **summary})
+        print_event(PlanApplied(files=paths, written=write, notes=change.notes, diff=change.diff))
 
 
 def _print_diff(diff: str) -> None:
@@ -86,7 +86,7 @@ def recheck(
         found = run_recheck(RecheckRequest(plan, model, weights, verify_steps, runs), status.update)
     people.print(recheck_table(found))
     if json:
-        print_event({"event": "rechecked", "plan": str(plan), **found.summary()})
+        print_event(Rechecked(plan=str(plan), **found.summary()))
     raise typer.Exit(found.verdict.exit_code)
 
 
@@ -112,5 +112,4 @@ def recipe_init(
     for line in (*scouted.found, *(f"not known: {line}" for line in scouted.unknown), f"written: {out}"):
         told.print(escape(line), highlight=False, soft_wrap=True)
     if json:
-        found = {"recipe": str(out), "found": scouted.found, "unknown": scouted.unknown}
-        print_event({"event": "recipe_written", **found})
+        print_event(RecipeWritten(recipe=str(out), found=scouted.found, unknown=scouted.unknown))

@@ -12,6 +12,7 @@ from sktune.cli.app import app
 from sktune.cli.views.search import comparison_table, result_table
 from sktune.core.errors import StudyError
 from sktune.core.events import print_event
+from sktune.core.events.studies import CompareFinished, ReportWritten, StudyShown
 from sktune.reports import outputs
 from sktune.study.result import SearchResult, stored_result
 from sktune.study.study import TuningStudy, sqlite_url
@@ -33,8 +34,12 @@ def show(
     console.print(result_table(result))
     learned = _explained(study, result, storage, console) if why else {}
     if json:
-        known = {"incumbent": result.incumbent(), "blamed": result.blamed(), "final": result.final_rows()}
-        print_event({"event": "study", **result.summary(), **known, **learned})
+        known: dict[str, Any] = {
+            "incumbent": result.incumbent(),
+            "blamed": result.blamed(),
+            "final": result.final_rows(),
+        }
+        print_event(StudyShown(**result.summary(), **known, **learned))
 
 
 def _explained(name: str, result: SearchResult, storage: str | None, console: Console) -> dict[str, Any]:
@@ -69,7 +74,7 @@ def report(
     for path in files:
         console.print(escape(str(path)), highlight=False)
     if json:
-        print_event({"event": "report_written", "files": [str(path) for path in files]})
+        print_event(ReportWritten(files=[str(path) for path in files]))
 
 
 @app.command()
@@ -93,4 +98,4 @@ def compare(
     if json:
         for event in compared.events():
             print_event(event)
-        print_event({"event": "compare_finished", "studies": list(dict.fromkeys(studies)), "picture": str(picture)})
+        print_event(CompareFinished(studies=list(dict.fromkeys(studies)), picture=str(picture)))

@@ -18,17 +18,19 @@ Every message is one line: what holds, what was got, what to do.
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from sktune.core.exit_codes import ExitCode
+
 
 class SktuneError(Exception):
     """Root of all errors that sktune raises on purpose."""
 
-    exit_code = 1
+    exit_code = ExitCode.FAILED
 
 
 class BadInputError(SktuneError):
     """Something that the user gave, and can mend."""
 
-    exit_code = 2
+    exit_code = ExitCode.BAD_INPUT
 
 
 class PlanError(BadInputError):

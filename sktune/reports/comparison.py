@@ -6,11 +6,11 @@ from functools import cached_property
 from html import escape
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import plotly.graph_objects as go
 
 from sktune.core.errors import BadInputError, StudyError
+from sktune.core.events.studies import StudyCompared
 from sktune.samplers import strategy_names
 from sktune.study.records import TrialRecord
 from sktune.study.result import SearchResult
@@ -82,26 +82,25 @@ class ComparedStudies:
         """Whether the figures are computed: of one backend, they all are or none is."""
         return any(curve.result.is_simulated for curve in self.curves)
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[StudyCompared]:
         """Return one event for each study; see docs/events.md."""
         return [self._event(curve) for curve in self.curves]
 
-    def _event(self, curve: Curve) -> dict[str, Any]:
+    def _event(self, curve: Curve) -> StudyCompared:
         summary = curve.result.summary()
-        return {
-            "event": "study_compared",
-            "study": curve.result.study,
-            "strategies": list(curve.strategies),
-            "trials": summary["trials"],
-            "best_after": {str(trials): curve.after(trials) for trials in self.checkpoints},
-            "winner": curve.result.winner.number if curve.result.winner else None,
-            "speedup": summary["speedup"],
-            "ci95": summary["ci95"],
-            "failed_share": curve.failed_share,
-            "seconds": curve.seconds,
-            "simulated": curve.result.is_simulated,
-            "differs": list(curve.differs),
-        }
+        return StudyCompared(
+            study=curve.result.study,
+            strategies=curve.strategies,
+            trials=summary["trials"],
+            best_after={str(trials): curve.after(trials) for trials in self.checkpoints},
+            winner=curve.result.winner.number if curve.result.winner else None,
+            speedup=summary["speedup"],
+            ci95=summary["ci95"],
+            failed_share=curve.failed_share,
+            seconds=curve.seconds,
+            simulated=curve.result.is_simulated,
+            differs=curve.differs,
+        )
 
 
 def compare(results: Sequence[SearchResult]) -> ComparedStudies:

@@ -5,13 +5,15 @@ model can a plan win: there it is verified and measured like any other.
 """
 
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from sktune.core.errors import BadInputError
+from sktune.core.events import Event, Listener
+from sktune.core.events.search import ProxyFinished, StudyFinished
 from sktune.study.facts import CarriedPlan, ProxyFindings
 from sktune.study.records import incumbent_first
 from sktune.study.result import SearchResult
-from sktune.tuning.loop import Event, Listener, run
+from sktune.tuning.loop import run
 from sktune.tuning.prepare import space_spec
 from sktune.tuning.request import Request
 
@@ -59,6 +61,8 @@ def _renamed(listener: Listener) -> Listener:
     """Return a listener that hears of the small model's result under a name of its own."""
 
     def listen(event: Event) -> None:
-        listener({**event, "event": "proxy_finished"} if event["event"] == "study_finished" else event)
+        if isinstance(event, StudyFinished):
+            event = ProxyFinished(**{own.name: getattr(event, own.name) for own in fields(event)})
+        listener(event)
 
     return listen

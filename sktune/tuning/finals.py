@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sktune.core.errors import BackendError, OutOfTimeError
+from sktune.core.events import Listener
+from sktune.core.events.search import FinalStage, FinalStarted, PlanVerified
 from sktune.core.outcome import FinalRow
 from sktune.core.plan_file import ARTIFACTS
 from sktune.core.space import SearchSpace
@@ -47,7 +48,7 @@ class Finals:
         runner: Runner,
         traits: RunnerTraits,
         budget: TimeBudget,
-        emit: Callable[[dict[str, Any]], None],
+        emit: Listener,
         stop_if_asked: Callable[[], None],
     ) -> None:
         self._request, self._study, self._runner, self._traits = request, study, runner, traits
@@ -66,13 +67,12 @@ class Finals:
         candidates = without_twins(self._study.best_first(space))
         most = finalists if is_short else self._traits.most_shortlisted
         numbers = [record.number for record in candidates[:most]]
-        self._emit({"event": "final_started", "simulated": not self._traits.measures_time, "qualifiers": numbers,
-                    "references": references})  # fmt: skip
+        self._emit(FinalStarted(simulated=not self._traits.measures_time, qualifiers=numbers, references=references))
         began = time.perf_counter()
         plans = [(str(record.number), record.judged_plan) for record in candidates]
 
         def report_stage(stage: str) -> None:
-            self._emit({"event": "final_stage", "stage": stage})
+            self._emit(FinalStage(stage=stage))
 
         if len(numbers) > self._traits.most_finalists:
             plans = self._shortlisted(plans[:most], report_stage) + plans[most:]
@@ -92,7 +92,7 @@ class Finals:
             return
         stored = DeliveryRecord(winner.number)
         try:
-            self._emit({"event": "final_stage", "stage": "deliver"})
+            self._emit(FinalStage(stage="deliver"))
             delivery = self._runner.deliver(winner.plan, folder / ARTIFACTS, lambda stage: None)
             stored = replace(stored, delivery=delivery)
         except (BackendError, OutOfTimeError) as failure:
@@ -129,8 +129,7 @@ class Finals:
             found = self._runner.verify(request, report_stage)
             self._study.verified(found)
             for name, own in found.items():
-                self._emit({"event": "plan_verified", "trial": int(name), "identical": own.is_identical,
-                            **own.summary()})  # fmt: skip
+                self._emit(PlanVerified(trial=int(name), identical=own.is_identical, **own.summary()))
             known = self._study.facts.verifications
             passed += [named for named in batch if named[0] not in known or known[named[0]].is_identical]
             if self._budget.remaining_s <= 0:

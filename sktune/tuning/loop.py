@@ -3,13 +3,23 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from sktune.backends import backend_info
 from sktune.backends.fingerprint import fingerprint
 from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
+from sktune.core.events import Listener
+from sktune.core.events.search import (
+    Converged,
+    NoiseFloor,
+    SearchStarted,
+    Settled,
+    SpaceExhausted,
+    StudyFinished,
+    TargetReady,
+    TimeBudgetSpent,
+)
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
@@ -21,7 +31,7 @@ from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
 from sktune.study.claims import locked
 from sktune.study.facts import ProxyFindings
-from sktune.study.result import SearchResult, ci95_list, result_of
+from sktune.study.result import SearchResult, result_of
 from sktune.study.strategy import Strategy
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.targets import TargetSpec
@@ -41,9 +51,6 @@ TRIALS_PER_FLOOR_SAMPLE = 10
 SETTLED_GAIN = 0.005
 """Share of the baseline's latency: a search that is expected to find less than this beyond its incumbent is settled."""
 
-Event = dict[str, Any]
-Listener = Callable[[Event], None]
-
 
 def run(
     request: Request,
@@ -56,7 +63,7 @@ def run(
 
     Args:
         request: what to search.
-        listener: called with each event, a dictionary with the key ``event`` (see docs/events.md).
+        listener: called with each event.
         began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
         proxy: of a search on fewer layers, whose plans are tried, and no other; None to search.
         runner_factory: makes what runs the plans.
@@ -87,7 +94,7 @@ def run(
                     search.run(runner, strategy, stop)
         result = result_of(study, folder)
         outputs.write(result, folder)
-        listener({"event": "study_finished", **result.summary()})
+        listener(StudyFinished(**result.summary()))
         return result
 
 
@@ -134,9 +141,9 @@ class _Search:
     def _search(self, runner: Runner, strategy: Strategy, stop: Stop) -> None:
         done = self._study.finished()
         most = done + len(self._proxy.carried) if self._proxy else self._request.most_trials
-        self._emit({"event": "search_started", "study": self._study.name, "trials": None if math.isinf(most) else most,
-                    "time_budget_s": self._request.time_budget_s, "done": done,
-                    "folder": str(self._folder)})  # fmt: skip
+        trials_wanted = None if math.isinf(most) else int(most)
+        self._emit(SearchStarted(study=self._study.name, trials=trials_wanted, done=done, folder=str(self._folder),
+                                 time_budget_s=self._request.time_budget_s))  # fmt: skip
         opened = runner.open()
         space = self._bound_space(opened)
         backend = backend_info(self._spec.backend)
@@ -165,9 +172,9 @@ class _Search:
             **opened.facts,
         )
         self._study.add_modules(opened.modules)
-        self._emit({"event": "target_ready", "description": opened.description, "space_size": space.size,
-                    "model_difference": opened.facts.get("model_difference"),
-                    "seconds": dict(opened.seconds)})  # fmt: skip
+        self._emit(TargetReady(description=opened.description, space_size=space.size,
+                               model_difference=opened.facts.get("model_difference"),
+                               seconds=dict(opened.seconds)))  # fmt: skip
         return space
 
     def _run_trials(self, runner: Runner, trials: Trials, space: SearchSpace, strategy: Strategy, stop: Stop) -> None:
@@ -176,12 +183,12 @@ class _Search:
         while (finished := self._study.finished()) < most:
             self._stop_if_asked(stop)
             if not self._budget.allows_trial(trials.estimates(), trials.has_plan()):
-                self._emit({"event": "time_budget_spent", "trials": finished})
+                self._emit(TimeBudgetSpent(trials=finished))
                 break
             if finished >= space.size - 1 and self._is_exhausted(space):
                 self._study.remember(exhausted=True)
                 break
-            if self._request.until_settled and self._is_settled(space, finished, trials.threshold().noise_floor):
+            if self._request.until_converged and self._is_settled(space, finished, trials.threshold().noise_floor):
                 break
             if trials.measures_time and self._floor_is_due(finished):
                 self._sample_floor(runner, finished)
@@ -199,7 +206,8 @@ class _Search:
         self._study.remember(expected_gain_left=left)
         threshold = max(SETTLED_GAIN, noise_floor)
         if left < threshold:
-            self._emit({"event": "settled", "trials": finished, "expected_gain_left": left, "threshold": threshold})
+            for kind in (Converged, Settled):
+                self._emit(kind(trials=finished, expected_gain_left=left, threshold=threshold))
         return left < threshold
 
     def _floor_is_due(self, finished: int) -> bool:
@@ -217,9 +225,9 @@ class _Search:
             return
         samples = (*self._study.facts.floor_looks, sample)
         self._study.remember(floor_looks=samples)
-        self._emit({"event": "noise_floor", "before_trial": finished, "ratio": sample.speedup.ratio,
-                    "ci95": ci95_list(sample.speedup), "noise_floor": self._study.facts.noise_floor,
-                    "drift": drift(samples), "noise": sample.noise})  # fmt: skip
+        self._emit(NoiseFloor(before_trial=finished, ratio=sample.speedup.ratio, ci95=sample.speedup.bounds,
+                              noise_floor=self._study.facts.noise_floor, drift=drift(samples),
+                              noise=sample.noise))  # fmt: skip
 
     def _layout(self, traced: Layout) -> Layout:
         """Return the study's layout: with the shares of the first trace, which a resumed search must see again."""
@@ -257,7 +265,7 @@ class _Search:
         distinct = {record.plan for record in self._study.records() if record.outcome and not record.is_probe}
         if len(distinct - {Plan()}) < space.size - 1:
             return False
-        self._emit({"event": "space_exhausted", "plans": len(distinct)})
+        self._emit(SpaceExhausted(plans=len(distinct)))
         return True
 
     def _stop_if_asked(self, stop: Stop) -> None:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from sktune.backends.fingerprint import fingerprint
 from sktune.core.delivery import Delivery
 from sktune.core.errors import BackendError, BadInputError, PlanError, TargetError
+from sktune.core.exit_codes import ExitCode
 from sktune.core.outcome import Speedup
 from sktune.core.plan_file import PlanFile, read_plan_file
 from sktune.core.space import SpaceSpec
@@ -37,9 +38,13 @@ class RecheckVerdict(StrEnum):
     DIFFERS = "bits differ"
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> ExitCode:
         """Of the command."""
-        return {RecheckVerdict.KEEP: 0, RecheckVerdict.SLOWER: 3, RecheckVerdict.DIFFERS: 4}[self]
+        return {
+            RecheckVerdict.KEEP: ExitCode.DONE,
+            RecheckVerdict.SLOWER: ExitCode.SLOWER_NOW,
+            RecheckVerdict.DIFFERS: ExitCode.BITS_DIFFER,
+        }[self]
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Request:
         profile: of the baseline; it orders the starting points, and ``sim`` takes its kernels' times.
         proxy_layers: layers of each kind of a smaller model to search first; None to search the whole model at once.
         recipe: a recipe's file, in place of ``model``: a program that is started for each plan.
-        until_settled: whether to stop once no plan is expected to save much more.
+        until_converged: whether to stop once no plan is expected to save much more.
         layers: layers of each kind that the model is cut to; None for all.
         exact_starting_points: whether starting points come first, each just as it stands, whatever the strategy.
         verify_steps: decode steps on which finalists are compared with the baseline, bit by bit.
@@ -65,7 +65,7 @@ class Request:
     time_budget_s: float | None = None
     proxy_layers: int | None = None
     layers: int | None = None
-    until_settled: bool = False
+    until_converged: bool = False
     recipe: Path | None = None
     exact_starting_points: bool = False
     verify_steps: int = DEFAULT_VERIFY_STEPS
@@ -120,7 +120,7 @@ class Request:
         """Total number of trials of the study; infinite where something else ends the search."""
         if self.trials is not None:
             return self.trials
-        return math.inf if self.time_budget_s or self.until_settled else DEFAULT_TRIALS
+        return math.inf if self.time_budget_s or self.until_converged else DEFAULT_TRIALS
 
     def target(self) -> tuple[TargetSpec, Preset | None]:
         """Return what ``model`` or ``recipe`` names."""

@@ -1,11 +1,12 @@
 """One trial: a proposal is judged, rescued where it hangs, and told to the study with its value."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from sktune.backends.info import BackendInfo
 from sktune.core.errors import OutOfTimeError
+from sktune.core.events import Listener
+from sktune.core.events.search import TimeBudgetSpent, TrialFinished, TrialStage, TrialStarted
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace
@@ -39,7 +40,7 @@ class Trials:
         backend: BackendInfo,
         study: TuningStudy,
         budget: TimeBudget,
-        emit: Callable[[dict[str, Any]], None],
+        emit: Listener,
         runner: Runner,
         opened: Opened,
     ) -> None:
@@ -72,8 +73,7 @@ class Trials:
         """Run one trial; returns whether it came to an end before its time did."""
         proposal = self._study.ask(space, strategy, self._request.seed)
         number = proposal.number
-        self._emit({"event": "trial_started", "trial": number, "origin": proposal.origin,
-                    "scopes": len(proposal.plan.scopes)})  # fmt: skip
+        self._emit(TrialStarted(trial=number, origin=proposal.origin, scopes=len(proposal.plan.scopes)))
         outcome = proposal.known
         if outcome is None and proposal.plan.is_baseline:
             outcome = Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
@@ -83,15 +83,14 @@ class Trials:
             try:
                 outcome = self._tried(proposal)
             except OutOfTimeError:
-                self._emit({"event": "time_budget_spent", "trials": self._study.finished(), "unfinished": number})
+                self._emit(TimeBudgetSpent(trials=self._study.finished(), unfinished=number))
                 return False
         self._study.tell(proposal, outcome, self._value(outcome))
         left = self._request.most_trials - self._study.finished()
-        self._emit({"event": "trial_finished", "trial": number, "origin": proposal.origin,
-                    "scopes": len(proposal.plan.scopes), "known": proposal.known is not None,
-                    "probe": proposal.is_probe,
-                    "simulated": not self.measures_time, **_told(outcome),
-                    "expected_left_s": self._budget.expected_left_s(left, self.estimates())})  # fmt: skip
+        self._emit(TrialFinished(trial=number, origin=proposal.origin, scopes=len(proposal.plan.scopes),
+                                 known=proposal.known is not None, probe=proposal.is_probe,
+                                 simulated=not self.measures_time, **_told(outcome),
+                                 expected_left_s=self._budget.expected_left_s(left, self.estimates())))  # fmt: skip
         return True
 
     def _tried(self, proposal: Proposal) -> Outcome:
@@ -113,7 +112,7 @@ class Trials:
         known = {digest: record.number for digest, record in twins.items()}
 
         def report_stage(stage: str) -> None:
-            self._emit({"event": "trial_stage", "trial": number, "stage": stage})
+            self._emit(TrialStage(trial=number, stage=stage))
 
         request = JudgeRequest(plan, f"trial-{number:04d}.log", known, self.threshold(), self._study.banned_regions())
         outcome = self._runner.judge(request, report_stage)

@@ -143,7 +143,7 @@ def test_what_is_missing_comes_with_a_way_to_get_it(info: BackendInfo) -> None:
     """In rows of its own."""
     for finding in info.examine():
         assert finding.backend == info.name
-        assert finding.mend or finding.state == "ok"
+        assert finding.fix or finding.state == "ok"
 
 
 @each_backend

@@ -43,8 +43,8 @@ def examine() -> Sequence[Finding]:
 def _cann() -> Finding:
     home = os.environ.get("ASCEND_HOME_PATH")
     if not home:
-        mend = "install CANN's toolkit and kernels, then: source <cann>/set_env.sh"
-        return Finding("npu", "CANN", State.MISSING, "ASCEND_HOME_PATH is not set", mend)
+        fix = "install CANN's toolkit and kernels, then: source <cann>/set_env.sh"
+        return Finding("npu", "CANN", State.MISSING, "ASCEND_HOME_PATH is not set", fix)
     version = cann_version()
     if version == NOT_INSTALLED:
         return Finding("npu", "CANN", State.WRONG, f"no toolkit in {home}", "source set_env.sh of a complete CANN")
@@ -89,5 +89,5 @@ def _devices(count: int, name: str) -> Finding:
 def _torchair(takes_none: bool) -> Finding:
     if takes_none:
         return Finding("npu", "torchair", State.OK, "SuperKernel scopes, None among them")
-    mend = "install a torch_npu whose torchair is 7.3.0 or later"
-    return Finding("npu", "torchair", State.WRONG, "too old for None as a scope", mend)
+    fix = "install a torch_npu whose torchair is 7.3.0 or later"
+    return Finding("npu", "torchair", State.WRONG, "too old for None as a scope", fix)

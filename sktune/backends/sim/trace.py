@@ -83,7 +83,7 @@ def trace_operators(target: Target, layout: Layout, constants: Constants) -> tup
         with torch.no_grad(), _located(target.module, layout, recorder), recorder, _Composites(recorder):
             target.decode_step(*inputs)
     except Exception as failure:
-        raise TargetError(f"the decode step cannot be traced: {described(failure)}; mend the step") from failure
+        raise TargetError(f"the decode step cannot be traced: {described(failure)}; fix the step") from failure
     finally:
         snapshot.restore()
     return tuple(recorder.operators)

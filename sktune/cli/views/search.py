@@ -5,8 +5,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import singledispatch, singledispatchmethod
 from statistics import median
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,6 +15,23 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from sktune.core.events import Event, Listener
+from sktune.core.events.analysis import AnalysisStarted, GuideWalked
+from sktune.core.events.search import (
+    Converged,
+    FinalStarted,
+    NoiseFloor,
+    PlanVerified,
+    SearchStarted,
+    Settled,
+    SpaceExhausted,
+    TargetReady,
+    TimeBudgetSpent,
+    TrialFinished,
+    TrialStage,
+    TrialStarted,
+)
+from sktune.core.events.studies import StudyCompared
 from sktune.core.layout import Unit
 from sktune.core.plan import Option
 from sktune.core.space import SearchSpace
@@ -22,46 +40,87 @@ from sktune.reports.study import final_rows, model_line, proxy_line, verdict_lin
 from sktune.study.result import SearchResult
 from sktune.tuning.recheck import Recheck
 
-Event = dict[str, Any]
 LAST_TRIALS = 8
 
 
-def describe_trial(event: Event) -> str:
-    """Return a finished trial in one line."""
-    took = sum(event["seconds"].values())
-    head = f"trial {event['trial']:>3}  {_counted(event['scopes'], 'scope'):<10}  {took:5.1f} s  "
-    if event["state"] == "complete":
-        doubt = "simulated" if event["simulated"] else "[{:.3f}, {:.3f}]".format(*event["ci95"])
-        noise = f"  ({event['noise']})" if event["noise"] else ""
-        return f"{head}{event['latency_ms']:.3f} ms, {event['speedup']:.3f}x {doubt}  {event['origin']}{noise}"
-    seen = " (known)" if event["known"] else ""
-    return f"{head}pruned: {event['reason']}{seen}, {event['detail'][:150]}  {event['origin']}"
+@singledispatch
+def lines_of(event: Event) -> Sequence[str]:
+    """Return what an event says to people, in lines; most kinds say nothing."""
+    del event
+    return ()
 
 
-def describe_target(event: Event) -> list[str]:
-    """Return what is tuned, and whether the baseline is the user's model."""
-    lines = [f"{event['description']}  ({_counted(event['space_size'], 'plan')})"]
-    if difference := event["model_difference"]:
-        lines.append(f"the baseline is not the uncompiled model, bit for bit: {difference}")
+@lines_of.register
+def _(event: SearchStarted) -> Sequence[str]:
+    of_all = f" of {event.trials:,}" if event.trials else ""
+    return [f"study {event.study} in {event.folder}: {event.done}{of_all} trials done"]
+
+
+@lines_of.register
+def _(event: TargetReady) -> Sequence[str]:
+    lines = [f"{event.description}  ({_counted(event.space_size, 'plan')})"]
+    if event.model_difference:
+        lines.append(f"the baseline is not the uncompiled model, bit for bit: {event.model_difference}")
     return lines
 
 
-def describe_verified(event: Event) -> str:
-    """Return what the verification of one finalist has shown."""
-    verdict = "" if event["identical"] else "rejected, "
-    return f"trial {event['trial']}: {verdict}{event['text']}"
+@lines_of.register
+def _(event: NoiseFloor) -> Sequence[str]:
+    noise = f"; {event.noise}" if event.noise else ""
+    return [f"noise floor {event.noise_floor:.2%}: the baseline against itself {event.ratio:.4f}x{noise}"]
 
 
-def describe_floor(event: Event) -> str:
-    """Return a look at the noise floor in one line."""
-    noise = f"; {event['noise']}" if event["noise"] else ""
-    return f"noise floor {event['noise_floor']:.2%}: the baseline against itself {event['ratio']:.4f}x{noise}"
+@lines_of.register
+def _(event: TrialFinished) -> Sequence[str]:
+    took = sum(event.seconds.values())
+    head = f"trial {event.trial:>3}  {_counted(event.scopes, 'scope'):<10}  {took:5.1f} s  "
+    if event.state == "complete":
+        doubt = "[{:.3f}, {:.3f}]".format(*event.ci95) if event.ci95 else "simulated"
+        noise = f"  ({event.noise})" if event.noise else ""
+        return [f"{head}{event.latency_ms:.3f} ms, {event.speedup:.3f}x {doubt}  {event.origin}{noise}"]
+    seen = " (known)" if event.known else ""
+    return [f"{head}pruned: {event.reason}{seen}, {event.detail[:150]}  {event.origin}"]
 
 
-def describe_final(event: Event) -> str:
-    """Return what is compared at the end, in one line."""
-    others = "" if event["simulated"] or not event["references"] else " and what there is without sktune, in turn"
-    return f"final comparison: the best plans, the baseline{others}"
+@lines_of.register
+def _(event: SpaceExhausted) -> Sequence[str]:
+    return [f"the whole space was tried: {_counted(event.plans, 'plan')}"]
+
+
+@lines_of.register
+def _(event: TimeBudgetSpent) -> Sequence[str]:
+    cut = "" if event.unfinished is None else f"; trial {event.unfinished} was cut off and is left for later"
+    return [f"the time for trials is spent after {_counted(event.trials, 'trial')}{cut}"]
+
+
+@lines_of.register
+def _(event: Converged) -> Sequence[str]:
+    left, threshold = event.expected_gain_left, event.threshold
+    return [f"converged: more trials should save {left:.2%}, and less than {threshold:.2%} cannot be told"]
+
+
+@lines_of.register
+def _(event: Settled) -> Sequence[str]:
+    del event  # it says again what the event before it has said
+    return ()
+
+
+@lines_of.register
+def _(event: FinalStarted) -> Sequence[str]:
+    others = "" if event.simulated or not event.references else " and what there is without sktune, in turn"
+    return [f"final comparison: the best plans, the baseline{others}"]
+
+
+@lines_of.register
+def _(event: PlanVerified) -> Sequence[str]:
+    verdict = "" if event.identical else "rejected, "
+    return [f"trial {event.trial}: {verdict}{event.text}"]
+
+
+@lines_of.register(AnalysisStarted)
+@lines_of.register(GuideWalked)
+def _(event: AnalysisStarted | GuideWalked) -> Sequence[str]:
+    return event.lines
 
 
 def recheck_table(found: Recheck) -> Table:
@@ -78,20 +137,18 @@ def recheck_table(found: Recheck) -> Table:
     return table
 
 
-def describe_settled(event: Event) -> str:
-    """Return why a search ends before its trials or its time do."""
-    left, threshold = event["expected_gain_left"], event["threshold"]
-    return f"settled: more trials should save {left:.2%}, and less than {threshold:.2%} cannot be told"
+class _Best:
+    """The best speedup so far, of trials that may win."""
 
+    def __init__(self) -> None:
+        self._speedup = 1.0
 
-def describe_spent(event: Event) -> str:
-    """Return what the end of the time budget stopped, in one line."""
-    cut = f"; trial {event['unfinished']} was cut off and is left for later" if "unfinished" in event else ""
-    return f"the time for trials is spent after {_counted(event['trials'], 'trial')}{cut}"
-
-
-def _may_win(event: Event) -> bool:
-    return bool(event["state"] == "complete" and not event["probe"])
+    def is_beaten_by(self, event: TrialFinished) -> bool:
+        """Whether a trial is better than all before it, which it then is itself."""
+        if event.state != "complete" or event.probe or event.speedup is None or event.speedup <= self._speedup:
+            return False
+        self._speedup = event.speedup
+        return True
 
 
 class PlainView:
@@ -99,36 +156,13 @@ class PlainView:
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
-        self._best = 1.0
+        self._best = _Best()
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
-        kind = event["event"]
-        if kind == "search_started":
-            of_all = f" of {event['trials']:,}" if event["trials"] else ""
-            self._write(f"study {event['study']} in {event['folder']}: {event['done']}{of_all} trials done")
-        elif kind == "target_ready":
-            for line in describe_target(event):
-                self._write(line)
-        elif kind == "noise_floor":
-            self._write(describe_floor(event))
-        elif kind == "trial_finished":
-            mark = ""
-            if _may_win(event) and event["speedup"] > self._best:
-                self._best, mark = event["speedup"], "  <- best"
-            self._write(describe_trial(event) + mark)
-        elif kind == "space_exhausted":
-            self._write(f"the whole space was tried: {_counted(event['plans'], 'plan')}")
-        elif kind == "time_budget_spent":
-            self._write(describe_spent(event))
-        elif kind == "settled":
-            self._write(describe_settled(event))
-        elif kind == "final_started":
-            self._write(describe_final(event))
-        elif kind == "plan_verified":
-            self._write(describe_verified(event))
-        for line in event.get("lines", ()):  # an analysis tells its own
-            self._write(line)
+        mark = "  <- best" if isinstance(event, TrialFinished) and self._best.is_beaten_by(event) else ""
+        for line in lines_of(event):
+            self._write(line + mark)
 
 
 class LiveView:
@@ -137,7 +171,7 @@ class LiveView:
     def __init__(self, console: Console) -> None:
         self._lines: deque[str] = deque(maxlen=LAST_TRIALS)
         self._title, self._status, self._best = "", "loading the model", ""
-        self._done, self._best_ratio = 0, 1.0
+        self._done, self._best_trial = 0, _Best()
         self._total: int | None = None
         self._ends_s: float | None = None
         self._began = time.monotonic()
@@ -152,31 +186,47 @@ class LiveView:
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
-        kind = event["event"]
-        if kind == "search_started":
-            self._total, self._done = event["trials"], event["done"]
-        elif kind == "target_ready":
-            self._title, *others = describe_target(event)
-            self._lines.extend(others)
-        elif kind == "trial_started":
-            self._status = f"trial {event['trial']}: {event['origin']}, {_counted(event['scopes'], 'scope')}"
-        elif kind == "trial_stage":
-            self._status = self._status.partition(" -")[0] + f" - {event['stage']}"
-        elif kind == "trial_finished":
-            self._done += 1
-            self._ends_s = time.monotonic() + event["expected_left_s"]
-            self._lines.append(describe_trial(event))
-            if _may_win(event) and event["speedup"] > self._best_ratio:
-                self._best_ratio, self._best = event["speedup"], describe_trial(event)
-        elif kind == "time_budget_spent":
-            self._lines.append(describe_spent(event))
-        elif kind == "settled":
-            self._lines.append(describe_settled(event))
-        elif kind == "final_started":
-            self._status = describe_final(event)
-        elif kind == "plan_verified":
-            self._lines.append(describe_verified(event))
-        self._lines.extend(event.get("lines", ()))
+        self._take(event)
+
+    @singledispatchmethod
+    def _take(self, event: Event) -> None:
+        self._lines.extend(lines_of(event))
+
+    @_take.register(NoiseFloor)
+    @_take.register(SpaceExhausted)
+    def _(self, event: Event) -> None:
+        """Leave out what would push trials from the screen."""
+
+    @_take.register
+    def _(self, event: SearchStarted) -> None:
+        self._total, self._done = event.trials, event.done
+
+    @_take.register
+    def _(self, event: TargetReady) -> None:
+        self._title, *others = lines_of(event)
+        self._lines.extend(others)
+
+    @_take.register
+    def _(self, event: TrialStarted) -> None:
+        self._status = f"trial {event.trial}: {event.origin}, {_counted(event.scopes, 'scope')}"
+
+    @_take.register
+    def _(self, event: TrialStage) -> None:
+        self._status = self._status.partition(" -")[0] + f" - {event.stage}"
+
+    @_take.register
+    def _(self, event: TrialFinished) -> None:
+        (line,) = lines_of(event)
+        self._done += 1
+        self._lines.append(line)
+        if event.expected_left_s is not None:
+            self._ends_s = time.monotonic() + event.expected_left_s
+        if self._best_trial.is_beaten_by(event):
+            self._best = line
+
+    @_take.register
+    def _(self, event: FinalStarted) -> None:
+        (self._status,) = lines_of(event)
 
     def _render(self) -> RenderableType:
         spent = time.monotonic() - self._began
@@ -197,7 +247,7 @@ class LiveView:
 
 
 @contextmanager
-def following(people: Console, *, in_place: bool) -> Iterator[Callable[[Event], None]]:
+def following(people: Console, *, in_place: bool) -> Iterator[Listener]:
     """Show a search's events while it runs: redrawn ``in_place`` where that is possible, else a line for each."""
     if in_place and people.is_terminal:
         with LiveView(people) as live:
@@ -229,32 +279,32 @@ def result_table(result: SearchResult) -> RenderableType:
     return Group(*([table] if result.final else []), *(Text(line) for line in lines))
 
 
-def comparison_table(studies: Sequence[Event], is_simulated: bool) -> RenderableType:
+def comparison_table(studies: Sequence[StudyCompared], is_simulated: bool) -> RenderableType:
     """Return a row for each event ``study_compared``."""
     word = "simulated speedup" if is_simulated else "speedup"
     table = Table(title=f"{word} of the best trial so far, after so many trials", title_justify="left")
     for heading in ("study", "strategy"):
         table.add_column(heading, overflow="fold")
-    for heading in (*studies[0]["best_after"], "trials", "failed", "seconds"):
+    for heading in (*studies[0].best_after, "trials", "failed", "seconds"):
         table.add_column(heading, justify="right")
-    is_mixed = any(study["differs"] for study in studies)
+    is_mixed = any(study.differs for study in studies)
     if is_mixed:
         table.add_column("differs from the first in", style="yellow")
     for study in studies:
-        cells = [study["study"], ", ".join(study["strategies"]) or "starting points"]
-        cells += ["-" if best is None else f"{best:.3f}" for best in study["best_after"].values()]
-        cells += [str(study["trials"]), f"{study['failed_share']:.0%}", f"{study['seconds']:.0f}"]
-        table.add_row(*map(Text, cells), *([Text(", ".join(study["differs"]))] if is_mixed else []))
-    return Group(table, *(Text(f"{study['study']}: {_winner(study)}") for study in studies))
+        cells = [study.study, ", ".join(study.strategies) or "starting points"]
+        cells += ["-" if best is None else f"{best:.3f}" for best in study.best_after.values()]
+        cells += [str(study.trials), f"{study.failed_share:.0%}", f"{study.seconds:.0f}"]
+        table.add_row(*map(Text, cells), *([Text(", ".join(study.differs))] if is_mixed else []))
+    return Group(table, *(Text(f"{study.study}: {_winner(study)}") for study in studies))
 
 
-def _winner(study: Event) -> str:
-    if study["speedup"] is None:
+def _winner(study: StudyCompared) -> str:
+    if study.speedup is None:
         return "no final comparison yet"
-    if study["winner"] is None:
+    if study.winner is None:
         return "no scope wins its final comparison"
-    doubt = "simulated" if study["simulated"] else "[{:.3f}, {:.3f}]".format(*study["ci95"])
-    return f"trial {study['winner']} wins its final comparison, {study['speedup']:.3f}x {doubt}"
+    doubt = "[{:.3f}, {:.3f}]".format(*study.ci95) if study.ci95 else "simulated"
+    return f"trial {study.winner} wins its final comparison, {study.speedup:.3f}x {doubt}"
 
 
 def inspection_view(description: str, space: SearchSpace, is_simulated: bool) -> RenderableType:

@@ -5,16 +5,20 @@ import math
 import sys
 from typing import Any
 
+from sktune.core.events.base import Event
+from sktune.core.events.commands import CommandFailed, CommandStopped
 
-def print_event(event: dict[str, Any]) -> None:
+
+def print_event(event: Event) -> None:
     """Print one event; figures that JSON cannot hold become null."""
-    sys.stdout.write(json.dumps(_plain(event), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(_finite(event.to_dict()), ensure_ascii=False, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
 def print_failure(message: str, exit_code: int, *, stopped: bool = False) -> None:
     """Print the last line of a command that failed, or that was stopped and can go on."""
-    print_event({"event": "stopped" if stopped else "error", "message": message, "exit_code": exit_code})
+    kind = CommandStopped if stopped else CommandFailed
+    print_event(kind(message=message, exit_code=exit_code))
 
 
 def parse_event(line: str) -> dict[str, Any] | None:
@@ -26,11 +30,11 @@ def parse_event(line: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and "event" in found else None
 
 
-def _plain(value: Any) -> Any:
+def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
