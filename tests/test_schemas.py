@@ -55,7 +55,7 @@ def test_every_event_has_a_schema_and_stands_in_the_documentation() -> None:
     """No more and no fewer than the package makes."""
     made = {kind for kind, _, _ in events_in_source()}
     assert made == set(kinds())
-    text = (DOCS / "events.md").read_text()
+    text = (DOCS / "reference" / "events.md").read_text()
     assert all(f"`{kind}`" in text for kind in made)
 
 

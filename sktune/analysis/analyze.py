@@ -87,7 +87,7 @@ def analyze(asked: AnalysisRequest, listener: Listener = lambda event: None, beg
 
     Args:
         asked: what to analyze.
-        listener: called with each event, a dictionary with the key ``event`` (see docs/events.md).
+        listener: called with each event, a dictionary with the key ``event`` (see docs/reference/events.md).
         began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
 
     Raises:

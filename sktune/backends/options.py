@@ -62,7 +62,7 @@ EXACT: Mapping[str, Option] = {
     "reductions": "aten",
     "freezing": False,
 }
-"""Values that keep the bits (docs/exactness.md). The others are searched only if they are asked for."""
+"""Values that keep the bits (docs/explanation/exactness.md). The others are searched only if they are asked for."""
 
 
 def check_option(backend: str, device: str, name: str, value: Option) -> None:

@@ -64,7 +64,7 @@ def run(
 
     Args:
         request: what to search.
-        listener: called with each event, a dictionary with the key ``event`` (see docs/events.md).
+        listener: called with each event, a dictionary with the key ``event`` (see docs/reference/events.md).
         began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
         proxy: of a search on fewer layers, whose plans are tried, and no other; None to search.
 
