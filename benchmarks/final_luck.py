@@ -101,7 +101,7 @@ def _heavy(rng: np.random.Generator, shape: tuple[int, int]) -> Luck:
 
 
 def _allocator(rng: np.random.Generator, shape: tuple[int, int]) -> Luck:
-    """Return what docs/measurement.md says of processes whose steps give their memory back."""
+    """Return what docs/explanation/measurement.md says of processes whose steps give their memory back."""
     return np.where(rng.random(shape) < 0.2, np.log1p(-0.15 * rng.random(shape)), 0.0)
 
 

@@ -2,7 +2,8 @@
 
     python benchmarks/sim_cases.py [--write]
 
-Prints the table of docs/sim.md; ``--write`` puts it there. One set of constants, that of ``atlas_a3.yaml``, for all.
+Prints the table of docs/explanation/simulation.md; ``--write`` puts it there.
+One set of constants, that of ``atlas_a3.yaml``, for all.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from sktune.targets.loading import load
 from sktune.targets.presets import load_preset
 from sktune.targets.tracing import trace_layout
 
-PAGE = Path(__file__).parent.parent / "docs" / "sim.md"
+PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "simulation.md"
 BEGIN, END = "<!-- cases: benchmarks/sim_cases.py -->", "<!-- end of cases -->"
 
 
@@ -76,7 +77,7 @@ CANNOT = (
 def main() -> None:
     """Run all cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/sim.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/explanation/simulation.md")
     arguments = parser.parse_args()
     text = table(load_constants())
     print(text)

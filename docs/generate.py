@@ -25,7 +25,7 @@ from sktune.core.exit_codes import ExitCode
 
 DOCS = Path(__file__).parent
 SCHEMA = DOCS / "schema" / "events-v1.json"
-EVENTS_PAGE = DOCS / "events.md"
+EVENTS_PAGE = DOCS / "reference" / "events.md"
 CLI_PAGE = DOCS / "reference" / "cli.md"
 EXIT_CODES_PAGE = DOCS / "reference" / "exit-codes.md"
 COMMAND = "python docs/generate.py"

@@ -560,7 +560,7 @@ def test_the_published_cases_stand_in_the_docs_as_the_model_gives_them() -> None
     cases = importlib.util.module_from_spec(location)
     sys.modules["sim_cases"] = cases
     location.loader.exec_module(cases)
-    page = (root / "docs" / "sim.md").read_text()
+    page = (root / "docs" / "explanation" / "simulation.md").read_text()
     written = page.partition(cases.BEGIN)[2].partition(cases.END)[0].strip()
     for line, line_now in zip(written.splitlines(), cases.table(CONSTANTS).strip().splitlines(), strict=True):
         assert FIGURE.sub("#", line) == FIGURE.sub("#", line_now)

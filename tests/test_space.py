@@ -286,8 +286,8 @@ def inside(kind: str) -> list[str]:
 
 @pytest.fixture
 def documented_space(tmp_path: Path) -> Path:
-    """Return a file with the example of docs/space.md."""
-    page = (Path(__file__).parent.parent / "docs" / "space.md").read_text()
+    """Return a file with the example of docs/reference/space.md."""
+    page = (Path(__file__).parent.parent / "docs" / "reference" / "space.md").read_text()
     file = tmp_path / "space.yaml"
     file.write_text(page.partition("<!-- example -->\n```yaml\n")[2].partition("```")[0])
     return file
@@ -311,7 +311,7 @@ def documented_space(tmp_path: Path) -> Path:
 def test_the_documented_space_fits_a_preset(
     documented_space: Path, backend: str, points: dict[str, int], options: set[str]
 ) -> None:
-    """The example of docs/space.md binds to DeepSeek-V3; its starting points have the scopes that they tell of."""
+    """The example of the reference binds to DeepSeek-V3; its starting points have the scopes that their names say."""
     space = inspect_model(Request("deepseek-v3", space=documented_space, backend=backend)).space
     plans = {point.name: space.plan(point.values) for point in space.starting_points}
     assert {name: len(plan.scopes) for name, plan in plans.items()} == points

@@ -20,7 +20,7 @@ from sktune.core.scope_options import (
     render,
 )
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "superkernel_options.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "reference" / "superkernel_options.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 flags = st.integers(0, 1)

@@ -1,8 +1,8 @@
 """The MCP server: what an agent can ask of sktune, as tools, over standard input and output.
 
 Every tool is a command of ``sktune`` with ``--json``: short ones are waited for, long ones run as jobs, which
-outlive the server. What tools answer are the commands' own events (docs/events.md), so a model that crashes or
-prints something harms neither the server nor its protocol.
+outlive the server. What tools answer are the commands' own events (docs/reference/events.md), so a model that crashes
+or prints something harms neither the server nor its protocol.
 """
 
 import inspect

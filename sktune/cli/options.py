@@ -9,7 +9,8 @@ MODEL_HELP = "A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with con
 Model = Annotated[str, typer.Option(help=MODEL_HELP)]
 AnyModel = Annotated[str, typer.Option(help=f"{MODEL_HELP} Or give --recipe.")]
 Recipe = Annotated[
-    Path | None, typer.Option(help="A recipe.yaml: a program that is started for each plan; see docs/recipes.md.")
+    Path | None,
+    typer.Option(help="A recipe.yaml: a program that is started for each plan; see docs/reference/recipe.md."),
 ]
 Runs = Annotated[Path, typer.Option(help="Folder that holds the studies.")]
 Storage = Annotated[str | None, typer.Option(help="URL of an Optuna storage; sqlite in the study's folder by default.")]
@@ -30,7 +31,10 @@ Scale = Annotated[
 ]
 Space = Annotated[Path | None, typer.Option(help="A YAML file with a search space of your own.")]
 TryInexact = Annotated[
-    bool, typer.Option("--try-inexact", help="Search option values that may change bits, too: docs/exactness.md.")
+    bool,
+    typer.Option(
+        "--try-inexact", help="Search option values that may change bits, too: docs/explanation/exactness.md."
+    ),
 ]
 Weights = Annotated[
     Path | None, typer.Option(help="A checkpoint in Hugging Face format (safetensors); random weights by default.")

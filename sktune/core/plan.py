@@ -136,13 +136,15 @@ class Plan:
 
 def _list(data: Any, key: str) -> list[Any]:
     if not isinstance(data, Mapping) or not isinstance(data.get(key), list):
-        raise PlanError(f"a plan is a mapping with the list {key!r}, got {type(data).__name__}; see docs/plan.md")
+        raise PlanError(
+            f"a plan is a mapping with the list {key!r}, got {type(data).__name__}; see docs/reference/plan.md"
+        )
     return list(data[key])
 
 
 def _scope(item: Any) -> Scope:
     if not isinstance(item, Mapping):
-        raise PlanError(f"a scope is a mapping of first, last and options, got {item!r}; see docs/plan.md")
+        raise PlanError(f"a scope is a mapping of first, last and options, got {item!r}; see docs/reference/plan.md")
     if unknown := set(item) - {"first", "last", "options", "label"}:
         raise PlanError(f"a scope has no key {min(unknown)!r}; it has first, last, options and label")
     first, last = item.get("first"), item.get("last")

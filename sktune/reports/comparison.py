@@ -83,7 +83,7 @@ class ComparedStudies:
         return any(curve.result.is_simulated for curve in self.curves)
 
     def events(self) -> list[StudyCompared]:
-        """Return one event for each study; see docs/events.md."""
+        """Return one event for each study; see docs/reference/events.md."""
         return [self._event(curve) for curve in self.curves]
 
     def _event(self, curve: Curve) -> StudyCompared:

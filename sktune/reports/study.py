@@ -120,9 +120,9 @@ def report_markdown(result: SearchResult) -> str:
 
 
 SIMULATED = (
-    "All figures are simulated: a model of Atlas A3 computed them (docs/sim.md). Its dispatch gap, heads and barriers "
-    "are assumptions until `sktune calibrate` fits them to a profile, and gains grow with them. Measure before you "
-    "rely on any.\n"
+    "All figures are simulated: a model of Atlas A3 computed them (docs/explanation/simulation.md). Its dispatch "
+    "gap, heads and barriers are assumptions until `sktune calibrate` fits them to a profile, and gains grow with them."
+    " Measure before you rely on any.\n"
 )
 _FINAL_NOTE = (
     "The best trials were measured again in turn, and the fastest of them once more in fresh processes, verified again "
@@ -133,7 +133,10 @@ _FINAL_NOTE = (
 def _of_processes(result: SearchResult) -> str:
     """Return how many processes there were, and what intervals hold."""
     count = result.processes
-    held = "what processes are known to differ by (docs/measurement.md), and that the best of several was picked"
+    held = (
+        "what processes are known to differ by (docs/explanation/measurement.md), and that the best of several was "
+        "picked"
+    )
     if count >= result.wanted_processes:
         return (
             f"Intervals hold what these {count} processes differed by, {held}; those of the last two rows are of one "

@@ -1,6 +1,7 @@
 """Recipe files: how to start a program, what varies between two starts, and where its latency can be read.
 
-The path of a run: a copy of the program's YAML, the command, one report and one log for each rank. See docs/recipes.md.
+The path of a run: a copy of the program's YAML, the command, one report and one log for each rank. See
+docs/reference/recipe.md.
 """
 
 import hashlib

@@ -23,7 +23,9 @@ def decode_step(reports: Sequence[RankReport]) -> FoundStep:
     known = [found for found in first.found if found.layout is not None]
     if not known:
         told = "; ".join(f"{found.call.function}: {found.problem}" for found in first.found) or "it compiles no module"
-        raise TargetError(f"the program runs no decode step that sktune could find ({told}); see docs/recipes.md")
+        raise TargetError(
+            f"the program runs no decode step that sktune could find ({told}); see docs/reference/recipe.md"
+        )
     largest = max(found.parameters for found in known)
     chosen = max((found for found in known if found.parameters == largest), key=lambda found: found.calls)
     assert chosen.layout is not None

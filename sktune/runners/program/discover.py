@@ -37,7 +37,7 @@ class Scouted:
     def text(self) -> str:
         """The recipe's file."""
         told = [f"# found: {line}" for line in self.found] + [f"# NOT KNOWN: {line}" for line in self.unknown]
-        head = ["# Search with: sktune search --recipe THIS_FILE --trials 20   (see docs/recipes.md)", *told]
+        head = ["# Search with: sktune search --recipe THIS_FILE --trials 20   (see docs/reference/recipe.md)", *told]
         return "\n".join(head) + "\n" + yaml.safe_dump(self.values, sort_keys=False, allow_unicode=True, width=110)
 
 
