@@ -16,7 +16,14 @@ from torch import fx
 
 from sktune.backends.base import Compiled, CompileError, OnScope, RegionBudget, Step, ignore
 from sktune.backends.inductor import artifacts
-from sktune.backends.inductor.compiled_regions import RegionCache, code_digests, device_type, identity, region_key
+from sktune.backends.inductor.compiled_regions import (
+    RegionCache,
+    code_digests,
+    compare_code,
+    device_type,
+    identity,
+    region_key,
+)
 from sktune.backends.inductor.cuda_graph import written_inputs
 from sktune.backends.inductor.options import OPTIONS
 from sktune.backends.inductor.pieces import Pieces
