@@ -2,7 +2,7 @@
 
     python benchmarks/ask_time.py [--trials 1000] [--layers 61] [--units 12] [--failing]
 
-The space is untied: every layer has parameters of its own. The study lies in memory; each trial tells its latency and
+Every layer has parameters of its own. The study lies in memory; each trial tells its latency and
 what its scopes took, by a landscape that is a sum over units, borders and options. Prints a table and the machine.
 """
 
@@ -22,14 +22,14 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, TrialState
 
 from benchmarks.landscapes.failing import Faults
-from sktune.fingerprint import device_name
-from sktune.layout import Layer, Layout, Unit
-from sktune.learned import OUTCOME
-from sktune.outcome import Outcome, ScopeTime, Speedup
-from sktune.plan import Plan
-from sktune.samplers import distributions
+from sktune.backends.installed import device_name
+from sktune.core.layout import Layer, Layout, Unit
+from sktune.core.outcome import Outcome, ScopeTime, Speedup
+from sktune.core.plan import Plan
+from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
+from sktune.learning.history import OUTCOME
 from sktune.samplers.partition import PartitionSampler
-from sktune.space import OptionRules, SearchSpace, SpaceSpec, bind
+from sktune.study.strategy import distributions
 
 UNIT_MS = 0.03
 WINDOW = 20
@@ -58,13 +58,13 @@ class Timed(PartitionSampler):
 
 
 def space_of(layers: int, units: int) -> SearchSpace:
-    """Return the untied space of a model whose first layers are dense, with three options."""
+    """Return a space with parameters for each layer of a model whose first layers are dense, with three options."""
     keys = [f"unit_{index}" for index in range(units)]
     found = tuple(Unit(f"layers.{layer}.{key}", key, layer) for layer in range(layers) for key in keys)
     kinds = tuple(Layer(f"layers.{layer}", "dense" if layer < 3 else "moe") for layer in range(layers))
     options: dict[str, tuple[bool | int | str, ...]] = {"fusion": (0, 1), "early": (1, 0, 2), "split": (4, 1)}
     rules = OptionRules({"fusion": 0, "early": 1, "split": 4})
-    return bind(SpaceSpec(untied=True, layers_per_scope=[1, 2, "all"]), Layout(found, kinds), options, rules)
+    return bind(SpaceSpec(per_layer=True, layers_per_scope=[1, 2, "all"]), Layout(found, kinds), options, rules)
 
 
 def judged(space: SearchSpace, plan: Plan) -> Outcome:
@@ -136,8 +136,8 @@ def main() -> None:
     before_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     sampler = run(space, arguments.trials, arguments.failing)
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{arguments.layers} layers of {arguments.units} units, untied, three options; {device_name('cpu')}, "
-          f"Python {platform.python_version()}\n")  # fmt: skip
+    print(f"{arguments.layers} layers of {arguments.units} units, parameters per layer, three options; "
+          f"{device_name('cpu')}, Python {platform.python_version()}\n")  # fmt: skip
     print("| trials | ask, ms (median) | ask, ms (worst) | reading the storage, ms |\n| ---: | ---: | ---: | ---: |")
     print("\n".join(rows(sampler, arguments.trials)))
     print(f"\nPeak memory {peak_mib:.0f} MiB, {before_mib:.0f} MiB of it before the search.")

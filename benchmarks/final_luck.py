@@ -20,13 +20,13 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from sktune.final import FinalComparison
-from sktune.fingerprint import device_name, package_version
-from sktune.outcome import FinalRow, Outcome, Speedup
-from sktune.plan import Plan, Scope
-from sktune.result import verdict_of_trials
-from sktune.study import TrialRecord
-from sktune.verdict import AGAIN, BASELINE, MOST_FINALISTS, FinalPlan, decide
+from sktune.backends.installed import device_name, package_version
+from sktune.core.outcome import FinalRow, Outcome, Speedup
+from sktune.core.plan import Plan, Scope
+from sktune.measure.final_comparison import FinalComparison
+from sktune.measure.winner import BASELINE, BASELINE_REPEAT, MOST_FINALISTS, FinalPlan, decide
+from sktune.study.records import TrialRecord
+from sktune.study.result import verdict_of_trials
 
 PROCESSES = (1, 2, 3)
 HALFWIDTH = 0.005
@@ -101,7 +101,7 @@ def _heavy(rng: np.random.Generator, shape: tuple[int, int]) -> Luck:
 
 
 def _allocator(rng: np.random.Generator, shape: tuple[int, int]) -> Luck:
-    """Return what docs/measurement.md says of processes whose steps give their memory back."""
+    """Return what docs/explanation/measurement.md says of processes whose steps give their memory back."""
     return np.where(rng.random(shape) < 0.2, np.log1p(-0.15 * rng.random(shape)), 0.0)
 
 
@@ -131,7 +131,7 @@ def has_winner(kind: Kind, gains: Sequence[float], processes: int, rng: np.rando
     same = Speedup(1.0, 1.0, 1.0, (1.0, 1.0), 100)
     found = []
     for process in range(processes):
-        speedups = {BASELINE: same, AGAIN: figure(luck[-1, process], rng)}
+        speedups = {BASELINE: same, BASELINE_REPEAT: figure(luck[-1, process], rng)}
         speedups |= {str(number): figure(log(gain) + luck[number, process], rng) for number, gain in enumerate(gains)}
         found.append(([FinalRow(name, own, "identical", True, "") for name, own in speedups.items()], ""))
     final = FinalComparison.of(found, [])

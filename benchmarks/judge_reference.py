@@ -23,13 +23,13 @@ from typing import Any
 from benchmarks.reference_bits import ROOT, made_with, prepare_environment, use_threads
 from benchmarks.reference_plans import EXACT_KIND, INEXACT, MODELS, Model, opened
 from benchmarks.reference_steps import Counts
-from sktune import verify
 from sktune.backends.base import CompileError
-from sktune.bits import Verification
-from sktune.errors import BadInputError, SktuneError
-from sktune.plan import Plan
-from sktune.trial import Judge
-from sktune.verifier import VERIFIED_STEPS
+from sktune.core.errors import BadInputError, SktuneError
+from sktune.core.plan import Plan
+from sktune.core.verification import Verification
+from sktune.runners.worker import replays as verify
+from sktune.runners.worker.judge import Judge
+from sktune.runners.worker.verifier import VERIFIED_STEPS
 
 RARE = 700
 """A plan of which more than 1 step in so many differs has to be rejected (issue 26)."""

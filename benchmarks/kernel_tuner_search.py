@@ -17,9 +17,9 @@ from kernel_tuner.interface import Options, strategy_map
 from kernel_tuner.runners.runner import Runner
 
 from benchmarks.landscape import Landscape, Record, Run
-from sktune.outcome import Reason
-from sktune.plan import Option
-from sktune.space import SearchSpace
+from sktune.core.outcome import Reason
+from sktune.core.plan import Option
+from sktune.core.space import SearchSpace
 
 STRATEGIES: Mapping[str, Any] = strategy_map
 WITHOUT_X0 = ("bayes_opt",)

@@ -2,7 +2,7 @@
 
 A landscape knows the true latency of every plan of a search space, so a search on it costs nothing and its
 incumbents can be compared with the optimum. The replay is a real Optuna study in memory, asked and told as
-``sktune.study.TuningStudy`` does; noise is added here, from the seed.
+``sktune.study.study.TuningStudy`` does; noise is added here, from the seed.
 """
 
 import time
@@ -20,11 +20,11 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from sktune.learned import ORIGIN, OUTCOME, PREFIX, PROBE
-from sktune.outcome import Outcome, Reason, ScopeTime, Speedup
-from sktune.plan import Plan
-from sktune.samplers import SamplerFactory
-from sktune.space import SearchSpace
+from sktune.core.outcome import Outcome, Reason, ScopeTime, Speedup
+from sktune.core.plan import Plan
+from sktune.core.space import SearchSpace
+from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE
+from sktune.study.strategy import Strategy
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class Run:
 
 def replay(
     landscape: Landscape,
-    factory: SamplerFactory,
+    strategy: Strategy,
     trials: int,
     seed: int,
     scope_times: bool = True,
@@ -127,7 +127,7 @@ def replay(
 
     Args:
         landscape: what to search.
-        factory: makes the sampler, once.
+        strategy: what searches; its sampler is made once.
         trials: plans to evaluate; one that is proposed again counts again, and has its stored outcome.
         seed: of the sampler and of the noise; a plan's noise depends on the seed and the plan alone.
         scope_times: whether the sampler is shown what each scope and gap took.
@@ -138,7 +138,10 @@ def replay(
     record = Record(landscape, seed, scope_times)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
-        search = _Search(landscape.space, _Timed(factory(landscape.space, seed)), record, by_figure)
+        sampler = _Timed(strategy.factory(landscape.space, seed))
+        search = _Search(landscape.space, sampler, record, by_figure)
+        if not strategy.takes_starting_points:
+            search.queue_starting_points()
         running: deque[_Asked] = deque()
         for _ in range(trials):
             running.append(search.ask())
@@ -216,7 +219,9 @@ class _Search:
     def __init__(self, space: SearchSpace, sampler: "_Timed", record: Record, by_figure: bool) -> None:
         self._space, self._sampler, self._record, self._by_figure = space, sampler, record, by_figure
         self._study = optuna.create_study(direction="minimize", sampler=sampler)
-        for point in () if sampler.takes_starting_points else space.starting_points:
+
+    def queue_starting_points(self) -> None:
+        for point in self._space.starting_points:
             self._study.enqueue_trial(dict(point.values), user_attrs={ORIGIN: point.name})
 
     def ask(self) -> _Asked:
@@ -262,7 +267,7 @@ def measured(landscape: Landscape, plan: Plan, truth: Truth, seed: int, scope_ti
     ratio = landscape.baseline_ms / latency_ms
     halfwidth = 1.96 * landscape.noise * ratio
     speedup = Speedup(landscape.baseline_ms, latency_ms, ratio, (ratio - halfwidth, ratio + halfwidth), rounds=60)
-    reason = Reason.SLOWER if speedup.ci95[1] < 1.0 else None
+    reason = Reason.SLOWER if speedup.bounds[1] < 1.0 else None
     pieces = _noisy(truth.scope_times, rng) if scope_times else ()
     return Outcome(reason, speedup=speedup, scope_times=pieces)
 
@@ -280,7 +285,6 @@ class _Timed(BaseSampler):
 
     def __init__(self, inner: BaseSampler) -> None:
         self._inner = inner
-        self.takes_starting_points: bool = getattr(inner, "takes_starting_points", False)
         self.spent_s = 0.0
 
     def expected_savings(self, trials: Sequence[FrozenTrial]) -> dict[Plan, float] | None:

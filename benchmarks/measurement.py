@@ -28,23 +28,25 @@ from statistics import mean, median
 import numpy as np
 import torch
 
-from sktune import latency, verify
-from sktune.backends import load_backend
+from sktune.backends import backend_info
 from sktune.backends.base import Backend, Compiled
-from sktune.devices import Cpu
-from sktune.fingerprint import device_name, package_version
-from sktune.latency import Budget, Contender, Measurement, Samples
-from sktune.noise_floor import Bar, noise_floor
-from sktune.outcome import Speedup
-from sktune.plan import Plan
-from sktune.request import Request
-from sktune.requested_space import bind_space, space_spec
-from sktune.sequential import Comparison
-from sktune.space import SearchSpace
+from sktune.backends.installed import device_name, package_version
+from sktune.core.outcome import Speedup
+from sktune.core.plan import Plan
+from sktune.core.space import SearchSpace
+from sktune.measure import latency
+from sktune.measure.confidence_sequence import Comparison
+from sktune.measure.devices import Cpu
+from sktune.measure.latency import Budget, Contender, Measurement, Samples
+from sktune.measure.noise_floor import Threshold, noise_floor
+from sktune.runners.worker import replays as verify
+from sktune.runners.worker.judge import FLOOR_BUDGET, Judge
+from sktune.runners.worker.step_timer import quiet_collector
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
-from sktune.trial import FLOOR_BUDGET, Judge, quiet_collector
+from sktune.targets.tracing import trace_layout
+from sktune.tuning.prepare import bind_space, space_spec
+from sktune.tuning.request import Request
 
 EXTRA = 0.02
 LOOKS = 3
@@ -76,11 +78,11 @@ class Bench:
         self._baseline = self.backend.compile(Plan())
         self._rng = np.random.default_rng(0)
 
-    def compare(self, bar: Bar, budget: Budget, extra_s: float = 0.0) -> tuple[Speedup, Measurement]:
+    def compare(self, threshold: Threshold, budget: Budget, extra_s: float = 0.0) -> tuple[Speedup, Measurement]:
         """Compare the baseline, which takes ``extra_s`` longer, with a new copy of it, by the rule of a trial."""
 
         def enough(speedup: Speedup) -> bool:
-            return bar.comparison(speedup) is not Comparison.UNDECIDED
+            return threshold.comparison(speedup) is not Comparison.UNDECIDED
 
         steps = [self._contender(self._baseline, extra_s), self._contender(self.backend.compile(Plan()), 0.0)]
         with quiet_collector():
@@ -116,11 +118,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         bench = opened(arguments.model, Budget(seconds=arguments.seconds, wait_s=arguments.seconds))
-        looks = [bench.compare(Bar(), FLOOR_BUDGET)[0] for _ in range(LOOKS)]
-        bar = Bar(noise_floor(looks))
-        parts = list(comparisons(bench, bar, looks[0].baseline_ms, arguments.comparisons))
-        parts += ["", *saved(bench, bar, arguments.plans)]
-    floor = f"noise floor {bar.noise_floor:.2%} from {LOOKS} looks of {FLOOR_BUDGET.seconds:g} s"
+        looks = [bench.compare(Threshold(), FLOOR_BUDGET)[0] for _ in range(LOOKS)]
+        threshold = Threshold(noise_floor(looks))
+        parts = list(comparisons(bench, threshold, looks[0].baseline_ms, arguments.comparisons))
+        parts += ["", *saved(bench, threshold, arguments.plans)]
+    floor = f"noise floor {threshold.noise_floor:.2%} from {LOOKS} looks of {FLOOR_BUDGET.seconds:g} s"
     made_with = f"torch {package_version('torch')}, Python {sys.version.split()[0]}; {device_name('cpu')}"
     head = [
         f"# python {' '.join(sys.argv)}, {time.strftime('%Y-%m-%d')}\n",
@@ -137,31 +139,32 @@ def opened(model: str, budget: Budget) -> Bench:
     request = Request(model)
     spec, preset = request.target()
     wanted = space_spec(request, spec, preset)
-    target = load(spec)
+    info = backend_info(spec.backend)
+    target = load(spec, takes_torchair=info.takes_torchair(spec.device))
     layout = trace_layout(target, wanted)
-    backend = load_backend(spec.backend)(target, layout, decode_inputs(target, 0, 1)[0], **spec.backend_settings)
+    backend = info.load()(target, layout, decode_inputs(target, 0, 1)[0], **info.settings_of(spec))
     return Bench(target, backend, bind_space(wanted, layout, spec), budget)
 
 
-def comparisons(bench: Bench, bar: Bar, baseline_ms: float, count: int) -> Iterator[str]:
+def comparisons(bench: Bench, threshold: Threshold, baseline_ms: float, count: int) -> Iterator[str]:
     """Run the first two parts and return the lines of their table."""
     yield "| comparison | times | faster | slower | same | undecided | rounds, median | disturbed rounds |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
-    yield counted("baseline with itself, machine as it is", bench, bar, bench.budget, 0.0, count)
+    yield counted("baseline with itself, machine as it is", bench, threshold, bench.budget, 0.0, count)
     with load_that_comes_and_goes():
-        yield counted("baseline with itself, load that comes and goes", bench, bar, bench.budget, 0.0, count)
+        yield counted("baseline with itself, load that comes and goes", bench, threshold, bench.budget, 0.0, count)
     # What may win is measured longer.
     longer = Budget(seconds=4 * bench.budget.seconds)
-    yield counted(f"a true difference of {EXTRA:.0%}", bench, bar, longer, EXTRA * baseline_ms / 1e3, count)
+    yield counted(f"a true difference of {EXTRA:.0%}", bench, threshold, longer, EXTRA * baseline_ms / 1e3, count)
 
 
-def counted(name: str, bench: Bench, bar: Bar, budget: Budget, extra_s: float, count: int) -> str:
+def counted(name: str, bench: Bench, threshold: Threshold, budget: Budget, extra_s: float, count: int) -> str:
     """Return a row of the table."""
     verdicts: Counter[Comparison] = Counter()
     rounds, disturbed = [], []
     for _ in range(count):
-        speedup, measurement = bench.compare(bar, budget, extra_s)
-        verdicts[bar.comparison(speedup)] += 1
+        speedup, measurement = bench.compare(threshold, budget, extra_s)
+        verdicts[threshold.comparison(speedup)] += 1
         rounds.append(speedup.rounds)
         disturbed.append(float(measurement.disturbed.mean()))
     shares = " | ".join(f"{verdicts[verdict] / count:.1%}" for verdict in Comparison)
@@ -179,7 +182,7 @@ def load_that_comes_and_goes() -> Iterator[None]:
         child.wait()
 
 
-def saved(bench: Bench, bar: Bar, plans: int) -> Iterator[str]:
+def saved(bench: Bench, threshold: Threshold, plans: int) -> Iterator[str]:
     """Measure plans to the end, replay them in random orders, and return what stopping early saves and loses."""
     recorded = record(bench, plans)
     whole = [latency.compare(samples, 1) for samples in recorded]
@@ -191,9 +194,9 @@ def saved(bench: Bench, bar: Bar, plans: int) -> Iterator[str]:
         chance.shuffle(order)
         incumbent, spent = 1.0, 0.0
         for index in order:
-            seconds, speedup = replayed(recorded[index], Bar(bar.noise_floor, incumbent).is_out_of_reach)
+            seconds, speedup = replayed(recorded[index], Threshold(threshold.noise_floor, incumbent).is_out_of_reach)
             spent += seconds
-            incumbent = max(incumbent, speedup.ci95[0])
+            incumbent = max(incumbent, speedup.bounds[0])
             lost += index == best and speedup.rounds < len(recorded[index])
         spent_s.append(spent)
     full_s = sum(float(samples.sum()) for samples in recorded)

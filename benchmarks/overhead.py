@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import sktune
-from sktune.final import floor_looks
-from sktune.fingerprint import device_name
-from sktune.report import final_rows, verdict_line
-from sktune.request import Request
-from sktune.result import SearchResult
-from sktune.supervisor import Supervisor
+from sktune.backends.installed import device_name
+from sktune.reports.study import final_rows, verdict_line
+from sktune.runners.base import JudgeRequest, RunnerSetup
+from sktune.runners.worker.client import WorkerRunner
+from sktune.study.result import SearchResult
+from sktune.tuning.request import Request
 
 STAGES = ("compile", "verify", "measure", "observe")
 
@@ -41,7 +41,7 @@ def main() -> None:
         began = time.perf_counter()
         result = sktune.search(arguments.model, trials=arguments.trials, runs=Path(folder), listener=listen)
         ended = time.perf_counter()
-        print(f"{result.facts['description']}; {device_name('cpu')}\n")
+        print(f"{result.facts.description}; {device_name('cpu')}\n")
         opened = marks["target_ready"] - began - start["baseline"]
         print_table(result, start["baseline"], opened, ended - marks["final_started"], ended - began)
         print_answer(result)
@@ -52,7 +52,7 @@ def print_table(result: SearchResult, baseline: float, opened: float, final: flo
     """Print where the time went; ``opened`` is what it took until the model was ready, storage and process included."""
     outcomes = [record.outcome for record in result.trials if record.outcome]
     spent = {stage: sum(outcome.seconds.get(stage, 0.0) for outcome in outcomes) for stage in STAGES}
-    floor = sum(look.seconds for look in floor_looks(result.facts))
+    floor = sum(look.seconds for look in result.facts.floor_looks)
     outside = whole - baseline - final - floor - sum(spent.values())
     rows = [
         ("baseline: import the compiler, capture, compile, verify", baseline),
@@ -86,12 +86,13 @@ def print_recompile(result: SearchResult, request: Request, folder: Path) -> Non
         "\n| plan | first compile s | in a new process s | again in the same process s |\n| --- | ---: | ---: | ---: |"
     )
     cache = (folder / "cache").resolve()
-    with Supervisor(spec, preset.space, folder / "again", cache, 300) as supervisor:
+    with WorkerRunner(RunnerSetup(spec, preset.space, folder / "again", cache)) as runner:
         for record in chosen:
             assert record.outcome is not None
             first = record.outcome.seconds["compile"]
             again = [
-                supervisor.judge(record.plan, "again.log", lambda stage: None).seconds["compile"] for _ in range(2)
+                runner.judge(JudgeRequest(record.plan, "again.log"), lambda stage: None).seconds["compile"]
+                for _ in range(2)
             ]
             reused = "" if record.outcome.reused < record.outcome.regions else " (all regions known)"
             print(f"| trial {record.number}{reused} | {first:.2f} | {again[0]:.2f} | {again[1]:.2f} |")

@@ -22,18 +22,19 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from unittest.mock import patch
 
-from sktune import fingerprint
-from sktune.finals import PROCESSES
-from sktune.fingerprint import device_name, package_version
-from sktune.outcome import Speedup
-from sktune.plan import Plan
-from sktune.request import Request
-from sktune.requested_space import bind_space, space_spec
-from sktune.supervisor import Supervisor
-from sktune.verdict import students_t
+from sktune.backends.inductor import info
+from sktune.backends.info import FINAL_PROCESSES
+from sktune.backends.installed import device_name, package_version
+from sktune.core.outcome import Speedup
+from sktune.core.plan import Plan
+from sktune.measure.winner import students_t
+from sktune.runners.base import CompareRequest, RunnerSetup
+from sktune.runners.worker.client import WorkerRunner
+from sktune.tuning.prepare import bind_space, space_spec
+from sktune.tuning.request import Request
 
-SETTINGS: dict[str, dict[str, str]] = {"kept": fingerprint.KEPT_MEMORY, "as glibc adapts itself": {}}
-TOGETHER = PROCESSES["inductor"]
+SETTINGS: dict[str, dict[str, str]] = {"kept": info.KEPT_MEMORY, "as glibc adapts itself": {}}
+TOGETHER = FINAL_PROCESSES
 """As in the final comparison."""
 FEW_FAULTS = 10_000
 """A comparison's steps take some hundred pages once; where each step takes them again, it is hundreds of thousands."""
@@ -94,10 +95,10 @@ def starting_plans(model: str, folder: Path) -> list[tuple[str, Plan]]:
     """Return the starting points of ``model`` that keep every bit, with their plans."""
     request = Request(model)
     spec, preset = request.target()
-    with _supervisor(request, folder / "first") as supervisor:
-        space = bind_space(space_spec(request, spec, preset), supervisor.open().layout, spec)
+    with _runner(request, folder / "first") as runner:
+        space = bind_space(space_spec(request, spec, preset), runner.open().layout, spec)
         plans = {point.name: space.plan(point.values) for point in space.starting_points}
-        rows, _ = supervisor.final(list(plans.items()), lambda stage: None, references=False)
+        rows = runner.compare(CompareRequest(list(plans.items())), lambda stage: None).rows
     return [(row.name, plans[row.name]) for row in rows if row.name in plans and row.bit_identical]
 
 
@@ -110,10 +111,10 @@ def measured(model: str, plans: Sequence[tuple[str, Plan]], setting: str, folder
             before.append(_page_faults())
 
     with (
-        patch.object(fingerprint, "KEPT_MEMORY", SETTINGS[setting]),
-        _supervisor(Request(model), folder) as supervisor,
+        patch.object(info, "KEPT_MEMORY", SETTINGS[setting]),
+        _runner(Request(model), folder) as runner,
     ):
-        rows, _ = supervisor.final(plans, report, references=False)
+        rows = runner.compare(CompareRequest(plans), report).rows
         faults = _page_faults() - before[-1]
     names = [name for name, _ in plans]
     return Found(faults, {row.name: row.speedup for row in rows if row.speedup and row.name in names})
@@ -145,11 +146,9 @@ def _spread(speedups: Sequence[Speedup]) -> str:
     )
 
 
-def _supervisor(request: Request, folder: Path) -> Supervisor:
+def _runner(request: Request, folder: Path) -> WorkerRunner:
     spec, preset = request.target()
-    return Supervisor(
-        spec, space_spec(request, spec, preset), folder, folder.parent / "cache", request.compile_timeout_s
-    )
+    return WorkerRunner(RunnerSetup(spec, space_spec(request, spec, preset), folder, folder.parent / "cache"))
 
 
 def _page_faults() -> int:

@@ -29,13 +29,18 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a script finds only what lies beside it
 
 from benchmarks.landscapes.recorded import ENDING, FOLDER, FORMAT_VERSION, bound, plan_of, request_of, to_entry  # noqa: E402
-from sktune.claims import locked  # noqa: E402
-from sktune.errors import BadInputError, SktuneError  # noqa: E402
-from sktune.fingerprint import fingerprint  # noqa: E402
-from sktune.plan import Plan  # noqa: E402
-from sktune.presets import load_space  # noqa: E402
-from sktune.space import SearchSpace  # noqa: E402
-from sktune.supervisor import Opened, Supervisor  # noqa: E402
+from sktune.backends.fingerprint import fingerprint  # noqa: E402
+from sktune.core.errors import BadInputError, SktuneError  # noqa: E402
+from sktune.core.plan import Plan  # noqa: E402
+from sktune.core.space import SearchSpace  # noqa: E402
+from sktune.runners.base import (  # noqa: E402
+    JudgeRequest,
+    Opened,
+    RunnerSetup,
+)
+from sktune.runners.worker.client import WorkerRunner  # noqa: E402
+from sktune.study.claims import locked  # noqa: E402
+from sktune.targets.presets import load_space  # noqa: E402
 
 COMPILE_TIMEOUT_S = 1800.0
 """Long enough that a busy machine does not fail a plan."""
@@ -78,11 +83,12 @@ def record(name: str, limit_s: float | None, console: Console) -> None:
     folder = ROOT / "runs" / "landscapes" / name
     spec, _ = request_of(name).target()
     wanted = load_space(space_file)
-    with locked(folder), Supervisor(spec, wanted, folder, ROOT / "runs" / "cache", COMPILE_TIMEOUT_S) as supervisor:
+    setup = RunnerSetup(spec, wanted, folder, ROOT / "runs" / "cache", COMPILE_TIMEOUT_S)
+    with locked(folder), WorkerRunner(setup) as runner:
         made_with = fingerprint(spec, wanted)
         working = WorkingFile(folder / "plans.jsonl", made_with)
-        opened = supervisor.open()
-        recorder = _Recorder(supervisor, bound(name, opened.layout), working, console)
+        opened = runner.open()
+        recorder = _Recorder(runner, bound(name, opened.layout), working, console)
         if not recorder.run(None if limit_s is None else began + limit_s):
             console.print(f"{len(working.entries)} judgements are kept in {working.path}; run again to go on")
             return
@@ -124,8 +130,8 @@ class WorkingFile:
 
 
 class _Recorder:
-    def __init__(self, supervisor: Supervisor, space: SearchSpace, working: WorkingFile, console: Console) -> None:
-        self._supervisor, self._space, self._working, self._console = supervisor, space, working, console
+    def __init__(self, runner: WorkerRunner, space: SearchSpace, working: WorkingFile, console: Console) -> None:
+        self._runner, self._space, self._working, self._console = runner, space, working, console
         self._units = [unit.name for unit in space.layout.units]
         self._position = {name: index for index, name in enumerate(self._units)}
         self._spent_s: list[float] = []
@@ -145,7 +151,7 @@ class _Recorder:
             if deadline is not None and time.monotonic() > deadline:
                 return False
             began = time.perf_counter()
-            outcome = self._supervisor.judge(plan, "trial.log", lambda stage: None)
+            outcome = self._runner.judge(JudgeRequest(plan, "trial.log"), lambda stage: None)
             self._spent_s.append(time.perf_counter() - began)
             seconds = {stage: round(value, 3) for stage, value in outcome.seconds.items()}
             self._working.append({**to_entry(plan, outcome, self._position), "seconds": seconds})

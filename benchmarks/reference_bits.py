@@ -48,9 +48,9 @@ from benchmarks.reference_plans import (
 )
 from benchmarks.reference_steps import Counts, compared, traced
 from sktune.backends.base import CompileError, Step
-from sktune.errors import BadInputError, SktuneError
-from sktune.fingerprint import device_name, package_version
-from sktune.plan import Plan
+from sktune.backends.installed import device_name, package_version
+from sktune.core.errors import BadInputError, SktuneError
+from sktune.core.plan import Plan
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = 1

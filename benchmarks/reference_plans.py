@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sktune.backends.inductor import InductorBackend
-from sktune.backends.options import EXACT, INDUCTOR, option_rules
-from sktune.layout import Layout
-from sktune.plan import Option, Plan, Scope
-from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, SpaceSpec, bind, is_feed_forward
+from sktune.backends.inductor.backend import InductorBackend
+from sktune.backends.inductor.options import EXACT, INDUCTOR, OPTIONS
+from sktune.core.layout import Layout
+from sktune.core.plan import Option, Plan, Scope
+from sktune.core.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, SpaceSpec, bind, is_feed_forward
 from sktune.targets import describe
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 
 Choice = TypeVar("Choice")
 
@@ -94,9 +94,9 @@ def opened(model: Model) -> Opened:
 
 def space_of(wanted: SpaceSpec, layout: Layout) -> SearchSpace:
     """Return the space of every value of every option, whatever a search is offered by default."""
-    options = {name: option.values for name, option in INDUCTOR.items() if DEVICE in option.devices}
+    options = {name: option.values for name, option in INDUCTOR.items() if option.exists_on(DEVICE)}
     bare = wanted.model_copy(update={"starting_points": {}, "backend_starting_points": {}})
-    return bind(bare, layout, options, option_rules("inductor"))
+    return bind(bare, layout, options, OPTIONS.rules)
 
 
 def known_plans(model: Model, layout: Layout) -> dict[str, Plan]:
@@ -109,7 +109,7 @@ def known_plans(model: Model, layout: Layout) -> dict[str, Plan]:
         "attention_norm": ("attention_norm", "attention_norm"),
         "feed_forward_norm..feed_forward": ("feed_forward_norm", "feed_forward"),
     }
-    rules = option_rules("inductor")
+    rules = OPTIONS.rules
     differing = tuple((name, value) for name, value in options if value != rules.defaults[name])
     return {
         name: Plan(tuple(Scope(f"{layer}.{first}", f"{layer}.{last}", differing) for layer in layers))

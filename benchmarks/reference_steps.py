@@ -1,9 +1,9 @@
 """Decode steps of plans beside the baseline's, bit by bit: the reference's own comparison.
 
-It shares nothing with ``sktune.verify`` or ``sktune.step_check``: what they say is judged against it. In each context
-the baseline runs once, and its inputs, outputs and states are kept. Each plan then runs twice: step after step, as in
-production, where a difference in the state stays; and, once its state has differed, each further step alone, from the
-baseline's own state, which tells how often a step itself makes a difference.
+It shares nothing with ``replays`` or ``step_check`` of ``sktune.runners.worker``: what they say is judged against it.
+In each context the baseline runs once, and its inputs, outputs and states are kept. Each plan then runs twice: step
+after step, as in production, where a difference in the state stays; and, once its state has differed, each further
+step alone, from the baseline's own state, which tells how often a step itself makes a difference.
 """
 
 import hashlib

@@ -44,10 +44,11 @@ from benchmarks.landscapes.failing import Thinnable, with_failures  # noqa: E402
 from benchmarks.landscapes.recorded import RECORDED  # noqa: E402
 from benchmarks.landscapes.simulated import SIMULATED  # noqa: E402
 from benchmarks.landscapes.synthetic import SYNTHETIC  # noqa: E402
-from sktune.errors import BadInputError, SktuneError, nearest  # noqa: E402
-from sktune.fingerprint import device_name, package_version  # noqa: E402
-from sktune.samplers import SamplerFactory, sampler_factory  # noqa: E402
-from sktune.space import SearchSpace  # noqa: E402
+from sktune.backends.installed import device_name, package_version  # noqa: E402
+from sktune.core.errors import BadInputError, SktuneError, nearest  # noqa: E402
+from sktune.core.space import SearchSpace  # noqa: E402
+from sktune.samplers import find_strategy  # noqa: E402
+from sktune.study.strategy import Strategy  # noqa: E402
 
 SAMPLERS = (
     "partition", "tpe", "tpe-multivariate", "gp", "random",
@@ -181,10 +182,10 @@ def contender(name: str) -> Replay:
     """
     if name.startswith("kt-"):
         return _kernel_tuner(name.removeprefix("kt-"))
-    factory = _OPTUNA.get(name) or sampler_factory(name)
+    strategy = _OPTUNA.get(name) or find_strategy(name)
 
     def search(landscape: Landscape, trials: int, seed: int, scope_times: bool, workers: int, by_figure: bool) -> Run:
-        return replay(landscape, factory, trials, seed, scope_times, workers, by_figure)
+        return replay(landscape, strategy, trials, seed, scope_times, workers, by_figure)
 
     return search
 
@@ -221,10 +222,9 @@ def _gp(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
     return optuna.samplers.GPSampler(seed=seed, n_startup_trials=6)
 
 
-_OPTUNA: Mapping[str, SamplerFactory] = {
-    "tpe": _independent_tpe,
-    "tpe-multivariate": _multivariate_tpe,
-    "gp": _gp,
+_OPTUNA: Mapping[str, Strategy] = {
+    name: Strategy(name, make)
+    for name, make in {"tpe": _independent_tpe, "tpe-multivariate": _multivariate_tpe, "gp": _gp}.items()
 }
 
 

@@ -2,7 +2,8 @@
 
     python benchmarks/sim_cases.py [--write]
 
-Prints the table of docs/sim.md; ``--write`` puts it there. One set of constants, that of ``atlas_a3.yaml``, for all.
+Prints the table of docs/explanation/simulation.md; ``--write`` puts it there.
+One set of constants, that of ``atlas_a3.yaml``, for all.
 """
 
 import argparse
@@ -10,20 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sktune.layout import Layout, Unit
-from sktune.plan import Plan, Scope
-from sktune.presets import load_preset
-from sktune.sim.constants import Constants, load_constants
-from sktune.sim.deployment import deploy
-from sktune.sim.model import SimulatedStep, StepModel, step_latency
-from sktune.sim.operators import Operator, numbered
-from sktune.sim.superkernel import busy_us, head_us
-from sktune.sim.trace import ATTENTION, trace_operators
-from sktune.targets import TargetSpec
+from sktune.backends.sim.constants import Constants, load_constants
+from sktune.backends.sim.deployment import deploy
+from sktune.backends.sim.model import SimulatedStep, StepModel, step_latency
+from sktune.backends.sim.operators import Operator, numbered
+from sktune.backends.sim.superkernel import busy_us, head_us
+from sktune.backends.sim.trace import ATTENTION, trace_operators
+from sktune.core.layout import Layout, Unit
+from sktune.core.plan import Plan, Scope
+from sktune.targets import PresetSpec
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
+from sktune.targets.presets import load_preset
+from sktune.targets.tracing import trace_layout
 
-PAGE = Path(__file__).parent.parent / "docs" / "sim.md"
+PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "simulation.md"
 BEGIN, END = "<!-- cases: benchmarks/sim_cases.py -->", "<!-- end of cases -->"
 
 
@@ -76,7 +77,7 @@ CANNOT = (
 def main() -> None:
     """Run all cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/sim.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/explanation/simulation.md")
     arguments = parser.parse_args()
     text = table(load_constants())
     print(text)
@@ -169,7 +170,7 @@ def _swap(step: tuple[Sequence[Operator], Layout]) -> tuple[Sequence[Operator], 
 
 
 def _die(batch: int, constants: Constants) -> tuple[Sequence[Operator], Layout]:
-    target = load(TargetSpec("deepseek-v3", "preset", scale="full", device="meta", batch=batch, context=4096))
+    target = load(PresetSpec("deepseek-v3", scale="full", device="meta", batch=batch, context=4096))
     layout = trace_layout(target, load_preset("deepseek-v3").space)
     return [_quantised(op) for op in deploy(trace_operators(target, layout, constants), constants)], layout
 

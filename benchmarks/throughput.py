@@ -22,9 +22,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 import sktune
-from sktune.fingerprint import device_name
-from sktune.plan import Plan
-from sktune.request import Request
+from sktune.backends.installed import device_name
+from sktune.core.plan import Plan
+from sktune.tuning.request import Request
 
 TIMED_STEPS = 100
 
@@ -47,7 +47,7 @@ def main() -> None:
         chosen = result.trials[:: max(1, len(result.trials) // arguments.by_hand)][: arguments.by_hand]
         by_hand = [hand_trial(arguments.model, record.plan, Path(folder)) for record in chosen]
     ours, theirs = search_s / len(result.trials), sum(by_hand) / len(by_hand)
-    print(f"{result.facts['description']}; {device_name('cpu')}\n")
+    print(f"{result.facts.description}; {device_name('cpu')}\n")
     print("| | trials | s per trial | trials per hour |\n| --- | ---: | ---: | ---: |")
     print(f"| sktune search, from start to report | {len(result.trials)} | {ours:.2f} | {3600 / ours:.0f} |")
     print(f"| by hand, two fresh processes each | {len(by_hand)} | {theirs:.2f} | {3600 / theirs:.0f} |")
@@ -90,11 +90,12 @@ def run_once(model: str, plan: Plan, out: Path) -> None:
 
     import torch
 
-    from sktune import verify
-    from sktune.backends import cpp_wrapper, inductor
+    from sktune.backends.inductor import backend as inductor
+    from sktune.backends.inductor import cpp_wrapper
+    from sktune.runners.worker import replays as verify
     from sktune.targets.base import decode_inputs
     from sktune.targets.loading import load
-    from sktune.tracing import trace_layout
+    from sktune.targets.tracing import trace_layout
 
     torch.set_grad_enabled(False)
     spec, preset = Request(model).target()

@@ -10,22 +10,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sktune.delivery import ExpectedCode
-from sktune.errors import BadInputError, PlanError, SktuneError, nearest
-from sktune.plan import Plan, Scope
+from sktune.core.delivery import ExpectedCode
+from sktune.core.errors import BadInputError, PlanError, SktuneError, nearest
+from sktune.core.plan import Plan, Scope
+from sktune.core.scope_flavour import ScopeFlavour
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from sktune.marks import MarkedModel
-    from sktune.plan_file import read_plan
-    from sktune.result import SearchResult
+    from sktune.core.plan_file import read_plan
+    from sktune.study.result import SearchResult
     from sktune.targets.base import Target
+    from sktune.targets.marks import MarkedModel
 
 logger = logging.getLogger(__name__)
 
 # Imported when they are asked for: torch takes seconds, and a worker needs no Optuna.
-_LATE = {"SearchResult": "sktune.result", "Target": "sktune.targets.base", "read_plan": "sktune.plan_file"}
+_LATE = {"SearchResult": "sktune.study.result", "Target": "sktune.targets.base", "read_plan": "sktune.core.plan_file"}
 
 __all__ = ["Plan", "Scope", "SearchResult", "SktuneError", "Target", "apply", "read_plan", "search"]
 
@@ -44,19 +45,22 @@ def search(
         model: a preset, a folder with a ``config.json``, or ``file.py:function``; empty where ``recipe`` is given.
         trials: total of the study; 40, or no limit where there is a time budget.
         time_budget_s: most seconds for this call.
-        listener: called with each event.
-        options: the other fields of ``sktune.request.Request``.
+        listener: called with each event, a dictionary with the key ``event``: what ``--json`` prints.
+        options: the other fields of ``sktune.tuning.request.Request``.
 
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C.
     """
-    from sktune import proxy
-    from sktune.request import Request
+    from sktune.tuning import fewer_layers as proxy
+    from sktune.tuning.request import Request
 
+    if "until_settled" in options:  # its former name
+        options["until_converged"] = options.pop("until_settled")
     known = Request.__dataclass_fields__
     if unknown := options.keys() - known:
         raise BadInputError(f"a search has no option {min(unknown)!r}{nearest(min(unknown), known)}")
-    return proxy.search(Request(model, trials, time_budget_s=time_budget_s, **options), listener)
+    request = Request(model, trials, time_budget_s=time_budget_s, **options)
+    return proxy.search(request, lambda event: listener(event.to_dict()))
 
 
 def apply(
@@ -73,31 +77,35 @@ def apply(
             log tells what differs.
 
     Returns:
-        the marks; ``take_off()`` removes them again.
+        the marks; ``detach()`` removes them again.
 
     Raises:
         PlanError: the file is no plan, the plan does not fit the module, or an artifact of the plan is not the one that
             it lists; with ``strict``, also where code differs. The step's compile raises that.
     """
-    from sktune.backends.options import check_step_options
-    from sktune.marks import put_on, scope_maker
-    from sktune.plan_file import read_plan_file
+    from sktune.backends import all_backends
+    from sktune.core.plan_file import read_plan_file
+    from sktune.targets.marks import attach, scope_maker
 
+    path, artifacts = Path(), None
     delivered: dict[str, ExpectedCode] = {}
     if not isinstance(plan, Plan):
         path, file = Path(plan), read_plan_file(plan)
         plan, backend = file.to_plan(), backend or file.backend
-        if backend == "inductor" and file.artifacts:
-            from sktune.backends.artifacts import install
-
-            delivery = file.artifacts.delivery()
-            if problem := install(path.parent / file.artifacts.folder, delivery, strict=strict):
-                logger.warning("%s; its scopes are compiled anew", problem)
-            delivered = {label: ExpectedCode(digest, strict) for label, digest in file.artifacts.code.items()}
+        artifacts = file.artifacts
+    compiling = {info.name: info for info in all_backends() if not info.is_simulated}
+    backend = backend or ScopeFlavour.REGION
+    if backend not in compiling:
+        raise PlanError(f"no scopes are made for the backend {backend!r}{nearest(backend, compiling)}")
+    info = compiling[backend]
+    if artifacts and info.artifact_installer:
+        if problem := info.install(path.parent / artifacts.folder, artifacts.delivery(), strict=strict):
+            logger.warning("%s; its scopes are compiled anew", problem)
+        delivered = {label: ExpectedCode(digest, strict) for label, digest in artifacts.code.items()}
     if strict and not delivered:
         raise PlanError("the plan has no compiled code with it, which strict=True asks for; leave strict out")
-    check_step_options(backend or "inductor", plan)
-    return put_on(module, plan, scope_maker(backend or "inductor", delivered))
+    info.options.check_step(plan)
+    return attach(module, plan, scope_maker(info.scope_flavour, delivered))
 
 
 def __getattr__(name: str) -> Any:

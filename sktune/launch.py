@@ -17,9 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sktune.recipes.reports import PLAN_VARIABLE, RUN_VARIABLE
+from sktune.runners.program.rank_reports import PLAN_VARIABLE, RUN_VARIABLE
 
-SITE = Path(__file__).parent / "recipes" / "site"
+SITE = Path(__file__).parent / "runners" / "program" / "site"
 """Folder of the ``sitecustomize`` that calls ``install``."""
 
 
@@ -63,7 +63,7 @@ def install() -> None:
 
 
 def _take_over() -> None:
-    from sktune.recipes.rank import take_over
+    from sktune.runners.program.rank import take_over
 
     take_over()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from sktune.layout import Layer, Layout, Unit
+from sktune.core.layout import Layer, Layout, Unit
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 settings.load_profile("untimed")
@@ -60,10 +60,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def few_verified_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify finalists on some hundred steps at most: the thousands of a real search cost half a minute each time."""
     steps = property(lambda finals: min(finals._request.verify_steps, 320))
-    monkeypatch.setattr("sktune.finals.Finals._verify_steps", steps)
+    monkeypatch.setattr("sktune.tuning.finals.Finals._verify_steps", steps)
 
 
 @pytest.fixture
 def one_final_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare finalists in one fresh process, where a test is about something else: each costs many seconds."""
-    monkeypatch.setattr("sktune.finals.PROCESSES", {})
+    monkeypatch.setattr("sktune.backends.info.FINAL_PROCESSES", 1)

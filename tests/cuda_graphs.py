@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import torch
 
-from sktune.backends import cuda_graph
-from sktune.backends.options import INDUCTOR
+from sktune.backends.inductor import cuda_graph
+from sktune.backends.inductor.options import INDUCTOR
 
 REAL = cuda_graph.capture
 

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import yaml
 
-from sktune.recipes.document import read_recipe
-from sktune.recipes.supervising import RecipeSupervisor
-from sktune.space import SpaceSpec
+from sktune.core.space import SpaceSpec
+from sktune.runners.base import RunnerSetup
+from sktune.runners.program.runner import ProgramRunner
+from sktune.targets import RecipeSpec
 
 REPORTING = """
-import json, os, pathlib, sys
+import json, os, pathlib, subprocess, sys, time
 run = pathlib.Path(os.environ["SKTUNE_RUN"])
 task = json.loads((run / "task.json").read_text())
 folder = pathlib.Path(__file__).parent
@@ -38,16 +39,28 @@ else:
         if step + 1 == 8 and task["watches_state"]:
             events.append({"event": "written", "is_written": fault != "writes nothing"})
     events.append({"event": "steps", "seconds": [1.0] * (steps - 1), "baselines": [False] * (steps - 1)})
-    print("tiny decode average inference time cost is 12.34 ms")
+    if not (fault == "silent" and has_scopes):
+        print("tiny decode average inference time cost is 12.34 ms")
+is_stuck = fault in ("die", "hang") and has_scopes
+if is_stuck:
+    events = [event for event in events if event["event"] in ("start", "compiled", "outputs")][:7]
+if fault == "die" and has_scopes:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    events[0]["pid"] = ended.pid
+if fault == "refuse" and has_scopes:
+    events.append({"event": "error", "stage": "run", "message": "this rank has no memory left"})
 with (run / "rank-0.jsonl").open("w") as report:
-    report.writelines(json.dumps(event) + "\\n" for event in [*events, {"event": "end"}])
+    report.writelines(json.dumps(event) + "\\n" for event in [*events, *([] if is_stuck else [{"event": "end"}])])
+if is_stuck:
+    time.sleep(600)
 """
 """Its first argument is how many decode steps it makes; FAULT says what is wrong with a plan, and from which step on;
-what is unsteady is wrong in two of four runs."""
+what is unsteady is wrong in two of four runs. One that dies or hangs does so after decode step 5."""
 
 
-def reporting(folder: Path, **keys: object) -> RecipeSupervisor:
-    """Return the supervisor of such a program, which is put into ``folder``; ``keys`` are of its recipe."""
+def reporting(folder: Path, **keys: object) -> ProgramRunner:
+    """Return the runner of such a program, which is put into ``folder``; ``keys`` are of its recipe."""
     folder.mkdir(exist_ok=True)
     (folder / "program.py").write_text(REPORTING)
     told = {
@@ -58,4 +71,10 @@ def reporting(folder: Path, **keys: object) -> RecipeSupervisor:
     }
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(told | keys))
-    return RecipeSupervisor(read_recipe(path), SpaceSpec(), folder / "study", folder / "cache")
+    return program_runner(path, folder)
+
+
+def program_runner(recipe: Path, folder: Path) -> ProgramRunner:
+    """Return the runner of a recipe, whose study and caches lie below ``folder``."""
+    spec = RecipeSpec.of_file(recipe, 0, lambda backend: "cpu")
+    return ProgramRunner(RunnerSetup(spec, SpaceSpec(), folder / "study", folder / "cache"))

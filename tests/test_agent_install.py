@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from sktune import skill
-from sktune.errors import BadInputError
+from sktune.agents import skill
+from sktune.core.errors import BadInputError
 from tests.projects import TEMPLATE, as_model
 from tests.schemas import checked
 from tests.test_cli import sktune_command
@@ -170,7 +170,7 @@ def test_the_commands_of_the_skill_lead_from_a_model_to_a_change_and_back(projec
     events = run_in_one_shell(project.root, blocks(project.skill), **project.settings)
     last = [event["event"] for event in events if not event["event"].startswith(("trial_", "final_", "search_"))]
     assert last[:2] == ["doctor_finished", "inspected"]
-    assert last[-6:] == ["study_finished", "study", "study", "plan_applied", "plan_applied", "plan_undone"]
+    assert last[-6:] == ["study_finished", "study_shown", "study_shown", "plan_applied", "plan_applied", "plan_undone"]
     diff, written, _ = (event for event in events if event["event"].startswith("plan_"))
     assert "superkernel_scope" in diff["diff"] and not diff["written"] and written["written"]
     assert contents(project.source) == before
@@ -189,7 +189,7 @@ def test_what_the_skill_says_of_keys_and_exit_codes_is_true() -> None:
     """Each key that it explains is one of the result's, and each event one that a search ends with."""
     text = (skill.TEMPLATES / "SKILL.md").read_text()
     schema = json.loads((Path(__file__).parent.parent / "docs" / "schema" / "events-v1.json").read_text())["$defs"]
-    keys = schema["summary"]["properties"].keys() | schema["study"]["properties"].keys()
+    keys = schema["study_shown"]["properties"].keys()
     table = text.partition("## 5.")[2].partition("## 6.")[0]
     explained = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE)))
     assert explained and set(explained) <= keys

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import typer.main
 
-from sktune import doctor, report
 from sktune.analysis.analyze import AnalysisRequest, analyze
 from sktune.analysis.decision import (
     BEST,
@@ -29,23 +28,26 @@ from sktune.analysis.decision import (
     module_shares,
     walk,
 )
-from sktune.analysis.evidence import Analysis
-from sktune.analysis.options import OptionResult, Status, improvement_percent, option_results
-from sktune.analysis.place import place_of, searched_on, settings_of
+from sktune.analysis.guide_options import OptionResult, Status, improvement_percent, option_results
+from sktune.analysis.model import Analysis
+from sktune.analysis.model_folder import place_of, searched_on, settings_of
 from sktune.analysis.recommendation import recommend
-from sktune.analysis.text import LANGUAGES, SENTENCES, Words
+from sktune.analysis.sentences import LANGUAGES, SENTENCES, Sentences
+from sktune.backends import availability as doctor
+from sktune.backends.availability import best_backend
 from sktune.cli import app
-from sktune.doctor import best_backend
-from sktune.errors import BadInputError
-from sktune.final import FinalComparison
-from sktune.layout import Layer, Layout, Unit
-from sktune.outcome import FinalRow, Outcome, Reason, Speedup
-from sktune.plan_file import read_plan_file
-from sktune.result import SearchResult, result_of
-from sktune.samplers import sampler_factory
-from sktune.sequential import Comparison
-from sktune.space import OptionRules, SearchSpace, SpaceSpec, bind
-from sktune.study import TuningStudy, sqlite_url
+from sktune.core.errors import BadInputError
+from sktune.core.events.search import SearchStarted, TargetReady
+from sktune.core.layout import Layer, Layout, Unit
+from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup
+from sktune.core.plan_file import read_plan_file
+from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
+from sktune.measure.confidence_sequence import Comparison
+from sktune.measure.final_comparison import FinalComparison
+from sktune.reports import outputs
+from sktune.samplers import find_strategy
+from sktune.study.result import SearchResult, result_of
+from sktune.study.study import TuningStudy, sqlite_url
 from tests.conftest import decoder_layout
 from tests.projects import TEMPLATE
 from tests.schemas import checked
@@ -116,11 +118,12 @@ def space_of(layout: Layout) -> SearchSpace:
     return bind(SpaceSpec(), layout, {}, OptionRules({}))
 
 
-def outcome(ratio: float | Reason) -> Outcome:
+def outcome(ratio: float | Reason, *, is_computed: bool = False) -> Outcome:
     """Return a trial's outcome by its speedup, or by the reason of its failure."""
     if isinstance(ratio, Reason):
         return Outcome(ratio, "why it failed", blamed="model.layers.1.mlp")
-    speedup = Speedup(6.4871, 6.4871 / ratio, ratio, (ratio * 0.987, ratio * 1.013), 40)
+    ci95 = None if is_computed else (ratio * 0.987, ratio * 1.013)
+    speedup = Speedup(6.4871, 6.4871 / ratio, ratio, ci95, 40)
     if ratio < 1:
         return Outcome(Reason.SLOWER, f"{ratio:.3f}x the baseline's speed", speedup, comparison=Comparison.SLOWER)
     return Outcome(None, "", speedup, {"compile": 4.25}, comparison=Comparison.FASTER)
@@ -153,7 +156,7 @@ class Made:
             path.parent.mkdir(exist_ok=True)
             seconds = np.full((60, len(rows)), 6.5e-3) + 1e-5 * np.arange(60)[:, None]
             np.savez(path, names=[row.name for row in rows], seconds=seconds, disturbed=np.zeros(60, bool))
-        self.study.remember(final=FinalComparison.of(processes, ()).to_dict(), uncompared=False)
+        self.study.remember(final=FinalComparison.of(processes, ()), uncompared=False)
 
 
 def made(runs: Path, ratios: Mapping[str, float | Reason], *, layout: Layout | None = None, **made_with: str) -> Made:
@@ -169,12 +172,12 @@ def made(runs: Path, ratios: Mapping[str, float | Reason], *, layout: Layout | N
         "dtype": "bfloat16",
         "torch": "2",
     }
-    study.remember(fingerprint=fingerprint | made_with, description="a model", layout=layout.to_dict(), uncompared=True)
+    study.remember(fingerprint=fingerprint | made_with, description="a model", layout=layout, uncompared=True)
     study.queue([point for point in space.starting_points if point.name in ratios])
     for name, ratio in ratios.items():
-        proposal = study.ask(space, sampler_factory("grid"), "grid", seed=0)
+        proposal = study.ask(space, find_strategy("grid"), seed=0)
         assert proposal.origin == (name if name in {point.name for point in space.starting_points} else "grid")
-        told = outcome(ratio)
+        told = outcome(ratio, is_computed=made_with.get("backend") == "sim")
         study.tell(proposal, told, told.speedup.latency_ms if told.speedup else None)
     return Made(study, space, folder)
 
@@ -273,7 +276,7 @@ def test_both_languages_say_the_same_with_the_same_values() -> None:
     for key, sentences in SENTENCES.items():
         values = [{name for _, name, _, _ in Formatter().parse(text) if name} for text in sentences]
         assert len(sentences) == len(LANGUAGES) and values[0] == values[1], key
-    words = Words("zh")
+    words = Sentences("zh")
     for key in (*(f"option.{one}" for one in ScopeOption), *(f"status.{one}" for one in Status)):
         assert words(key)
     for kind, questions in TREE.items():
@@ -356,12 +359,12 @@ def analysis_of(
     events: list[dict[str, Any]] = []
 
     def searched(request: Any, listener: Any, began_s: Any) -> SearchResult:
-        listener({"event": "search_started", "study": "s", "folder": str(study.folder)})
-        listener({"event": "target_ready"})
-        report.write(study.result, study.folder)
+        listener(SearchStarted(study="s", trials=None, time_budget_s=None, done=0, folder=str(study.folder)))
+        listener(TargetReady(description="", space_size=1, model_difference="", seconds={}))
+        outputs.write(study.result, study.folder)
         return study.result
 
-    monkeypatch.setattr("sktune.proxy.search", searched)
+    monkeypatch.setattr("sktune.tuning.fewer_layers.search", searched)
     given: dict[str, Any] = {
         "backend": "inductor",
         "device": "cpu",
@@ -369,7 +372,7 @@ def analysis_of(
         "time_budget_s": 60.0,
     } | search
     asked = AnalysisRequest.of(model, None, folder, None, goal, language, **given)
-    return analyze(asked, events.append), events
+    return analyze(asked, lambda event: events.append(event.to_dict())), events
 
 
 Figures = dict[str, list[float]]
@@ -385,14 +388,15 @@ def recorded(folder: Path) -> Figures:
     speedups = [record.outcome.speedup for record in result.trials if record.outcome and record.outcome.speedup]
     speedups += [row.speedup for row in result.final if row.speedup]
     speedups += [result.winner.speedup] if result.winner else []
-    shares = module_shares(Layout.from_dict(study.facts["layout"]), "")
-    profile = study.facts.get("profile", {})
+    assert study.facts.layout
+    shares = module_shares(study.facts.layout, "")
+    profile = study.facts.profile or {}
     found: Figures = {"ms": [profile.get("step_ms", 0.0)], "x": [], "%": [100 * profile.get("gap_share", 0.0)]}
     found["ms"] += [] if result.baseline_ms is None else [result.baseline_ms]
     found["%"] += [100 * share for share in (shares.attention, shares.moe, shares.ffn, shares.other)]
     for one in speedups:
         found["ms"] += [one.baseline_ms, one.latency_ms]
-        found["x"] += [one.ratio, *one.ci95]
+        found["x"] += [one.ratio, *one.bounds]
         found["%"].append(improvement_percent(one))
     return found
 
@@ -497,7 +501,7 @@ def test_a_model_folder_gets_the_change_of_its_source(
     assert found.change.diff.strip() in text
     assert "| exe_mode | ge_graph |" in text
     assert "| batch_size | 2 |" in text
-    assert f"| next_n | {Words(found.words.language)('not_known')} |" in text
+    assert f"| next_n | {Sentences(found.words.language)('not_known')} |" in text
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert [path.name for path in report_files(found, out)] == [
         "superkernel_optimization_report.md", "baseline_performance.json", "performance_comparison.json",
@@ -598,7 +602,7 @@ def test_the_next_commands_are_commands(
 
 def test_an_option_without_a_trial_has_no_figures() -> None:
     """Null, and not zero."""
-    row = OptionResult(ScopeOption.MOE, Status.NO_MOE).to_dict(is_simulated=False)
+    row = OptionResult(ScopeOption.MOE, Status.NO_MOE).to_dict()
     assert row["exists"] is False
     assert {row[name] for name in ("trial", "latency_ms", "baseline_ms", "speedup", "improvement_percent")} == {None}
 
@@ -673,7 +677,7 @@ def test_a_model_in_the_recipes_layout_is_analyzed_on_this_machine(tmp_path: Pat
     )
     words = ["--model", f"{model}:target", "--dir", str(folder), "--backend", "inductor", "--device", "cpu"]
     runs, out = tmp_path / "runs", tmp_path / "out"
-    events = analyzed(*words, "--time-budget", "90s", "--runs", str(runs), "--out", str(out))
+    events = analyzed(*words, "--time-budget", "60s", "--runs", str(runs), "--out", str(out))
     last = check_analysis(events, out, runs)
     assert last["stand_in"] and not last["simulated"]
     assert (last["model_type"], last["shares"]["source"]) == ("moe", "traced")

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sktune.doctor import State, examine, usable
-from sktune.request import Request
-from sktune.requested_space import bind_space, check_space_options, space_spec
-from sktune.superkernel_options import has_superkernel
+from sktune.backends.availability import examine, usable
+from sktune.backends.info import State
+from sktune.core.scope_options import has_superkernel
+from sktune.tuning.prepare import bind_space, check_space_options, space_spec
+from sktune.tuning.request import Request
 from tests import profiles
 from tests.conftest import decoder_layout
 from tests.test_cli import sktune_command
@@ -53,13 +54,13 @@ def test_option_mistakes_of_a_space_are_told_before_a_model_is_loaded(
 
 
 def test_doctor_names_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
-    """Every row that is not in order has a mend; the last line is for programs."""
+    """Every row that is not in order has a fix; the last line is for programs."""
     done = sktune_command("doctor", "--json", folder=tmp_path)
     assert done.returncode == 0
     event = json.loads(done.stdout.splitlines()[-1])
     assert event["event"] == "doctor_finished"
     assert {"inductor", "sim"} <= set(event["backends"])
-    assert all(row["mend"] for row in event["findings"] if row["state"] != "ok")
+    assert all(row["fix"] == row["mend"] for row in event["findings"] if row["state"] != "ok")
     assert "how to get it" in done.stderr
 
 

@@ -25,10 +25,10 @@ from benchmarks.reference_plans import (
 from benchmarks.reference_plans import MODELS as REFERENCE_MODELS
 from benchmarks.reference_steps import Counts, Difference, Trace, compared, traced
 from sktune.backends.base import Step
-from sktune.backends.options import EXACT, option_rules
-from sktune.bits import RegionCheck, Verification
-from sktune.errors import BadInputError
-from sktune.space import SpaceSpec
+from sktune.backends.inductor.options import EXACT, OPTIONS
+from sktune.core.errors import BadInputError
+from sktune.core.space import SpaceSpec
+from sktune.core.verification import RegionCheck, Verification
 from sktune.targets.base import Target
 from tests.conftest import decoder_layout
 
@@ -160,7 +160,7 @@ def test_the_digest_tells_traces_apart() -> None:
 def test_plans_have_the_values_of_their_kind() -> None:
     """Each plan outside the exact values has one that may change bits; the others have none. All are distinct."""
     layout = decoder_layout(("dense", "dense"), ("input_norm", "self_attn", "post_norm", "mlp"))
-    space, defaults = space_of(SpaceSpec(), layout), option_rules("inductor").defaults
+    space, defaults = space_of(SpaceSpec(), layout), OPTIONS.rules.defaults
     for kind in (INEXACT, EXACT_KIND):
         plans = list(islice(drawn(space, kind, "seed"), 40))
         assert plans == list(islice(drawn(space, kind, "seed"), 40))

@@ -23,10 +23,10 @@ from benchmarks.landscapes.recorded import (
 )
 from benchmarks.landscapes.synthetic import SyntheticLandscape, Traits
 from benchmarks.record_landscape import WorkingFile, plans_of, to_repeat, write
-from sktune.errors import BadInputError
-from sktune.outcome import Outcome, Reason
-from sktune.plan import Plan, Scope
-from sktune.supervisor import Opened
+from sktune.core.errors import BadInputError
+from sktune.core.outcome import Outcome, Reason
+from sktune.core.plan import Plan, Scope
+from sktune.runners.base import Opened
 from tests.test_landscapes import tiny
 
 OWN = """

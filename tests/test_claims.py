@@ -12,12 +12,12 @@ import pytest
 import sqlalchemy
 from sqlalchemy import Engine
 
-from sktune.claims import Claims, Holder
-from sktune.contents import content_digest
-from sktune.errors import StudyError
-from sktune.outcome import Outcome, Speedup
-from sktune.samplers import sampler_factory
-from sktune.study import Proposal, TuningStudy, sqlite_url
+from sktune.core.contents import content_digest
+from sktune.core.errors import StudyError
+from sktune.core.outcome import Outcome, Speedup
+from sktune.samplers import find_strategy
+from sktune.study.claims import Claims, Holder
+from sktune.study.study import Proposal, TuningStudy, sqlite_url
 from tests.test_study import SPACE
 
 LLAMA, QWEN = {"format": "2", "model": "llama"}, {"format": "2", "model": "qwen3"}
@@ -51,7 +51,7 @@ def holder(**changes: object) -> Holder:
 
 def ask(study: TuningStudy) -> Proposal:
     """Ask for the next plan."""
-    return study.ask(SPACE, sampler_factory("random"), "random", 0)
+    return study.ask(SPACE, find_strategy("random"), 0)
 
 
 def test_a_study_that_is_run_is_refused_by_the_name_of_its_process(url: str) -> None:
@@ -153,7 +153,7 @@ def test_a_search_that_was_taken_over_ends(url: str, engine: Engine) -> None:
         with pytest.raises(StudyError, match="was taken over by process"):
             ask(study)
         with pytest.raises(StudyError, match="was taken over by process"):
-            study.remember(final={})
+            study.remember(uncompared=True)
     assert [one.fingerprint for one in claims.holders()] == [QWEN]
 
 
@@ -168,7 +168,7 @@ def test_a_module_that_changed_ends_the_study(url: str, tmp_path: Path) -> None:
         study.add_modules({"lazy.py": "ab"})
         with pytest.raises(StudyError, match=r"another content of module helper\.py"):
             study.add_modules({"helper.py": "cd"})
-    assert set(study.facts["modules"]) == {"helper.py", "lazy.py"}
+    assert set(study.facts.modules) == {"helper.py", "lazy.py"}
     helper.write_text("SCALE = 2\n")
     with pytest.raises(StudyError, match=rf"made with module {helper}, which has another content"):
         study.check_modules(tmp_path)
@@ -183,10 +183,10 @@ def test_a_study_of_an_earlier_sktune_is_refused_in_words_of_its_own(url: str) -
 
 RACER = """
 import sys
-from sktune.errors import StudyError
-from sktune.outcome import Outcome, Reason
-from sktune.samplers import sampler_factory
-from sktune.study import TuningStudy
+from sktune.core.errors import StudyError
+from sktune.core.outcome import Outcome, Reason
+from sktune.samplers import find_strategy
+from sktune.study.study import TuningStudy
 from tests.test_study import SPACE
 
 url, model, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -198,7 +198,7 @@ for number in range(count):
         study = TuningStudy.open(f"study-{number}", url.format(number=number), create=True)
         with study.claimed({"format": "2", "model": model}):
             study.remember(fingerprint={"format": "2", "model": model})
-            proposal = study.ask(SPACE, sampler_factory("random"), "random", 0)
+            proposal = study.ask(SPACE, find_strategy("random"), 0)
             study.tell(proposal, Outcome(Reason.SLOWER, model), None)
             told = "ran"
             print(told, flush=True)
@@ -238,7 +238,7 @@ def test_of_two_processes_that_race_for_a_study_one_runs_it(tmp_path: Path) -> N
                 say(racer)
             winners |= set(ran)
             study = TuningStudy.open(f"study-{number}", url.format(number=number), create=False)
-            assert study.facts["fingerprint"]["model"] == ran[0]
+            assert study.facts.fingerprint["model"] == ran[0]
             assert [one.outcome.detail for one in study.records() if one.outcome] == ran
     finally:
         for racer in racers.values():

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sktune.comparing import ComparedStudies, compare, write_picture
-from sktune.errors import BadInputError, StudyError
-from sktune.outcome import Outcome, Reason, Speedup
-from sktune.result import SearchResult, result_of
-from sktune.samplers import sampler_factory
-from sktune.space import OptionRules, SpaceSpec, bind
-from sktune.study import TuningStudy, folder_name, sqlite_url
-from sktune.view import comparison_table
+from sktune.cli.views.search import comparison_table
+from sktune.core.errors import BadInputError, StudyError
+from sktune.core.outcome import Outcome, Reason, Speedup
+from sktune.core.space import OptionRules, SpaceSpec, bind
+from sktune.reports.comparison import ComparedStudies, compare, write_picture
+from sktune.samplers import find_strategy
+from sktune.study.result import SearchResult, result_of
+from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from tests.conftest import decoder_layout
 from tests.test_cli import sktune_command
 
@@ -39,7 +39,7 @@ def study_of(runs: Path, name: str, ratios: list[float | None], **made_with: str
     study = TuningStudy.open(name, sqlite_url(folder), create=True)
     study.remember(fingerprint=MADE_WITH | made_with, description="a model", seconds=12.5)
     for ratio in ratios:
-        proposal = study.ask(SPACE, sampler_factory("grid"), "grid", seed=0)
+        proposal = study.ask(SPACE, find_strategy("grid"), seed=0)
         study.tell(proposal, outcome(ratio), 10 / ratio if ratio else None)
     return result_of(study, folder)
 
@@ -57,11 +57,11 @@ def test_incumbents_are_told_after_5_10_20_trials(tmp_path: Path) -> None:
     slow = study_of(tmp_path, "slow", [None, 0.8, 1.1, None, 1.05, 1.2, 1.2, 1.3, 1.1, 1.15, 1.4])
     quick = study_of(tmp_path, "quick", [1.35, 1.3, 1.2, 1.1, 1.36])
     events = compare([slow, quick]).events()
-    assert [event["best_after"] for event in events] == [{"5": 1.1, "10": 1.3}, {"5": 1.36, "10": None}]
-    assert events[0]["failed_share"] == pytest.approx(2 / 11)
-    assert events[0]["strategies"] == ["grid"]
-    assert events[0]["seconds"] == 12.5
-    assert [event["differs"] for event in events] == [[], []]
+    assert [event.best_after for event in events] == [{"5": 1.1, "10": 1.3}, {"5": 1.36, "10": None}]
+    assert events[0].failed_share == pytest.approx(2 / 11)
+    assert events[0].strategies == ("grid",)
+    assert events[0].seconds == 12.5
+    assert [event.differs for event in events] == [(), ()]
     text = shown(compare([slow, quick]))
     assert "no final comparison yet" in text
     assert "differs" not in text
@@ -94,7 +94,7 @@ def test_simulated_figures_are_marked(tmp_path: Path) -> None:
     compared = compare([study_of(tmp_path, "a", [1.1] * 5, backend="sim")])
     assert compared.is_simulated
     assert "simulated speedup" in shown(compared)
-    assert all(event["simulated"] for event in compared.events())
+    assert all(event.simulated for event in compared.events())
     assert "so far, simulated" in write_picture(compared, None, tmp_path).read_text()
 
 

@@ -9,14 +9,14 @@ from torch import nn
 from torch._inductor.utils import fresh_cache
 
 import sktune
-from sktune import verify
-from sktune.backends.cuda_graph import CapturedRegion, written_inputs
-from sktune.backends.inductor import InductorBackend
-from sktune.backends.options import EXACT
-from sktune.plan import Plan, Scope
-from sktune.space import SpaceSpec
+from sktune.backends.inductor.backend import InductorBackend
+from sktune.backends.inductor.cuda_graph import CapturedRegion, written_inputs
+from sktune.backends.inductor.options import EXACT
+from sktune.core.plan import Plan, Scope
+from sktune.core.space import SpaceSpec
+from sktune.measure.bits import same_bits
 from sktune.targets.base import Target, decode_inputs
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 from tests import cuda_graphs
 
 WIDTH, TOKENS, STEPS = 16, 64, 5
@@ -102,7 +102,7 @@ def test_apply_writes_the_state_wherever_the_model_keeps_it(where: str) -> None:
     case = Case(where)
     expected = decoded(case.step, case.state)
     got = decoded(case.applied(), case.state)
-    assert all(map(verify.same_bits, expected, got))
+    assert all(map(same_bits, expected, got))
     assert case.state["cache"][:STEPS].any(-1).all()
     assert int(case.state["position"]) == STEPS
 
@@ -122,7 +122,7 @@ def test_search_writes_the_state_whether_it_is_declared_or_not(where: str, is_de
     step = backend.compile(PLAN).step
     step.prepare()
     got = decoded(step.run, case.state)
-    assert all(map(verify.same_bits, expected, got))
+    assert all(map(same_bits, expected, got))
 
 
 def test_state_that_moves_is_followed() -> None:
@@ -132,7 +132,7 @@ def test_state_that_moves_is_followed() -> None:
     expected = decoded(step, case.state)
     case.inner.held = {name: torch.full_like(tensor, 7) for name, tensor in case.state.items()}
     got = decoded(step, case.inner.held)
-    assert all(map(verify.same_bits, expected, got))
+    assert all(map(same_bits, expected, got))
 
 
 def captured(function: nn.Module, *inputs: torch.Tensor, outlasting: tuple[int, ...] = ()) -> CapturedRegion:
@@ -184,10 +184,10 @@ def test_what_shares_memory_and_is_written_is_not_captured(caplog: pytest.LogCap
 @pytest.mark.parametrize("where", WHERE)
 def test_real_captures_write_the_state(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU, nothing is emulated."""
-    from sktune.backends import cuda_graph
+    from sktune.backends.inductor import cuda_graph
 
     monkeypatch.setattr(cuda_graph, "capture", cuda_graphs.REAL)
     case = Case(where, "cuda")
     expected = decoded(case.step, case.state, "cuda")
     got = decoded(case.applied(), case.state, "cuda")
-    assert all(map(verify.same_bits, expected, got))
+    assert all(map(same_bits, expected, got))

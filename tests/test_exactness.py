@@ -10,17 +10,17 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from sktune.backends import exactness
-from sktune.backends.exactness import dispatched, inexact_operators
-from sktune.backends.inductor import InductorBackend
-from sktune.backends.numerics import FUNCTIONS, MATMULS, NARROW, REDUCTIONS, WIDE
-from sktune.backends.options import EXACT, option_defaults
-from sktune.backends.regions import Region
-from sktune.plan import Option, Plan, Scope
-from sktune.space import SpaceSpec
+from sktune.backends.inductor import exactness
+from sktune.backends.inductor.backend import InductorBackend
+from sktune.backends.inductor.exactness import dispatched, inexact_operators
+from sktune.backends.inductor.numerics import FUNCTIONS, MATMULS, NARROW, REDUCTIONS, WIDE
+from sktune.backends.inductor.options import EXACT, with_defaults
+from sktune.backends.inductor.regions import Region
+from sktune.core.plan import Option, Plan, Scope
+from sktune.core.space import SpaceSpec
+from sktune.measure.bits import bits_of
 from sktune.targets.base import Target
-from sktune.tracing import trace_layout
-from sktune.verify import bits_of
+from sktune.targets.tracing import trace_layout
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -602,7 +602,7 @@ NOT_CLAIMED: Mapping[str, tuple[Body, tuple[Tensor, ...], str]] = {
 def test_what_is_not_guaranteed_is_called_inexact(name: str) -> None:
     """With the reason; most of these have been seen to differ."""
     body, inputs, reason = NOT_CLAIMED[name]
-    found = inexact_operators(region_of(body, *inputs), {**option_defaults("inductor"), **EXACT}, "cpu")
+    found = inexact_operators(region_of(body, *inputs), with_defaults(EXACT), "cpu")
     assert any(reason in each for each in found), found
 
 
@@ -617,7 +617,7 @@ def test_what_is_not_guaranteed_is_called_inexact(name: str) -> None:
 )
 def test_option_values_that_may_change_bits_are_called_inexact(option: dict[str, Option], reason: str) -> None:
     """Whatever the operators are; 16 bits need emulated casts, where something is computed, cast or filled in."""
-    options = {**option_defaults("inductor"), **EXACT, **option}
+    options = with_defaults({**EXACT, **option})
     for body in (lambda x: x.exp(), lambda x: torch.empty_like(x).copy_(x.float()), lambda x: x + x):
         found = inexact_operators(region_of(body, NARROW_X), options, "cpu")
         assert found and all(reason in each for each in found), found
@@ -625,7 +625,7 @@ def test_option_values_that_may_change_bits_are_called_inexact(option: dict[str,
 
 def test_a_gpu_may_have_other_functions() -> None:
     """What a compiler for GPUs may approximate is exact on a CPU only."""
-    options = {**option_defaults("inductor"), **EXACT}
+    options = with_defaults(EXACT)
     for body, value in ((torch.reciprocal, X), (lambda x: x / x, X), (torch.exp, NARROW_X)):
         assert inexact_operators(region_of(body, value), options, "cpu") == ()
         assert "GPU" in inexact_operators(region_of(body, value), options, "cuda")[0]

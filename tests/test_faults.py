@@ -1,6 +1,8 @@
 """Whatever a plan does to its compiler is its outcome; the search goes on and finds the right winner."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -8,42 +10,77 @@ from typer.testing import CliRunner
 
 import sktune
 from sktune.cli import app
-from sktune.errors import BackendError, NotDeterministicError, TargetError
-from sktune.outcome import Reason
+from sktune.core.errors import BackendError, NotDeterministicError, TargetError
+from sktune.core.outcome import Outcome, Reason, Stage
+from sktune.core.plan import Plan
+from sktune.runners.base import CompareRequest, JudgeRequest, RunnerSetup
+from sktune.runners.worker.client import WorkerRunner
+from sktune.tuning.prepare import bind_space, space_spec
+from sktune.tuning.request import Request
 
 MODELS = Path(__file__).parent / "models" / "faulty.py"
 SPACE = MODELS.with_suffix(".yaml")
 
 
+@contextmanager
+def faulty(fault: str, folder: Path, cache: Path) -> Iterator[tuple[WorkerRunner, dict[str, Plan]]]:
+    """Yield the runner of a faulty model, and the plans of its starting points by name."""
+    request = Request(f"{MODELS}:{fault}", space=SPACE)
+    spec, preset = request.target()
+    wanted = space_spec(request, spec, preset)
+    with WorkerRunner(RunnerSetup(spec, wanted, folder / "study", cache, 60)) as runner:
+        space = bind_space(wanted, runner.open().layout, spec)
+        yield runner, {point.name: space.plan(point.values) for point in space.starting_points}
+
+
+def judged(runner: WorkerRunner, plan: Plan) -> Outcome:
+    """Return what becomes of a plan."""
+    return runner.judge(JudgeRequest(plan, "trial-0000.log"), lambda stage: None)
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_final_process")
 @pytest.mark.parametrize(
-    ("fault", "reason", "detail"),
+    ("fault", "reason", "stage", "detail"),
     [
-        ("raises", Reason.COMPILE_FAILED, "cannot be fused"),
-        ("hangs", Reason.TIMEOUT, "within 20 s"),
-        ("segfaults", Reason.CRASHED, "SIGSEGV"),
-        ("killed", Reason.CRASHED, "SIGKILL"),
-        ("runs_out_of_memory", Reason.CRASHED, "out of memory"),
-        ("flips_a_bit", Reason.MISMATCH, "1 ulp"),
+        ("raises", Reason.COMPILE_FAILED, Stage.COMPILE, "cannot be fused"),
+        ("hangs", Reason.TIMEOUT, Stage.COMPILE, "compile did not end within 5 s"),
+        ("killed", Reason.CRASHED, Stage.COMPILE, "SIGKILL"),
+        ("runs_out_of_memory", Reason.CRASHED, Stage.COMPILE, "out of memory"),
+        ("flips_a_bit", Reason.MISMATCH, Stage.VERIFY, "1 ulp"),
     ],
 )
-def test_a_fault_is_pruned_with_its_reason(runs: Path, fault: str, reason: Reason, detail: str) -> None:
+def test_a_fault_is_an_outcome_with_its_reason(
+    tmp_path: Path, compile_cache: Path, fault: str, reason: Reason, stage: Stage, detail: str
+) -> None:
+    """Its scope is blamed, and the next plan is judged as if nothing had been."""
+    with faulty(fault, tmp_path, compile_cache) as (runner, plans):
+        if fault == "hangs":
+            runner._compile_timeout_s = 5
+        plan = plans["the fault alone"]
+        outcome = judged(runner, plan)
+        assert (outcome.reason, outcome.stage) == (reason, stage), outcome.detail
+        assert detail in outcome.detail
+        assert (tmp_path / "study" / outcome.log).is_file()
+        assert outcome.blamed in {scope.label for scope in plan.scopes}
+        if reason is Reason.MISMATCH:  # it ran, so it teaches what can be seen of it
+            assert outcome.inexact[0] == outcome.blamed
+            assert sum(piece.in_scope for piece in outcome.scope_times) == len(plan.scopes)
+        runner._compile_timeout_s = 60
+        assert judged(runner, plans["sound"]).is_feasible
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_final_process")
+def test_a_search_goes_on_after_its_worker_has_died(runs: Path) -> None:
     """Plans whose scopes hold the fault are pruned, and the sound plan wins."""
-    result = sktune.search(f"{MODELS}:{fault}", trials=3, space=SPACE, runs=runs, compile_timeout_s=20)
+    result = sktune.search(f"{MODELS}:segfaults", trials=3, space=SPACE, runs=runs)
     outcomes = {record.origin: record.outcome for record in result.trials}
-    plans = {record.origin: record.plan for record in result.trials}
     assert set(outcomes) == {"the fault alone", "both", "sound"}
     for origin in ("the fault alone", "both"):
         outcome = outcomes[origin]
         assert outcome is not None
-        assert outcome.reason is reason, outcome.detail
-        assert detail in outcome.detail
-        assert (result.folder / outcome.log).is_file()
-        assert outcome.blamed in {scope.label for scope in plans[origin].scopes}
-        if reason is Reason.MISMATCH:  # it ran, so it teaches what can be seen of it
-            assert outcome.inexact[0] == outcome.blamed
-            assert sum(piece.in_scope for piece in outcome.scope_times) == len(plans[origin].scopes)
+        assert outcome.reason is Reason.CRASHED
+        assert "SIGSEGV" in outcome.detail
     assert result.winner is not None
     assert [scope.first for scope in result.winner.plan.scopes] == ["layers.0.mix", "layers.1.mix"]
 
@@ -62,48 +99,40 @@ def test_why_tells_what_a_plan_that_changes_bits_has_taught(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_final_process")
-def test_a_trial_that_has_its_figure_keeps_it(runs: Path, tmp_path: Path) -> None:
+def test_a_trial_that_has_its_figure_keeps_it(tmp_path: Path, compile_cache: Path) -> None:
     """A worker that dies while scopes are observed costs their times, and nothing else."""
-    space = tmp_path / "space.yaml"
-    space.write_text(SPACE.read_text().replace("[mix, fault]", "[mix]").partition("    the fault alone")[0]
-                     + "    sound: {layer.mix: new}\n")  # fmt: skip
-    result = sktune.search(f"{MODELS}:dies_when_observed", trials=1, space=space, runs=runs)
-    (outcome,) = [record.outcome for record in result.trials]
-    assert outcome is not None and outcome.is_feasible
+    with faulty("dies_when_observed", tmp_path, compile_cache) as (runner, plans):
+        outcome = judged(runner, plans["sound"])
+    assert outcome.is_feasible
     assert outcome.speedup is not None
     assert outcome.scope_times == ()
     assert outcome.blamed == ""
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_final_process")
-def test_a_finalist_that_ends_its_process_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are compared without it, and the answer is one of them."""
+def test_a_finalist_that_ends_its_process_costs_itself_alone(
+    tmp_path: Path, compile_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are compared without it, and the baseline's row comes first."""
     starts = tmp_path / "starts"
     starts.write_text("0")
     monkeypatch.setenv("FAULTY_STARTS", str(starts))
     # What other faults have compiled of the same graph must not be found.
-    result = sktune.search(f"{MODELS}:ends_later_workers", trials=3, space=SPACE, runs=tmp_path)
-    assert all(record.outcome and record.outcome.is_feasible for record in result.trials)
-    assert result.winner is not None
-    assert result.is_compared
-    assert [scope.first for scope in result.winner.plan.scopes] == ["layers.0.mix", "layers.1.mix"]
-    both = next(str(record.number) for record in result.trials if record.origin == "both")
-    assert "SIGKILL" in next(row.verdict for row in result.final if row.name == both)
-    assert "SIGKILL" in (result.folder / "report.md").read_text()
+    with faulty("ends_later_workers", tmp_path, tmp_path / "cache") as (runner, plans):
+        given = [("1", plans["both"]), ("2", plans["sound"])]
+        rows = runner.compare(CompareRequest(given), lambda stage: None).rows
+    assert [row.name for row in rows] == ["baseline", "baseline again", "2", "1"]
+    assert rows[-1].speedup is None
+    assert "SIGKILL" in rows[-1].verdict
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_final_process")
-def test_samples_that_cannot_be_kept_are_no_fault_of_a_plan(tmp_path: Path) -> None:
+def test_samples_that_cannot_be_kept_are_no_fault_of_a_plan(tmp_path: Path, compile_cache: Path) -> None:
     """A full disk, or a folder that is none."""
-    folder = tmp_path / "s"
-    folder.mkdir()
-    (folder / "samples").write_text("no folder")
-    result = sktune.search(f"{MODELS}:flips_a_bit", trials=3, space=SPACE, runs=tmp_path, study="s")
-    assert result.winner is not None
-    assert [scope.first for scope in result.winner.plan.scopes] == ["layers.0.mix", "layers.1.mix"]
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "samples").write_text("no folder")
+    with faulty("flips_a_bit", tmp_path, compile_cache) as (runner, plans):
+        assert judged(runner, plans["sound"]).is_feasible
 
 
 @pytest.mark.slow

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sktune.contents import WHOLE_BYTES, changed_file, content_digest, imported_modules, module_files
-from sktune.environment import numerics_environment
-from sktune.fingerprint import fingerprint
-from sktune.space import SpaceSpec
-from sktune.targets import TargetSpec, describe
+from sktune.backends.environment import numerics_environment
+from sktune.backends.fingerprint import fingerprint
+from sktune.core.contents import WHOLE_BYTES, changed_file, content_digest, imported_modules, module_files
+from sktune.core.space import SpaceSpec
+from sktune.targets import PresetSpec, describe
 
 MODEL = "def target():\n    pass\n"
 
@@ -123,7 +123,7 @@ def test_modules_outside_the_libraries_are_known_by_content(tmp_path: Path, monk
 
 def made_with(**changes: str) -> dict[str, str]:
     """Return a fingerprint of a preset, with ``changes`` to the spec."""
-    return fingerprint(TargetSpec("llama", "preset", scale="tiny", **changes), SpaceSpec())  # type: ignore[arg-type]
+    return fingerprint(PresetSpec("llama", scale="tiny", **changes), SpaceSpec())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "TORCHINDUCTOR_FREEZING", "MKL_CBWR", "ATEN_CPU_CAPABILITY"])

@@ -16,13 +16,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sktune.backends import npu
-from sktune.fusion import Operator, Split, describe, realised_fusion
-from sktune.ge_graph import GeGraph, GeOperator, read_ge_graph
-from sktune.layout import Layout, Unit
-from sktune.plan import Option, Options, Plan
-from sktune.plog import Explanation
-from sktune.superkernel_name import SuperKernelName, parse_superkernel_name
+from sktune.ascend.cann_log import Explanation
+from sktune.ascend.fusion import Operator, Split, describe, realised_fusion
+from sktune.ascend.ge_graph import GeGraph, GeOperator, read_ge_graph
+from sktune.ascend.kernel_name import SuperKernelName, parse_superkernel_name
+from sktune.backends.npu import backend as npu
+from sktune.core.layout import Layout, Unit
+from sktune.core.plan import Option, Options, Plan
 from sktune.targets.base import Target
 
 DATA = Path(__file__).parent / "data"

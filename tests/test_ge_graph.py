@@ -22,8 +22,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sktune.errors import BadInputError
-from sktune.ge_graph import GeGraph, TensorSpec, read_ge_graph
+from sktune.ascend.ge_graph import GeGraph, TensorSpec, read_ge_graph
+from sktune.core.errors import BadInputError
 
 DATA = Path(__file__).parent / "data"
 TORCHAIR = ("torchair_dump.txt", "torchair_dump.pbtxt")

@@ -11,15 +11,16 @@ import torch
 from torch._inductor.utils import fresh_cache
 
 import sktune
-from sktune import verify
 from sktune.backends.base import CompileError, Step
-from sktune.backends.inductor import InductorBackend
-from sktune.errors import PlanError
-from sktune.layout import Layout
-from sktune.plan import Options, Plan, Scope
-from sktune.space import SpaceSpec
+from sktune.backends.inductor.backend import InductorBackend
+from sktune.core.errors import PlanError
+from sktune.core.layout import Layout
+from sktune.core.plan import Options, Plan, Scope
+from sktune.core.space import SpaceSpec
+from sktune.measure.bits import Mismatch
+from sktune.runners.worker import replays as verify
 from sktune.targets.base import Target, decode_inputs
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 from tests.models import faulty
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
@@ -46,7 +47,7 @@ class Bench:
         baseline = self.backend.compile(Plan()).step
         self.recordings = verify.record(baseline, verify.prepare(self.target))
 
-    def differs(self, step: Step) -> verify.Mismatch | None:
+    def differs(self, step: Step) -> Mismatch | None:
         """Compare with the baseline."""
         return verify.compare(step, self.recordings)
 
@@ -233,7 +234,7 @@ def test_applied_scopes_are_the_ones_that_were_tuned() -> None:
     marks = sktune.apply(bench.target.module, ATTENTION)
     compiled = torch.compile(bench.target.decode_step, backend="sktune", fullgraph=True, dynamic=False)
     assert bench.differs(Step(compiled)) is None
-    marks.take_off()
+    marks.detach()
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in bench.target.module.modules())
 
 
@@ -243,9 +244,9 @@ def test_a_plan_is_applied_to_a_part_of_the_model_and_refused_elsewhere() -> Non
     wrapped = torch.nn.Module()
     wrapped.inner = target.module
     for tree in (target.module, wrapped):
-        sktune.apply(tree, ATTENTION).take_off()
+        sktune.apply(tree, ATTENTION).detach()
     blocks = target.module.get_submodule("blocks")
-    sktune.apply(blocks, Plan((Scope("blocks.0.attention", "blocks.0.attention"),))).take_off()
+    sktune.apply(blocks, Plan((Scope("blocks.0.attention", "blocks.0.attention"),))).detach()
     with pytest.raises(PlanError, match=r"does not fit this model.*blocks.0.attention"):
         sktune.apply(faulty.Stack(), ATTENTION)
 
@@ -270,7 +271,7 @@ def test_kept_operators_do_not_share_cached_code_with_others() -> None:
 
 HELPED = """
 import logging, os, sys, torch
-from sktune.backends import building
+from sktune.backends.inductor import parallel_compile as building
 logging.basicConfig()
 os.sched_getaffinity = lambda pid: {0, 1}
 building.HELPER_WAIT_S = 30

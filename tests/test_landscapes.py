@@ -16,17 +16,18 @@ from benchmarks.landscapes.failing import FailingLandscape
 from benchmarks.landscapes.recorded import recorded
 from benchmarks.landscapes.simulated import sim_8
 from benchmarks.landscapes.synthetic import SyntheticLandscape, Traits
-from sktune.learned import OUTCOME, PROBE
-from sktune.outcome import Outcome, Reason
-from sktune.plan import Plan, Scope
-from sktune.request import Request
-from sktune.samplers import SamplerFactory, distributions, sampler_factory
-from sktune.sim.constants import load_constants
-from sktune.sim.deployment import deploy
-from sktune.sim.model import SimulatedStep, StepModel
-from sktune.sim.trace import trace_operators
-from sktune.space import SearchSpace
+from sktune.backends.sim.constants import load_constants
+from sktune.backends.sim.deployment import deploy
+from sktune.backends.sim.model import SimulatedStep, StepModel
+from sktune.backends.sim.trace import trace_operators
+from sktune.core.outcome import Outcome, Reason
+from sktune.core.plan import Plan, Scope
+from sktune.core.space import SearchSpace
+from sktune.learning.history import OUTCOME, PROBE
+from sktune.samplers import find_strategy
+from sktune.study.strategy import Strategy, distributions
 from sktune.targets.loading import load
+from sktune.tuning.request import Request
 
 
 def tiny(traits: Traits, seed: int) -> SyntheticLandscape:
@@ -59,7 +60,7 @@ def test_the_stated_optimum_is_the_best_of_all_plans(variant: str, seed: int) ->
     assert landscape.evaluate(Plan()).latency_ms == pytest.approx(landscape.baseline_ms)
 
 
-def proposing(*plans: Plan) -> SamplerFactory:
+def proposing(*plans: Plan) -> Strategy:
     """Return a sampler that proposes the first starting point again and again, and each of ``plans`` as a probe."""
 
     class Probing(BaseSampler):
@@ -81,7 +82,7 @@ def proposing(*plans: Plan) -> SamplerFactory:
         ) -> Any:
             raise AssertionError("all parameters are proposed together")
 
-    return lambda space, seed: Probing(space)
+    return Strategy("probing", lambda space, seed: Probing(space))
 
 
 @dataclass
@@ -105,7 +106,7 @@ class Watching:
 def test_all_samplers_open_with_the_starting_points() -> None:
     """The guide's choices are the first trials, in their order."""
     landscape = tiny(Traits(), 0)
-    run = replay(landscape, sampler_factory("random"), 12, seed=1)
+    run = replay(landscape, find_strategy("random"), 12, seed=1)
     points = [landscape.space.plan(point.values) for point in landscape.space.starting_points]
     assert list(run.plans[: len(points)]) == points
     assert len(run.gains) == len(run.failed) == len(run.ask_s) == 12
@@ -115,7 +116,7 @@ def test_all_samplers_open_with_the_starting_points() -> None:
 def test_a_replay_is_its_seed() -> None:
     """The same seed gives the same search; another seed other proposals and other noise."""
     landscape = tiny(Traits(), 0)
-    runs = [replay(landscape, sampler_factory("tpe"), 15, seed) for seed in (1, 1, 2)]
+    runs = [replay(landscape, find_strategy("tpe"), 15, seed) for seed in (1, 1, 2)]
     assert (runs[0].plans, runs[0].gains) == (runs[1].plans, runs[1].gains)
     assert runs[0].plans != runs[2].plans
 
@@ -124,7 +125,7 @@ def test_the_incumbent_is_chosen_by_what_was_measured() -> None:
     """A gain is the truth about the plan with the lowest measured latency, not the best truth so far."""
     landscape = tiny(Traits(), 0)
     landscape.noise = 0.2
-    run = replay(landscape, sampler_factory("random"), 30, seed=3)
+    run = replay(landscape, find_strategy("random"), 30, seed=3)
     outcomes = [measured(landscape, plan, landscape.evaluate(plan), 3) for plan in run.plans]
     complete = [(o.speedup.latency_ms, plan) for o, plan in zip(outcomes, run.plans, strict=True)
                 if o.is_complete and o.speedup]  # fmt: skip
@@ -162,7 +163,7 @@ def test_trials_tell_what_a_study_of_sktune_would(scope_times: bool) -> None:
     """Every trial carries its proposal and its outcome, with scope times where they are shown."""
     watching = Watching()
     landscape = tiny(Traits(failing_share=0.3), 1)
-    run = replay(landscape, watching, 25, seed=0, scope_times=scope_times)
+    run = replay(landscape, Strategy("watching", watching), 25, seed=0, scope_times=scope_times)
     assert watching.study is not None
     trials = watching.study.get_trials()
     assert any(run.failed)
@@ -213,7 +214,7 @@ def test_workers_ask_before_others_are_told() -> None:
             nonlocal most
             most = max(most, len(study.get_trials(states=(TrialState.RUNNING,))))
 
-    run = replay(tiny(Traits(), 0), lambda space, seed: Counting(seed), 14, seed=0, workers=4)
+    run = replay(tiny(Traits(), 0), Strategy("counting", lambda space, seed: Counting(seed)), 14, seed=0, workers=4)
     assert most == 4
     assert len(run.gains) == 14
 

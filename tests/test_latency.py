@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from sktune.errors import BackendError
-from sktune.latency import Budget, Contender, Measurement, compare, measure
-from sktune.machine import MachineLoad
+from sktune.core.errors import BackendError
+from sktune.measure.latency import Budget, Contender, Measurement, compare, measure
+from sktune.measure.machine import MachineLoad
 
 
 class Machine:
@@ -59,7 +59,7 @@ def speedup(
     budget = budget or Budget(halfwidth=0.002, seconds=30)
     steps = [contender(machine.step(base_s)), contender(machine.step(own_s))]
     found = compare(measure(steps, budget, rng, machine, read_load=lambda: None).counted, 1)
-    return found.ratio, found.ci95, found.rounds
+    return found.ratio, found.bounds, found.rounds
 
 
 def test_the_interval_holds_the_true_ratio() -> None:
@@ -91,7 +91,7 @@ def test_a_time_that_cannot_be_costs_its_block_and_nothing_else(shown: float) ->
     rng = np.random.default_rng(1)
     found = measure(steps, Budget(halfwidth=0.01, seconds=30), rng, machine, read_load=lambda: None)
     own = compare(found.counted, 1)
-    assert own.ci95[0] <= 10 / 9 <= own.ci95[1]
+    assert own.bounds[0] <= 10 / 9 <= own.bounds[1]
     assert own.baseline_ms == pytest.approx(10, rel=0.05)
     assert "no time above 0" in found.noise
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from sktune import machine
-from sktune.machine import MachineLoad, disturbance
+from sktune.measure import machine
+from sktune.measure.machine import MachineLoad, disturbance
 
 BEFORE = MachineLoad(at_s=10.0, busy_s=50.0, steal_s=1.0, own_s=20.0, cores=2, clock_mhz=3000.0)
 QUIET = replace(BEFORE, at_s=10.2, busy_s=50.41, own_s=20.4)

@@ -16,9 +16,9 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import TextContent
 
-from sktune import jobs
-from sktune.errors import BadInputError
-from sktune.jobs import State
+from sktune.agents import jobs
+from sktune.agents.jobs import State
+from sktune.core.errors import BadInputError
 from tests import profiles
 from tests.projects import TEMPLATE, as_model
 from tests.schemas import check

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from sktune.latency import Budget, compare, measure
-from sktune.noise_floor import LEAST_FLOOR, Bar, FloorLook, drift, noise_floor
-from sktune.outcome import Speedup
-from sktune.sequential import Comparison
+from sktune.core.outcome import Speedup
+from sktune.measure.confidence_sequence import Comparison
+from sktune.measure.latency import Budget, compare, measure
+from sktune.measure.noise_floor import LEAST_FLOOR, NoiseFloorSample, Threshold, drift, noise_floor
 from tests.test_latency import Machine, contender
 
 
@@ -31,9 +31,12 @@ def test_a_look_in_a_bad_minute_does_not_raise_the_floor() -> None:
 
 def test_looks_come_back_and_show_drift() -> None:
     """From what a study stores."""
-    looks = [FloorLook(0, speedup(0.99, 1.0, 1.01, 5.0)), FloorLook(10, speedup(0.99, 1.0, 1.01, 5.5), "steal time")]
-    again = [FloorLook.from_dict(look.to_dict()) for look in looks]
-    assert again == looks
+    samples = [
+        NoiseFloorSample(0, speedup(0.99, 1.0, 1.01, 5.0)),
+        NoiseFloorSample(10, speedup(0.99, 1.0, 1.01, 5.5), "steal time"),
+    ]
+    again = [NoiseFloorSample.from_dict(sample.to_dict()) for sample in samples]
+    assert again == samples
     assert drift(again) == pytest.approx(0.1)
 
 
@@ -51,9 +54,9 @@ def test_a_plan_is_compared_with_baseline_and_incumbent(
     ratio: tuple[float, float, float], comparison: Comparison, is_out_of_reach: bool
 ) -> None:
     """With a floor of 1% and an incumbent of at least 1.2."""
-    bar = Bar(noise_floor=0.01, incumbent_ratio=1.2)
-    assert bar.comparison(speedup(*ratio)) is comparison
-    assert bar.is_out_of_reach(speedup(*ratio)) is is_out_of_reach
+    threshold = Threshold(noise_floor=0.01, incumbent_ratio=1.2)
+    assert threshold.comparison(speedup(*ratio)) is comparison
+    assert threshold.is_out_of_reach(speedup(*ratio)) is is_out_of_reach
 
 
 def test_what_cannot_win_is_measured_briefly_and_what_may_win_to_the_end() -> None:
@@ -62,9 +65,9 @@ def test_what_cannot_win_is_measured_briefly_and_what_may_win_to_the_end() -> No
     def rounds(true_ratio: float) -> int:
         machine = Machine()
         steps = [contender(machine.step(0.010, 0.05)), contender(machine.step(0.010 / true_ratio, 0.05))]
-        bar = Bar(noise_floor=0.005, incumbent_ratio=1.5)
+        threshold = Threshold(noise_floor=0.005, incumbent_ratio=1.5)
         rng = np.random.default_rng(0)
-        found = measure(steps, Budget(seconds=4), rng, machine, bar.is_out_of_reach, read_load=lambda: None)
+        found = measure(steps, Budget(seconds=4), rng, machine, threshold.is_out_of_reach, read_load=lambda: None)
         return compare(found.counted, 1).rounds
 
     assert rounds(1.2) <= 60

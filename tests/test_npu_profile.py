@@ -7,12 +7,12 @@ from typing import Any, Self
 import pytest
 
 from sktune.backends.base import Step
-from sktune.backends.npu_profile import STEPS, WARM_UP_STEPS, profile_in_turn, scope_parts
-from sktune.errors import ProfileError
-from sktune.layout import Layer, Layout, Unit
-from sktune.plan import Plan, Scope
-from sktune.profiling.reading import read_profile
-from sktune.scope_times import scope_times
+from sktune.backends.npu.scope_profile import STEPS, WARM_UP_STEPS, profile_in_turn, scope_parts
+from sktune.core.errors import ProfileError
+from sktune.core.layout import Layer, Layout, Unit
+from sktune.core.plan import Plan, Scope
+from sktune.core.scope_times import scope_times
+from sktune.profiling.readers.reading import read_profile
 from tests import profiles
 from tests.profiles import Kernel
 

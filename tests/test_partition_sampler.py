@@ -16,14 +16,14 @@ from benchmarks.landscapes.failing import FailingLandscape
 from benchmarks.landscapes.recorded import names, recorded
 from benchmarks.landscapes.simulated import sim_61_bare
 from benchmarks.landscapes.synthetic import SYNTHETIC, SyntheticLandscape
-from sktune.feasibility import Feasibility
-from sktune.learned import ORIGIN, OUTCOME, PROBE, Learned
-from sktune.outcome import Outcome, Reason, ScopeTime, Speedup
-from sktune.plan import Option, Plan
-from sktune.samplers import distributions
-from sktune.samplers.partition import PartitionSampler, ProbingSampler
-from sktune.segments import SegmentCatalogue
-from sktune.space import JOIN, LAYERS_PER_SCOPE, OptionRules, SpaceSpec, StartingPoint, bind
+from sktune.core.outcome import Outcome, Reason, ScopeTime, Speedup
+from sktune.core.plan import Option, Plan
+from sktune.core.space import JOIN, LAYERS_PER_SCOPE, OptionRules, SpaceSpec, StartingPoint, bind
+from sktune.learning.failures import Feasibility
+from sktune.learning.history import ORIGIN, OUTCOME, PROBE, Learned
+from sktune.learning.segments import SegmentCatalogue
+from sktune.samplers.partition import PARTITION, WITHOUT_PROBES, PartitionSampler
+from sktune.study.strategy import distributions
 from tests.conftest import decoder_layout
 
 KEYS = ("norm", "attention", "gate", "mlp")
@@ -51,7 +51,7 @@ def latency_ms(plan: Plan) -> float:
 def test_the_optimum_of_an_additive_landscape_is_found_soon() -> None:
     """The median gain over seeds is 0.95 after 20 trials, where Optuna's TPE is far from it."""
     gains = sorted(
-        replay(landscape("synthetic", seed), PartitionSampler, trials=20, seed=seed).gains[-1] for seed in range(7)
+        replay(landscape("synthetic", seed), WITHOUT_PROBES, trials=20, seed=seed).gains[-1] for seed in range(7)
     )
     assert gains[3] >= 0.95
 
@@ -98,7 +98,7 @@ def test_a_starting_point_that_fails_is_tried_without_an_end() -> None:
 
 def test_no_plan_is_proposed_twice_even_by_four_workers() -> None:
     """The plans of a run differ, whoever asks."""
-    run = replay(landscape(), PartitionSampler, trials=24, seed=1, workers=4)
+    run = replay(landscape(), WITHOUT_PROBES, trials=24, seed=1, workers=4)
     assert len(set(run.plans)) == 24
 
 
@@ -150,11 +150,11 @@ def test_killed_after_every_trial_it_proposes_the_same() -> None:
     land = landscape("failing", seed=2)
     plans = []
     for is_killed in (False, True):
-        study = optuna.create_study(sampler=ProbingSampler(land.space, seed=3))
+        study = optuna.create_study(sampler=PARTITION.factory(land.space, 3))
         own = []
         for _ in range(14):
             if is_killed:
-                study.sampler = ProbingSampler(land.space, seed=3)
+                study.sampler = PARTITION.factory(land.space, 3)
             own.append(told(study, land))
         plans.append(own)
     assert plans[0] == plans[1]
@@ -164,7 +164,7 @@ def test_a_scope_that_is_known_to_fail_is_not_tried_again() -> None:
     """Neither alone nor in any combination, once it was blamed."""
     land = landscape("failing", seed=1)
     catalogue = Learned(land.space).catalogue
-    run = replay(land, PartitionSampler, trials=36, seed=1)
+    run = replay(land, WITHOUT_PROBES, trials=36, seed=1)
     known: set[int] = set()
     for plan, failed in zip(run.plans, run.failed, strict=True):
         segments = {int(catalogue.class_of[pair]) for pair in catalogue.positions(plan)}
@@ -180,7 +180,7 @@ def test_a_scope_that_is_known_to_fail_is_not_tried_again() -> None:
 def test_failures_are_kept_within_their_budget(seed: int) -> None:
     """Half of all plans fail and a fifth of the segments besides: in no search over 15% of the trials do."""
     land = FailingLandscape(recorded("deepseek-v3-bfloat16"), seed)
-    run = replay(land, ProbingSampler, trials=30, seed=seed)
+    run = replay(land, PARTITION, trials=30, seed=seed)
     assert sum(run.failed[10:]) <= 3
     assert run.gains[-1] > 0.9
 
@@ -237,20 +237,20 @@ def test_a_scope_that_failed_with_an_inexact_value_is_tried_with_an_exact_one() 
 @pytest.mark.parametrize("name", names())
 def test_on_what_was_recorded_the_optimum_is_near_after_twenty_trials(name: str) -> None:
     """Real latencies, real mismatches; benchmarks/search.py has a hundred seeds."""
-    gains = [replay(recorded(name), PartitionSampler, 20, seed).gains[-1] for seed in range(5)]
+    gains = [replay(recorded(name), WITHOUT_PROBES, 20, seed).gains[-1] for seed in range(5)]
     assert sorted(gains)[2] >= 0.95, gains
 
 
 @pytest.mark.slow
 def test_options_that_cost_much_do_not_keep_the_search_from_what_it_began_with() -> None:
     """With one belief of how much options do, these seeds hold 0.31 to 0.43 for good."""
-    gains = [replay(sim_61_bare(seed), ProbingSampler, 20, seed).gains[-1] for seed in (5, 13, 16, 18)]
+    gains = [replay(sim_61_bare(seed), PARTITION, 20, seed).gains[-1] for seed in (5, 13, 16, 18)]
     assert min(gains) >= 0.85, gains
 
 
 def test_nothing_is_risked_while_plans_of_what_works_are_left() -> None:
     """Once its failures are spent it recombines what works; six of these twenty trials failed when it missed that."""
-    run = replay(FailingLandscape(recorded("llama-float32"), seed=4), ProbingSampler, trials=30, seed=4)
+    run = replay(FailingLandscape(recorded("llama-float32"), seed=4), PARTITION, trials=30, seed=4)
     assert sum(run.failed[10:]) <= 3
 
 
@@ -270,7 +270,7 @@ def test_an_option_that_fails_everywhere_is_told_from_a_scope_that_fails() -> No
 def test_a_probe_tries_many_partitions_and_is_never_the_incumbent(name: str) -> None:
     """In a probe the layers of a kind differ, in options, too; its scopes teach, its latency does not compete."""
     land = landscape(name, seed=0)
-    run = replay(land, ProbingSampler, trials=10, seed=0)
+    run = replay(land, PARTITION, trials=10, seed=0)
     probes = [plan for plan, is_probe in zip(run.plans, run.probe, strict=True) if is_probe]
     assert probes
     learned = Learned(land.space)
@@ -287,7 +287,7 @@ def test_a_probe_holds_no_option_that_often_changes_bits() -> None:
     land = landscape("synthetic-61", seed=0)
     suspects = frozenset(("split", value) for value in (1, 2, 8))
     land.space = replace(land.space, options=replace(land.space.options, inexact=suspects))
-    run = replay(land, ProbingSampler, trials=8, seed=0)
+    run = replay(land, PARTITION, trials=8, seed=0)
     probes = [plan for plan, is_probe in zip(run.plans, run.probe, strict=True) if is_probe]
     assert probes
     assert suspects.isdisjoint(option for plan in probes for scope in plan.scopes for option in scope.options)
@@ -297,14 +297,14 @@ def test_the_compilers_own_default_may_be_what_changes_bits() -> None:
     """A plan does not list it."""
     often = frozenset({("fast", False)})
     learned = Feasibility(SegmentCatalogue(SPACE.layout, 2), {"fast": False}, often)
-    assert learned.inexact(()) == often
-    assert not learned.inexact((("fast", True),))
+    assert learned.changes_bits(()) == often
+    assert not learned.changes_bits((("fast", True),))
 
 
 def test_a_probe_of_a_study_does_not_become_its_result() -> None:
     """Optuna sees a pruned trial without a value."""
     land = landscape("synthetic-61", seed=0)
-    study = optuna.create_study(sampler=ProbingSampler(land.space, seed=0))
+    study = optuna.create_study(sampler=PARTITION.factory(land.space, 0))
     for point in land.space.starting_points:
         study.enqueue_trial(dict(point.values))
     for _ in range(8):
@@ -342,7 +342,7 @@ def test_a_search_in_which_every_plan_changes_bits_goes_on() -> None:
     options: dict[str, tuple[Option, ...]] = {"first": (0, 1, 2, 3), "second": (0, 1, 2, 3), "third": (0, 1, 2, 3)}
     layout = decoder_layout(("dense", *("moe",) * 5), KEYS)
     space = bind(SpaceSpec(), layout, options, OptionRules(dict.fromkeys(options, 0)))
-    study = optuna.create_study(sampler=ProbingSampler(space, seed=0))
+    study = optuna.create_study(sampler=PARTITION.factory(space, 0))
     plans = []
     for _ in range(8):
         trial = study.ask(distributions(space))
@@ -373,10 +373,10 @@ def test_failures_of_other_strategies_teach_as_well() -> None:
 
 
 RISKS = """
-from sktune.layout import Layer, Layout, Unit
-from sktune.learned import Learned
-from sktune.plan import Plan, Scope
-from sktune.space import OptionRules, SpaceSpec, bind
+from sktune.core.layout import Layer, Layout, Unit
+from sktune.learning.history import Learned
+from sktune.core.plan import Plan, Scope
+from sktune.core.space import OptionRules, SpaceSpec, bind
 
 names = [f"option-{number}" for number in range(9)]
 keys = [f"unit-{number}" for number in range(9)]
@@ -477,7 +477,7 @@ def test_a_figure_that_the_others_belie_was_luck_unless_it_is_exact(noise: float
 def test_what_is_expected_is_a_better_answer_than_the_lowest_figure() -> None:
     """By true latency."""
     by_figure, expected = (
-        [replay(landscape("synthetic", seed), PartitionSampler, 30, seed, by_figure=own) for seed in range(4)]
+        [replay(landscape("synthetic", seed), WITHOUT_PROBES, 30, seed, by_figure=own) for seed in range(4)]
         for own in (True, False)
     )
     assert [run.plans for run in by_figure] == [run.plans for run in expected]
@@ -495,11 +495,11 @@ def test_a_latency_that_is_no_number_is_a_failure(wrong: float) -> None:
     assert np.isfinite(learned.posterior().mean).all()
 
 
-@pytest.mark.parametrize("untied", [False, True])
-def test_a_small_space_is_searched_to_its_end(untied: bool) -> None:
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_a_small_space_is_searched_to_its_end(per_layer: bool) -> None:
     """Every plan is proposed once before anything is proposed again."""
     space = bind(
-        SpaceSpec(untied=untied, layers_per_scope=["all"]),
+        SpaceSpec(per_layer=per_layer, layers_per_scope=["all"]),
         decoder_layout(("moe", "moe"), ("attention",), outside=False),
         {},
         OptionRules({}),

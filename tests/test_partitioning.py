@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sktune.layout import Layout
-from sktune.partitioning import Partitioner
-from sktune.plan import Plan
-from sktune.segments import SegmentCatalogue
-from sktune.space import LAYERS_PER_SCOPE, OptionRules, SearchSpace, SpaceSpec, bind, limit_of
+from sktune.core.layout import Layout
+from sktune.core.plan import Plan
+from sktune.core.space import LAYERS_PER_SCOPE, OptionRules, SearchSpace, SpaceSpec, bind, limit_of
+from sktune.learning.best_partition import Partitioner
+from sktune.learning.segments import SegmentCatalogue
 from tests.conftest import decoder_layout
 
 KEYS = ("norm", "attention", "mlp")
@@ -20,14 +20,14 @@ LAYOUTS: dict[str, tuple[Layout, bool, list[Any]]] = {
     "two kinds": (decoder_layout(("dense", "moe", "moe"), KEYS[:2]), False, [1, 2, "all"]),
     "kinds in turn": (decoder_layout(("dense", "moe", "dense", "moe"), KEYS[:2]), False, [2, 3]),
     "one unit a layer": (decoder_layout(("moe",) * 4, KEYS[:1]), False, [1, 2, 3, "all"]),
-    "untied": (decoder_layout(("dense", "moe"), KEYS), True, ["all"]),
-    "untied, one layer a scope": (decoder_layout(("dense", "moe", "moe"), KEYS[:2]), True, [1]),
+    "per_layer": (decoder_layout(("dense", "moe"), KEYS), True, ["all"]),
+    "per_layer, one layer a scope": (decoder_layout(("dense", "moe", "moe"), KEYS[:2]), True, [1]),
 }
 
 
-def bound(layout: Layout, untied: bool, limits: list[Any]) -> SearchSpace:
+def bound(layout: Layout, per_layer: bool, limits: list[Any]) -> SearchSpace:
     """Return the layout's space without options."""
-    return bind(SpaceSpec(untied=untied, layers_per_scope=limits), layout, {}, OptionRules({}))
+    return bind(SpaceSpec(per_layer=per_layer, layers_per_scope=limits), layout, {}, OptionRules({}))
 
 
 def worth(plan: Plan, catalogue: SegmentCatalogue, value: np.ndarray, cut: np.ndarray) -> float:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import sktune
-from sktune.errors import PlanError
-from sktune.plan import MAX_LABEL_LENGTH, Plan, Scope
-from sktune.plan_file import read_plan, read_plan_file, write_plan
+from sktune.core.errors import PlanError
+from sktune.core.plan import MAX_LABEL_LENGTH, Plan, Scope
+from sktune.core.plan_file import read_plan, read_plan_file, write_plan
 
 names = st.text(st.characters(categories=("L", "N"), include_characters="._"), min_size=1, max_size=30)
 options = st.dictionaries(names, st.booleans() | st.integers(-9, 9) | names, max_size=3)
@@ -47,7 +47,7 @@ def test_the_order_of_options_does_not_matter() -> None:
 def test_a_digest_is_the_same_in_another_process() -> None:
     """Digests depend on nothing but the plan."""
     plan = Plan((Scope("a", "b", (("x", True),)),))
-    code = "from sktune.plan import *; print(Plan((Scope('a', 'b', (('x', True),)),)).digest)"
+    code = "from sktune.core.plan import *; print(Plan((Scope('a', 'b', (('x', True),)),)).digest)"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == plan.digest
 

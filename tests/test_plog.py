@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sktune.errors import BadInputError
-from sktune.plog import FAILURES, Kind, cause, explain, explain_files
+from sktune.ascend.cann_log import FAILURES, Kind, cause, explain, explain_files
+from sktune.core.errors import BadInputError
 
 DATA = Path(__file__).parent / "data"
 EVENT = "[EVENT] GE(4711,python3):2026-03-28-11:30:00.000.001 [super_kernel_pass.cc:131]4712 Run: "

@@ -18,15 +18,15 @@ from rich.console import Console
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from sktune.errors import ProfileError
-from sktune.profile_view import profile_view
+from sktune.ascend.kernel_name import parse_superkernel_name
+from sktune.cli.views.profile import profile_view
+from sktune.core.errors import ProfileError
 from sktune.profiling.analysis import Bound, Profile, analyse
 from sktune.profiling.comparison import Verdict, compare
-from sktune.profiling.reading import read_profile
+from sktune.profiling.readers.reading import read_profile
 from sktune.profiling.repetition import Landmarks, longest_run, split_layers, split_steps
 from sktune.profiling.report import report
 from sktune.profiling.tables import headline
-from sktune.superkernel_name import parse_superkernel_name
 from tests.profiles import (
     ATTENTION,
     MOE,
@@ -587,7 +587,7 @@ def test_a_superkernel_is_the_unit_that_its_name_tells(tmp_path: Path, label: st
     assert found.layer_kinds == ("moe",) * 4
     units = {unit.word: unit for unit in found.units}
     assert set(units) == {"moe.self_attn", "moe.mlp"}
-    assert (units["moe.self_attn"].kernels, units["moe.self_attn"].promise_ms) == (1, 0)
+    assert (units["moe.self_attn"].kernels, units["moe.self_attn"].potential_ms) == (1, 0)
     assert units["moe.mlp"].kernels == 3
     assert units["moe.mlp"].gap_ms == pytest.approx(4 * 2 * 20 / 1e3)
     assert headline(found).partition("Try scopes first on ")[2] == "moe.mlp (0.160 ms of gaps inside)."

@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 
 import sktune
-from sktune.errors import BadInputError, TargetError
-from sktune.final import FinalComparison
-from sktune.inspection import inspect_model
-from sktune.outcome import FinalRow, Speedup
-from sktune.report import proxy_line
-from sktune.request import Request
-from sktune.result import CarriedPlan, ProxyFindings, result_of
-from sktune.space import LAYERS_PER_SCOPE
-from sktune.study import TuningStudy, sqlite_url
+from sktune.core.errors import BadInputError, TargetError
+from sktune.core.outcome import FinalRow, Speedup
+from sktune.core.space import LAYERS_PER_SCOPE
+from sktune.measure.final_comparison import FinalComparison
+from sktune.reports.study import proxy_line
+from sktune.study.facts import CarriedPlan, ProxyFindings
+from sktune.study.result import result_of
+from sktune.study.study import TuningStudy, sqlite_url
+from sktune.tuning.inspect import inspect_model
+from sktune.tuning.request import Request
 from tests.test_comparing import study_of
 
 ROOT = Path(__file__).parent.parent
@@ -43,7 +44,7 @@ def test_the_best_plans_of_few_layers_are_tried_on_all(tmp_path: Path) -> None:
     assert result.study == "s"
     assert len(result.trials) == 5
     assert all(record.origin.startswith("proxy trial") for record in result.trials)
-    assert "4 of 61 layers" in result.facts["description"]
+    assert "4 of 61 layers" in result.facts.description
     assert result.winner is not None
     assert -1 <= events[-1]["proxy_rank_correlation"] <= 1
     assert "2 layers of each kind in 7 trials (study s-proxy2)" in (result.folder / "report.md").read_text()
@@ -72,7 +73,7 @@ def ranked(runs: Path, on_proxy: list[float], on_whole: list[float | None]) -> s
         CarriedPlan(number, ratio, dict(record.values))
         for number, (ratio, record) in enumerate(zip(on_proxy, study.records(), strict=True))
     ]
-    study.remember(proxy=ProxyFindings("a-proxy1", 1, 20, tuple(carried)).to_dict())
+    study.remember(proxy=ProxyFindings("a-proxy1", 1, 20, tuple(carried)))
     return result_of(study, runs / "a")
 
 
@@ -105,14 +106,14 @@ def test_the_final_comparison_says_which_plans_are_best(tmp_path: Path, monkeypa
         FinalRow(name, Speedup(10, 10 / ratio, ratio, (ratio, ratio), 40), "", same, "")
         for name, ratio, same in [("baseline", 1.0, True), ("1", 1.25, True), ("2", 1.22, True), ("3", 1.5, False)]
     ]
-    study.remember(final=FinalComparison.of([(rows, "")], []).to_dict())
+    study.remember(final=FinalComparison.of([(rows, "")], []))
     carried: list[ProxyFindings] = []
 
     def run(request: Request, listener: Any, began_s: float, findings: ProxyFindings | None = None) -> Any:
         carried.extend([findings] if findings else [])
         return result_of(study, tmp_path / "a")
 
-    monkeypatch.setattr("sktune.proxy.run", run)
+    monkeypatch.setattr("sktune.tuning.fewer_layers.run", run)
     sktune.search("llama", proxy_layers=1, runs=tmp_path)
     plans = carried[0].carried
     assert [(plan.trial, plan.speedup) for plan in plans] == [(1, 1.25), (2, 1.22), (3, 1.4), (4, 1.15), (0, 1.1)]
@@ -126,7 +127,7 @@ def test_a_model_of_ones_own_cannot_be_cut(tmp_path: Path) -> None:
 
 def test_layers_with_parameters_of_their_own_cannot_be_carried_over(tmp_path: Path) -> None:
     """There is no layer that a small model's would stand for."""
-    (tmp_path / "space.yaml").write_text("version: 1\nspace: {untied: true}\n")
+    (tmp_path / "space.yaml").write_text("version: 1\nspace: {per_layer: true}\n")
     with pytest.raises(BadInputError, match="each layer has parameters of its own"):
         sktune.search("llama", proxy_layers=1, space=tmp_path / "space.yaml", runs=tmp_path)
     with pytest.raises(BadInputError, match="--proxy-layers is at least 1"):

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from sktune.errors import TargetError
-from sktune.recipes.tensors import digest_of, digests_of, outputs_of, signature_of, state_of
+from sktune.core.errors import TargetError
+from sktune.runners.program.tensors import digest_of, digests_of, outputs_of, signature_of, state_of
 
 KEPT_BY_MODULE: dict[str, Any] = {}
 

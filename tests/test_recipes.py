@@ -15,17 +15,19 @@ import torch
 import yaml
 from torch import nn
 
-from sktune.errors import BackendError, BadInputError, TargetError
-from sktune.outcome import Outcome, Reason
-from sktune.plan import Plan, Scope
-from sktune.plan_file import read_plan_file, write_plan
-from sktune.recipes.document import read_recipe
-from sktune.recipes.latency_lines import step_latencies_ms
-from sktune.recipes.rank import MarkedStep, Reporter
-from sktune.recipes.reports import VERIFIED_STEPS, Task, draw_turns, is_baselines_turn
-from sktune.recipes.running import varied
-from sktune.recipes.scouting import scout
-from sktune.recipes.step_times import (
+from sktune.core.errors import BackendError, BadInputError, TargetError
+from sktune.core.outcome import Outcome, Reason, Stage
+from sktune.core.plan import Plan, Scope
+from sktune.core.plan_file import read_plan_file, write_plan
+from sktune.reports.application import how_to_apply
+from sktune.runners.base import JudgeRequest
+from sktune.runners.program.discover import scout
+from sktune.runners.program.latency_lines import step_latencies_ms
+from sktune.runners.program.rank import MarkedStep, Reporter
+from sktune.runners.program.rank_reports import VERIFIED_STEPS, Task, draw_turns, is_baselines_turn
+from sktune.runners.program.run import varied
+from sktune.runners.program.runner import ProgramRunner
+from sktune.runners.program.step_times import (
     FIRST_ROUND,
     LEAST_ALTERNATING,
     compare_runs,
@@ -34,14 +36,13 @@ from sktune.recipes.step_times import (
     latency_of,
     rounds,
 )
-from sktune.recipes.supervising import RecipeSupervisor
-from sktune.report import how_to_apply
-from sktune.request import Request
-from sktune.result import result_of
-from sktune.search_loop import run
-from sktune.space import SpaceSpec
-from sktune.study import TuningStudy, sqlite_url
-from tests.reporting import reporting
+from sktune.study.result import result_of
+from sktune.study.study import TuningStudy, sqlite_url
+from sktune.targets import RecipeSpec
+from sktune.targets.recipe import read_recipe
+from sktune.tuning.loop import run
+from sktune.tuning.request import Request
+from tests.reporting import program_runner, reporting
 from tests.test_comparing import study_of
 
 PROJECTS = Path(__file__).parent / "projects"
@@ -137,14 +138,14 @@ class TestTurns:
         found = compare_turns([steps(2.0), steps(2.5)], turns)
         assert found.latency_ms == pytest.approx(2.5, rel=0.5)
         assert found.ratio == pytest.approx(4.0 / 2.5, rel=0.01)
-        assert found.ci95[0] > 1.5
+        assert found.bounds[0] > 1.5
 
     def test_the_shortest_run_that_alternates_decides(self) -> None:
         """Whole blocks count, after the one in which the baseline's step is compiled."""
         turns = turns_of(LEAST_ALTERNATING + 3)
         steps = [4.0 if is_baselines else 2.0 for is_baselines in turns]
         assert rounds(steps, turns).shape == ((LEAST_ALTERNATING - FIRST_ROUND) // 2, 2)
-        assert compare_turns([steps], turns).ci95[0] > 1
+        assert compare_turns([steps], turns).bounds[0] > 1
 
 
 def turns_of(steps: int, drawn: int | None = None) -> list[bool]:
@@ -283,26 +284,26 @@ def test_a_run_too_short_to_be_verified_is_none(tmp_path: Path) -> None:
     """One average latency does not hide that outputs of some steps, and the state after them, were never there."""
     command = [sys.executable, "program.py", f"{VERIFIED_STEPS - 1}"]
     with (
-        reporting(tmp_path, command=command) as supervisor,
+        reporting(tmp_path, command=command) as runner,
         pytest.raises(BackendError, match="rank 0 has 7 decode steps, and 8 are verified; have the program"),
     ):
-        supervisor.open()
-    with reporting(tmp_path / "long") as supervisor:
-        assert supervisor.open().layout.units
+        runner.open()
+    with reporting(tmp_path / "long") as runner:
+        assert runner.open().layout.units
 
 
 @pytest.mark.parametrize("latency", ["0", "0.0", "n/a"])
 def test_a_step_that_took_no_time_is_refused(tmp_path: Path, latency: str) -> None:
     """In one line that says what to change; no logarithm is taken of it."""
     with (
-        reporting(tmp_path, latency={"pattern": "decode (.*) ms"}) as supervisor,
+        reporting(tmp_path, latency={"pattern": "decode (.*) ms"}) as runner,
         pytest.raises(BackendError, match=r"decode step of .* ms; have the latency pattern match times above 0"),
     ):
         program = tmp_path / "program.py"
         program.write_text(
             program.read_text().replace("tiny decode average inference time cost is 12.34", f"decode {latency}")
         )
-        supervisor.open()
+        runner.open()
 
 
 def test_an_average_alone_says_nothing() -> None:
@@ -310,8 +311,8 @@ def test_an_average_alone_says_nothing() -> None:
     plan, baseline = latency_of([[5.0]]), latency_of([[10.0]])
     for found in (compare_two(plan, baseline), compare_runs(plan, [baseline, baseline])):
         assert found.ratio == pytest.approx(2.0)
-        assert found.ci95[0] < 0.2
-        assert found.ci95[1] > 20
+        assert found.bounds[0] < 0.2
+        assert found.bounds[1] > 20
 
 
 def test_a_file_of_the_users_is_not_taken_for_the_yamls_copy(tmp_path: Path) -> None:
@@ -321,25 +322,25 @@ def test_a_file_of_the_users_is_not_taken_for_the_yamls_copy(tmp_path: Path) -> 
     mine.write_text("x: 2\n")
     keep = "import shutil, sys; shutil.copy('a_sktune.yaml', 'left.yaml'); sys.argv[1] = '8'"
     command = [sys.executable, "-c", f"{keep}; import runpy; runpy.run_path('program.py')", "{yaml_name}"]
-    with reporting(tmp_path, command=command, yaml={"file": "a.yaml", "set": {"x": 3}}) as supervisor:
+    with reporting(tmp_path, command=command, yaml={"file": "a.yaml", "set": {"x": 3}}) as runner:
         with pytest.raises(TargetError, match=r"a_sktune\.yaml is not sktune's.*; rename it"):
-            supervisor.open()
+            runner.open()
         assert mine.read_text() == "x: 2\n"
         mine.unlink()
-        supervisor.open()
+        runner.open()
         assert not mine.exists()
         assert yaml.safe_load((tmp_path / "left.yaml").read_text()) == {"x": 3}
         (tmp_path / "left.yaml").rename(mine)
-        supervisor.judge(Plan((Scope("a", "a"),)), "trial.log", lambda stage: None)
+        runner.judge(JudgeRequest(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
         assert not mine.exists()
 
 
 def test_folders_of_runs_may_be_deleted_between_two(tmp_path: Path) -> None:
     """The next run has a number that no other has."""
-    with reporting(tmp_path) as supervisor:
-        supervisor.open()
+    with reporting(tmp_path) as runner:
+        runner.open()
         shutil.rmtree(tmp_path / "study" / "work" / "run-0001")
-        supervisor.judge(Plan((Scope("a", "a"),)), "trial.log", lambda stage: None)
+        runner.judge(JudgeRequest(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
     assert [path.name[-1] for path in sorted((tmp_path / "study" / "work").iterdir())] == ["2", "3", "4"]
 
 
@@ -347,9 +348,9 @@ def test_a_resumed_search_reads_its_own_runs_alone(tmp_path: Path) -> None:
     """What the run before a resume has printed is kept, and is no latency of the next one."""
     ratios = []
     for _ in range(2):
-        with reporting(tmp_path) as supervisor:
-            supervisor.open()
-            outcome = supervisor.judge(Plan((Scope("a", "a"),)), "trial.log", lambda stage: None)
+        with reporting(tmp_path) as runner:
+            runner.open()
+            outcome = runner.judge(JudgeRequest(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
         assert outcome.reason is not Reason.CRASHED, outcome.detail
         ratios.append(outcome.speedup)
     assert ratios[0] == ratios[1]
@@ -357,59 +358,63 @@ def test_a_resumed_search_reads_its_own_runs_alone(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def faulty(project: Path) -> Iterator[RecipeSupervisor]:
+def faulty(project: Path) -> Iterator[ProgramRunner]:
     """A program that fails as it is told to, its baseline run already."""
     path = project / "faulty" / "recipe.yaml"
-    supervisor = RecipeSupervisor(read_recipe(path), SpaceSpec(), project / "study", project / "cache")
-    with supervisor:
-        yield supervisor
+    runner = program_runner(path, project)
+    with runner:
+        yield runner
 
 
-def judge(supervisor: RecipeSupervisor, fault: str, **changes: object) -> Outcome:
+def judge(runner: ProgramRunner, fault: str, **changes: object) -> Outcome:
     """Return what becomes of a plan whose ranks have ``fault``."""
-    recipe = supervisor._recipe.model_copy(update={"environment": {"FAULT": fault}, **changes})
-    supervisor._runner._recipe = supervisor._recipe = recipe
-    return supervisor.judge(scoped(), f"trial-{fault}.log", lambda stage: None)
+    recipe = runner._recipe.model_copy(update={"environment": {"FAULT": fault}, **changes})
+    runner._runs.launcher._recipe = runner._runs.recipe = runner._recipe = recipe
+    return runner.judge(JudgeRequest(scoped(), f"trial-{fault}.log"), lambda stage: None)
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_an_outcome_that_names_the_rank(faulty: RecipeSupervisor) -> None:
-    """One bit in a rank, its state alone, a rank that dies while the other waits, one that fails, no lines, a hang."""
+def test_a_run_that_fails_is_an_outcome_that_names_the_rank(faulty: ProgramRunner) -> None:
+    """One bit in one of two ranks, and a rank that dies while the other waits."""
     opened = faulty.open()
     assert "not compared" in opened.description  # memory that nobody has written differs from run to run
     assert "unwritten" in opened.description
-
-    fine = judge(faulty, "")
-    assert fine.is_feasible, fine.detail
 
     wrong = judge(faulty, "bit")
     assert wrong.reason is Reason.MISMATCH
     assert "rank 1, step 0: output" in wrong.detail
     assert wrong.blamed == "blocks.0"
 
-    state = judge(faulty, "state")
-    assert state.reason is Reason.MISMATCH
-    assert "rank 1: state" in state.detail
-    assert f"after {VERIFIED_STEPS} steps" in state.detail
-
-    refused = judge(faulty, "refuse")
-    assert refused.reason is Reason.CRASHED
-
-    silent = judge(faulty, "silent")
-    assert silent.reason is Reason.CRASHED
-    assert "no latency line" in silent.detail
-
     dead = judge(faulty, "die")
     assert dead.reason is Reason.CRASHED
     assert "rank 1 died after decode step 5" in dead.detail
 
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "detail"),
+    [
+        ("refuse", Reason.CRASHED, "rank 0: this rank has no memory left"),
+        ("silent", Reason.CRASHED, "its log has no latency line"),
+        ("die", Reason.CRASHED, "rank 0 died after decode step 5, and the others went on"),
+        ("hang", Reason.TIMEOUT, "the run did not end within 15 s; rank 0 stands after decode step 5"),
+    ],
+)
+def test_what_a_program_does_is_an_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, reason: Reason, detail: str
+) -> None:
+    """Every process of the run is ended then, and no other; the next run is sound again."""
+    monkeypatch.setattr("sktune.runners.program.run.ORPHAN_S", 0.5)
     beside = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     try:
-        hung = judge(faulty, "hang", timeout_s=90.0)
-        assert hung.reason is Reason.TIMEOUT
-        assert "rank 1 stands after decode step 5" in hung.detail
-        assert not faulty._runner._members()
-        assert beside.poll() is None  # nothing else was ended
+        with reporting(tmp_path, environment={"FAULT": fault}, timeout_s=15) as runner:
+            plan = Plan((Scope("a", "a"),))
+            outcome = runner.judge(JudgeRequest(plan, "trial.log"), lambda stage: None)
+            assert (outcome.reason, outcome.detail.partition("; give")[0]) == (reason, detail)
+            assert outcome.blamed == "a"
+            assert outcome.stage is not Stage.COMPILE
+            assert not runner._runs.launcher._members()
+            assert runner.sample_noise_floor(1)
+        assert beside.poll() is None
     finally:
         beside.kill()
 
@@ -424,9 +429,9 @@ def test_another_inference_is_waited_for_and_then_refused(project: Path) -> None
     assert beside.stdout is not None
     beside.stdout.readline()
     try:
-        supervisor = RecipeSupervisor(read_recipe(path), SpaceSpec(), project / "study", project / "cache")
-        with supervisor, pytest.raises(BackendError, match=f"process {beside.pid} runs another inference"):
-            supervisor.open()
+        runner = program_runner(path, project)
+        with runner, pytest.raises(BackendError, match=f"process {beside.pid} runs another inference"):
+            runner.open()
         assert not list((project / "faulty").glob("log_*"))
     finally:
         beside.kill()
@@ -445,7 +450,7 @@ def test_torch_is_taken_over_by_whoever_looked_for_it_before(project: Path) -> N
     )
     environment = {**os.environ, "SKTUNE_PLAN": str(project / "plan.yaml")}
     told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["sktune.recipes.rank", "Rank.compile", "True"]
+    assert told.stdout.split() == ["sktune.runners.program.rank", "Rank.compile", "True"]
 
 
 @pytest.mark.slow
@@ -473,8 +478,8 @@ def test_in_production_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPa
     def never(*_: object) -> Any:
         raise AssertionError
 
-    monkeypatch.setattr("sktune.recipes.rank.device_of", lambda tensors: SimpleNamespace(now_s=never))
-    monkeypatch.setattr("sktune.recipes.rank.digests_of", never)
+    monkeypatch.setattr("sktune.runners.program.rank.device_of", lambda tensors: SimpleNamespace(now_s=never))
+    monkeypatch.setattr("sktune.runners.program.rank.digests_of", never)
     module, inputs = nn.Linear(2, 2), torch.ones(1, 2)
     step = MarkedStep(module.forward, None, module, module.forward, Task(False, "npu"), Plan(), never, Reporter(None))
     assert torch.equal(step(inputs), module(inputs))
@@ -485,7 +490,10 @@ def test_the_report_says_how_the_program_was_started(tmp_path: Path) -> None:
     study_of(tmp_path, "a", [1.3])
     study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
     changed = {"file": "decode.yaml", "set": {"model_config.exe_mode": "ge_graph"}}
-    study.remember(uncompared=True, command="bash infer.sh --yaml decode.yaml", directory="program", yaml=changed)
+    target = {"spec": RecipeSpec("recipe.yaml", dtype="").to_dict(), "units": {}}
+    study.remember(
+        uncompared=True, target=target, command="bash infer.sh --yaml decode.yaml", directory="program", yaml=changed
+    )
     result = result_of(study, tmp_path / "a")
     assert result.winner is not None
     told = how_to_apply(result, result.winner.plan)
@@ -495,6 +503,7 @@ def test_the_report_says_how_the_program_was_started(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_final_process")
 def test_two_ranks_are_searched(project: Path) -> None:
     """A verified winner, or an honest "no scope"; the program's files are as before."""
     recipe = project / "ranks" / "recipe.yaml"
@@ -505,9 +514,9 @@ def test_two_ranks_are_searched(project: Path) -> None:
     assert all(record.outcome and record.outcome.speedup for record in result.trials), result.trials
     complete = {str(record.number) for record in result.trials if record.outcome and record.outcome.is_complete}
     assert {row.name for row in result.final} == {"baseline", *complete}
-    assert result.facts["alternates"]
-    assert result.facts["command"] == "bash executor/scripts/infer.sh --model tiny_moe --yaml tiny_moe_2tp.yaml"
+    assert result.facts.alternates
+    assert result.facts.command == "bash executor/scripts/infer.sh --model tiny_moe --yaml tiny_moe_2tp.yaml"
     assert result.final[0].bit_identical
-    assert result.facts["decode"]["function"] == "TinyMoeForCausalLM.decode"
+    assert (result.facts.decode or {})["function"] == "TinyMoeForCausalLM.decode"
     config = project / "ranks" / "models" / "tiny_moe" / "config"
     assert [path.name for path in config.iterdir()] == ["tiny_moe_2tp.yaml"]

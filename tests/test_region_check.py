@@ -6,16 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from sktune import verify
 from sktune.backends.base import REGION_STEPS, Compiled, RegionBudget
-from sktune.backends.inductor import InductorBackend
-from sktune.bits import RegionCheck
-from sktune.plan import Option, Plan, Scope
-from sktune.space import SpaceSpec
+from sktune.backends.inductor.backend import InductorBackend
+from sktune.core.plan import Option, Plan, Scope
+from sktune.core.space import SpaceSpec
+from sktune.core.verification import RegionCheck
+from sktune.measure.bits import difference
+from sktune.runners.worker import replays as verify
 from sktune.targets import describe
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 
 OWN = f"{Path(__file__).parent.parent / 'examples' / 'own_model.py'}:target"
 EXACT: dict[str, Option] = {"emulate_precision_casts": True, "matmul": "aten", "reductions": "aten"}
@@ -90,5 +91,5 @@ def test_state_and_outputs_are_as_if_nothing_had_been_checked(own: Bench) -> Non
     last = replace(own.replays[-1], inputs=own.replays[-1].inputs[: REGION_STEPS // 2])
     state = {name: tensor.clone() for name, tensor in own.target.state.items()}
     expected = verify.record(baseline.step, [last])[0].state
-    assert verify.difference(expected, state, 0, 0) is None
+    assert difference(expected, state, 0, 0) is None
     assert verify.compare(compiled.step, recordings) is None

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sktune import samples
-from sktune.errors import BadInputError
-from sktune.latency import Measurement
+from sktune.core.errors import BadInputError
+from sktune.measure import samples
+from sktune.measure.latency import Measurement
 
 
 def test_samples_come_back_as_they_were_taken(tmp_path: Path) -> None:

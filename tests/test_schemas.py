@@ -1,80 +1,103 @@
 """What programs read: every line that --json prints follows a published schema, and no key is missing from it."""
 
-import ast
 import shutil
 from collections.abc import Iterator
+from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 from typer.core import TyperGroup
 from typer.main import get_command
 
-import sktune
+from docs import generate
 from sktune.cli import app
+from sktune.core import events
+from sktune.core.events import EVENTS, Event
 from tests import profiles
 from tests.projects import N_LAYERS, RANKS, TEMPLATE
 from tests.schemas import check, checked, published
 from tests.test_cli import sktune_command
 
-DOCS = Path(__file__).parent.parent / "docs"
 DATA = Path(__file__).parent / "data"
-
-
-def kinds() -> list[str]:
-    """Return the events that have a schema."""
-    return [branch["$ref"].rpartition("/")[2] for branch in published()["oneOf"]]
-
-
-def events_in_source() -> Iterator[tuple[str, set[str], bool]]:
-    """Return each event that the package makes: its kind, the keys that stand there, and whether these are all."""
-    for path in Path(sktune.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Dict):
-                continue
-            named = {_text(key): value for key, value in zip(node.keys, node.values, strict=True)}
-            values = named.get("event")
-            for value in (values.body, values.orelse) if isinstance(values, ast.IfExp) else (values,):
-                if kind := _text(value):
-                    yield kind, {key for key in named if key}, None not in named
-
-
-def _text(node: ast.expr | None) -> str | None:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def test_the_schema_is_one() -> None:
     """By the rules of its draft, with each event named after itself."""
     schema = published()
     Draft202012Validator.check_schema(schema)
-    for kind in kinds():
-        assert schema["$defs"][kind]["properties"]["event"] == {"const": kind}
+    assert [branch["$ref"] for branch in schema["oneOf"]] == [f"#/$defs/{name}" for name in EVENTS]
+    for name in EVENTS:
+        assert schema["$defs"][name]["properties"]["event"] == {"const": name}
 
 
-def test_every_event_has_a_schema_and_stands_in_the_documentation() -> None:
-    """No more and no fewer than the package makes."""
-    made = {kind for kind, _, _ in events_in_source()}
-    assert made == set(kinds())
-    text = (DOCS / "events.md").read_text()
-    assert all(f"`{kind}`" in text for kind in made)
+def test_pages_that_follow_from_code_are_up_to_date() -> None:
+    """The schema, the tables of events, the pages of commands and of exit codes."""
+    assert not generate.out_of_date(), f"run: {generate.COMMAND}"
 
 
-def test_no_key_is_missing_from_a_schema() -> None:
-    """Also of events that are too rare for a test to wait for."""
-    schema = published()["$defs"]
-    for kind, keys, are_all in events_in_source():
-        own = schema[kind]
-        known = own["properties"].keys() | schema.get(own.get("$ref", "").rpartition("/")[2], {}).get("properties", {})
-        assert keys <= set(known), kind
-        if are_all:
-            assert set(own.get("required", ())) <= keys, kind
+def test_every_class_of_events_is_registered() -> None:
+    """With a name, and what it says in the first line of its docstring."""
+    modules = (events.analysis, events.commands, events.search, events.studies)
+    classes = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
+    kinds = {kind for kind in classes if issubclass(kind, Event) and hasattr(kind, "event")}
+    assert kinds == set(EVENTS.values())
+    assert all(generate.described(kind)[0] for kind in kinds)
 
 
-def commands(group: TyperGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
+@pytest.mark.parametrize("name", EVENTS)
+def test_every_key_has_a_meaning(name: str) -> None:
+    """In the docstring of the event, which is what the published pages are made of."""
+    _, said = generate.described(EVENTS[name])
+    assert {own.name for own in fields(EVENTS[name])} <= said.keys()
+
+
+@pytest.mark.parametrize("name", EVENTS)
+@pytest.mark.parametrize("is_full", [True, False])
+def test_every_event_follows_its_schema(name: str, is_full: bool) -> None:
+    """With all keys, and without those that may be left out; one key too many or too few is refused."""
+    event = example(EVENTS[name], is_full=is_full).to_dict()
+    check([event])
+    needed = published()["$defs"][name]["required"][-1]
+    for wrong in (event | {"surprise": 1}, {key: value for key, value in event.items() if key != needed}):
+        with pytest.raises(AssertionError):
+            check([wrong])
+
+
+def example(kind: type[Event], *, is_full: bool) -> Event:
+    """Return an event with made-up values: of its keys that may be left out, all or none."""
+    schema = published()
+    own = schema["$defs"][kind.event]
+    given = {
+        field.name: value_of(own["properties"][field.name], schema["$defs"])
+        for field in fields(kind)
+        if is_full or field.default is MISSING
+    }
+    return kind(**given)
+
+
+def value_of(schema: dict[str, Any], shared: dict[str, Any]) -> Any:
+    """Return a value that follows a schema."""
+    if "$ref" in schema:
+        return value_of(shared[schema["$ref"].rpartition("/")[2]], shared)
+    if "const" in schema or "enum" in schema:
+        return schema.get("const", schema.get("enum", [None])[0])
+    if "anyOf" in schema:
+        return value_of(schema["anyOf"][0], shared)
+    kind = schema["type"] if isinstance(schema["type"], str) else schema["type"][0]
+    if kind == "object":
+        return {name: value_of(inner, shared) for name, inner in schema.get("properties", {}).items()}
+    if kind == "array":
+        return [value_of(schema["items"], shared)] * schema.get("minItems", 1)
+    return {"string": "text", "boolean": True, "integer": 1, "number": 0.5}[kind]
+
+
+def options_of(group: TyperGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
     """Return every command with its options."""
     for name, command in group.commands.items():
         if isinstance(command, TyperGroup):
-            yield from commands(command, (*path, name))
+            yield from options_of(command, (*path, name))
         else:
             yield " ".join((*path, name)), {option for own in command.params for option in own.opts}
 
@@ -83,7 +106,7 @@ def test_every_command_can_speak_json() -> None:
     """But for the server, whose standard output is a protocol."""
     group = get_command(app)
     assert isinstance(group, TyperGroup)
-    assert [name for name, options in commands(group) if "--json" not in options] == ["mcp"]
+    assert [name for name, options in options_of(group) if "--json" not in options] == ["mcp"]
 
 
 @pytest.mark.parametrize(
@@ -127,8 +150,8 @@ def test_what_the_commands_on_studies_print(studies: Path) -> None:
     """Show, with what it has learned; report and compare."""
     where = ("--runs", str(studies), "--json")
     for words, last in (
-        (("show", "schema-a"), "study"),
-        (("show", "schema-a", "--why"), "study"),
+        (("show", "schema-a"), "study_shown"),
+        (("show", "schema-a", "--why"), "study_shown"),
         (("report", "schema-a"), "report_written"),
         (("compare", "schema-a", "schema-b"), "compare_finished"),
     ):

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sktune.layout import Layout, Unit
-from sktune.outcome import Outcome, ScopeTime
-from sktune.plan import Scope
-from sktune.scope_times import Part, scope_times
+from sktune.core.layout import Layout, Unit
+from sktune.core.outcome import Outcome, ScopeTime
+from sktune.core.plan import Scope
+from sktune.core.scope_times import Part, scope_times
 from tests.conftest import decoder_layout
 
 LAYOUT = Layout(tuple(Unit(name, name) for name in "abcdef"), ())

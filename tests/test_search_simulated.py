@@ -7,12 +7,12 @@ import pytest
 import yaml
 
 import sktune
-from sktune import profile_prior
-from sktune.errors import BadInputError, SimulationError, SpaceError, StudyError
-from sktune.inspection import inspect_model
-from sktune.request import Request
-from sktune.sim.constants import ATLAS_A3
-from sktune.space import OptionRules, SpaceSpec, bind
+from sktune.backends.sim.constants import ATLAS_A3
+from sktune.core.errors import BadInputError, SimulationError, SpaceError, StudyError
+from sktune.core.space import OptionRules, SpaceSpec, bind
+from sktune.tuning import profile_hints as profile_prior
+from sktune.tuning.inspect import inspect_model
+from sktune.tuning.request import Request
 from tests import profiles
 from tests.conftest import decoder_layout
 
@@ -36,7 +36,7 @@ def test_the_published_model_is_planned_without_weights(
 ) -> None:
     """61 layers, a winner that no starting point beats, tried in the search or not, and no claim about bits."""
     result, events = planned
-    assert "61 layers" in result.facts["description"]
+    assert "61 layers" in result.facts.description
     assert result.winner is not None
     as_they_stand = search(tmp_path, trials=7, strategy="random", exact_starting_points=True).trials
     points = [trial.outcome.speedup.ratio for trial in as_they_stand if trial.outcome and trial.outcome.speedup]
@@ -145,9 +145,9 @@ def test_a_profile_orders_the_starting_points_of_untied_spaces_alike(tmp_path: P
         tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek(dense=1, moe=3))
     )
     layout = decoder_layout(("dense", "moe", "moe", "moe"))
-    tied, untied = (bind(SpaceSpec(untied=untied), layout, {}, OptionRules({})) for untied in (False, True))
+    tied, per_layer = (bind(SpaceSpec(per_layer=per_layer), layout, {}, OptionRules({})) for per_layer in (False, True))
     names = [
-        [point.name for point in profile_prior.ordered(space.starting_points, profile)] for space in (tied, untied)
+        [point.name for point in profile_prior.ordered(space.starting_points, profile)] for space in (tied, per_layer)
     ]
     assert names[0] == names[1]
     assert names[0] != [point.name for point in tied.starting_points]

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sktune.sequential import FARTHEST, Comparison, block_log_ratios, compare_with_floor, confidence_sequence
+from sktune.measure.confidence_sequence import (
+    FARTHEST,
+    Comparison,
+    block_log_ratios,
+    compare_with_floor,
+    confidence_sequence,
+)
 
 LOOKS = (20, 28, 40, 56, 80, 110, 150, 200)
 Noise = npt.NDArray[np.float64]

@@ -13,22 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import LlamaConfig
 
-from sktune.errors import SimulationError, SpaceError, TargetError
-from sktune.ge_graph import GeGraph, GeOperator, TensorSpec
-from sktune.layout import Layout, Unit
-from sktune.outcome import Reason
-from sktune.plan import Options, Plan, Scope
-from sktune.presets import load_preset
-from sktune.sim.calibration import calibrate
-from sktune.sim.constants import ATLAS_A3, load_constants
-from sktune.sim.deployment import COMBINE, DISPATCH, deploy, deployment_notes
-from sktune.sim.ge import from_ge_graph
-from sktune.sim.model import SimulatedFailure, SimulatedStep, StepModel, step_latency
-from sktune.sim.operators import Core, Operator, from_kernel_table, numbered
-from sktune.sim.trace import trace_operators
-from sktune.targets import TargetSpec
+from sktune.ascend.ge_graph import GeGraph, GeOperator, TensorSpec
+from sktune.backends.sim.calibration import calibrate
+from sktune.backends.sim.constants import ATLAS_A3, load_constants
+from sktune.backends.sim.deployment import COMBINE, DISPATCH, deploy, deployment_notes
+from sktune.backends.sim.ge import from_ge_graph
+from sktune.backends.sim.model import SimulatedFailure, SimulatedStep, StepModel, step_latency
+from sktune.backends.sim.operators import Core, Operator, from_kernel_table, numbered
+from sktune.backends.sim.trace import trace_operators
+from sktune.core.errors import SimulationError, SpaceError, TargetError
+from sktune.core.layout import Layout, Unit
+from sktune.core.outcome import Reason
+from sktune.core.plan import Options, Plan, Scope
+from sktune.targets import PresetSpec
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
+from sktune.targets.presets import load_preset
+from sktune.targets.tracing import trace_layout
 
 CONSTANTS = load_constants()
 SMALL, LARGE = 1.0, 500.0
@@ -460,7 +460,7 @@ def test_a_mistake_in_the_constants_is_told_in_one_line(change: tuple[str, str],
 @pytest.fixture(scope="module")
 def full() -> tuple[tuple[Operator, ...], Layout]:
     """Return the published DeepSeek-V3, traced on shapes."""
-    target = load(TargetSpec("deepseek-v3", "preset", scale="full", device="meta"))
+    target = load(PresetSpec("deepseek-v3", scale="full", device="meta"))
     layout = trace_layout(target, load_preset("deepseek-v3").space)
     return trace_operators(target, layout, CONSTANTS), layout
 
@@ -498,7 +498,7 @@ def test_one_die_of_the_deployment_is_of_the_published_size(full: tuple[tuple[Op
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_a_small_model_is_traced_on_real_and_on_meta_tensors(device: str) -> None:
     """Both give the matmuls of the model; the state is what it was before."""
-    target = load(TargetSpec("llama", "preset", scale="tiny", device=device))
+    target = load(PresetSpec("llama", scale="tiny", device=device))
     layout = trace_layout(target, load_preset("llama").space)
     before = {name: tensor.clone() for name, tensor in target.state.items()}
     operators = trace_operators(target, layout, CONSTANTS)
@@ -517,7 +517,7 @@ def test_shapes_alone_have_no_weights_to_load(tmp_path: Path) -> None:
     """A checkpoint cannot be read into a model of shapes."""
     LlamaConfig().save_pretrained(tmp_path)
     with pytest.raises(TargetError, match="shapes only"):
-        load(TargetSpec("llama", "preset", scale="tiny", device="meta", weights=str(tmp_path)))
+        load(PresetSpec("llama", scale="tiny", device="meta", weights=str(tmp_path)))
 
 
 def test_units_that_run_nothing_cost_nothing() -> None:
@@ -560,7 +560,7 @@ def test_the_published_cases_stand_in_the_docs_as_the_model_gives_them() -> None
     cases = importlib.util.module_from_spec(location)
     sys.modules["sim_cases"] = cases
     location.loader.exec_module(cases)
-    page = (root / "docs" / "sim.md").read_text()
+    page = (root / "docs" / "explanation" / "simulation.md").read_text()
     written = page.partition(cases.BEGIN)[2].partition(cases.END)[0].strip()
     for line, line_now in zip(written.splitlines(), cases.table(CONSTANTS).strip().splitlines(), strict=True):
         assert FIGURE.sub("#", line) == FIGURE.sub("#", line_now)

@@ -16,16 +16,16 @@ import yaml
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from sktune.errors import BadInputError, PlanError
-from sktune.layout import Layout
-from sktune.plan import Plan, Scope
-from sktune.plan_file import PlanFile, read_plan_file, write_plan
-from sktune.source import changes
-from sktune.source.applying import source_change
-from sktune.source.flag import turn_on
-from sktune.source.rewriting import rewrite
-from sktune.space import OptionRules, SearchSpace, SpaceSpec, bind
-from sktune.tracing import trace_layout
+from sktune.core.errors import BadInputError, PlanError
+from sktune.core.layout import Layout
+from sktune.core.plan import Plan, Scope
+from sktune.core.plan_file import PlanFile, read_plan_file, write_plan
+from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
+from sktune.source import edits as changes
+from sktune.source.apply import source_change
+from sktune.source.codemod import rewrite
+from sktune.source.yaml_flag import turn_on
+from sktune.targets.tracing import trace_layout
 from tests.projects import N_LAYERS, RANKS, TEMPLATE
 
 SOURCE = TEMPLATE.root / TEMPLATE.source
@@ -420,10 +420,10 @@ def layout() -> Layout:
     return trace_layout(TEMPLATE.target(TEMPLATE.root), SpaceSpec())
 
 
-def space_of(layout: Layout, *, untied: bool) -> SearchSpace:
+def space_of(layout: Layout, *, per_layer: bool) -> SearchSpace:
     """Return a space with one option."""
     options: Any = {"stream-fusion": (0, 1)}
-    return bind(SpaceSpec(untied=untied), layout, options, OptionRules({"stream-fusion": 0}))
+    return bind(SpaceSpec(per_layer=per_layer), layout, options, OptionRules({"stream-fusion": 0}))
 
 
 def asked(plan: Plan, units: list[str]) -> list[tuple[list[str], str]]:
@@ -449,7 +449,7 @@ def check_source(plan: Plan, project: Path, units: list[str]) -> bool:
 
 def test_starting_points_run_as_the_plan_says(tmp_path: Path, layout: Layout) -> None:
     """Every starting point of the generic space can be said, and runs with just its units in each scope."""
-    space = space_of(layout, untied=False)
+    space = space_of(layout, per_layer=False)
     names = [unit.name for unit in layout.units]
     for point in space.starting_points:
         project = tmp_path / point.name.replace(" ", "-")
@@ -472,8 +472,8 @@ def test_calls_inside_one_another_hold_nothing_beside(tmp_path: Path) -> None:
 @settings(max_examples=80, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
 def test_random_plans_run_as_they_say_or_not_at_all(data: st.DataObject, tmp_path_factory: Any, layout: Layout) -> None:
-    """Points of the tied and of the untied space; the model is really run."""
-    space = space_of(layout, untied=data.draw(st.booleans(), "untied"))
+    """Points of spaces with parameters for layer kinds and for single layers; the model is really run."""
+    space = space_of(layout, per_layer=data.draw(st.booleans(), "per_layer"))
     values = {name: data.draw(st.sampled_from(choices), name) for name, choices in space.choices.items()}
     plan = space.plan(values)
     if not plan.scopes:

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sktune.backends.options import default_choices, option_rules
-from sktune.errors import PlanError, SpaceError
-from sktune.inspection import inspect_model
-from sktune.layout import Layout, Unit
-from sktune.plan import Plan, Scope
-from sktune.presets import load_preset, preset_names
-from sktune.request import Request
-from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, OptionRules, SearchSpace, SpaceSpec, bind
+from sktune.backends import backend_info
+from sktune.core.documents import parse_document
+from sktune.core.errors import PlanError, SpaceError
+from sktune.core.layout import Layout, Unit
+from sktune.core.plan import Plan, Scope
+from sktune.core.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, OptionRules, SearchSpace, SpaceSpec, bind
+from sktune.targets.presets import SpaceFile, load_preset, preset_names
+from sktune.tuning.inspect import inspect_model
+from sktune.tuning.request import Request
 from tests.conftest import CHILDREN, decoder_layout
 
 OPTIONS = {"fast": (False, True)}
@@ -51,7 +52,7 @@ def test_join_after_out_is_new() -> None:
 
 def test_starting_points_name_layer_kinds_in_untied_spaces_too() -> None:
     """The guide's points exist for layers that have parameters of their own."""
-    space = space_over(decoder_layout(("dense", "moe", "moe")), untied=True)
+    space = space_over(decoder_layout(("dense", "moe", "moe")), per_layer=True)
     points = {point.name: space.plan(point.values) for point in space.starting_points}
     assert ranges(points["MoE only"]) == [("layers.1.mlp", "layers.1.mlp"), ("layers.2.mlp", "layers.2.mlp")]
     assert len(points["attention only"].scopes) == 3
@@ -116,9 +117,9 @@ small_layouts = st.builds(
     st.lists(st.sampled_from([1, 2, 3, "all"]), min_size=1, max_size=3, unique=True),
 )
 @settings(max_examples=120)
-def test_the_size_equals_enumeration(layout: Layout, untied: bool, limits: list[Any]) -> None:
+def test_the_size_equals_enumeration(layout: Layout, per_layer: bool, limits: list[Any]) -> None:
     """The count is that of distinct plans, and every point is a legal one."""
-    space = space_over(layout, untied=untied, layers_per_scope=limits)
+    space = space_over(layout, per_layer=per_layer, layers_per_scope=limits)
     points = 1
     for choices in space.choices.values():
         points *= len(choices)
@@ -135,7 +136,7 @@ def test_the_size_equals_enumeration(layout: Layout, untied: bool, limits: list[
 def test_the_size_of_a_large_untied_space_is_quick_to_count() -> None:
     """61 layers with 12 units each are counted, not enumerated."""
     layout = decoder_layout(("dense",) * 3 + ("moe",) * 58, tuple(f"unit{index}" for index in range(12)))
-    assert space_over(layout, untied=True).size > 10**200
+    assert space_over(layout, per_layer=True).size > 10**200
 
 
 def test_the_guides_starting_points_are_found_by_name() -> None:
@@ -188,7 +189,7 @@ def test_every_preset_loads_and_starts_from_legal_distinct_plans(name: str) -> N
     kinds = ("dense", "moe") if name == "deepseek-v3" else ("moe",) if name.endswith("moe") else ("dense",)
     layout = decoder_layout(kinds * 2)
     options = {key: tuple(values) for key, values in spec.options["inductor"]["cpu"].items()}
-    space = bind(spec, layout, options, option_rules("inductor"))
+    space = bind(spec, layout, options, backend_info("inductor").options.rules)
     plans = [space.plan(point.values) for point in space.starting_points]
     assert len(set(plans)) == len(plans) == len(spec.starting_points)
     for plan in plans:
@@ -223,7 +224,8 @@ def test_a_missing_parameter_is_refused() -> None:
 
 def npu_space(**spec: Any) -> SearchSpace:
     """Bind a spec to a layout with the options of the npu backend."""
-    return bind(SpaceSpec(**spec), decoder_layout(("moe",)), default_choices("npu", "npu"), option_rules("npu"))
+    options = backend_info("npu").options
+    return bind(SpaceSpec(**spec), decoder_layout(("moe",)), options.default_choices("npu"), options.rules)
 
 
 def test_starting_points_take_options_as_torchair_does() -> None:
@@ -262,7 +264,7 @@ def test_options_that_do_not_act_make_no_other_plan() -> None:
     few = bind(
         SpaceSpec(), decoder_layout(("moe",), ("mlp",), outside=False),
         {"stream-fusion": (0, 1), "early-start": (1, 0, 2), "topology_sorting_strategy": ("StableRDFS", "DFS")},
-        option_rules("npu"),
+        backend_info("npu").options.rules,
     )  # fmt: skip
     points = [dict(zip(few.choices, values, strict=True)) for values in itertools.product(*few.choices.values())]
     assert few.size == len({few.plan(point) for point in points}) == 2 + 2 * 4
@@ -284,8 +286,8 @@ def inside(kind: str) -> list[str]:
 
 @pytest.fixture
 def documented_space(tmp_path: Path) -> Path:
-    """Return a file with the example of docs/space.md."""
-    page = (Path(__file__).parent.parent / "docs" / "space.md").read_text()
+    """Return a file with the example of docs/reference/space.md."""
+    page = (Path(__file__).parent.parent / "docs" / "reference" / "space.md").read_text()
     file = tmp_path / "space.yaml"
     file.write_text(page.partition("<!-- example -->\n```yaml\n")[2].partition("```")[0])
     return file
@@ -309,7 +311,7 @@ def documented_space(tmp_path: Path) -> Path:
 def test_the_documented_space_fits_a_preset(
     documented_space: Path, backend: str, points: dict[str, int], options: set[str]
 ) -> None:
-    """The example of docs/space.md binds to DeepSeek-V3; its starting points have the scopes that they tell of."""
+    """The example of the reference binds to DeepSeek-V3; its starting points have the scopes that their names say."""
     space = inspect_model(Request("deepseek-v3", space=documented_space, backend=backend)).space
     plans = {point.name: space.plan(point.values) for point in space.starting_points}
     assert {name: len(plan.scopes) for name, plan in plans.items()} == points
@@ -322,3 +324,9 @@ def test_inspect_refuses_options_that_a_search_would(documented_space: Path) -> 
     documented_space.write_text(documented_space.read_text().replace("split-mode: [4", "split-mod: [4"))
     with pytest.raises(SpaceError, match="did you mean 'split-mode'"):
         inspect_model(Request("deepseek-v3", space=documented_space))
+
+
+def test_the_former_name_of_per_layer_is_read() -> None:
+    """Space files and plan files of version 0.1 say ``untied``."""
+    assert parse_document("version: 1\nspace: {untied: true}", "own.yaml", SpaceFile, SpaceError).space.per_layer
+    assert SpaceSpec.model_validate({"untied": True}) == SpaceSpec(per_layer=True)

@@ -6,16 +6,16 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from sktune import verify
 from sktune.backends.base import Step
-from sktune.backends.inductor import InductorBackend
-from sktune.errors import BackendError, TargetError
-from sktune.plan import Plan
-from sktune.space import SpaceSpec
+from sktune.backends.inductor.backend import InductorBackend
+from sktune.core.errors import BackendError, TargetError
+from sktune.core.plan import Plan
+from sktune.core.space import SpaceSpec
+from sktune.runners.worker import replays as verify
+from sktune.runners.worker.judge import Judge
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.state import complete_state, readable, written_by
-from sktune.tracing import trace_layout
-from sktune.trial import Judge
+from sktune.targets.tracing import trace_layout
 from tests.models import hidden_state
 
 

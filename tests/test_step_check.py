@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sktune import step_check
 from sktune.backends.base import Step
-from sktune.bits import RegionCheck, Verification
+from sktune.core.verification import RegionCheck, Verification
+from sktune.runners.worker import step_check
 from sktune.targets.base import Target
 from tests.models import caches
 

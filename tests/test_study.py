@@ -12,13 +12,14 @@ from typing import Any
 import optuna
 import pytest
 
-from sktune.claims import locked
-from sktune.errors import StudyError
-from sktune.outcome import Outcome, Reason, Speedup
-from sktune.plan import Plan
-from sktune.samplers import sampler_factory
-from sktune.space import OptionRules, SearchSpace, SpaceSpec, bind
-from sktune.study import Proposal, TuningStudy, folder_name, incumbent_first, sqlite_url, without_twins
+from sktune.core.errors import StudyError
+from sktune.core.outcome import Outcome, Reason, Speedup, Stage
+from sktune.core.plan import Plan
+from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
+from sktune.samplers import find_strategy
+from sktune.study.claims import locked
+from sktune.study.records import incumbent_first, without_twins
+from sktune.study.study import Proposal, TuningStudy, folder_name, sqlite_url
 from tests.conftest import decoder_layout
 
 SPACE = bind(SpaceSpec(), decoder_layout(("dense", "moe")), {"fast": (False, True)}, OptionRules({"fast": False}))
@@ -39,7 +40,7 @@ def opened(url: str, name: str = "study") -> TuningStudy:
 
 def ask(study: TuningStudy, sampler: str = "tpe", space: SearchSpace = SPACE, seed: int = 0) -> Proposal:
     """Ask for the next plan."""
-    return study.ask(space, sampler_factory(sampler), sampler, seed)
+    return study.ask(space, find_strategy(sampler), seed)
 
 
 def test_starting_points_come_first_and_once(url: str) -> None:
@@ -136,6 +137,14 @@ def test_an_outcome_stored_but_not_told_is_not_run_again(url: str) -> None:
     again = ask(opened(url))
     assert again.number == proposal.number
     assert again.known == FAST
+
+
+def test_an_outcome_of_an_earlier_version_is_read() -> None:
+    """It names no stage, and what is told of one is kept from now on."""
+    stored = Outcome(Reason.TIMEOUT, "measure did not end within 60 s", stage=Stage.MEASURE).to_dict()
+    assert Outcome.from_dict(stored).stage is Stage.MEASURE
+    del stored["stage"]
+    assert Outcome.from_dict(stored).stage is None
 
 
 def test_a_trial_that_keeps_ending_the_search_is_given_up(url: str) -> None:
@@ -236,7 +245,7 @@ def test_a_database_of_another_program_is_refused(tmp_path: Path, url: str) -> N
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for a lock only a moment."""
-    monkeypatch.setattr("sktune.storage.LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr("sktune.study.storage.LOCK_WAIT_S", 0.1)
 
 
 @pytest.fixture
@@ -327,4 +336,4 @@ def test_samplers_of_ones_own_are_taken_and_mistakes_explained(
     monkeypatch.syspath_prepend(tmp_path)
     assert ask(opened(url), "own_sampler:make").plan
     with pytest.raises(Exception, match="did you mean 'tpe'"):
-        sampler_factory("tpee")
+        find_strategy("tpee")

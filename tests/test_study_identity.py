@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sktune.errors import TargetError
-from sktune.space import SpaceSpec
-from sktune.supervisor import Supervisor
+from sktune.core.errors import TargetError
+from sktune.core.space import SpaceSpec
+from sktune.runners.base import RunnerSetup
+from sktune.runners.worker.client import WorkerRunner
 from sktune.targets import describe
 from tests.test_cli import ROOT, sktune_command
 
@@ -72,13 +73,13 @@ def test_a_module_that_changes_while_a_search_runs_ends_it(project: Path, tmp_pa
     """The next worker would import it: its plans would be those of another model."""
     model = project / "ownpackage" / "model.py"
     spec, _ = describe(f"{model}:target", backend="sim")
-    with Supervisor(spec, SpaceSpec(), tmp_path / "study", tmp_path / "cache", 300.0) as supervisor:
-        assert set(supervisor.open().modules) == {"model.py", "own_parts.py"}
-        supervisor.stop()
+    with WorkerRunner(RunnerSetup(spec, SpaceSpec(), tmp_path / "study", tmp_path / "cache")) as runner:
+        assert set(runner.open().modules) == {"model.py", "own_parts.py"}
+        runner.close()
         parts = model.with_name("own_parts.py")
         parts.write_text(parts.read_text() + "\n# changed\n")
         with pytest.raises(TargetError, match=r"module own_parts\.py was changed while the search ran"):
-            supervisor.open()
+            runner.open()
 
 
 @pytest.mark.slow

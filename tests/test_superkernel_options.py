@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sktune.errors import SpaceError
-from sktune.plan import Option
-from sktune.superkernel_options import (
+from sktune.core.errors import SpaceError
+from sktune.core.plan import Option
+from sktune.core.scope_options import (
     SUPERKERNEL_OPTIONS,
     check_option,
     check_options,
@@ -20,7 +20,7 @@ from sktune.superkernel_options import (
     render,
 )
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "superkernel_options.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "reference" / "superkernel_options.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 flags = st.integers(0, 1)

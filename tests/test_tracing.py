@@ -9,14 +9,14 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sktune.errors import PlanError, SpaceError, TargetError
-from sktune.layout import Layout
-from sktune.plan import Plan, Scope
-from sktune.space import SpaceSpec
+from sktune.core.errors import PlanError, SpaceError, TargetError
+from sktune.core.layout import Layout
+from sktune.core.plan import Plan, Scope
+from sktune.core.space import SpaceSpec
 from sktune.targets import TargetSpec, describe
 from sktune.targets.base import Target
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ def test_a_prefill_that_fails_or_falls_short_gets_one_line() -> None:
     def fails(seed: int, steps: int) -> list[tuple[torch.Tensor]]:
         raise ValueError(f"no seed {seed}\nat all")
 
-    with pytest.raises(TargetError, match="the prefill fails: ValueError: no seed 0; mend") as caught:
+    with pytest.raises(TargetError, match="the prefill fails: ValueError: no seed 0; fix") as caught:
         trace_layout(replace(simple(Twice()), prefill=fails), SpaceSpec())
     assert "\n" not in str(caught.value)
     with pytest.raises(TargetError, match="inputs of 0 steps; it is asked for those of 1"):
@@ -188,7 +188,7 @@ def test_a_prefill_that_fails_or_falls_short_gets_one_line() -> None:
 
 def test_a_step_that_fails_eagerly_gets_one_line() -> None:
     """Before anything is compiled."""
-    with pytest.raises(TargetError, match="the eager decode step fails: ValueError: no such thing; mend") as caught:
+    with pytest.raises(TargetError, match="the eager decode step fails: ValueError: no such thing; fix") as caught:
         trace_layout(simple(Twice(), fails=True), SpaceSpec())
     assert "\n" not in str(caught.value)
 

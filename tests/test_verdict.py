@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sktune.outcome import Speedup
-from sktune.plan import Options, Plan, Scope
-from sktune.sequential import FARTHEST
-from sktune.verdict import PROCESS_DEGREES, PROCESS_SD, FinalPlan, Verdict, decide, pooled, students_t
+from sktune.core.outcome import Speedup
+from sktune.core.plan import Options, Plan, Scope
+from sktune.measure.confidence_sequence import FARTHEST
+from sktune.measure.winner import PROCESS_DEGREES, PROCESS_SD, FinalPlan, Verdict, decide, pooled, students_t
 
 PROCESSES = 4
 
@@ -45,7 +45,7 @@ def test_the_fastest_wins_where_it_stands_out() -> None:
     assert verdict.winner is not None
     assert verdict.winner.number == 2
     assert verdict.ties == ()
-    assert verdict.optimism == 0.0
+    assert verdict.selection_bias == 0.0
 
 
 def test_the_simplest_wins_among_equals_and_ties_are_listed() -> None:
@@ -71,7 +71,7 @@ def test_an_effect_within_the_noise_floor_does_not_win() -> None:
 
 def halfwidth(found: Speedup) -> float:
     """Return half the width of the interval of a log ratio."""
-    return (log(found.ci95[1]) - log(found.ci95[0])) / 2
+    return (log(found.bounds[1]) - log(found.bounds[0])) / 2
 
 
 def test_processes_that_disagree_widen_the_interval() -> None:
@@ -132,7 +132,7 @@ def test_the_interval_of_processes_covers(count: int) -> None:
         for _ in range(1000):
             # The processes' own intervals are 95% ones.
             spread = np.hypot(noise, own / 1.96)
-            low, high = pooled([speedup(spread * rng.normal(), own) for _ in range(count)]).ci95
+            low, high = pooled([speedup(spread * rng.normal(), own) for _ in range(count)]).bounds
             missed += not low <= 1.0 <= high
         assert missed / 1000 <= 0.06
 
@@ -146,7 +146,7 @@ def test_the_winner_is_freed_of_having_been_picked() -> None:
         fastest = max(plans, key=lambda one: one.speedup.ratio)
         verdict = decide(plans)
         raw.append(log(fastest.speedup.ratio / 1.25))
-        corrected.append(log(fastest.speedup.ratio / 1.25) - verdict.optimism)
+        corrected.append(log(fastest.speedup.ratio / 1.25) - verdict.selection_bias)
     assert np.mean(raw) > 0.005
     assert abs(np.mean(corrected)) < 0.0025
 
@@ -195,4 +195,4 @@ def test_a_single_average_is_no_verdict() -> None:
 
 def test_what_was_computed_has_no_interval() -> None:
     """A simulation has no luck."""
-    assert pooled([speedup(0.01, 0.0)]).ci95 == pytest.approx((exp(0.01), exp(0.01)))
+    assert pooled([speedup(0.01, 0.0)]).bounds == pytest.approx((exp(0.01), exp(0.01)))

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import sktune
 from sktune.cli import app
-from sktune.outcome import Reason
-from sktune.result import stored_result
+from sktune.core.outcome import Reason
+from sktune.study.result import stored_result
 from tests.test_cli import sktune_command
 
 OWN_MODEL = f"{Path(__file__).parent.parent / 'examples' / 'own_model.py'}:target"

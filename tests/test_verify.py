@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from sktune import verify
 from sktune.backends.base import Step
+from sktune.measure.bits import Mismatch
+from sktune.runners.worker import replays as verify
 from sktune.targets.base import Target
 
 
@@ -29,7 +30,7 @@ def target_with(output: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Target,
 
 def difference(
     base: Callable[[torch.Tensor], torch.Tensor], other: Callable[[torch.Tensor], torch.Tensor]
-) -> verify.Mismatch | None:
+) -> Mismatch | None:
     """Compare two outputs on the same target."""
     target, step = target_with(base)
     recordings = verify.record(step, verify.prepare(target))

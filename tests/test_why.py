@@ -9,11 +9,12 @@ from typer.testing import CliRunner
 
 import sktune
 from sktune.cli import app
-from sktune.plan import Plan
-from sktune.samplers import distributions
+from sktune.core.plan import Plan
+from sktune.core.space import NEW, OptionRules, SpaceSpec, bind
+from sktune.reports.why import Experiment, explain
 from sktune.samplers.partition import Outlook
-from sktune.space import NEW, OptionRules, SpaceSpec, bind
-from sktune.why import Experiment, explain
+from sktune.study.strategy import distributions
+from sktune.tuning.request import Request
 from tests.conftest import decoder_layout
 
 RUNNER = CliRunner()
@@ -98,19 +99,36 @@ def test_a_search_until_settled_says_what_is_left(tmp_path: Path) -> None:
     """It stops by itself, and its event has what was expected."""
     events: list[dict[str, object]] = []
     sktune.search(
-        "deepseek-v3", backend="sim", scale="full", runs=tmp_path, until_settled=True, trials=60, listener=events.append
+        "deepseek-v3",
+        backend="sim",
+        scale="full",
+        runs=tmp_path,
+        until_converged=True,
+        trials=60,
+        listener=events.append,
     )
     settled = [event for event in events if event["event"] == "settled"]
     finished = [event for event in events if event["event"] == "trial_finished"]
     assert settled or len(finished) == 60
+    converged = [event for event in events if event["event"] == "converged"]
+    assert settled == [{**event, "event": "settled"} for event in converged]
     for event in settled:
         assert isinstance(event["expected_gain_left"], float)
         assert isinstance(event["threshold"], float)
         assert event["expected_gain_left"] < event["threshold"]
 
 
+def test_the_former_name_of_until_converged_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Python as on the command line."""
+    asked: list[Request] = []
+    monkeypatch.setattr("sktune.tuning.fewer_layers.search", lambda request, *_: asked.append(request))
+    sktune.search("llama", until_settled=True)
+    sktune.search("llama", until_converged=True)
+    assert [request.until_converged for request in asked] == [True, True]
+
+
 @pytest.mark.parametrize("strategy", ["partition", "tpe"])
-def test_a_study_that_ends_settled_can_go_on(tmp_path: Path, strategy: str) -> None:
+def test_a_study_that_ends_converged_can_go_on(tmp_path: Path, strategy: str) -> None:
     """With more trials the same study continues, with whatever strategy."""
     first = sktune.search("deepseek-v3", backend="sim", trials=9, runs=tmp_path)
     more = sktune.search("deepseek-v3", backend="sim", trials=11, runs=tmp_path, strategy=strategy)

@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Protocol
 
 from benchmarks.landscape import Landscape, Truth
-from sktune.layout import Layout, Unit
-from sktune.outcome import Reason
-from sktune.plan import Plan
+from sktune.core.layout import Layout, Unit
+from sktune.core.outcome import Reason
+from sktune.core.plan import Plan
 
 FAILING_SHARE = 0.2
 

@@ -13,14 +13,14 @@ from typing import Any
 
 from benchmarks.landscape import FAILURES, Truth
 from benchmarks.landscapes.failing import Fails
-from sktune.errors import BadInputError
-from sktune.layout import Layout
-from sktune.outcome import Outcome, Reason, ScopeTime
-from sktune.plan import Plan, Scope
-from sktune.presets import load_space
-from sktune.request import Request
-from sktune.requested_space import bind_space
-from sktune.space import SearchSpace
+from sktune.core.errors import BadInputError
+from sktune.core.layout import Layout
+from sktune.core.outcome import Outcome, Reason, ScopeTime
+from sktune.core.plan import Plan, Scope
+from sktune.core.space import SearchSpace
+from sktune.targets.presets import load_space
+from sktune.tuning.prepare import bind_space
+from sktune.tuning.request import Request
 
 FOLDER = Path(__file__).parent
 FORMAT_VERSION = 1
@@ -132,7 +132,7 @@ def to_entry(plan: Plan, outcome: Outcome, position: Mapping[str, int]) -> dict[
         "inexact": list(outcome.inexact),
         "baseline_ms": round(speedup.baseline_ms, 5) if speedup else None,
         "ratio": round(speedup.ratio, 5) if speedup else None,
-        "ci95": [round(end, 5) for end in speedup.ci95] if speedup else None,
+        "ci95": [round(end, 5) for end in speedup.bounds] if speedup else None,
         "scope_times": [
             [position[piece.first], position[piece.last], piece.in_scope,
              round(1e3 * piece.baseline_ms, 2), round(1e3 * piece.latency_ms, 2)]

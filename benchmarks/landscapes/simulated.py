@@ -16,18 +16,18 @@ import numpy as np
 from benchmarks.landscape import Truth
 from benchmarks.landscapes.failing import Fails
 from benchmarks.landscapes.optimum import Savings, best_tied_saving
-from sktune.outcome import ScopeTime
-from sktune.plan import Option, Options, Plan
-from sktune.request import Request
-from sktune.requested_space import bind_space, space_spec
-from sktune.sim.constants import Constants, load_constants
-from sktune.sim.deployment import deploy
-from sktune.sim.operators import Operator
-from sktune.sim.superkernel import FusionOptions, busy_us, fuse, head_us
-from sktune.sim.trace import trace_operators
-from sktune.space import LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, limit_of
+from sktune.backends.sim.constants import Constants, load_constants
+from sktune.backends.sim.deployment import deploy
+from sktune.backends.sim.operators import Operator
+from sktune.backends.sim.superkernel import FusionOptions, busy_us, fuse, head_us
+from sktune.backends.sim.trace import trace_operators
+from sktune.core.outcome import ScopeTime
+from sktune.core.plan import Option, Options, Plan
+from sktune.core.space import LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, limit_of
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
+from sktune.tuning.prepare import bind_space, space_spec
+from sktune.tuning.request import Request
 
 NOISE = 0.003
 

@@ -17,10 +17,10 @@ import numpy.typing as npt
 from benchmarks.landscape import Truth
 from benchmarks.landscapes.failing import FAILING_SHARE, Faults
 from benchmarks.landscapes.optimum import Savings, best_tied_saving
-from sktune.layout import Layer, Layout, Unit
-from sktune.outcome import Reason, ScopeTime
-from sktune.plan import Option, Options, Plan, Scope
-from sktune.space import LAYERS_PER_SCOPE, OptionRules, SearchSpace, SpaceSpec, bind, limit_of
+from sktune.core.layout import Layer, Layout, Unit
+from sktune.core.outcome import Reason, ScopeTime
+from sktune.core.plan import Option, Options, Plan, Scope
+from sktune.core.space import LAYERS_PER_SCOPE, OptionRules, SearchSpace, SpaceSpec, bind, limit_of
 
 BASELINE_MS = 20.0
 BEST_GAIN = 0.08

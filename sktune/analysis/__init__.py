@@ -1,1 +1,4 @@
-"""What the scope guide calls its automatic analysis: one call from a model to a recommendation with its evidence."""
+"""The automatic analysis of the scope guide: one call from a model to a recommendation with its evidence.
+
+It interprets a finished search; searching is in ``tuning``.
+"""

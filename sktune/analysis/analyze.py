@@ -4,29 +4,32 @@ The study is the only record: layout, options and figures are read from it, so t
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sktune import profile_prior, proxy
 from sktune.analysis import report
 from sktune.analysis.decision import BEST, FIRST, GOALS, Findings, ScopeOption, walk
-from sktune.analysis.evidence import Analysis, Command, walk_summary, walk_told
-from sktune.analysis.options import OptionResult, Status, option_results
-from sktune.analysis.place import Place, place_of, planned_change, searched_on
+from sktune.analysis.guide_options import OptionResult, Status, option_results
+from sktune.analysis.model import Analysis, Command, walk_summary, walk_told
+from sktune.analysis.model_folder import Place, place_of, planned_change, searched_on
 from sktune.analysis.recommendation import Recommendation, recommend, risks
-from sktune.analysis.text import LANGUAGES, Language, Words
-from sktune.doctor import BackendChoice, best_backend
-from sktune.errors import BadInputError, StudyError, TargetError
-from sktune.layout import Layout
-from sktune.presets import FULL
-from sktune.report import plan_yaml
-from sktune.request import Request
-from sktune.result import BEST_PLAN, SearchResult
-from sktune.search_loop import Event, Listener
-from sktune.study import TuningStudy, sqlite_url
-from sktune.verdict import FinalPlan, Verdict
+from sktune.analysis.sentences import LANGUAGES, Language, Sentences
+from sktune.backends.availability import BackendChoice, best_backend
+from sktune.core.errors import BadInputError, StudyError, TargetError
+from sktune.core.events import Event, Listener
+from sktune.core.events.analysis import AnalysisStarted, GuideWalked
+from sktune.core.events.search import SearchStarted, TargetReady
+from sktune.measure.winner import FinalPlan, Verdict
+from sktune.reports.plan_output import plan_yaml
+from sktune.study.facts import StudyFacts
+from sktune.study.result import BEST_PLAN, SearchResult, backend_of
+from sktune.study.study import TuningStudy, sqlite_url
+from sktune.targets.presets import FULL
+from sktune.tuning import fewer_layers as proxy
+from sktune.tuning import profile_hints as profile_prior
+from sktune.tuning.request import Request
 
 FIRST_TRIALS = 8
 """Trials of a first attempt: the guide's options, and the starting points that presets add to them."""
@@ -86,28 +89,26 @@ def analyze(asked: AnalysisRequest, listener: Listener = lambda event: None, beg
 
     Args:
         asked: what to analyze.
-        listener: called with each event, a dictionary with the key ``event`` (see docs/events.md).
+        listener: called with each event.
         began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
 
     Raises:
         SktuneError: as a search would.
     """
-    words = Words(asked.language)
+    words = Sentences(asked.language)
     request, choice = _with_backend(asked.search)
-    spec, preset = request.target()
+    spec, _ = request.target()
     told = words(f"backend.{choice.why}", backend=spec.backend, device=spec.device)
-    listener({"event": "analysis_started", "model": _name(request), "goal": asked.goal, "backend": spec.backend,
-              "device": spec.device, "lines": [told]})  # fmt: skip
+    listener(
+        AnalysisStarted(model=_name(request), goal=asked.goal, backend=spec.backend, device=spec.device, lines=[told])
+    )
     guide = _Guide(asked, request, words, listener)
     result = _searched(asked, request, guide, began_s)
     study = _study_of(result.study, result.folder)
     if request.profile:
         study.remember(profile=profile_prior.figures(request.profile))
     result = replace(result, facts=study.facts)
-    batch = spec.batch or (preset.model.batch.get(spec.scale or "") if preset else None)
-    if spec.kind in ("function", "recipe"):
-        batch = None  # it makes its own inputs
-    analysis = _analysis(asked, request, result, guide, option_results(result, study.space()), told, batch)
+    analysis = _analysis(asked, request, result, guide, option_results(result, study.space()), told, spec.sequences)
     return replace(analysis, files=report.write(analysis, asked.out or result.folder))
 
 
@@ -121,7 +122,7 @@ def _analysis(
     batch: int | None,
 ) -> Analysis:
     """Return what follows from the study, before its files are written."""
-    words = Words(asked.language)
+    words = Sentences(asked.language)
     findings = guide.findings(result.facts, options)
     way = walk(findings)
     recommendation = recommend(result, options, way, asked.goal)
@@ -134,7 +135,7 @@ def _analysis(
         result=result,
         findings=findings,
         walk=way,
-        profile=result.facts["profile"] if request.profile else None,
+        profile=result.facts.profile if request.profile else None,
         options=options,
         recommendation=recommendation,
         plan=plan,
@@ -148,26 +149,28 @@ def _analysis(
 class _Guide:
     """Walks the guide's tree as soon as the model is known, and tells where it leads."""
 
-    def __init__(self, asked: AnalysisRequest, request: Request, words: Words, listener: Listener) -> None:
+    def __init__(self, asked: AnalysisRequest, request: Request, words: Sentences, listener: Listener) -> None:
         self._asked, self._request, self._words, self._listener = asked, request, words, listener
         self._study, self._folder = "", Path()
 
     def __call__(self, event: Event) -> None:
         """Hand an event on, and follow the one that says that the model is there."""
         self._listener(event)
-        if event["event"] == "search_started":
-            self._study, self._folder = event["study"], Path(event["folder"])
-        if event["event"] == "target_ready":
+        if isinstance(event, SearchStarted):
+            self._study, self._folder = event.study, Path(event.folder)
+        if isinstance(event, TargetReady):
             findings = self.findings(_study_of(self._study, self._folder).facts)
             way = walk(findings)
             lines = walk_told(self._words, findings, way)
             summary = walk_summary(self._words, findings, way)
-            self._listener({"event": "guide_walked", **summary, "lines": lines})
+            self._listener(GuideWalked(**summary, lines=lines))
 
-    def findings(self, facts: Mapping[str, Any], options: Sequence[OptionResult] = ()) -> Findings:
+    def findings(self, facts: StudyFacts, options: Sequence[OptionResult] = ()) -> Findings:
         """Return what the tree's questions are answered from: the study's layout, and what became of ``options``."""
-        layout = Layout.from_dict(facts["layout"])
-        is_simulated = facts["fingerprint"]["backend"] == "sim"
+        layout = facts.layout
+        assert layout is not None  # the model has been traced
+        backend = backend_of(facts)
+        is_simulated = backend is not None and backend.is_simulated
         source = "simulated" if is_simulated else "traced"
         if self._request.profile:
             layout, source = profile_prior.with_time_shares(layout, self._request.profile), "profile"
@@ -196,7 +199,7 @@ def _searched(asked: AnalysisRequest, request: Request, guide: _Guide, began_s: 
         request,
         trials=trials,
         time_budget_s=budget_s,
-        until_settled=asked.goal != FIRST,
+        until_converged=asked.goal != FIRST,
         exact_starting_points=True,
     )
     try:
@@ -241,7 +244,7 @@ def _commands(asked: AnalysisRequest, request: Request, result: SearchResult, pl
     if asked.place:
         place = ["--dir", str(asked.place.folder), *place]
     same = ["--language", asked.language, *place]
-    if not request.recipe and "npu" not in (request.backend, request.device):
+    if not request.recipe and not result.is_of_npu:
         words = ["analyze", *_model_words(request, with_backend=False), "--device", "npu", "--goal", asked.goal, *same]
         commands.append(_command("next.npu", words))
     model = _model_words(request, with_backend=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sktune.layout import Layout
-from sktune.space import is_attention, is_feed_forward
+from sktune.core.layout import Layout
+from sktune.core.space import is_attention, is_feed_forward
 
 FIRST, BEST = "first", "best"
 GOALS = (FIRST, BEST)

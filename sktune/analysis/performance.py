@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sktune import samples
-from sktune.analysis.evidence import Analysis
-from sktune.analysis.options import improvement_percent
-from sktune.errors import BadInputError
-from sktune.outcome import Speedup
-from sktune.result import SearchResult
+from sktune.analysis.guide_options import improvement_percent
+from sktune.analysis.model import Analysis
+from sktune.core.errors import BadInputError
+from sktune.core.outcome import Speedup
+from sktune.measure import samples
+from sktune.study.result import SearchResult
 
 Milliseconds = npt.NDArray[np.float64]
 

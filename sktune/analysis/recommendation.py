@@ -6,17 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sktune.analysis.decision import FIRST, ScopeOption, Walk
-from sktune.analysis.options import OptionResult, Status, figures, improvement_percent, option_of
-from sktune.analysis.place import Place
-from sktune.analysis.text import Words
-from sktune.bits import Verification
-from sktune.finals import PROCESSES
-from sktune.outcome import Reason, Speedup
-from sktune.plan import Plan
-from sktune.report import is_recipe
-from sktune.result import SearchResult
-from sktune.source.flag import MODE, NEEDED_MODE
-from sktune.superkernel_options import SUPERKERNEL_OPTIONS
+from sktune.analysis.guide_options import OptionResult, Status, figures, improvement_percent, option_of
+from sktune.analysis.model_folder import Place
+from sktune.analysis.sentences import Sentences
+from sktune.core.outcome import Reason, Speedup
+from sktune.core.plan import Plan
+from sktune.core.scope_flavour import ScopeFlavour
+from sktune.core.scope_options import SUPERKERNEL_OPTIONS
+from sktune.core.verification import Verification
+from sktune.source.yaml_flag import MODE, NEEDED_MODE
+from sktune.study.result import SearchResult
 
 GUIDE_BAR_PERCENT = 10
 """What a scope has to save by the guide, "Q1: 如何判断 Scope 范围是否合适"."""
@@ -43,14 +42,14 @@ class Recommendation:
     compared: bool = False
     verification: Verification | None = None
 
-    def to_dict(self, is_simulated: bool) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
+    def to_dict(self, is_verified: bool) -> dict[str, Any]:
+        """Return plain values, ready for JSON; ``is_verified`` says whether bits were compared."""
         return {
             "option": self.option,
             "trial": self.trial,
             "scopes": len(self.plan.scopes),
-            **figures(self.speedup, is_simulated),
-            "bit_identical": None if is_simulated or self.trial is None else True,
+            **figures(self.speedup),
+            "bit_identical": True if is_verified and self.trial is not None else None,
             "verification": self.verification.summary() if self.verification else None,
             "compared": self.compared,
         }
@@ -84,7 +83,7 @@ def recommend(result: SearchResult, options: Sequence[OptionResult], walk: Walk,
 
 
 def risks(
-    words: Words,
+    words: Sentences,
     result: SearchResult,
     options: Sequence[OptionResult],
     recommendation: Recommendation,
@@ -101,30 +100,30 @@ def risks(
         batch: sequences that were decoded together; None where that is not known.
         place: where the plan shall go.
     """
-    scale = "one_host" if is_recipe(result) else "one_device"
+    extent = result.usage.extent
     parts = (
         _of_figures(words, result, recommendation),
         _of_the_model(words, result, model, batch, place),
         _of_the_plan(words, result, recommendation),
         _of_trials(words, result, options),
-        (Risk("prefill", words("risk.prefill")), Risk(scale, words(f"risk.{scale}"))),
+        (Risk("prefill", words("risk.prefill")), Risk(extent, words(f"risk.{extent}"))),
     )
     return tuple(risk for part in parts for risk in part)
 
 
-def _of_figures(words: Words, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
-    made_with = result.facts.get("fingerprint", {})
+def _of_figures(words: Sentences, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
     if result.is_simulated:
         yield Risk("simulated", words("risk.simulated"))
-    elif made_with.get("backend") != "npu":
-        yield Risk("stand_in", words("risk.stand_in", device=made_with.get("device", "?")))
-        if is_recipe(result):
+    elif not result.is_of_npu:
+        device = result.facts.fingerprint.get("device", "?")
+        yield Risk("stand_in", words("risk.stand_in", device=device))
+        if result.usage.is_own_program:
             yield Risk("kernel_by_kernel", words("risk.kernel_by_kernel"))
     if recommendation.trial is not None and not recommendation.compared:
         yield Risk("not_compared", words("risk.not_compared"))
     elif result.comparison and not result.is_simulated:
         count = len(result.comparison.speedups.get(str(recommendation.trial), ()))
-        wanted = PROCESSES.get(made_with.get("backend", ""), 1)
+        wanted = result.wanted_processes
         if 0 < count < wanted:
             yield Risk("few_processes", words("risk.few_processes", count=count, wanted=wanted))
     noisy = sum(bool(record.outcome and record.outcome.noise) for record in result.trials)
@@ -135,14 +134,14 @@ def _of_figures(words: Words, result: SearchResult, recommendation: Recommendati
 
 
 def _of_the_model(
-    words: Words, result: SearchResult, model: str, batch: int | None, place: Place | None
+    words: Sentences, result: SearchResult, model: str, batch: int | None, place: Place | None
 ) -> Iterable[Risk]:
     facts = result.facts
-    if facts.get("fingerprint", {}).get("scale") in ("tiny", "small"):
-        yield Risk("small_model", words("risk.small_model", description=facts.get("description", model)))
+    if facts.fingerprint.get("scale") in ("tiny", "small"):
+        yield Risk("small_model", words("risk.small_model", description=facts.description or model))
     if place is None:
         return
-    if model != str(place.folder) and not is_recipe(result):  # of a recipe, the user knows what it runs
+    if model != str(place.folder) and not result.usage.is_own_program:
         yield Risk("other_model", words("risk.other_model", model=model, folder=place.folder))
     mode, yaml_batch, next_n = (place.settings.get(name) for name in (MODE, "batch_size", "next_n"))
     if mode is not None and mode != NEEDED_MODE:
@@ -153,14 +152,14 @@ def _of_the_model(
         yield Risk("draft", words("risk.draft", next_n=next_n))
 
 
-def _of_the_plan(words: Words, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
+def _of_the_plan(words: Sentences, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
     if recommendation.speedup is None:
         return
     gain = improvement_percent(recommendation.speedup)
     if gain <= GUIDE_BAR_PERCENT:
         yield Risk("below_bar", words("risk.below_bar", improvement=f"{gain:.2f}"))
     names = dict.fromkeys(name for scope in recommendation.plan.scopes for name, _ in scope.options)
-    if result.facts.get("fingerprint", {}).get("backend") == "inductor":
+    if result.backend and result.backend.scope_flavour is ScopeFlavour.REGION:
         if names:
             yield Risk("inductor_options", words("risk.inductor_options", options=", ".join(names)))
         return
@@ -169,7 +168,7 @@ def _of_the_plan(words: Words, result: SearchResult, recommendation: Recommendat
         yield Risk("options", words("risk.options", options=", ".join(doubtful)))
 
 
-def _of_trials(words: Words, result: SearchResult, options: Sequence[OptionResult]) -> Iterable[Risk]:
+def _of_trials(words: Sentences, result: SearchResult, options: Sequence[OptionResult]) -> Iterable[Risk]:
     trials = len(result.trials)
     failed = [r.outcome for r in result.trials if r.outcome and not r.outcome.is_feasible]
     wrong = [outcome for outcome in failed if outcome.reason is Reason.MISMATCH]
@@ -187,6 +186,6 @@ def _of_trials(words: Words, result: SearchResult, options: Sequence[OptionResul
         yield Risk("not_reached", words("risk.not_reached", options=", ".join(missed)))
 
 
-def _blamed(words: Words, labels: Iterable[str]) -> str:
+def _blamed(words: Sentences, labels: Iterable[str]) -> str:
     counts = Counter(filter(None, labels))
     return ", ".join(label for label, _ in counts.most_common(LISTED)) or words("none_blamed")

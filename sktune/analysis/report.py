@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sktune.analysis.evidence import Analysis, option_told, walk_told
-from sktune.analysis.options import OptionResult, Status, improvement_percent
+from sktune.analysis.guide_options import OptionResult, Status, improvement_percent
+from sktune.analysis.model import Analysis, option_told, walk_told
+from sktune.analysis.model_folder import SETTINGS
 from sktune.analysis.performance import baseline_performance, performance_comparison
-from sktune.analysis.place import SETTINGS
-from sktune.errors import BadInputError
-from sktune.report import apply_block, is_recipe, table_cell
+from sktune.core.errors import BadInputError
+from sktune.reports.application import apply_block
+from sktune.reports.markdown import table_cell
 
 REPORT = "superkernel_optimization_report.md"
 BASELINE = "baseline_performance.json"
@@ -79,7 +80,7 @@ def _configuration(analysis: Analysis) -> str:
     options = {f"{name}={value}": None for scope in scopes for name, value in scope.options}
     options |= {f"{name}={value}": None for name, value in told.plan.options}
     rows: list[tuple[str, Any]] = [
-        ("model", result.facts.get("description", analysis.model)),
+        ("model", result.facts.description or analysis.model),
         ("backend", f"{analysis.made_with.get('backend')}, {analysis.made_with.get('device')}"),
         ("study", result.study),
         ("trials", len(result.trials)),
@@ -127,7 +128,7 @@ def _change(analysis: Analysis) -> str:
     if analysis.plan is None:
         return words("change.none")
     block = apply_block(analysis.result, analysis.recommendation.plan, str(analysis.plan))
-    unedited = f"{words('change.at_start' if is_recipe(analysis.result) else 'change.in_python')}\n\n{block}"
+    unedited = f"{words(f'change.{analysis.result.usage.application}')}\n\n{block}"
     if analysis.change is None:
         return f"{words('change.no_folder')}\n\n{unedited}"
     if analysis.change.refused:

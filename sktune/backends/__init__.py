@@ -1,24 +1,59 @@
-"""Backends: what compiles a plan and runs a step, by name."""
+"""Backends: what compiles a plan and runs a step. Each package of them says in ``info`` what others may know of it.
 
-import importlib
-from collections.abc import Mapping
-from typing import Any
+Other installed packages declare theirs as entry points of the group ``sktune.backends``, whose value is the address of
+a ``BackendInfo``.
+"""
 
-BACKENDS: Mapping[str, str] = {
-    "inductor": "sktune.backends.inductor:InductorBackend",
-    "npu": "sktune.backends.npu:NpuBackend",
-    "sim": "sktune.backends.sim:SimBackend",
-}
-"""Where each backend's class is. A worker imports the one that it needs."""
+from functools import cache
+from importlib.metadata import entry_points
 
-DEVICES: Mapping[str, tuple[str, ...]] = {"inductor": ("cpu", "cuda"), "npu": ("npu",), "sim": ("cpu", "meta")}
-"""Device types of each backend, the default first."""
+from sktune.backends.inductor.info import INFO as INDUCTOR
+from sktune.backends.info import BackendInfo
+from sktune.backends.npu.info import INFO as NPU
+from sktune.backends.sim.info import INFO as SIM
+from sktune.core.errors import BadInputError, described, nearest
 
-FRESH_PROCESS = frozenset({"npu"})
-"""Backends of which each trial needs a process, a working folder and caches of its own."""
+BUILT_IN = (INDUCTOR, NPU, SIM)
+ENTRY_POINTS = "sktune.backends"
 
 
-def load_backend(name: str) -> Any:
-    """Return the class of the backend ``name``; call it with target, layout and the inputs of one step."""
-    module, _, attribute = BACKENDS[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+def backend_info(name: str) -> BackendInfo:
+    """Return what is known of the backend ``name``.
+
+    Raises:
+        BadInputError: there is none of that name, or another package's cannot be imported.
+    """
+    for info in BUILT_IN:  # these need no look at what is installed
+        if info.name == name:
+            return info
+    others = {info.name: info for info in all_backends()}
+    if name not in others:
+        raise BadInputError(f"there is no backend {name!r}{nearest(name, others)}; install the package that has it")
+    return others[name]
+
+
+@cache
+def all_backends() -> tuple[BackendInfo, ...]:
+    """Return all backends, those of sktune first.
+
+    Raises:
+        BadInputError: that of another package cannot be imported, or is none, or has a name that is taken.
+    """
+    found = list(BUILT_IN)
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        where = f"the backend {point.name!r} ({point.value})"
+        try:
+            info = point.load()
+        except Exception as failure:  # another package's code may raise anything
+            raise BadInputError(f"{where} cannot be imported: {described(failure)}; fix or remove it") from failure
+        if not isinstance(info, BackendInfo):
+            raise BadInputError(f"{where} is {type(info).__name__}, no BackendInfo; fix or remove its package")
+        if any(info.name == other.name for other in found):
+            raise BadInputError(f"{where} is called {info.name!r}, as another is; remove one of the packages")
+        found.append(info)
+    return tuple(found)
+
+
+def backend_on(device: str | None) -> BackendInfo:
+    """Return the first backend that runs on a device type, or of all where none is given."""
+    return next(info for info in all_backends() if device in (None, *info.devices))

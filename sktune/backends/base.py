@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import torch
 
-from sktune.bits import RegionCheck
-from sktune.delivery import Delivery
-from sktune.outcome import Reason, ScopeTime
-from sktune.plan import Plan
+from sktune.core.delivery import Delivery
+from sktune.core.outcome import Reason, ScopeTime
+from sktune.core.plan import Plan
+from sktune.core.verification import RegionCheck
 from sktune.targets.base import Inputs
 
 Observe = Callable[[Callable[[], Inputs]], tuple[ScopeTime, ...]]
@@ -45,16 +45,16 @@ CheckRegions = Callable[[Iterable[Inputs], RegionBudget], tuple[RegionCheck, ...
 Deliver = Callable[[Path], Delivery]
 """Writes the compiled code into a folder, for another process to load; raises ``BackendError`` where that fails."""
 
-At = Callable[[str], None]
-"""Told the label of the scope that is being compiled or run from now on, ``""`` for none."""
+OnScope = Callable[[str], None]
+"""Called with the label of the scope that is compiled or run from now on; with ``""`` after the last."""
 
 
 def _nothing() -> None:
     pass
 
 
-def not_told(label: str) -> None:
-    """Nobody wants to know."""
+def ignore(label: str) -> None:
+    """Do nothing: nobody follows which scope it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +131,10 @@ class Backend(Protocol):
 
     notes: str
 
-    def compile(self, plan: Plan, at: At = not_told) -> Compiled:
+    def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:
         """Compile ``plan`` and run it once, so that nothing is left to do at the first timed step.
 
-        Tells ``at`` which scope it is at, for the case that it does not come back.
+        Calls ``on_scope`` before it begins with a scope, for the case that it does not come back.
 
         Raises:
             CompileError: the compiler refuses the plan.
@@ -150,4 +150,12 @@ class Backend(Protocol):
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """Return what a user has without sktune, by name: functions that compile it, and may raise CompileError."""
+        ...
+
+
+class SimulatedBackend(Backend, Protocol):
+    """A backend that computes latencies: ``Compiled.simulated_ms`` is never None."""
+
+    def time_shares(self) -> Mapping[str, float]:
+        """Return each unit's share of the baseline's latency, 0 to 1."""
         ...

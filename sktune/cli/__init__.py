@@ -3,7 +3,11 @@
 The order of the imports is that of the commands in ``sktune --help``.
 """
 
-from sktune.cli import search, studies, plans, models, agents  # noqa: F401, I001
+from sktune.cli import search  # noqa: F401, I001
+from sktune.cli import studies  # noqa: F401
+from sktune.cli import plans  # noqa: F401
+from sktune.cli import models  # noqa: F401
+from sktune.cli import agents  # noqa: F401
 from sktune.cli.app import app
 from sktune.cli.main import main
 

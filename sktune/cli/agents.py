@@ -8,9 +8,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sktune.agent import print_event
 from sktune.cli import options as arg
 from sktune.cli.app import agents, app
+from sktune.core.events import print_event
+from sktune.core.events.commands import AgentInstalled
 
 
 @app.command()
@@ -19,7 +20,7 @@ def mcp(
     allow_write: Annotated[bool, typer.Option("--allow-write", help="Let agents change a model's files.")] = False,
 ) -> None:
     """Serve agents over the Model Context Protocol, on standard input and output."""
-    from sktune.mcp_server import make_server
+    from sktune.agents.mcp_server import make_server
 
     make_server(runs, allow_write=allow_write).run()
 
@@ -31,7 +32,7 @@ def install(
     json: arg.Json = False,
 ) -> None:
     """Write a skill and a subagent for .agents, .claude and .codex, from which an agent learns to use sktune."""
-    from sktune import skill
+    from sktune.agents import skill
 
     installed = skill.install(folder, force=force)
     told = Console(stderr=json)
@@ -39,4 +40,4 @@ def install(
         told.print(escape(f"written: {folder / name}"), highlight=False, soft_wrap=True)
     told.print(f"{len(installed.unchanged)} files are as they were", highlight=False)
     if json:
-        print_event({"event": "agent_installed", **asdict(installed)})
+        print_event(AgentInstalled(**asdict(installed)))

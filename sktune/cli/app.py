@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from sktune.fingerprint import package_version
+from sktune.backends.installed import package_version
 
 app = typer.Typer(
     name="sktune",

@@ -7,13 +7,14 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sktune.agent import print_failure
 from sktune.cli.app import app
-from sktune.errors import BadInputError, InterruptedSearchError, SktuneError
+from sktune.core.errors import InterruptedSearchError, SktuneError
+from sktune.core.events import print_failure
+from sktune.core.exit_codes import ExitCode
 
 
 def main() -> None:
-    """Run the command; errors become one line and an exit code: 2 for bad input, 1 for anything else."""
+    """Run the command; errors become one line and an exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
         if exit_code := app(standalone_mode=False):
@@ -24,13 +25,13 @@ def main() -> None:
         _fail(str(failure), failure.exit_code)
     except typer.TyperException as failure:
         if message := failure.format_message():  # without a word, help was shown
-            _fail(message, BadInputError.exit_code)
-        sys.exit(BadInputError.exit_code)
+            _fail(message, ExitCode.BAD_INPUT)
+        sys.exit(ExitCode.BAD_INPUT)
     except (typer.Abort, KeyboardInterrupt):
-        _fail("stopped; the same command goes on", 1, stopped=True)
+        _fail("stopped; the same command goes on", ExitCode.FAILED, stopped=True)
     except Exception as failure:
         if _wants_json():
-            print_failure(" ".join(f"{type(failure).__name__}: {failure}".split()), 1)
+            print_failure(" ".join(f"{type(failure).__name__}: {failure}".split()), ExitCode.FAILED)
         raise
 
 

@@ -2,18 +2,19 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sktune.agent import print_event
 from sktune.cli import options as arg
 from sktune.cli.app import app
-from sktune.request import Request
-from sktune.view import inspection_view
+from sktune.cli.views.search import inspection_view
+from sktune.core.events import print_event
+from sktune.core.events.commands import CalibrateFinished, DoctorFinished, FusionFinished, Inspected, ProfileFinished
+from sktune.tuning.request import Request
 
 
 @app.command()
@@ -32,7 +33,7 @@ def inspect(
     json: arg.Json = False,
 ) -> None:
     """Print a model's layer kinds and their units, the space's parameters and size, and the starting points."""
-    from sktune.inspection import inspect_model  # imports torch
+    from sktune.tuning.inspect import inspect_model  # imports torch
 
     request = Request(
         model, space=space, scale=scale, weights=weights, dtype=dtype, backend=backend,
@@ -41,7 +42,7 @@ def inspect(
     found = inspect_model(request)
     Console(stderr=json).print(inspection_view(found.description, found.space, found.is_simulated))
     if json:
-        print_event({"event": "inspected", **found.summary()})
+        print_event(Inspected(**found.summary()))
 
 
 @app.command()
@@ -60,13 +61,13 @@ def profile(
     json: arg.Json = False,
 ) -> None:
     """Show where a decode step's time goes, and what scopes can save of it."""
-    from sktune.profile_view import profile_view
+    from sktune.cli.views.profile import profile_view
     from sktune.profiling.report import report as report_profile
 
     found = report_profile(file, candidate, html, runs)
     Console(stderr=json).print(profile_view(found.profile, found.comparison, found.picture))
     if json:
-        print_event({"event": "profile_finished", **found.profile.summary()})
+        print_event(ProfileFinished(**found.profile.summary()))
 
 
 @app.command()
@@ -80,7 +81,7 @@ def fusion(
     json: arg.Json = False,
 ) -> None:
     """Show what the scopes of a plan became: SuperKernels, splits, and what was left out."""
-    from sktune.fusion import describe
+    from sktune.ascend.fusion import describe
     from sktune.profiling.report import fusion_of_files
 
     found = fusion_of_files(graph, fused, profile, log)
@@ -88,27 +89,29 @@ def fusion(
     for line in describe(found):
         console.print(escape(line), highlight=False, soft_wrap=True)
     if json:
-        print_event({"event": "fusion_finished", "digest": found.digest, **asdict(found)})
+        print_event(FusionFinished(digest=found.digest, **asdict(found)))
 
 
 @app.command()
 def doctor(json: arg.Json = False) -> None:
     """Show what this machine has of what sktune needs, and how to get the rest."""
-    from sktune.doctor import State, examine, usable
+    from sktune.backends.availability import examine, usable
+    from sktune.backends.info import State
 
     findings = examine()
     table = Table("backend", "what", "state", "found", "how to get it")
     for finding in findings:
         style = None if finding.state is State.OK else "yellow"
         table.add_row(
-            *map(escape, (finding.backend, finding.what, finding.state, finding.found, finding.mend)), style=style
+            *map(escape, (finding.backend, finding.what, finding.state, finding.found, finding.fix)), style=style
         )
     console = Console(stderr=json)
     console.print(table)
     backends = usable(findings)
     console.print(f"Backends that can be used here: {', '.join(backends) or 'none'}")
     if json:
-        print_event({"event": "doctor_finished", "backends": list(backends), "findings": [asdict(f) for f in findings]})
+        rows: list[Any] = [{**asdict(finding), "mend": finding.fix} for finding in findings]
+        print_event(DoctorFinished(backends=backends, findings=rows))
 
 
 @app.command()
@@ -125,7 +128,7 @@ def calibrate(
     json: arg.Json = False,
 ) -> None:
     """Fit the constants of the simulated device to profiles; use them with `search --constants`."""
-    from sktune.calibrating import calibrate_to  # imports torch
+    from sktune.tuning.calibrate import calibrate_to  # imports torch
 
     request = Request(model, backend="sim", scale=scale, batch=batch, context=context) if model else None
     fitted = calibrate_to(profiles, constants, request, out)
@@ -134,5 +137,5 @@ def calibrate(
         table.add_row(*map(escape, row))
     Console(stderr=json).print(table)
     if json:
-        rows = [asdict(row) for row in fitted.fitted]
-        print_event({"event": "calibrate_finished", "constants": str(out), "fitted": rows})
+        rows: list[Any] = [asdict(row) for row in fitted.fitted]
+        print_event(CalibrateFinished(constants=str(out), fitted=rows))

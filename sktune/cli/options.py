@@ -9,7 +9,8 @@ MODEL_HELP = "A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with con
 Model = Annotated[str, typer.Option(help=MODEL_HELP)]
 AnyModel = Annotated[str, typer.Option(help=f"{MODEL_HELP} Or give --recipe.")]
 Recipe = Annotated[
-    Path | None, typer.Option(help="A recipe.yaml: a program that is started for each plan; see docs/recipes.md.")
+    Path | None,
+    typer.Option(help="A recipe.yaml: a program that is started for each plan; see docs/reference/recipe.md."),
 ]
 Runs = Annotated[Path, typer.Option(help="Folder that holds the studies.")]
 Storage = Annotated[str | None, typer.Option(help="URL of an Optuna storage; sqlite in the study's folder by default.")]
@@ -17,9 +18,11 @@ Join = Annotated[bool, typer.Option("--join", help="Run a study of --storage bes
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Take a search on another host that holds the study for ended.")
 ]
-UntilSettled = Annotated[
-    bool, typer.Option("--until-settled", help="Stop once no plan is expected to save another 0.5% of the step.")
+UntilConverged = Annotated[
+    bool, typer.Option("--until-converged", help="Stop once no plan is expected to save another 0.5% of the step.")
 ]
+UntilSettled = Annotated[bool, typer.Option("--until-settled", hidden=True)]
+"""The former name of ``--until-converged``."""
 Json = Annotated[
     bool, typer.Option("--json", help="JSON lines on standard output; everything for people on standard error.")
 ]
@@ -28,7 +31,10 @@ Scale = Annotated[
 ]
 Space = Annotated[Path | None, typer.Option(help="A YAML file with a search space of your own.")]
 TryInexact = Annotated[
-    bool, typer.Option("--try-inexact", help="Search option values that may change bits, too: docs/exactness.md.")
+    bool,
+    typer.Option(
+        "--try-inexact", help="Search option values that may change bits, too: docs/explanation/exactness.md."
+    ),
 ]
 Weights = Annotated[
     Path | None, typer.Option(help="A checkpoint in Hugging Face format (safetensors); random weights by default.")

@@ -8,11 +8,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.syntax import Syntax
 
-from sktune.agent import print_event
 from sktune.cli import options as arg
 from sktune.cli.app import app, recipes
-from sktune.errors import BadInputError
-from sktune.request import DEFAULT_VERIFY_STEPS
+from sktune.core.errors import BadInputError
+from sktune.core.events import print_event
+from sktune.core.events.commands import PlanApplied, PlanUndone, Rechecked, RecipeWritten
+from sktune.tuning.request import DEFAULT_VERIFY_STEPS
 
 
 @app.command()
@@ -25,9 +26,9 @@ def apply(
     json: arg.Json = False,
 ) -> None:
     """Turn a plan into a change of a model's source and configuration."""
-    from sktune.plan_file import read_plan_file
-    from sktune.source import changes  # imports libcst
-    from sktune.source.applying import source_change
+    from sktune.core.plan_file import read_plan_file
+    from sktune.source import edits as changes  # imports libcst
+    from sktune.source.apply import source_change
 
     if undo == (plan is not None) or (undo and write):
         raise BadInputError("give a plan to apply, or --undo alone to take one back")
@@ -36,7 +37,7 @@ def apply(
         restored = [str(path) for path in changes.undo(to)]
         told.print(escape(f"as before: {', '.join(restored)}"), highlight=False, soft_wrap=True)
         if json:
-            print_event({"event": "plan_undone", "files": restored})
+            print_event(PlanUndone(files=restored))
         return
     change = source_change(read_plan_file(plan), to, yaml)
     if write:
@@ -47,8 +48,7 @@ def apply(
         told.print(escape(line), highlight=False, soft_wrap=True)
     if json:
         paths = [str(each.path) for each in change.changes]
-        summary = {"files": paths, "written": write, "notes": change.notes, "diff": change.diff}
-        print_event({"event": "plan_applied", **summary})
+        print_event(PlanApplied(files=paths, written=write, notes=change.notes, diff=change.diff))
 
 
 def _print_diff(diff: str) -> None:
@@ -77,16 +77,16 @@ def recheck(
     json: arg.Json = False,
 ) -> None:
     """Check whether a plan still holds here: code, bits, speed. Exit code 0: keep, 3: slower now, 4: bits differ."""
-    from sktune.recheck import RecheckRequest
-    from sktune.recheck import recheck as run_recheck
-    from sktune.view import recheck_table
+    from sktune.cli.views.search import recheck_table
+    from sktune.tuning.recheck import RecheckRequest
+    from sktune.tuning.recheck import recheck as run_recheck
 
     people = Console(stderr=json)
     with people.status("") as status:
         found = run_recheck(RecheckRequest(plan, model, weights, verify_steps, runs), status.update)
     people.print(recheck_table(found))
     if json:
-        print_event({"event": "rechecked", "plan": str(plan), **found.summary()})
+        print_event(Rechecked(plan=str(plan), **found.summary()))
     raise typer.Exit(found.verdict.exit_code)
 
 
@@ -99,7 +99,7 @@ def recipe_init(
     json: arg.Json = False,
 ) -> None:
     """Look at a model's folder and write a recipe for `search --recipe`."""
-    from sktune.recipes.scouting import scout
+    from sktune.runners.program.discover import scout
 
     scouted = scout(folder, yaml, command)
     if out.exists():
@@ -112,5 +112,4 @@ def recipe_init(
     for line in (*scouted.found, *(f"not known: {line}" for line in scouted.unknown), f"written: {out}"):
         told.print(escape(line), highlight=False, soft_wrap=True)
     if json:
-        found = {"recipe": str(out), "found": scouted.found, "unknown": scouted.unknown}
-        print_event({"event": "recipe_written", **found})
+        print_event(RecipeWritten(recipe=str(out), found=scouted.found, unknown=scouted.unknown))

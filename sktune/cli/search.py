@@ -1,19 +1,21 @@
 """Commands that search: ``search`` and ``analyze``."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from sktune import proxy
-from sktune.agent import print_event
 from sktune.cli import options as arg
 from sktune.cli.app import app
-from sktune.request import DEFAULT_VERIFY_STEPS, Request
-from sktune.samplers import SAMPLERS
-from sktune.time_budget import parse_duration, process_began_s
-from sktune.view import following, result_table
+from sktune.cli.views.search import following, result_table
+from sktune.core.events import Event, print_event
+from sktune.core.events.analysis import AnalysisFinished
+from sktune.core.events.search import StudyFinished
+from sktune.samplers import STRATEGIES
+from sktune.tuning import fewer_layers as proxy
+from sktune.tuning.request import DEFAULT_VERIFY_STEPS, Request
+from sktune.tuning.time_budget import parse_duration, process_began_s
 
 
 @app.command()
@@ -30,8 +32,9 @@ def search(
     storage: arg.Storage = None,
     runs: arg.Runs = Path("runs"),
     strategy: Annotated[
-        str, typer.Option("--strategy", "--sampler", help=f"{', '.join(SAMPLERS)}, or module:function.")
+        str, typer.Option("--strategy", "--sampler", help=f"{', '.join(STRATEGIES)}, or module:function.")
     ] = "partition",
+    until_converged: arg.UntilConverged = False,
     until_settled: arg.UntilSettled = False,
     join: arg.Join = False,
     take_over: arg.TakeOver = False,
@@ -56,22 +59,22 @@ def search(
     request = Request(
         model, trials, study, storage, runs, strategy, space, compile_timeout, scale, weights, dtype, backend,
         device, batch, context, seed, constants, profile, parse_duration(time_budget) if time_budget else None,
-        proxy_layers, until_settled=until_settled, recipe=recipe, verify_steps=verify_steps, join=join,
-        take_over=take_over, try_inexact=try_inexact,
+        proxy_layers, until_converged=until_converged or until_settled, recipe=recipe,
+        verify_steps=verify_steps, join=join, take_over=take_over, try_inexact=try_inexact,
     )  # fmt: skip
     began_s = process_began_s()
     people = Console(stderr=json)
     with following(people, in_place=not json) as shown:
 
-        def listen(event: dict[str, Any]) -> None:
-            if json and event["event"] != "study_finished":  # its line comes last
+        def listen(event: Event) -> None:
+            if json and not isinstance(event, StudyFinished):  # its line comes last
                 print_event(event)
             shown(event)
 
         result = proxy.search(request, listen, began_s)
     people.print(result_table(result))
     if json:
-        print_event({"event": "study_finished", **result.summary()})
+        print_event(StudyFinished(**result.summary()))
 
 
 @app.command()
@@ -98,7 +101,7 @@ def analyze(
 ) -> None:
     """From a model to a recommendation: walk the scope guide, search, and write the skill's report."""
     from sktune.analysis.analyze import AnalysisRequest, analyze  # imports libcst
-    from sktune.analysis_view import analysis_view
+    from sktune.cli.views.analysis import analysis_view
 
     asked = AnalysisRequest.of(
         model, recipe, folder, yaml, goal, language, out, time_budget_s=parse_duration(time_budget), study=study,
@@ -108,7 +111,7 @@ def analyze(
     people = Console(stderr=json)
     with following(people, in_place=not json) as shown:
 
-        def listen(event: dict[str, Any]) -> None:
+        def listen(event: Event) -> None:
             if json:
                 print_event(event)
             shown(event)
@@ -116,4 +119,4 @@ def analyze(
         found = analyze(asked, listen, process_began_s())
     people.print(analysis_view(found))
     if json:
-        print_event({"event": "analysis_finished", **found.summary()})
+        print_event(AnalysisFinished(**found.summary()))

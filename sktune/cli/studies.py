@@ -7,14 +7,15 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sktune import report as reports
-from sktune.agent import print_event
 from sktune.cli import options as arg
 from sktune.cli.app import app
-from sktune.errors import StudyError
-from sktune.result import SearchResult, stored_result
-from sktune.study import TuningStudy, sqlite_url
-from sktune.view import comparison_table, result_table
+from sktune.cli.views.search import comparison_table, result_table
+from sktune.core.errors import StudyError
+from sktune.core.events import print_event
+from sktune.core.events.studies import CompareFinished, ReportWritten, StudyShown
+from sktune.reports import outputs
+from sktune.study.result import SearchResult, stored_result
+from sktune.study.study import TuningStudy, sqlite_url
 
 
 @app.command()
@@ -33,18 +34,23 @@ def show(
     console.print(result_table(result))
     learned = _explained(study, result, storage, console) if why else {}
     if json:
-        known = {"incumbent": result.incumbent(), "blamed": result.blamed(), "final": result.final_rows()}
-        print_event({"event": "study", **result.summary(), **known, **learned})
+        known: dict[str, Any] = {
+            "incumbent": result.incumbent(),
+            "blamed": result.blamed(),
+            "final": result.final_rows(),
+        }
+        print_event(StudyShown(**result.summary(), **known, **learned))
 
 
 def _explained(name: str, result: SearchResult, storage: str | None, console: Console) -> dict[str, Any]:
     """Show why, write its page, and return it for JSON."""
-    from sktune import why_view  # imports plotly
-    from sktune.why import explain
+    from sktune.reports import why_page as why_view  # imports plotly
+    from sktune.reports.why import explain
+    from sktune.samplers.partition import PartitionSampler
 
     study = TuningStudy.open(name, storage or sqlite_url(result.folder.resolve()), create=False)
     space = study.space()
-    outlook = study.outlook(space, seed=0)
+    outlook = PartitionSampler(space).outlook(study.trials())
     why = explain(space, study.trials(), result.baseline_ms, outlook) if result.baseline_ms else None
     if why is None:
         raise StudyError(f"study {name!r} has measured nothing yet; run `sktune search` first")
@@ -63,12 +69,12 @@ def report(
 ) -> None:
     """Write a study's report, plan and trials anew."""
     result = stored_result(study, runs, storage)
-    files = reports.write(result, result.folder)
+    files = outputs.write(result, result.folder)
     console = Console(stderr=json)
     for path in files:
         console.print(escape(str(path)), highlight=False)
     if json:
-        print_event({"event": "report_written", "files": [str(path) for path in files]})
+        print_event(ReportWritten(files=[str(path) for path in files]))
 
 
 @app.command()
@@ -82,7 +88,7 @@ def compare(
     json: arg.Json = False,
 ) -> None:
     """Show side by side what studies had found after how many trials."""
-    from sktune import comparing  # imports plotly
+    from sktune.reports import comparison as comparing  # imports plotly
 
     compared = comparing.compare([stored_result(study, runs, storage) for study in dict.fromkeys(studies)])
     picture = comparing.write_picture(compared, html, runs)
@@ -92,4 +98,4 @@ def compare(
     if json:
         for event in compared.events():
             print_event(event)
-        print_event({"event": "compare_finished", "studies": list(dict.fromkeys(studies)), "picture": str(picture)})
+        print_event(CompareFinished(studies=list(dict.fromkeys(studies)), picture=str(picture)))

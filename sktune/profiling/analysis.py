@@ -95,7 +95,7 @@ class UnitFigures:
         return f"{self.kind}.{self.unit}"
 
     @property
-    def promise_ms(self) -> float:
+    def potential_ms(self) -> float:
         """What a scope over the unit can save at most."""
         return self.gap_ms + self.launch_ms
 
@@ -282,7 +282,7 @@ def _units(kernels: pd.DataFrame, launch_us: float) -> tuple[UnitFigures, ...]:
                 kind, unit, layers, count / layers, float(row["busy"]) / 1e3, float(row["gap"]) / 1e3, launch_ms
             )
         )
-    return tuple(sorted(found, key=lambda unit: (-unit.promise_ms, -unit.kernels)))
+    return tuple(sorted(found, key=lambda unit: (-unit.potential_ms, -unit.kernels)))
 
 
 def _between_steps_ms(kernels: pd.DataFrame) -> float:

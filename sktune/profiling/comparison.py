@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from sktune.ascend.kernel_name import SuperKernelName, parse_superkernel_name
 from sktune.profiling.analysis import Profile
 from sktune.profiling.structure import main_stream
-from sktune.superkernel_name import SuperKernelName, parse_superkernel_name
 
 LEAST_OCCURRENCES = 3
 NOISE_SHARE = 0.03

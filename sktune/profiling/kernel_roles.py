@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 
-from sktune.superkernel_name import parse_superkernel_name
+from sktune.ascend.kernel_name import parse_superkernel_name
 
 
 class Role(StrEnum):

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from sktune.superkernel_name import parse_superkernel_name
+from sktune.ascend.kernel_name import parse_superkernel_name
 
 NO_STEP = -1
 SUPERKERNEL = "SuperKernel"

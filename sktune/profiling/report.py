@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sktune.errors import BadInputError
-from sktune.fusion import RealisedFusion, realised_fusion
-from sktune.ge_graph import read_ge_graph
-from sktune.plog import explain_files
+from sktune.ascend.cann_log import explain_files
+from sktune.ascend.fusion import RealisedFusion, realised_fusion
+from sktune.ascend.ge_graph import read_ge_graph
+from sktune.core.errors import BadInputError
 from sktune.profiling import timeline
 from sktune.profiling.analysis import Profile, analyse
 from sktune.profiling.comparison import Comparison, compare
-from sktune.profiling.reading import read_profile
+from sktune.profiling.readers.reading import read_profile
 
 FOLDER = "profiles"
 

@@ -33,7 +33,7 @@ def headline(profile: Profile) -> str:
         f"In {profile.median.gap_ms:.3f} ms of a step of {profile.median.step_ms:.3f} ms ({profile.gap_share:.1%}) the "
         "device has nothing to run: the most that scopes can save by closing gaps."
     )
-    tried = [unit for unit in profile.units if unit.promise_ms > 0][:UNITS_TO_TRY]
+    tried = [unit for unit in profile.units if unit.potential_ms > 0][:UNITS_TO_TRY]
     if not tried:
         return first
     listed = ", ".join(f"{unit.word} ({unit.gap_ms:.3f} ms of gaps inside)" for unit in tried)

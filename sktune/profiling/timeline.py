@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from sktune.errors import ProfileError
+from sktune.core.errors import ProfileError
 from sktune.profiling.analysis import Profile
 from sktune.profiling.comparison import Comparison
 from sktune.profiling.structure import NO_LAYER, main_stream

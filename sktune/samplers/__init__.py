@@ -1,82 +1,68 @@
-"""Samplers: what proposes the next point. The seam is Optuna's own ``BaseSampler``.
+"""Strategies that propose plans: each a ``Strategy`` in a file of its own, and a line of ``STRATEGIES``.
 
-A sampler is made anew for every trial, from a seed that belongs to the trial's number, or keeps to such seeds by
-itself. It derives what it proposes from the study's trials alone: a study that is killed and resumed proposes what it
-would have proposed, and one that was begun with another strategy is continued.
+What they have in common, and may rely on, is in ``sktune.study.strategy``; what they learn from is in
+``sktune.learning``. Other packages add theirs as entry points of the group ``sktune.samplers``.
 """
 
-import hashlib
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
-import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import BaseSampler
+from sktune.core.errors import BadInputError, nearest
+from sktune.study.strategy import SamplerFactory, Strategy
 
-from sktune.errors import BadInputError, nearest
-from sktune.space import SearchSpace
+__all__ = ["GROUP", "STRATEGIES", "SamplerFactory", "Strategy", "find_strategy", "strategy_names"]
 
-SamplerFactory = Callable[[SearchSpace, int], BaseSampler]
-"""Makes a sampler from a space and a seed."""
-
-RANDOM_TRIALS = 6
-"""Trials, starting points among them, before a model of Optuna's proposes."""
-
-
-SAMPLERS: Mapping[str, str] = {
-    "partition": "sktune.samplers.partition:ProbingSampler",
-    "tpe": "sktune.samplers:tpe",
-    "gp": "sktune.samplers:gp",
-    "random": "sktune.samplers:random",
-    "grid": "sktune.samplers.grid:grid",
-    "bottom-up": "sktune.samplers.guide:bottom_up",
-    "top-down": "sktune.samplers.guide:top_down",
-    "profile": "sktune.samplers.guide:by_profile",
+STRATEGIES: Mapping[str, str] = {
+    "partition": "sktune.samplers.partition:PARTITION",
+    "tpe": "sktune.samplers.of_optuna:TPE",
+    "gp": "sktune.samplers.of_optuna:GP",
+    "random": "sktune.samplers.of_optuna:RANDOM",
+    "grid": "sktune.samplers.grid:GRID",
+    "bottom-up": "sktune.samplers.guide:BOTTOM_UP",
+    "top-down": "sktune.samplers.guide:TOP_DOWN",
+    "profile": "sktune.samplers.guide:PROFILE",
 }
-"""The factory of each built-in strategy, as module:function."""
-
-BEGINS_ALONE = frozenset({"grid", "bottom-up", "top-down", "profile"})
-"""Strategies that decide themselves what comes first: starting points queued before them would make them others."""
-
-
-def tpe(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
-    """Return Optuna's tree-structured Parzen estimator."""
-    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
+"""The strategies that come with sktune, imported when they are used."""
+GROUP = "sktune.samplers"
+"""Entry points of other packages: each a ``Strategy``, or a function of a space and a seed."""
 
 
-def gp(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
-    """Return Optuna's Gaussian process."""
-    return optuna.samplers.GPSampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
+def strategy_names() -> tuple[str, ...]:
+    """Return the names of all strategies there are, those of other packages last."""
+    return tuple(dict.fromkeys([*STRATEGIES, *sorted(entry_points(group=GROUP).names)]))
 
 
-def random(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
-    """Return a sampler that draws every parameter by itself."""
-    return optuna.samplers.RandomSampler(seed=seed)
-
-
-def sampler_factory(name: str) -> SamplerFactory:
-    """Return the factory of a built-in strategy, or of the user's own as ``module:function``.
+def find_strategy(name: str) -> Strategy:
+    """Return a strategy by its name, or the user's own as ``module:attribute``.
 
     Raises:
-        BadInputError: no such strategy.
+        BadInputError: there is none, or it cannot be imported.
     """
-    module, colon, function = SAMPLERS.get(name, name).partition(":")
-    if not colon:
-        raise BadInputError(f"unknown strategy {name!r}{nearest(name, SAMPLERS)} (or module:function of your own)")
+    if name in STRATEGIES:
+        return _loaded(name, lambda: _attribute(STRATEGIES[name]))
+    if ":" in name:
+        return _loaded(name, lambda: _attribute(name))
+    installed: list[EntryPoint] = list(entry_points(group=GROUP, name=name))
+    if not installed:
+        raise BadInputError(
+            f"unknown strategy {name!r}{nearest(name, strategy_names())} (or module:function of your own)"
+        )
+    return _loaded(name, installed[0].load)
+
+
+def _attribute(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _loaded(name: str, load: Callable[[], Any]) -> Strategy:
     try:
-        factory: SamplerFactory = getattr(importlib.import_module(module), function)
+        found = load()
     except (ImportError, AttributeError) as failure:
         raise BadInputError(
             f"--strategy {name}: {failure}; give module:function, a function of a space and a seed"
         ) from failure
-    return factory
-
-
-def seed_of_trial(seed: int, number: int) -> int:
-    """Return the seed of trial ``number`` in a search with ``seed``: 32 bits."""
-    return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:4], "big")
-
-
-def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Return the space as Optuna's categoricals."""
-    return {name: CategoricalDistribution(choices) for name, choices in space.choices.items()}
+    return replace(found, name=name) if isinstance(found, Strategy) else Strategy(name, found)

@@ -5,13 +5,17 @@ from itertools import combinations, product
 
 from optuna.samplers import BaseSampler
 
+from sktune.core.space import SearchSpace, Values
 from sktune.samplers.procedure import Procedure, ProcedureSampler
-from sktune.space import SearchSpace, Values
+from sktune.study.strategy import Strategy
 
 
-def grid(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001 - nothing is left to chance
-    """Return a sampler that walks the whole space: first plans with one parameter set, then with two, and so on."""
+def _grid(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001 - nothing is left to chance
     return ProcedureSampler(space, _walk)
+
+
+GRID = Strategy("grid", _grid, starts_alone=True)
+"""Walks the whole space: first plans with one parameter set, then with two, and so on."""
 
 
 def _walk(space: SearchSpace) -> Procedure:

@@ -11,26 +11,29 @@ from operator import itemgetter
 
 from optuna.samplers import BaseSampler
 
-from sktune.plan import Option
+from sktune.core.plan import Option
+from sktune.core.space import (
+    JOIN,
+    LAYERS_PER_SCOPE,
+    NEW,
+    OUT,
+    SearchSpace,
+    Values,
+    is_attention,
+    is_feed_forward,
+    limit_of,
+)
 from sktune.samplers.procedure import Answer, Procedure, ProcedureSampler
-from sktune.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, Values, is_attention, is_feed_forward, limit_of
+from sktune.study.strategy import Strategy
 
 Step = Generator[Values, Answer, Answer]
 
 
-def bottom_up(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001 - nothing is left to chance
-    """Return a sampler that begins with attention alone and MoE alone, and widens what has passed."""
-    return ProcedureSampler(space, _bottom_up)
+def _strategy(name: str, procedure: Callable[[SearchSpace], Procedure]) -> Strategy:
+    def make(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001 - nothing is left to chance
+        return ProcedureSampler(space, procedure)
 
-
-def top_down(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
-    """Return a sampler that begins with the widest scope, and narrows it where it fails or is slow."""
-    return ProcedureSampler(space, _top_down)
-
-
-def by_profile(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
-    """Return a sampler that puts units into scopes in the order of their share of the step's time."""
-    return ProcedureSampler(space, _by_profile)
+    return Strategy(name, make, starts_alone=True)
 
 
 class _Best:
@@ -196,3 +199,11 @@ def _limits(space: SearchSpace) -> list[Option]:
 
 def _unit_parameters(space: SearchSpace) -> list[str]:
     return list(dict.fromkeys(space.parameter(unit) for unit in space.layout.units))
+
+
+BOTTOM_UP = _strategy("bottom-up", _bottom_up)
+"""Begins with attention alone and MoE alone, and widens what has passed."""
+TOP_DOWN = _strategy("top-down", _top_down)
+"""Begins with the widest scope, and narrows it where it fails or is slow."""
+PROFILE = _strategy("profile", _by_profile)
+"""Puts units into scopes in the order of their share of the step's time."""

@@ -9,13 +9,12 @@ trials, and the seed belongs to the trial's number.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
@@ -23,21 +22,17 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.special import ndtr
 from threadpoolctl import ThreadpoolController
 
-from sktune.learned import ORIGIN, PROBE, Belief, Combination, Learned, Point, amended
-from sktune.partitioning import Partitioner, Solution
-from sktune.plan import Option, Plan
-from sktune.samplers import distributions, seed_of_trial
-from sktune.samplers.distinct import remaining
-from sktune.samplers.probing import Prober
-from sktune.segment_model import Described, Posterior, Singles
-from sktune.space import OUT, SearchSpace, StartingPoint
+from sktune.core.plan import Option, Plan
+from sktune.core.space import OUT, SearchSpace, StartingPoint
+from sktune.learning.best_partition import Partitioner
+from sktune.learning.evidence import Vector
+from sktune.learning.history import ORIGIN, PROBE, Belief, Learned, Point, amended
+from sktune.learning.savings import Described, Posterior
+from sktune.samplers.draws import AVERSIONS, LEAST_RISK, Draws, promising_options
+from sktune.samplers.probes import Prober
+from sktune.study.distinct import remaining
+from sktune.study.strategy import Strategy, distributions, seed_of_trial
 
-Vector = npt.NDArray[np.float64]
-
-MOST_DRAWS = 16
-LEAST_DRAWS = 2
-MOST_WORK = 600_000
-"""Segment classes times problems that are solved at once, so that a proposal takes some ten milliseconds."""
 NEW_VALUE_EVERY = 4
 """Trials, while starting points are tried: their partitions are to be compared, too."""
 HOPELESS = 3.0
@@ -50,17 +45,11 @@ MOST_COMBINATIONS = 32
 NEIGHBOURS = 12
 LIKELY_BEST = 20
 """Complete plans, by their own figures, of which one is the best by the model."""
-MOST_SAFE = 64
-"""Plans put together of what hardly fails, where all else is too risky."""
 LEARNING_TRIALS, FREE_FAILURES, FAILURE_SHARE = 10, 0.2, 0.12
 """Trials in which anything may fail; of those that follow, failures that are free, and the share that may fail. What
 is riskier waits."""
-LEAST_RISK = 0.02
-"""Probability to fail that is always taken."""
 FAILURE_PRICE = 0.008
 """What a failure costs, as a share of the best plan's saving: what promises next to nothing takes no risk."""
-AVERSIONS = (0.0, 0.1, 0.5, 2.0, 20.0)
-"""What a unit of log risk costs, as a multiple of the incumbent's saving: one candidate for each."""
 MOST_AVERSE = 8
 """Combinations of options that the means are thought of with where risk costs anything; else all."""
 
@@ -101,16 +90,11 @@ class PartitionSampler(BaseSampler):
             attribute ``sktune:probe``. The caller has to run that plan, and never to take it for the answer.
     """
 
-    spans_trials = True
-    """Made once for a study, with the search's seed, as it goes on learning."""
-    takes_starting_points = True
-    """It proposes them by itself: nobody has to queue them."""
-
     def __init__(self, space: SearchSpace, seed: int = 0, *, probes: bool = False) -> None:
         self._space, self._seed = space, seed
         self._learned = Learned(space)
         self._partitioner = Partitioner(space, self._learned.catalogue)
-        self._prober = Prober(self._learned) if probes and not space.untied else None
+        self._prober = Prober(self._learned) if probes and not space.per_layer else None
         self._starts = [(start, space.plan(start.values)) for start in space.starting_points]
         self._running: list[Plan] = []
         self._threads = ThreadpoolController()
@@ -162,7 +146,7 @@ class PartitionSampler(BaseSampler):
         if not self._learned.model.count:
             return Outlook(math.inf, ())
         beliefs = self._learned.beliefs()
-        draws = _Draws(self._learned, self._partitioner, beliefs, np.random.default_rng(self._seed))
+        draws = Draws(self._learned, self._partitioner, beliefs, np.random.default_rng(self._seed))
         [(total, decode)] = draws.solve([AVERSIONS[2] if self._risks() else 0.0])
         incumbent = draws.effects @ self._learned.model.row(self._learned.incumbent)
         left = float(np.maximum(0.0, total.max(axis=1) - incumbent)[len(beliefs) :].mean())
@@ -247,12 +231,12 @@ class PartitionSampler(BaseSampler):
         return found or [{}]
 
     def _promising_options(self, posterior: Posterior, rng: np.random.Generator) -> list[Mapping[str, Option]]:
-        chosen = _promising(self._learned, posterior, rng, MOST_COMBINATIONS)
+        chosen = promising_options(self._learned, posterior, rng, MOST_COMBINATIONS)
         return [combination.point for combination in chosen]
 
     def _propose(self, beliefs: Sequence[Belief], rng: np.random.Generator) -> Point:
         for width in (1.0, 2.0, 4.0):
-            draws = _Draws(self._learned, self._partitioner, beliefs, rng, width)
+            draws = Draws(self._learned, self._partitioner, beliefs, rng, width)
             candidates = self._candidates(draws, len(beliefs)) + self._neighbours(rng)
             candidates += self._with_other_options(beliefs[0].posterior, rng) if self._risks() else []
             new = self._new(candidates)
@@ -283,7 +267,7 @@ class PartitionSampler(BaseSampler):
         failures = sum(late) + float(self._risk(self._running).sum())
         return max(LEAST_RISK, FREE_FAILURES + FAILURE_SHARE * (len(late) + len(self._running)) - failures)
 
-    def _candidates(self, draws: "_Draws", means: int) -> list[_Candidate]:
+    def _candidates(self, draws: "Draws", means: int) -> list[_Candidate]:
         """Return the best plan of each draw, and those of the means, which come first, with any options."""
         found: list[_Candidate] = []
         aversions = AVERSIONS if self._risks() else (0.0,)
@@ -311,7 +295,7 @@ class PartitionSampler(BaseSampler):
 
     def _with_other_options(self, posterior: Posterior, rng: np.random.Generator) -> list[_Candidate]:
         """Return the best plans with other options: they hold no scope that is new, and seldom fail."""
-        chosen = _promising(self._learned, posterior, rng, MOST_COMBINATIONS)
+        chosen = promising_options(self._learned, posterior, rng, MOST_COMBINATIONS)
         return [
             _Candidate(own.plan.with_options(other.of_scope, other.of_step), {**own.point, **other.point})
             for own in self._learned.ranked[:3]
@@ -357,69 +341,6 @@ class PartitionSampler(BaseSampler):
         return remaining(self._space, self._learned.seen) or changed
 
 
-class ProbingSampler(PartitionSampler):
-    """The sampler of a study that runs probes: sktune's own."""
-
-    def __init__(self, space: SearchSpace, seed: int = 0) -> None:
-        super().__init__(space, seed, probes=True)
-
-
-class _Draws:
-    """Draws of the effects, the beliefs' means first, and the best plans under each of them."""
-
-    def __init__(
-        self,
-        learned: Learned,
-        partitioner: Partitioner,
-        beliefs: Sequence[Belief],
-        rng: np.random.Generator,
-        width: float = 1.0,
-    ) -> None:
-        self._partitioner = partitioner
-        model, catalogue = learned.model, learned.catalogue
-        most = max(12, MOST_WORK // len(catalogue.first))
-        self.combinations = _promising(learned, beliefs[0].posterior, rng, max(4, most // (LEAST_DRAWS + 1)))
-        rounds = len(AVERSIONS) if learned.feasibility.has_risks else 1
-        count = int(np.clip(most // (len(self.combinations) * rounds) - 1, LEAST_DRAWS, MOST_DRAWS))
-        shares = list(zip(beliefs, rng.multinomial(count, [each.weight for each in beliefs]), strict=True))
-        means = [each.posterior.mean for each in beliefs]
-        self.effects = np.vstack([*means, *(each.posterior.draw(share, rng, width) for each, share in shares)])
-        self._options = [combination.of_scope for combination in self.combinations]
-        none = np.zeros((len(catalogue.first), len(beliefs)), np.float32)
-        unknown = np.hstack([none, *(each.posterior.draw_unknown(share, rng, width) for each, share in shares)])
-        unknown = np.repeat(unknown, len(self._options), axis=1)
-        self._value: Singles = model.value(self.effects, self._options) + unknown
-        self._cut = model.cut(self.effects, len(self._options))
-        steps = [model.step_value(self.effects, combination.of_step) for combination in self.combinations]
-        self._beside = np.column_stack(steps)
-        self._log_safe = learned.feasibility.log_safe(self._options) if learned.feasibility.has_risks else None
-        self._most_saved = max(1e-3, learned.ranked[0].saving if learned.ranked else 0.0)
-
-    def solve(self, aversions: Sequence[float]) -> list[tuple[Vector, Callable[[int, int], Point]]]:
-        """Return for each aversion the best total by draw and combination of options, and what makes a point of one."""
-        values = [self._value] * len(aversions)
-        if self._log_safe is not None:
-            risk = np.tile(self._most_saved * self._log_safe, (1, len(self.effects)))
-            values = [self._value + (max(aversion, 1e-9) * risk).astype(np.float32) for aversion in aversions]
-        solution = self._partitioner.solve(np.hstack(values), np.hstack([self._cut] * len(aversions)))
-        scores = solution.score.reshape(len(aversions), *self._beside.shape)
-        return [(score + self._beside, partial(self._decode, solution, number)) for number, score in enumerate(scores)]
-
-    def safe(self, rng: np.random.Generator) -> list[Point]:
-        """Return points put together at random of what hardly fails, good or bad: there may be nothing else."""
-        assert self._log_safe is not None
-        index = rng.integers(len(self._options), size=min(MOST_SAFE, self._value.shape[1]))
-        chance = rng.standard_normal((len(self._value), len(index)), dtype=np.float32)
-        value = np.where(self._log_safe[:, index] > math.log1p(-LEAST_RISK), chance, -np.inf).astype(np.float32)
-        solution = self._partitioner.solve(value, np.zeros((len(self._cut), len(index))))
-        return [{**solution.decode(number), **self.combinations[own].point} for number, own in enumerate(index)]
-
-    def _decode(self, solution: Solution, number: int, draw: int, index: int) -> Point:
-        count = len(self._options)
-        decoded = solution.decode(number * self._value.shape[1] + draw * count + index)
-        return {**decoded, **self.combinations[index].point}
-
-
 def _improvement(posterior: Posterior, plans: Described, best: Described) -> Vector:
     """Return what each plan is expected to save beyond the best one, as a share of the baseline."""
     mean, sd = posterior.predict_plans(plans)
@@ -433,16 +354,7 @@ def _best_saving(posterior: Posterior, best: Described) -> float:
     return float(posterior.predict_plans(best)[0].max(initial=0.0))
 
 
-def _promising(learned: Learned, posterior: Posterior, rng: np.random.Generator, most: int) -> list[Combination]:
-    """Return all combinations of options; where these are too many, those that draws prefer for the incumbent."""
-    if len(learned.combinations) <= most:
-        return learned.combinations
-    kept = [segment for segment, _ in learned.keys(learned.incumbent)]
-    # While nothing works, single units stand in for the incumbent's scopes.
-    segments = np.array(kept or np.flatnonzero(learned.catalogue.first == learned.catalogue.last), dtype=np.int64)
-    effects = np.vstack([posterior.mean, posterior.draw(MOST_DRAWS, rng)])
-    options = [combination.of_scope for combination in learned.combinations]
-    value = learned.model.value(effects, options, segments).sum(axis=0).reshape(len(effects), -1)
-    steps = [learned.model.step_value(effects, combination.of_step) for combination in learned.combinations]
-    ranked = np.argsort(-(value + np.column_stack(steps)), axis=1, kind="stable").T.ravel()
-    return [learned.combinations[index] for index in list(dict.fromkeys(ranked.tolist()))[:most]]
+PARTITION = Strategy("partition", partial(PartitionSampler, probes=True), persistent=True, takes_starting_points=True)
+"""What sktune searches with."""
+WITHOUT_PROBES = Strategy("without probes", PartitionSampler, persistent=True, takes_starting_points=True)
+"""Proposes points of the space only, to compare with."""

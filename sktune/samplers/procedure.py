@@ -15,10 +15,10 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from sktune.learned import OUTCOME, PROBE
-from sktune.plan import Plan
-from sktune.samplers import distributions
-from sktune.space import SearchSpace, Values
+from sktune.core.plan import Plan
+from sktune.core.space import SearchSpace, Values
+from sktune.learning.history import OUTCOME, PROBE
+from sktune.study.strategy import distributions
 
 
 @dataclass(frozen=True, slots=True)

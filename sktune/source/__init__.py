@@ -1,1 +1,4 @@
-"""Plans in source: a model's code and configuration changed so that they carry a plan's scopes."""
+"""Plans in source code: a model's code and configuration, edited so that they carry a plan's scopes.
+
+It reads and writes text; nothing here imports the model or runs it.
+"""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sktune.errors import TargetError, described
+from sktune.core.errors import TargetError, described
 
 Inputs = tuple[Any, ...]
 """Positional arguments of one decode step."""
@@ -17,7 +17,7 @@ Inputs = tuple[Any, ...]
 class Target:
     """A model, its decode step, its inputs and its state.
 
-    A function of the user's own returns one (``--model file.py:function``).
+    A user's own function returns one (``--model file.py:function``).
 
     Attributes:
         module: the module tree whose submodules are units; paths of units are relative to it.
@@ -26,11 +26,11 @@ class Target:
         prefill: ``prefill(seed, steps)`` brings the state to where decoding starts, eagerly, and returns the
             inputs of at least ``steps`` consecutive decode steps. The same seed gives the same values.
         state: tensors that outlive a step (KV cache, positions) by name. They are the same tensor objects
-            through the target's life: what is written is written in place.
+            for as long as the target exists: what is written is written in place.
         description: what is tuned, in one line.
         capacity: tokens that the state has room for. Where it is given, ``prefill`` takes a third argument, the number
-            of tokens to begin with, from 0 to ``capacity``, or None for its own choice: thus steps are verified from
-            the first slot of the KV cache to the last.
+            of tokens to begin with, from 0 to ``capacity``, or None for its own choice: in this way steps are verified
+            from the first slot of the KV cache to the last.
     """
 
     module: nn.Module
@@ -42,7 +42,7 @@ class Target:
 
 
 def decode_inputs(target: Target, seed: int, steps: int, context: int | None = None) -> list[Inputs]:
-    """Run prefill and return the inputs of ``steps`` steps, laid out alike whatever they were sliced from.
+    """Run prefill and return the inputs of ``steps`` steps, contiguous whatever they were sliced from.
 
     A compiled step holds for one memory layout of its inputs. ``context``: tokens to begin with; only for targets that
     have a ``capacity``.
@@ -54,13 +54,13 @@ def decode_inputs(target: Target, seed: int, steps: int, context: int | None = N
         given = (seed, steps) if context is None else (seed, steps, context)
         inputs = target.prefill(*given)[:steps]
     except Exception as failure:
-        raise TargetError(f"the prefill fails: {described(failure)}; mend it, or the model that it runs") from failure
+        raise TargetError(f"the prefill fails: {described(failure)}; fix it, or the model that it runs") from failure
     if len(inputs) < steps:
         raise TargetError(f"the prefill returns the inputs of {len(inputs)} steps; it is asked for those of {steps}")
-    return [tuple(_laid_out(value) for value in values) for values in inputs]
+    return [tuple(_contiguous(value) for value in values) for values in inputs]
 
 
-def _laid_out(value: Any) -> Any:
+def _contiguous(value: Any) -> Any:
     return value.clone(memory_format=torch.contiguous_format) if isinstance(value, torch.Tensor) else value
 
 
@@ -71,6 +71,6 @@ class Snapshot:
         self._pairs = [(tensor, tensor.detach().clone()) for tensor in state.values()]
 
     def restore(self) -> None:
-        """Put every tensor back, in place."""
+        """Give every tensor its value back, in place."""
         for tensor, saved in self._pairs:
             tensor.copy_(saved)

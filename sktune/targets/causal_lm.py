@@ -1,6 +1,5 @@
 """Targets over Hugging Face transformers' own causal language models."""
 
-import importlib.util
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +10,11 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, StaticCache
 from transformers.cache_utils import StaticLayer
 
-from sktune.devices import require
-from sktune.errors import TargetError, first_line, nearest
-from sktune.presets import FULL, ModelSpec
-from sktune.targets import TargetSpec
+from sktune.core.errors import TargetError, first_line, nearest
+from sktune.measure.devices import require
 from sktune.targets.base import Inputs, Target
+from sktune.targets.presets import FULL
+from sktune.targets.spec import ConfigSpec, PresetSpec, TargetSpec
 
 CACHE_GRANULE = 64
 """KV cache lengths are multiples of this many tokens, so that attention kernels see round shapes."""
@@ -49,9 +48,9 @@ class ScatterLayer(StaticLayer):
         return self.keys, self.values
 
 
-def from_configuration(spec: TargetSpec, model: ModelSpec) -> Target:
+def from_preset(spec: PresetSpec, *, takes_torchair: bool) -> Target:
     """Build a preset's model at the spec's scale, with random weights unless the spec names a checkpoint."""
-    scale = spec.scale or FULL
+    scale, model = spec.scale, spec.preset.model
     values = model.configuration(scale)
     config = _read_config(spec.weights) if spec.weights else AutoConfig.for_model(model.model_type, **values)
     layers = _cut(config, spec).num_hidden_layers
@@ -62,14 +61,16 @@ def from_configuration(spec: TargetSpec, model: ModelSpec) -> Target:
     )
     batch = spec.batch or model.batch.get(scale, DEFAULT_BATCH)
     context = spec.context or model.context.get(scale, DEFAULT_CONTEXT)
-    return _build(spec, config, model.experts, f"{spec.source}, {scale}: {of_all}", batch, context)
+    name = f"{spec.source}, {scale}: {of_all}"
+    return _build(spec, config, model.experts, name, batch, context, takes_torchair=takes_torchair)
 
 
-def from_folder(spec: TargetSpec) -> Target:
-    """Build the causal language model whose ``config.json`` lies in the spec's folder."""
+def from_folder(spec: ConfigSpec, *, takes_torchair: bool) -> Target:
+    """Build the causal language model whose ``config.json`` is in the spec's folder."""
     config = _cut(_read_config(spec.weights or spec.source), spec)
     name = f"{spec.name}: {config.num_hidden_layers} layers"
-    return _build(spec, config, "batched_mm", name, spec.batch or DEFAULT_BATCH, spec.context or DEFAULT_CONTEXT)
+    batch, context = spec.batch or DEFAULT_BATCH, spec.context or DEFAULT_CONTEXT
+    return _build(spec, config, "batched_mm", name, batch, context, takes_torchair=takes_torchair)
 
 
 def _cut(config: PreTrainedConfig, spec: TargetSpec) -> PreTrainedConfig:
@@ -104,11 +105,18 @@ def _read_config(folder: str) -> PreTrainedConfig:
     return config
 
 
-def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, batch: int, context: int) -> Target:
+def _build(
+    spec: TargetSpec,
+    config: PreTrainedConfig,
+    experts: str,
+    name: str,
+    batch: int,
+    context: int,
+    *,
+    takes_torchair: bool,
+) -> Target:
     require(spec.device)
     dtype = getattr(torch, spec.dtype)
-    # TorchAir converts neither scaled_dot_product_attention of every device nor index_copy.
-    converts = spec.backend == "npu" or (spec.backend == "sim" and spec.device != META and _has_torchair())
     if spec.device == META and hasattr(config, "num_experts_per_tok"):
         if dtype != torch.bfloat16:
             raise TargetError(
@@ -116,13 +124,14 @@ def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, 
             )
         # Shapes alone name no experts to gather: one grouped matmul over all of them stands for what is routed.
         experts = "grouped_mm"
-    config._attn_implementation = "eager" if converts else "sdpa"  # noqa: SLF001 - transformers' documented switch
+    # TorchAir converts neither scaled_dot_product_attention of every device nor index_copy.
+    config._attn_implementation = "eager" if takes_torchair else "sdpa"  # noqa: SLF001 - transformers' documented switch
     config._experts_implementation = experts  # noqa: SLF001
     torch.manual_seed(spec.seed)
     model = _model(spec, config, dtype).to(spec.device).eval().requires_grad_(False)
     length = -(-(context + LONGEST_REPLAY) // CACHE_GRANULE) * CACHE_GRANULE
     cache = StaticCache(config=config, max_cache_len=length)
-    if converts:
+    if takes_torchair:
         cache.layers = [ScatterLayer(length) for _ in cache.layers]
     vocabulary = config.vocab_size
 
@@ -143,7 +152,7 @@ def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, 
         if spec.device == META:  # shapes do not depend on the context: one token is enough to allocate the cache
             decode_step(tokens(generator, 1))
         else:
-            with torch.no_grad(), _experts_in_turn(config):
+            with torch.no_grad(), _experts_one_by_one(config):
                 if before:
                     decode_step(tokens(generator, before))
         return [(tokens(generator, 1),) for _ in range(steps)]
@@ -157,7 +166,7 @@ def _build(spec: TargetSpec, config: PreTrainedConfig, experts: str, name: str, 
 
 
 @contextmanager
-def _experts_in_turn(config: PreTrainedConfig) -> Iterator[None]:
+def _experts_one_by_one(config: PreTrainedConfig) -> Iterator[None]:
     """Run one routed expert after another: ``batched_mm`` copies an expert's weights for every token of a context."""
     implementation = config._experts_implementation  # noqa: SLF001
     config._experts_implementation = "eager"  # noqa: SLF001
@@ -165,10 +174,6 @@ def _experts_in_turn(config: PreTrainedConfig) -> Iterator[None]:
         yield
     finally:
         config._experts_implementation = implementation  # noqa: SLF001
-
-
-def _has_torchair() -> bool:
-    return importlib.util.find_spec("torch_npu") is not None
 
 
 def _model(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> nn.Module:
@@ -195,7 +200,7 @@ def _model(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> nn
 
 
 def _tensors(cache: StaticCache) -> Mapping[str, torch.Tensor]:
-    """Return every tensor of the cache: keys, values, and the position that each layer counts for itself."""
+    """Return every tensor of the cache: keys, values, and each layer's own count of positions."""
     found: dict[str, torch.Tensor] = {}
     for index, layer in enumerate(cache.layers):
         attributes: dict[str, Any] = vars(layer)

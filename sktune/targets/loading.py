@@ -1,42 +1,53 @@
-"""Builds the target that a spec names. Imports torch, so only workers and libraries come here."""
+"""Loading: builds the target that a spec names. It imports torch, so only workers and libraries come here."""
 
 import importlib
 import importlib.util
 import sys
+from functools import singledispatch
 from pathlib import Path
 from types import ModuleType
 
-from sktune.errors import TargetError, described, nearest
-from sktune.presets import load_preset
-from sktune.targets import TargetSpec
+from sktune.core.errors import TargetError, described, nearest
 from sktune.targets.base import Target
-from sktune.targets.causal_lm import from_configuration, from_folder
+from sktune.targets.causal_lm import from_folder, from_preset
+from sktune.targets.spec import ConfigSpec, FunctionSpec, PresetSpec, TargetSpec
 
 
-def load(spec: TargetSpec) -> Target:
+@singledispatch
+def load(spec: TargetSpec, *, takes_torchair: bool = False) -> Target:  # noqa: ARG001
     """Build the target.
+
+    Args:
+        spec: what to build.
+        takes_torchair: whether TorchAir has to convert its operators; a function of the user's decides for itself.
 
     Raises:
         TargetError: it cannot be built; one line with the reason.
     """
-    if spec.kind == "preset":
-        return from_configuration(spec, load_preset(spec.source).model)
-    if spec.kind == "config":
-        return from_folder(spec)
-    return _from_function(spec)
+    raise TargetError(f"{spec.name} is not built by sktune, but by a program of its own; search it with --recipe")
 
 
-def _from_function(spec: TargetSpec) -> Target:
-    path, _, name = spec.source.rpartition(":")
-    module = _module(path)
-    function = getattr(module, name, None)
+@load.register
+def _of_preset(spec: PresetSpec, *, takes_torchair: bool = False) -> Target:
+    return from_preset(spec, takes_torchair=takes_torchair)
+
+
+@load.register
+def _of_folder(spec: ConfigSpec, *, takes_torchair: bool = False) -> Target:
+    return from_folder(spec, takes_torchair=takes_torchair)
+
+
+@load.register
+def _of_function(spec: FunctionSpec, *, takes_torchair: bool = False) -> Target:  # noqa: ARG001
+    module = _module(spec.place)
+    function = getattr(module, spec.function, None)
     if not callable(function):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise TargetError(f"{path} has no function {name!r}{nearest(name, functions)}")
+        raise TargetError(f"{spec.place} has no function {spec.function!r}{nearest(spec.function, functions)}")
     try:
         target = function()
     except Exception as failure:
-        raise TargetError(f"{spec.source} raises {described(failure)}; mend the function") from failure
+        raise TargetError(f"{spec.source} raises {described(failure)}; fix the function") from failure
     if not isinstance(target, Target):
         raise TargetError(f"{spec.source} returns {type(target).__name__}; return a sktune.Target")
     return target
@@ -53,5 +64,5 @@ def _module(path: str) -> ModuleType:
         sys.path.insert(0, str(Path(path).parent))
         location.loader.exec_module(module)
     except Exception as failure:
-        raise TargetError(f"{path} cannot be imported: {described(failure)}; mend the file") from failure
+        raise TargetError(f"{path} cannot be imported: {described(failure)}; fix the file") from failure
     return module

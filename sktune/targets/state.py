@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from sktune.errors import TargetError
-from sktune.recipes.walk import Values, Walk
+from sktune.core.errors import TargetError
 from sktune.targets.base import Target
+from sktune.targets.object_graph import Values, Walk
 
 _ROOT = re.compile(r"^[LG]\['(\w+)'\]")
 _PART = re.compile(r"(?:\._(?:modules|buffers|parameters))?\['?(\w+)'?\]")
 
 
 def readable(source: str) -> str:
-    """Return the name of a tensor as its user knows it, of Dynamo's: ``self.layers.0.keys``."""
+    """Return the name that users know a tensor by, from Dynamo's name for it: ``self.layers.0.keys``."""
     return _PART.sub(r".\1", _ROOT.sub(r"\1", source))
 
 
 def complete_state(target: Target, written: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return what the target names, and of ``written`` what lies elsewhere in memory."""
+    """Return what the target names, and of ``written`` what is elsewhere in memory."""
     found = dict(target.state)
     known = {id(tensor) for tensor in found.values()}
     for name, tensor in written.items():
@@ -54,8 +54,8 @@ def reachable(target: Target) -> dict[str, torch.Tensor]:
 def written_by(target: Target, run: Callable[[], object]) -> dict[str, torch.Tensor]:
     """Return the tensors that ``run`` writes to in place, by name, with the values that they had before.
 
-    For backends that do not show what they capture. Weights count as written where PyTorch has counted it; everything
-    else is compared bit by bit, as an operator of a vendor's need not count.
+    For backends that do not show what they capture. Weights count as written where PyTorch's version counter moved;
+    everything else is compared bit by bit, as a vendor's operator need not move that counter.
 
     Raises:
         TargetError: a tensor is replaced by another one.
@@ -76,7 +76,7 @@ def written_by(target: Target, run: Callable[[], object]) -> dict[str, torch.Ten
 
 
 class Held:
-    """Which tensors are held where: a step that replaces one leaves what cannot be put back."""
+    """Which tensor is held where, at one moment: a step that replaces one cannot be undone."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -84,17 +84,17 @@ class Held:
         self._numbers = _numbers(target)
 
     def check(self) -> None:
-        """Compare with what is held now.
+        """Compare with which tensors are held now.
 
         Raises:
-            TargetError: somewhere another tensor is held; the message names it.
+            TargetError: a tensor was replaced by another one; the message names it.
         """
         for name, tensor in reachable(self._target).items():
             if self._before.get(name) is not tensor:
                 raise replaced(name)
 
     def changed_numbers(self) -> list[str]:
-        """Return the names of Python numbers, strings and the like that are others now."""
+        """Return the names of Python numbers, strings and the like that have changed."""
         return [name for name, value in _numbers(self._target).items() if self._before_number(name) != value]
 
     def _before_number(self, name: str) -> str:

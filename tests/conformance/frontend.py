@@ -15,8 +15,8 @@ from torch import fx
 from torchair.ge._ge_graph import get_default_ge_graph
 from torchair.npu_fx_compiler import _NpuGraphConverter
 
-from sktune.backends.npu import DUMPS, NpuBackend
-from sktune.plan import Plan
+from sktune.backends.npu.backend import DUMPS, NpuBackend
+from sktune.core.plan import Plan
 from sktune.targets import describe
 from sktune.targets.base import Target
 from sktune.targets.loading import load
@@ -59,4 +59,4 @@ def newest_dump() -> list[Marked]:
 
 def deepseek_v3() -> Target:
     """Return the preset as TorchAir takes it, on the CPU; a target function for ``--model``."""
-    return load(describe("deepseek-v3", backend="npu", device="cpu")[0])
+    return load(describe("deepseek-v3", backend="npu", device="cpu")[0], takes_torchair=True)

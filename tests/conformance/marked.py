@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from sktune.plan import Plan, Scope
-from sktune.superkernel_options import render
+from sktune.core.plan import Plan, Scope
+from sktune.core.scope_options import render
 
 _OPERATOR = re.compile(r"^op \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _NAME, _TYPE = re.compile(r'^  name: "(.*)"', re.MULTILINE), re.compile(r'^  type: "(.*)"', re.MULTILINE)

@@ -9,14 +9,15 @@ import torchair
 
 import sktune
 from sktune import Plan, Scope
-from sktune.backends.npu import DUMPS, NpuBackend
-from sktune.plan_file import write_plan
-from sktune.report import apply_code
-from sktune.space import SpaceSpec
+from sktune.backends.npu.backend import DUMPS, NpuBackend
+from sktune.core.plan_file import write_plan
+from sktune.core.scope_flavour import ScopeFlavour
+from sktune.core.space import SpaceSpec
+from sktune.reports.application import apply_code
 from sktune.targets import describe
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 from tests.conformance.frontend import newest_dump
 
 PLAN = Plan(
@@ -42,7 +43,7 @@ def test_a_plan_file_marks_what_its_trial_marked(monkeypatch: pytest.MonkeyPatch
     """The report's own code, run on another instance of the model: same operators, labels, options and bits."""
     torch.set_grad_enabled(False)
     spec, _ = describe("llama", backend="npu", device="cpu")
-    target = load(spec)
+    target = load(spec, takes_torchair=True)
     inputs = decode_inputs(target, 0, 1)[0]
     judged = NpuBackend(target, trace_layout(target, SpaceSpec()), inputs).compile(PLAN)
     of_trial = newest_dump()
@@ -51,12 +52,12 @@ def test_a_plan_file_marks_what_its_trial_marked(monkeypatch: pytest.MonkeyPatch
     logits = judged.step.run(*inputs)
 
     Path("best_plan.yaml").write_text(write_plan(PLAN, {}, "npu"))
-    own = load(spec)
+    own = load(spec, takes_torchair=True)
     inputs = decode_inputs(own, 0, 1)[0]
     monkeypatch.setattr(torchair, "CompilerConfig", ConfigWithoutDevice)
     names: dict[str, Any] = {"sktune": sktune, "torch": torch}
     names |= {"model": own.module, "decode_step": own.decode_step}
-    exec(apply_code(PLAN, "npu", "best_plan.yaml"), names)
+    exec(apply_code(PLAN, ScopeFlavour.SUPERKERNEL, "best_plan.yaml"), names)
     assert names["config"].experimental_config.topology_sorting_strategy.value == "DFS"
     assert torch.equal(names["step"](*inputs), logits)
     assert newest_dump() == of_trial
@@ -76,6 +77,6 @@ def test_a_plan_in_memory_is_torchairs_where_the_user_says_so() -> None:
 
         marks = sktune.apply(model, plan, backend)
         torch.compile(model, backend=watch, fullgraph=True)(torch.ones(1, 4))
-        marks.take_off()
+        marks.detach()
         assert {name.partition(".")[0] for name in seen} == operators
         assert len(seen) == 2

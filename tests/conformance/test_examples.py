@@ -13,11 +13,11 @@ from torchair.core import _torchair
 
 import sktune
 from sktune import Plan, Scope
-from sktune.backends.npu import NpuBackend
-from sktune.layout import Layout
-from sktune.space import SpaceSpec
+from sktune.backends.npu.backend import NpuBackend
+from sktune.core.layout import Layout
+from sktune.core.space import SpaceSpec
 from sktune.targets.base import Target, decode_inputs
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 from tests.conformance.frontend import newest_dump
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -77,7 +77,7 @@ def test_the_examples_plan_carries_the_documented_label(backend: tuple[Target, L
     compiler = torchair.get_npu_backend(compiler_config=npu.configuration(Plan()))
     step: Callable[..., Any] = torch.compile(target.decode_step, backend=compiler, dynamic=False, fullgraph=True)
     step(*decode_inputs(target, 0, 1)[0])
-    marks.take_off()
+    marks.detach()
     assert [(operator.type, operator.label, operator.options) for operator in newest_dump()] == [
         (name, "sp1", "") for name in OPERATORS
     ]

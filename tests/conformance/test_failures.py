@@ -11,10 +11,10 @@ import torch
 
 from sktune import Plan, Scope
 from sktune.backends.base import CompileError
-from sktune.backends.npu import NpuBackend
-from sktune.space import SpaceSpec
+from sktune.backends.npu.backend import NpuBackend
+from sktune.core.space import SpaceSpec
 from sktune.targets.base import Target, decode_inputs
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 from tests.conformance import refused
 from tests.conformance.frontend import newest_dump
 

@@ -12,16 +12,16 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from torch import fx
 
-from sktune import verify
-from sktune.backends.npu import NpuBackend
-from sktune.plan import Plan
-from sktune.presets import load_preset
-from sktune.requested_space import bind_space
-from sktune.space import SearchSpace, SpaceSpec
+from sktune.backends.npu.backend import NpuBackend
+from sktune.core.plan import Plan
+from sktune.core.space import SearchSpace, SpaceSpec
+from sktune.runners.worker import replays as verify
 from sktune.targets import TargetSpec, describe
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
+from sktune.targets.presets import load_preset
+from sktune.targets.tracing import trace_layout
+from sktune.tuning.prepare import bind_space
 from tests.conformance import frontend
 from tests.conformance.frontend import newest_dump
 from tests.conformance.marked import Marked, expected
@@ -71,7 +71,7 @@ class Conversion:
 def convert(spec: TargetSpec, wanted: SpaceSpec) -> Conversion:
     """Load, trace and convert a model, and record its baseline."""
     torch.set_grad_enabled(False)
-    target = load(spec)
+    target = load(spec, takes_torchair=True)
     layout = trace_layout(target, wanted)
     backend = NpuBackend(target, layout, decode_inputs(target, 0, 1)[0])
     with frontend.watched_conversion() as seen:
@@ -113,14 +113,14 @@ def deepseek(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Conversio
     def conversion() -> Conversion:
         if not made:
             spec, wanted = spec_of("deepseek_v3", tmp_path_factory.mktemp("deepseek"))
-            made.append(convert(spec, SpaceSpec(untied=True, options=wanted.options)))
+            made.append(convert(spec, SpaceSpec(per_layer=True, options=wanted.options)))
         return made[0]
 
     return conversion
 
 
 def random_plans(part: int) -> Any:
-    """Return a test of 50 points of the untied space, where every layer has boundaries of its own."""
+    """Return a test of 50 points of the space where every layer has boundaries of its own."""
 
     @pytest.mark.slow
     @seed(part)

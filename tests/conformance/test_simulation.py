@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from sktune.backends.sim import SimBackend
-from sktune.plan import Plan
-from sktune.presets import load_preset
+from sktune.backends.sim.backend import SimBackend
+from sktune.core.plan import Plan
 from sktune.targets import describe
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
-from sktune.tracing import trace_layout
+from sktune.targets.presets import load_preset
+from sktune.targets.tracing import trace_layout
 from tests.conformance import frontend  # noqa: F401 - leaves the engine out
 
 
@@ -18,7 +18,7 @@ from tests.conformance import frontend  # noqa: F401 - leaves the engine out
 def test_the_simulation_starts_from_torchairs_graph(model: str) -> None:
     """It says so, every unit has its share of the step, and one scope over all is faster than none."""
     torch.set_grad_enabled(False)
-    target = load(describe(model, backend="sim")[0])
+    target = load(describe(model, backend="sim")[0], takes_torchair=True)
     layout = trace_layout(target, load_preset(model).space)
     simulation = SimBackend(target, layout, decode_inputs(target, 0, 1)[0])
     assert simulation.notes == "simulated over TorchAir's GE graph"

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from sktune.backends.npu import NpuBackend
-from sktune.backends.options import option_rules
-from sktune.errors import PlanError
-from sktune.layout import Layout
-from sktune.plan import Plan
-from sktune.plan_file import PlanFile
-from sktune.source.applying import source_change
-from sktune.space import SearchSpace, SpaceSpec, bind
+from sktune.backends import backend_info
+from sktune.backends.npu.backend import NpuBackend
+from sktune.core.errors import PlanError
+from sktune.core.layout import Layout
+from sktune.core.plan import Plan
+from sktune.core.plan_file import PlanFile
+from sktune.core.space import SearchSpace, SpaceSpec, bind
+from sktune.source.apply import source_change
 from sktune.targets.base import Target, decode_inputs
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 from tests.conformance.frontend import newest_dump, watched_conversion
 from tests.conformance.marked import Conversion, Marked, expected
 from tests.projects import RANKS, TEMPLATE, ModelProject
@@ -37,9 +37,9 @@ class Project:
     unmarked: list[Marked]
     applied: int = 0
 
-    def space(self, *, untied: bool) -> SearchSpace:
+    def space(self, *, per_layer: bool) -> SearchSpace:
         """Return a space with two options."""
-        return bind(SpaceSpec(untied=untied), self.layout, OPTIONS, option_rules("npu"))
+        return bind(SpaceSpec(per_layer=per_layer), self.layout, OPTIONS, backend_info("npu").options.rules)
 
     def check(self, plan: Plan) -> None:
         """Compare the graph of the changed source with the marks that the plan asks for.
@@ -93,17 +93,17 @@ def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.slow
 def test_starting_points_in_source_mark_what_they_ask_for(project: Project) -> None:
     """Each of the guide's choices can be said in the template's form."""
-    space = project.space(untied=False)
+    space = project.space(per_layer=False)
     assert len(space.starting_points) >= 5
     for point in space.starting_points:
         project.check(space.plan(point.values))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("untied", [False, True])
-def test_random_plans_in_source_mark_what_they_ask_for(project: Project, untied: bool) -> None:
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_random_plans_in_source_mark_what_they_ask_for(project: Project, per_layer: bool) -> None:
     """50 random plans for each; what the source cannot say is refused with the reason."""
-    space = project.space(untied=untied)
+    space = project.space(per_layer=per_layer)
     chance = random.Random(0)
     checked = 0
     while checked < 25:

@@ -4,9 +4,9 @@ import torch
 import torchair
 from torch import nn
 
-from sktune.space import SpaceSpec
+from sktune.core.space import SpaceSpec
 from sktune.targets.base import Target
-from sktune.tracing import trace_layout
+from sktune.targets.tracing import trace_layout
 from tests.conformance import frontend  # noqa: F401 - imports torchair as a user would
 
 SIZE = 16

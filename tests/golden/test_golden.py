@@ -17,13 +17,13 @@ import anyio
 import pytest
 import typer.main
 
-from sktune.analysis.text import LANGUAGES
+from sktune.agents.mcp_server import make_server
+from sktune.analysis.sentences import LANGUAGES
+from sktune.backends.sim.constants import ATLAS_A3
 from sktune.cli import app
-from sktune.mcp_server import make_server
-from sktune.outcome import Reason
-from sktune.plan import Plan, Scope
-from sktune.plan_file import write_plan
-from sktune.sim.constants import ATLAS_A3
+from sktune.core.outcome import Reason
+from sktune.core.plan import Plan, Scope
+from sktune.core.plan_file import write_plan
 from tests.golden import normalised
 from tests.projects import RANKS, TEMPLATE, ModelProject
 from tests.test_analysis import analysis_of, made

@@ -17,7 +17,7 @@ from torch import nn
 from torch._inductor import lowering
 
 import sktune
-from sktune.backends import pieces
+from sktune.backends.inductor import pieces
 
 HIDDEN = 64
 STARTS = "FAULTY_STARTS"

@@ -1,0 +1,360 @@
+"""Writes the pages of the reference that follow from code: ``python docs/generate.py``.
+
+With ``--check`` nothing is written; the exit code is 1 where a page is out of date. A test does the same.
+"""
+
+import inspect
+import itertools
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
+from enum import StrEnum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, NotRequired, Union, get_args, get_origin, get_type_hints
+
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from sktune.cli import app
+from sktune.core.events import EVENTS, Event
+from sktune.core.events.base import Absent
+from sktune.core.exit_codes import ExitCode
+
+DOCS = Path(__file__).parent
+SCHEMA = DOCS / "schema" / "events-v1.json"
+EVENTS_PAGE = DOCS / "reference" / "events.md"
+CLI_PAGE = DOCS / "reference" / "cli.md"
+EXIT_CODES_PAGE = DOCS / "reference" / "exit-codes.md"
+COMMAND = "python docs/generate.py"
+
+BEGIN, END = "<!-- from code: {name} -->\n", "<!-- end: {name} -->\n"
+JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", NoneType: "null"}
+JSON_WIDTH = 120
+OPTION_TYPES = {str: "TEXT", int: "NUMBER", float: "NUMBER", Path: "PATH"}
+
+Schema = dict[str, Any]
+
+
+def pages() -> dict[Path, str]:
+    """Return every page that follows from code, as it should be."""
+    events = EVENTS_PAGE.read_text(encoding="utf-8")
+    events = with_region(events, "events", event_tables())
+    events = with_region(events, "values", value_table())
+    return {
+        SCHEMA: laid_out(schema()) + "\n",
+        EVENTS_PAGE: events,
+        CLI_PAGE: cli_page(),
+        EXIT_CODES_PAGE: exit_codes_page(),
+    }
+
+
+def out_of_date() -> list[Path]:
+    """Return the pages that are not as they should be."""
+    return [path for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+
+
+def with_region(text: str, name: str, inner: str) -> str:
+    """Return a page with what stands between two marks replaced."""
+    begin, end = BEGIN.format(name=name), END.format(name=name)
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    assert found and closed, f"the page has no marks {begin.strip()} and {end.strip()}"
+    return f"{before}{begin}\n{inner}\n{end}{after}"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+# Events: each class, its fields and its docstring.
+
+
+def schema() -> Schema:
+    """Return the JSON Schema of all events, each under its own name; what they share stands after them."""
+    values = values_of(EVENTS.values())
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "urn:sktune:events:1",
+        "title": "A line that sktune prints with --json",
+        "description": "Version 1. Each event stands below $defs under its own name.",
+        "oneOf": [{"$ref": f"#/$defs/{name}"} for name in EVENTS],
+        "$defs": {name: event_schema(kind) for name, kind in EVENTS.items()}
+        | {name: value_schema(kind) for name, kind in values.items()},
+    }
+
+
+def event_schema(kind: type[Event]) -> Schema:
+    """Return the schema of one kind of event."""
+    hints = get_type_hints(kind, include_extras=True)
+    properties: dict[str, Schema] = {"event": {"const": kind.event}}
+    if kind.was:
+        properties["was"] = {"const": kind.was, "deprecated": True}
+    required = list(properties)
+    for own in fields(kind):
+        if own.default is MISSING:
+            required.append(own.name)
+        if isinstance(own.default, bool):  # it is left out while it has this value
+            properties[own.name] = {"const": not own.default}
+        else:
+            properties[own.name] = schema_of(_without(hints[own.name], NoneType if own.default is None else Absent))
+    return _object(kind, properties, required)
+
+
+def value_schema(kind: Any) -> Schema:
+    """Return the schema of an object that stands below keys of events."""
+    hints = get_type_hints(kind, include_extras=True)
+    properties = {name: schema_of(hint) for name, hint in hints.items()}
+    return _object(kind, properties, [name for name in properties if name in kind.__required_keys__])
+
+
+def _object(kind: type, properties: Mapping[str, Schema], required: Sequence[str]) -> Schema:
+    text, said = described(kind)
+    return {
+        "description": text,
+        "type": "object",
+        "properties": {
+            name: {**own, "description": f"{said[name][:1].upper()}{said[name][1:]}"} if name in said else own
+            for name, own in properties.items()
+        },
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def schema_of(hint: Any) -> Schema:
+    """Return the schema of a type."""
+    origin, args = get_origin(hint), get_args(hint)
+    if hint in JSON_TYPES:
+        return {"type": JSON_TYPES[hint]}
+    if origin is NotRequired:
+        return schema_of(args[0])
+    if origin is Annotated:
+        keywords = {key: list(value) if isinstance(value, tuple) else value for key, value in hint.__metadata__}
+        return keywords if "enum" in keywords else schema_of(args[0]) | keywords
+    if origin in (Union, UnionType):
+        return _any_of([schema_of(arg) for arg in args])
+    if origin is Sequence:
+        return {"type": "array", "items": schema_of(args[0])}
+    if origin is Mapping:
+        names = {"propertyNames": schema_of(args[0])} if args[0] is not str else {}
+        return {"type": "object", **names, "additionalProperties": schema_of(args[1])}
+    if issubclass(hint, StrEnum):
+        return {"enum": [str(member) for member in hint]}
+    return {"$ref": f"#/$defs/{name_of(hint)}"}
+
+
+def _any_of(schemas: list[Schema]) -> Schema:
+    if all(isinstance(own.get("type"), str) for own in schemas) and sum(len(own) > 1 for own in schemas) <= 1:
+        # A keyword such as "minimum" says nothing of null.
+        return {key: value for own in schemas for key, value in own.items()} | {
+            "type": [own["type"] for own in schemas]
+        }
+    return {"anyOf": schemas}
+
+
+def _without(hint: Any, left_out: type) -> Any:
+    if get_origin(hint) not in (Union, UnionType):
+        return hint
+    return Union[tuple(arg for arg in get_args(hint) if arg is not left_out)]  # noqa: UP007 - of as many as there are
+
+
+def values_of(kinds: Iterable[type]) -> dict[str, type]:
+    """Return the objects that stand below keys of ``kinds``, and below their own, by name."""
+    found: dict[str, type] = {}
+    left = [hint for kind in kinds for hint in get_type_hints(kind, include_extras=True).values()]
+    while left:
+        hint = left.pop(0)
+        left += get_args(hint)
+        if hasattr(hint, "__required_keys__") and name_of(hint) not in found:
+            found[name_of(hint)] = hint
+            left += get_type_hints(hint, include_extras=True).values()
+    return dict(sorted(found.items()))
+
+
+def name_of(kind: type) -> str:
+    """Return the name of a class in the schema."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower().removesuffix("_shown")
+
+
+def described(kind: type) -> tuple[str, dict[str, str]]:
+    """Return what a class's docstring says in its first paragraph, and of each attribute there and in its bases."""
+    said: dict[str, str] = {}
+    for own in reversed(kind.__mro__):
+        said |= dict(_attributes(_docstring(own)))
+    return " ".join(_docstring(kind).partition("\n\n")[0].split()), said
+
+
+def _docstring(kind: type) -> str:
+    return inspect.cleandoc(kind.__dict__.get("__doc__") or "").replace("``", "`")
+
+
+def _attributes(doc: str) -> Iterator[tuple[str, str]]:
+    _, _, block = doc.partition("Attributes:\n")
+    for entry in re.split(r"^    (?=\S)", block, flags=re.MULTILINE)[1:]:
+        names, _, text = entry.partition(":")
+        for name in names.replace("\n", " ").split(", "):
+            yield name, " ".join(text.split())
+
+
+def event_tables() -> str:
+    """Return the table of all events."""
+    first: dict[type, str] = {}
+    rows = []
+    for name, kind in EVENTS.items():
+        text, keys = described(kind)[0], key_texts(kind, event_schema(kind))
+        base = next(own for own in kind.__mro__ if Event in own.__bases__)
+        if base in first:
+            inherited = {own.name for own in fields(base)}
+            keys = {key: said for key, said in keys.items() if key.rstrip("?") not in inherited}
+            rows.append([f"`{name}`", text, "<br>".join([f"as `{first[base]}`", *_lines(keys)])])
+        else:
+            rows.append([f"`{name}`", text, "<br>".join(_lines(keys))])
+        first.setdefault(base, name)
+    return table(["event", "it says", "keys"], rows)
+
+
+def value_table() -> str:
+    """Return the table of the objects that stand below keys."""
+    rows = []
+    for name, kind in values_of(EVENTS.values()).items():
+        keys = key_texts(kind, value_schema(kind))
+        rows.append([f"`{name}`", described(kind)[0], "<br>".join(_lines(keys))])
+    return table(["object", "it says", "keys"], rows)
+
+
+def key_texts(kind: type, own: Schema) -> dict[str, str]:
+    """Return what is said of each key but the event's name: its docstring, its values, the object below it.
+
+    A key that is not always there has a question mark.
+    """
+    texts = {}
+    _, said = described(kind)
+    for key, inner in own["properties"].items():
+        if key in ("event", "was"):
+            continue
+        text = said[key]
+        if values := [value for value in inner.get("enum", ()) if isinstance(value, str) and value]:
+            text += f" One of {', '.join(f'`{value}`' for value in values)}."
+        if objects := re.findall(r'"#/\$defs/(\w+)"', json.dumps(inner)):
+            text += f" See `{objects[0]}`."
+        texts[key if key in own["required"] else f"{key}?"] = text
+    return texts
+
+
+def _lines(texts: Mapping[str, str]) -> list[str]:
+    """Return a line for each key; neighbours of which the same is said share one."""
+    return [
+        f"{', '.join(f'`{key}`' for key in keys)}: {text}"
+        for text, keys in itertools.groupby(texts, key=lambda key: texts[key])
+    ]
+
+
+def laid_out(value: Any, indent: int = 0) -> str:
+    """Return JSON in which all that fits in a line is in a line."""
+    line = json.dumps(value, ensure_ascii=False)
+    if len(line) + indent <= JSON_WIDTH or not isinstance(value, dict | list):
+        return line
+    if isinstance(value, dict):
+        inner = [f"{json.dumps(key)}: {laid_out(item, indent + 2)}" for key, item in value.items()]
+    else:
+        inner = [laid_out(item, indent + 2) for item in value]
+    first, last = "{}" if isinstance(value, dict) else "[]"
+    space = " " * indent
+    return f"{first}\n" + ",\n".join(f"{space}  {item}" for item in inner) + f"\n{space}{last}"
+
+
+# The command line: what typer knows of each command.
+
+
+def cli_page() -> str:
+    """Return the page of all commands and options."""
+    group = get_command(app)
+    head = (
+        "# Command line\n\n"
+        f"Written from code by `{COMMAND}`. `sktune COMMAND --help` says the same, and `sktune --version` prints the\n"
+        "version. How a command ends: [exit codes](exit-codes.md).\n"
+    )
+    return head + "".join(f"\n{_command(name, command)}" for name, command in commands(group))
+
+
+def commands(command: Any, path: str = "sktune") -> Iterator[tuple[str, Any]]:
+    """Yield every command with the words that start it, groups left out."""
+    for name, inner in command.commands.items():
+        if isinstance(inner, TyperGroup):
+            yield from commands(inner, f"{path} {name}")
+        else:
+            yield f"{path} {name}", inner
+
+
+def _command(name: str, command: Any) -> str:
+    arguments = [own for own in command.params if own.param_type_name == "argument"]
+    options = [own for own in command.params if own.param_type_name == "option" and not own.hidden]
+    usage = " ".join([name, "[OPTIONS]", *(_argument(own) for own in arguments)])
+    parts = [f"## {name}\n", " ".join(command.help.split()) + "\n", f"    {usage}\n"]
+    if arguments:
+        rows = [[f"`{_word(own)}`", _default(own), own.help or ""] for own in arguments]
+        parts.append(table(["argument", "default", "meaning"], rows))
+    if options:
+        kinds = get_type_hints(inspect.unwrap(command.callback))
+        rows = [[_option(own, kinds.get(own.name)), _default(own), own.help or ""] for own in options]
+        parts.append(table(["option", "default", "meaning"], rows))
+    return "\n".join(parts)
+
+
+def _word(argument: Any) -> str:
+    return str(argument.metavar or argument.name.upper())
+
+
+def _argument(argument: Any) -> str:
+    word = _word(argument) + "..." * (argument.nargs == -1)
+    return word if argument.required else f"[{word}]"
+
+
+def _option(option: Any, kind: Any) -> str:
+    words = ", ".join(f"`{word}`" for word in option.opts)
+    own = next(one for one in (*get_args(kind), kind) if one is not NoneType)
+    return words if option.is_flag else f"{words} {OPTION_TYPES[own]}"
+
+
+def _default(parameter: Any) -> str:
+    if parameter.required:
+        return "required"
+    default = parameter.default
+    return f"`{default}`" if default or (default == 0 and default is not False) else ""
+
+
+# Exit codes.
+
+
+def exit_codes_page() -> str:
+    """Return the page of all exit codes."""
+    rows = [[str(int(code)), code.last_line, code.meaning] for code in ExitCode]
+    return (
+        "# Exit codes\n\n"
+        f"Written from code by `{COMMAND}`. They mean the same for every command.\n\n"
+        + table(["exit code", "last line of `--json`", "meaning"], rows)
+        + "\nAny other: the process was killed. A search goes on where it was when it is started again.\n"
+    )
+
+
+def main() -> None:
+    """Write the pages, or with ``--check`` only look at them."""
+    old = out_of_date()
+    if "--check" in sys.argv[1:]:
+        for path in old:
+            print(f"{path} is out of date; run: {COMMAND}")
+        sys.exit(bool(old))
+    new = pages()
+    for path in old:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(new[path], encoding="utf-8")
+        print(f"written: {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""Jobs: searches and analyses that run in the background, each in a process and session of its own.
+
+All that is known of a job lies in its folder, ``jobs/<name>/`` below the runs, so that it outlives whoever started it,
+and any other program can follow and stop it:
+
+    job.json      what runs: see ``Job``
+    events.jsonl  what it printed, of all its runs one after the other
+    log.txt       what it said to people
+    lock          held by its process for as long as that lives; the process's number
+    stop          there once the running process was asked to stop
+"""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TextIO
+
+from sktune.core.errors import BadInputError
+from sktune.core.events import parse_event
+from sktune.core.events.commands import CommandFailed, CommandStopped
+from sktune.study.claims import is_held
+from sktune.study.study import folder_name
+
+FOLDER = "jobs"
+COMMAND = (sys.executable, "-P", "-m", "sktune.cli")
+"""Without the working folder on the path, which may hold anything."""
+LOOK_S = 0.1
+"""Between two looks for news."""
+STARTS_S = 2.0
+"""For how long a start waits for a lock: a run that has just ended or a mere look may hold it for a moment."""
+
+
+class State(StrEnum):
+    """What a job is doing, or how its last run ended."""
+
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    DIED = "died"
+
+
+_CLOSING = {CommandFailed.event: State.FAILED, CommandStopped.event: State.STOPPED}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job, as its folder tells.
+
+    Attributes:
+        name: of a search, that of its study.
+        words: of the command, without ``--json``.
+        ends_with: kind of the last event of a run that came to its end.
+        is_timed: whether it measures time, so that another such job beside it would disturb both.
+        host: where it runs.
+        begins_at: how many lines its earlier runs have printed.
+        folder: where all of this is stored.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    ends_with: str
+    is_timed: bool
+    host: str
+    begins_at: int
+    folder: Path
+
+    @property
+    def log(self) -> Path:
+        """What it said to people."""
+        return self.folder / "log.txt"
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs."""
+        return is_held(self.folder / "lock")
+
+    @property
+    def state(self) -> State:
+        """What it is doing, or how its last run ended."""
+        alive = self.is_alive  # before its events: it may print its last one now
+        last = next((event["event"] for event in reversed(self.events(self.begins_at)[0])), "")
+        if closed := {**_CLOSING, self.ends_with: State.FINISHED}.get(last):
+            return closed  # its process may still be putting things away
+        was_asked = (self.folder / "stop").exists()
+        if alive:
+            return State.STOPPING if was_asked else State.RUNNING
+        return State.STOPPED if was_asked else State.DIED
+
+    def events(self, since: int = 0) -> tuple[list[dict[str, Any]], int]:
+        """Return what all its runs have printed from line ``since`` on, counted from 0, and the next line's number.
+
+        A line that is being written comes once it is whole; one that was cut off by a kill never does.
+        """
+        lines = _lines(self.folder)
+        return [event for line in lines[since:] if (event := parse_event(line))], len(lines)
+
+    def wait(self, since: int, seconds: float) -> None:
+        """Wait until more than ``since`` lines are printed or its process has ended, at most so many seconds."""
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s and len(_lines(self.folder)) <= since and self.is_alive:
+            time.sleep(LOOK_S)
+
+    def stop(self) -> None:
+        """Ask it to stop: the first time after the running trial, the second time at once.
+
+        Raises:
+            BadInputError: it does not run, or on another host.
+        """
+        if not self.is_alive:
+            raise BadInputError(f"{self.name!r} does not run, its state is {self.state}; there is nothing to stop")
+        if self.host != socket.gethostname():
+            raise BadInputError(f"{self.name!r} runs on {self.host}; stop it there")
+        number = (self.folder / "lock").read_text(encoding="utf-8")
+        if not number:
+            raise BadInputError(f"{self.name!r} is only just starting; ask again in a second")
+        (self.folder / "stop").touch()
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            os.kill(int(number), signal.SIGINT)
+
+
+def start(runs: Path, name: str, words: Sequence[str], *, ends_with: str, is_timed: bool) -> Job:
+    """Start a job that prints ``ends_with`` last; the same name again goes on in the same folder.
+
+    Args:
+        runs: folder of the runs.
+        name: of a search, that of its study.
+        words: of the command, without ``--json``.
+        ends_with: kind of its last event.
+        is_timed: whether it measures time.
+
+    Raises:
+        BadInputError: it runs already, another one would disturb it, or its folder cannot be written.
+    """
+    if is_timed and (other := next((job for job in all_jobs(runs) if job.is_timed and job.is_alive), None)):
+        raise BadInputError(f"{other.name!r} is running, and both would measure the other; wait for it, or stop it")
+    folder = runs / FOLDER / folder_name(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _held(folder / "lock", name) as lock:
+            _end_line(folder / "events.jsonl")
+            begins_at = len(_lines(folder))
+            job = Job(name, tuple(words), ends_with, is_timed, socket.gethostname(), begins_at, folder)
+            (folder / "stop").unlink(missing_ok=True)
+            _store(job)
+            lock.write(str(_launched(job, lock)))
+    except (OSError, ValueError) as failure:  # a word may hold what no command line can
+        raise BadInputError(f"{name!r} cannot be started: {failure}; mend that and start it again") from failure
+    return job
+
+
+def all_jobs(runs: Path) -> Iterator[Job]:
+    """Return all jobs below ``runs``."""
+    for path in sorted((runs / FOLDER).glob("*/job.json")):
+        values = json.loads(path.read_text(encoding="utf-8"))
+        yield Job(**{**values, "words": tuple(values["words"]), "folder": path.parent})
+
+
+def find_job(runs: Path, name: str) -> Job | None:
+    """Return the job of that name, None where there is none."""
+    return next((job for job in all_jobs(runs) if job.name == name), None)
+
+
+def _held(path: Path, name: str) -> TextIO:
+    """Open the lock, empty it, and hold it."""
+    lock = path.open("a+", encoding="utf-8")
+    until_s = time.monotonic() + STARTS_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as failure:
+            if time.monotonic() > until_s:
+                lock.close()
+                raise BadInputError(f"{name!r} runs already; follow it, or stop it first") from failure
+            time.sleep(LOOK_S)
+        else:
+            lock.truncate(0)
+            return lock
+
+
+def _store(job: Job) -> None:
+    values = asdict(job)
+    del values["folder"]
+    new = job.folder / "job.json.new"
+    new.write_text(json.dumps(values), encoding="utf-8")
+    new.replace(job.folder / "job.json")  # others may be reading it
+
+
+def _launched(job: Job, lock: TextIO) -> int:
+    """Start the process, which inherits the lock and so holds it until its end; return its number."""
+    with (job.folder / "events.jsonl").open("ab") as events, job.log.open("ab") as log:
+        process = subprocess.Popen(  # noqa: S603 - our own command; words are no shell's
+            [*COMMAND, *job.words, "--json"],
+            stdin=subprocess.DEVNULL,
+            stdout=events,
+            stderr=log,
+            pass_fds=(lock.fileno(),),
+            start_new_session=True,  # it outlives whoever started it
+        )
+    threading.Thread(target=process.wait, daemon=True).start()  # else it stays a zombie
+    return process.pid
+
+
+def _lines(folder: Path) -> list[str]:
+    try:
+        text = (folder / "events.jsonl").read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    return text.split("\n")[:-1]
+
+
+def _end_line(path: Path) -> None:
+    """End the line within which the last run was killed."""
+    if path.exists() and not path.read_bytes().endswith(b"\n"):
+        with path.open("ab") as events:
+            events.write(b"\n")

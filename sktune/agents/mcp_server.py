@@ -1,0 +1,331 @@
+"""The MCP server: what an agent can ask of sktune, as tools, over standard input and output.
+
+Every tool is a command of ``sktune`` with ``--json``: short ones are waited for, long ones run as jobs, which
+outlive the server. What tools answer are the commands' own events (docs/reference/events.md), so a model that crashes
+or prints something harms neither the server nor its protocol.
+"""
+
+import inspect
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import CallToolResult, InputRequiredResult, ToolAnnotations
+from pydantic import Field, ValidationError
+
+from sktune.agents import jobs
+from sktune.agents.jobs import COMMAND, Job, State
+from sktune.backends import backend_info
+from sktune.backends.installed import package_version
+from sktune.core.errors import BadInputError, SktuneError, StudyError, nearest
+from sktune.core.events import parse_event
+from sktune.core.events.analysis import AnalysisFinished
+from sktune.core.events.search import StudyFinished
+from sktune.study.claims import is_held
+from sktune.study.result import stored_result
+from sktune.study.storage import DATABASE
+from sktune.study.study import folder_name, sqlite_url, study_names
+from sktune.tuning.request import Request
+
+INSTRUCTIONS = """\
+sktune finds which SuperKernel scopes make a model's decode step fastest while every output bit stays the same.
+The course: inspect, then start_search or analyze, then search_status again and again (with wait_s) until its state is
+no longer running, then show_result, then apply_plan. Searches run in the background and survive this server: a second
+client can follow them by name, and start_search with the same arguments resumes one that was stopped."""
+
+MOST_WAIT_S = 60.0
+STARTED_S = 15.0
+"""For how long a start waits for the first sign of life, so that mistakes are told at once."""
+ANSWER_S = 600.0
+MOST_EVENTS = 200
+
+READS = ToolAnnotations(read_only_hint=True)
+STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=False)
+WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True)
+
+MODELS = "A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with config.json, file.py:function"
+Model = Annotated[str, Field(description=MODELS)]
+Text = str | None
+Recipe = Annotated[Text, Field(description="A recipe.yaml (`sktune recipe init`): a program, started for each plan")]
+Count = Annotated[int, Field(ge=1)] | None
+Backend = Annotated[Text, Field(description="inductor, npu or sim (simulated, needs no hardware)")]
+Device = Annotated[Text, Field(description="cpu, cuda or npu")]
+Scale = Annotated[Text, Field(description="Of a preset: tiny, small or full")]
+Budget = Annotated[Text, Field(description="Most time for this call: 90s, 10m, 1h30m")]
+Name = Annotated[str, Field(description="A study's name, as start_search and list_studies tell it; or an analysis'")]
+
+
+class _Server(MCPServer[Any]):
+    """Says in one line what was wrong with a call, and what would be right."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool; every failure that was foreseen is a ``ToolError`` of one line."""
+        tools = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}
+        if name not in tools:
+            raise ToolError(f"there is no tool {name!r}{nearest(name, tools)}")
+        if unknown := sorted(arguments.keys() - tools[name].keys()):
+            raise ToolError(f"{name} has no argument {unknown[0]!r}{nearest(unknown[0], tools[name])}")
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as failure:
+            if isinstance(failure.__cause__, ValidationError):
+                raise ToolError(f"{name}: {_first(failure.__cause__)}") from failure
+            if isinstance(failure.__cause__, SktuneError):
+                raise ToolError(" ".join(str(failure.__cause__).split())) from failure
+            raise
+
+
+def _subject(model: str | None, recipe: str | None, folder: str | None) -> str:
+    """Return a short name of what is analyzed."""
+    return Path(recipe).resolve().parent.name if recipe and not folder else Path(model or folder or "model").name
+
+
+def _first(failure: ValidationError) -> str:
+    """Return the first thing that is wrong with arguments."""
+    first = failure.errors()[0]
+    argument = first["loc"][0] if first["loc"] else "the arguments"
+    if first["type"] == "missing":
+        return f"the argument {argument!r} is missing; give it"
+    return f"{argument}: {first['msg'].lower()}, got {first['input']!r}"
+
+
+class Tools:
+    """The tools, on one folder of runs.
+
+    Args:
+        runs: folder that holds the studies and jobs.
+        allow_write: whether ``apply_plan`` may change files.
+    """
+
+    def __init__(self, runs: Path, *, allow_write: bool) -> None:
+        self._runs, self._allow_write = runs, allow_write
+
+    def inspect(
+        self,
+        model: Model,
+        backend: Backend = None,
+        device: Device = None,
+        scale: Scale = None,
+        space: Text = None,
+        weights: Text = None,
+        dtype: Text = None,
+        batch: Count = None,
+        context: Count = None,
+    ) -> dict[str, Any]:
+        """Tell a model's layer kinds and units, the search space's parameters and size, and the starting points."""
+        given = {name: value for name, value in locals().items() if name != "self"}
+        return _answer("inspect", *_options(given))
+
+    def start_search(
+        self,
+        model: Annotated[Text, Field(description=f"{MODELS}. Or give recipe")] = None,
+        recipe: Recipe = None,
+        study: Annotated[Text, Field(description="A name; made of model, backend and device by default")] = None,
+        trials: Annotated[Count, Field(description="In total; 40, or no limit with time_budget")] = None,
+        time_budget: Budget = None,
+        backend: Backend = None,
+        device: Device = None,
+        scale: Scale = None,
+        space: Annotated[Text, Field(description="A YAML file with a search space of your own")] = None,
+        weights: Annotated[Text, Field(description="A checkpoint's folder; random weights by default")] = None,
+        dtype: Text = None,
+        batch: Count = None,
+        context: Count = None,
+        strategy: Text = None,
+        profile: Annotated[Text, Field(description="A profile of the baseline")] = None,
+        constants: Annotated[Text, Field(description="Of the simulated device")] = None,
+        proxy_layers: Count = None,
+        until_converged: bool = False,
+        compile_timeout: Annotated[float, Field(gt=0)] | None = None,
+        seed: int | None = None,
+    ) -> dict[str, Any]:
+        """Search for the best plan in the background; the same arguments again resume the study.
+
+        Follow it with search_status. More trials, or another time_budget, continue a study that has ended.
+        """
+        given = {name: value for name, value in locals().items() if name != "self"}
+        path = Path(recipe) if recipe else None
+        spec, _ = Request(model or "", recipe=path, backend=backend, device=device, scale=scale).target()
+        given["study"] = study or spec.study_name
+        return self._started(given["study"], "search", given, StudyFinished.event)
+
+    def analyze(
+        self,
+        model: Annotated[Text, Field(description="As of start_search; may be left out where folder has it")] = None,
+        recipe: Recipe = None,
+        folder: Annotated[Text, Field(description="The model's: its modeling_*.py and its YAML")] = None,
+        yaml: Annotated[Text, Field(description="The YAML in it that switches scopes on")] = None,
+        time_budget: Budget = "10m",
+        goal: Annotated[Text, Field(description="first (attempt) or best (performance)")] = None,
+        language: Annotated[Text, Field(description="Of the report: en or zh")] = None,
+        profile: Annotated[Text, Field(description="A profile of the baseline")] = None,
+        study: Annotated[Text, Field(description="A name; made of the model by default")] = None,
+        backend: Backend = None,
+        device: Device = None,
+        scale: Scale = None,
+    ) -> dict[str, Any]:
+        """Go from a model to a recommendation with its reasons in the background, within the time.
+
+        Follow it with search_status: its last event, analysis_finished, holds the recommendation.
+        """
+        given = {name: value for name, value in locals().items() if name not in ("self", "folder")}
+        given |= {"dir": folder, "study": study or f"analysis-{_subject(model, recipe, folder)}"}
+        return self._started(given["study"], "analyze", given, AnalysisFinished.event)
+
+    def search_status(
+        self,
+        name: Name,
+        since: Annotated[int, Field(ge=0, description="Events from this one on: the last answer's `next`")] = 0,
+        wait_s: Annotated[float, Field(ge=0, le=MOST_WAIT_S, description="Wait so long for something new")] = 0.0,
+    ) -> dict[str, Any]:
+        """Tell a search's or analysis' state, its events since number N, the best so far and the time that is left."""
+        job = jobs.find_job(self._runs, name)
+        if job is None and not self._database(name).exists():
+            raise BadInputError(f"there is no study and no analysis {name!r}{nearest(name, self._names())}")
+        if job and wait_s:
+            job.wait(since, wait_s)
+        events, number = job.events(since) if job else ([], 0)
+        told = events[-MOST_EVENTS:]
+        return self._state(name, job) | {"events": told, "next": number, "left_out": len(events) - len(told)}
+
+    def stop_search(self, name: Name) -> dict[str, Any]:
+        """Stop a search after its running trial; called again, at once. start_search resumes it."""
+        job = jobs.find_job(self._runs, name)
+        if job is None:
+            raise BadInputError(
+                f"no search {name!r} was started here{nearest(name, self._names())}; one in a shell ends by Ctrl-C"
+            )
+        job.stop()
+        return {"name": name, "state": str(job.state)}
+
+    def list_studies(self) -> dict[str, Any]:
+        """List all studies and analyses, with their states and results."""
+        return {"studies": [self._state(name, jobs.find_job(self._runs, name)) for name in self._names()]}
+
+    def show_result(
+        self, study: Name, why: Annotated[bool, Field(description="Also what it has learned")] = False
+    ) -> dict[str, Any]:
+        """Tell what a study has found: the verdict, the best plan's file, failures by scope."""
+        return _answer("show", f"--runs={self._runs}", *(["--why"] if why else []), "--", study)
+
+    def apply_plan(
+        self,
+        folder: Annotated[str, Field(description="The model's: its modeling_*.py and its YAML")],
+        plan: Annotated[Text, Field(description="A best_plan.yaml, as show_result tells it; none with undo")] = None,
+        yaml: Annotated[Text, Field(description="The YAML to switch scopes on in, where there are several")] = None,
+        write: Annotated[bool, Field(description="Change the files; without it, the diff is all")] = False,
+        undo: Annotated[bool, Field(description="Put the files back as they were")] = False,
+    ) -> dict[str, Any]:
+        """Turn a plan into a change of a model's source and YAML, and show the diff."""
+        if (write or undo) and not self._allow_write:
+            raise BadInputError("this server shows diffs and changes no files; start it with --allow-write")
+        words = _options({"to": folder, "yaml": yaml, "write": write, "undo": undo})
+        return _answer("apply", *words, *(["--", plan] if plan else []))
+
+    def profile(
+        self,
+        file: Annotated[str, Field(description="A kernel_details.csv, op_summary or chrome trace, or its folder")],
+        candidate: Annotated[Text, Field(description="A profile with scopes, to compare with the first")] = None,
+    ) -> dict[str, Any]:
+        """Tell where a profiled decode step's time goes, and what scopes can save of it."""
+        return _answer("profile", f"--runs={self._runs}", "--", file, *([candidate] if candidate else []))
+
+    def _started(self, name: str, command: str, given: Mapping[str, Any], ends_with: str) -> dict[str, Any]:
+        words = (command, *_options(given), f"--runs={self._runs}")
+        is_timed = given["backend"] is None or not backend_info(given["backend"]).is_simulated
+        job = jobs.start(self._runs, name, words, ends_with=ends_with, is_timed=is_timed)
+        job.wait(job.begins_at, STARTED_S)
+        events, number = job.events(job.begins_at)
+        if job.state in (State.FAILED, State.DIED):
+            message = events[-1].get("message") if events else None
+            raise BadInputError(message or f"{name!r} died; see {job.log}, then start it again")
+        return self._state(name, job) | {"events": events, "next": number}
+
+    def _state(self, name: str, job: Job | None) -> dict[str, Any]:
+        """Return what is known of a study or an analysis now."""
+        runs_by_hand = is_held(self._database(name).parent / "lock")
+        told: dict[str, Any] = {"name": name, "state": "running" if runs_by_hand else "idle"}
+        if job:
+            events, _ = job.events(job.begins_at)
+            left = [event["expected_left_s"] for event in events if "expected_left_s" in event]
+            told |= {"log": str(job.log), "expected_left_s": left[-1] if left and job.is_alive else None}
+            if job.is_alive or not runs_by_hand:
+                told["state"] = str(job.state)
+                told |= {"message": events[-1]["message"]} if events and "message" in events[-1] else {}
+        if self._database(name).exists():
+            try:
+                result = stored_result(name, self._runs)
+            except StudyError as failure:
+                # At its start a search is only just making it.
+                return told if job and job.is_alive else told | {"message": str(failure)}
+            told |= {"result": result.summary(), "incumbent": result.incumbent()}
+        return told
+
+    def _database(self, study: str) -> Path:
+        return self._runs / folder_name(study) / DATABASE
+
+    def _names(self) -> list[str]:
+        """Return the names of all studies and analyses."""
+        names = {job.name for job in jobs.all_jobs(self._runs)}
+        for database in self._runs.glob(f"*/{DATABASE}"):
+            try:
+                names.update(study_names(sqlite_url(database.parent)))
+            except StudyError:
+                names.add(database.parent.name)  # its state tells what is wrong
+        return sorted(names)
+
+
+def _options(given: Mapping[str, Any]) -> list[str]:
+    """Return arguments as a command's words; a value can never be taken for another option."""
+    words = []
+    for name, value in given.items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words += [option] if value else []
+        elif value is not None:
+            words.append(f"{option}={value}")
+    return words
+
+
+def _answer(command: str, *words: str) -> dict[str, Any]:
+    """Run a command that ends soon, and return its last event.
+
+    Raises:
+        BadInputError: it failed; with its own message.
+    """
+    try:
+        done = subprocess.run(  # noqa: S603 - our own command; words are no shell's
+            [*COMMAND, command, "--json", *words],
+            stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", timeout=ANSWER_S,
+            check=False,
+        )  # fmt: skip
+    except (OSError, ValueError) as failure:  # a word may hold what no command line can
+        raise BadInputError(f"sktune {command} cannot be run: {failure}; mend its arguments") from failure
+    except subprocess.TimeoutExpired as failure:
+        raise BadInputError(f"sktune {command} gave no answer in {ANSWER_S:g} s; run it in a shell") from failure
+    event = parse_event(next(reversed(done.stdout.splitlines()), ""))
+    if event is None:
+        raise BadInputError(f"sktune {command} died; it said last: {done.stderr[-500:]}")
+    if done.returncode:
+        raise BadInputError(event["message"])
+    return event
+
+
+def make_server(runs: Path, *, allow_write: bool) -> MCPServer[Any]:
+    """Return the server for the studies in ``runs``."""
+    server = _Server("sktune", instructions=INSTRUCTIONS, version=package_version("sktune"), log_level="WARNING")
+    tools = Tools(runs.resolve(), allow_write=allow_write)
+    kinds = (
+        (READS, (tools.inspect, tools.search_status, tools.list_studies, tools.show_result, tools.profile)),
+        (STARTS, (tools.start_search, tools.analyze, tools.stop_search)),
+        (WRITES, (tools.apply_plan,)),
+    )
+    for annotations, own in kinds:
+        for tool in own:
+            server.add_tool(tool, description=inspect.getdoc(tool), annotations=annotations)
+    return server

@@ -1,0 +1,97 @@
+"""The skill and the subagent that ``sktune agent install`` writes, for agents that read files and have a shell."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from sktune.core.errors import BadInputError
+
+TEMPLATES = Path(__file__).parent
+SKILL = "superkernel-autotune"
+SUBAGENT = "superkernel-analyzer"
+RECORD = Path(".sktune") / "agent.json"
+"""Digests of what was written, below the folder: a file that has another was edited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What an installation did, by paths below its folder."""
+
+    written: tuple[str, ...]
+    unchanged: tuple[str, ...]
+
+
+def install(folder: Path, *, force: bool = False) -> Installed:
+    """Write the skill and the subagent below ``folder``, for each kind of agent; the same again changes nothing.
+
+    Raises:
+        BadInputError: a file there is not ours or was edited, and ``force`` is not given; nothing is written then.
+    """
+    if not folder.is_dir():
+        raise BadInputError(f"{folder} is no folder; give the one that holds the recipes or the model")
+    wanted, record = files(), _record(folder)
+    new = {name: text for name, text in wanted.items() if _text(folder / name) != text}
+    foreign = [name for name in new if not _is_ours(folder / name, record.get(name))]
+    if foreign and not force:
+        raise BadInputError(f"not ours, or edited: {', '.join(foreign)}; move them away, or overwrite with --force")
+    for name, text in new.items():
+        try:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        except OSError as failure:
+            raise BadInputError(f"{folder / name} cannot be written ({failure.strerror}); free it first") from failure
+    known = record | {name: _digest(text) for name, text in wanted.items()}
+    if known != record:
+        (folder / RECORD).parent.mkdir(exist_ok=True)
+        (folder / RECORD).write_text(json.dumps({"version": 1, "files": known}, indent=1), encoding="utf-8")
+    return Installed(tuple(new), tuple(name for name in wanted if name not in new))
+
+
+def files() -> dict[str, str]:
+    """Return the text of each file, by its path below the folder that it is installed to."""
+    skill = (TEMPLATES / "SKILL.md").read_text(encoding="utf-8")
+    subagent = (TEMPLATES / f"{SUBAGENT}.md").read_text(encoding="utf-8")
+    # The recipes link what lies in .claude to .agents: both must be the same.
+    found = {}
+    for home in (".agents", ".claude", ".codex"):
+        found[f"{home}/skills/{SKILL}/SKILL.md"] = skill
+        if home == ".codex":
+            found[f"{home}/agents/{SUBAGENT}.toml"] = _as_toml(subagent)
+        else:
+            found[f"{home}/agents/{SUBAGENT}.md"] = subagent
+    return found
+
+
+def _as_toml(subagent: str) -> str:
+    """Return the subagent as Codex reads it: the keys name, description and developer_instructions."""
+    _, head, body = subagent.split("---\n", 2)
+    keys = dict(line.split(": ", 1) for line in head.splitlines() if line.startswith(("name: ", "description: ")))
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in keys.items()]
+    return "\n".join([*lines, f"developer_instructions = '''\n{body.strip()}\n'''", ""])
+
+
+def _is_ours(path: Path, digest: str | None) -> bool:
+    return not path.exists() or _digest(_text(path) or "") == digest
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _record(folder: Path) -> dict[str, str]:
+    text = _text(folder / RECORD)
+    if text is None:
+        return {}
+    try:
+        found: dict[str, str] = json.loads(text)["files"]
+    except (ValueError, KeyError, TypeError) as failure:
+        raise BadInputError(f"{folder / RECORD} is damaged ({failure}); delete it and use --force") from failure
+    return found

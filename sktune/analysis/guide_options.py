@@ -1,0 +1,168 @@
+"""The guide's options as a study has found them: each with its own trial, or the reason why there is none."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sktune.analysis.decision import ScopeOption
+from sktune.core.outcome import Outcome, Reason, Speedup
+from sktune.core.plan import Plan
+from sktune.core.space import SearchSpace, guide_points, is_attention
+from sktune.measure.confidence_sequence import Comparison
+from sktune.measure.noise_floor import Threshold
+from sktune.study.records import TrialRecord, incumbent_first
+from sktune.study.result import SearchResult, ci95_list
+
+NAMES: Mapping[ScopeOption, str] = {
+    ScopeOption.ATTENTION: "attention only",
+    ScopeOption.MOE: "MoE only",
+    ScopeOption.ATTENTION_MOE: "attention + MoE",
+    ScopeOption.LAYER: "each layer",
+    ScopeOption.ALL_LAYERS: "all layers",
+}
+"""What starting points are called that are options of the guide."""
+
+
+class Status(StrEnum):
+    """What became of an option."""
+
+    PASSED = "passed"
+    SLOWER = "slower"
+    MISMATCH = "mismatch"
+    COMPILE_FAILED = "compile_failed"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    NOT_REACHED = "not_reached"
+    NONE_PASSED = "none_passed"
+    NO_MOE = "no_moe"
+    NO_ATTENTION = "no_attention"
+    NO_LAYERS = "no_layers"
+
+
+_OF_REASON: Mapping[Reason | None, Status] = {
+    None: Status.PASSED,
+    **{reason: Status(reason.value) for reason in Reason},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OptionResult:
+    """An option and its trial.
+
+    Attributes:
+        trial: None where there is none; then ``status`` says why.
+        speedup: the trial's own figure, where it came to one.
+        final: its figure in the final comparison, where it entered that.
+        detail: of the outcome, in one line.
+    """
+
+    option: ScopeOption
+    status: Status
+    trial: int | None = None
+    plan: Plan | None = None
+    speedup: Speedup | None = None
+    final: Speedup | None = None
+    comparison: str = ""
+    detail: str = ""
+
+    @property
+    def exists(self) -> bool:
+        """Whether the model has what the option is about."""
+        return self.status not in (Status.NO_MOE, Status.NO_ATTENTION, Status.NO_LAYERS)
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether it passed, and beats the baseline beyond the noise."""
+        return self.status is Status.PASSED and self.comparison == Comparison.FASTER
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "option": self.option,
+            "exists": self.exists,
+            "status": self.status,
+            "detail": self.detail,
+            "trial": self.trial,
+            "scopes": len(self.plan.scopes) if self.plan else None,
+            **figures(self.speedup),
+            "final": figures(self.final) if self.final else None,
+        }
+
+
+def figures(speedup: Speedup | None) -> dict[str, Any]:
+    """Return a speedup's figures as plain values, all null without one."""
+    return {
+        "baseline_ms": speedup.baseline_ms if speedup else None,
+        "latency_ms": speedup.latency_ms if speedup else None,
+        "speedup": speedup.ratio if speedup else None,
+        "ci95": ci95_list(speedup),
+        "improvement_percent": improvement_percent(speedup) if speedup else None,
+    }
+
+
+def improvement_percent(speedup: Speedup) -> float:
+    """Return what the skill calls improvement: (base - new) / base, in percent."""
+    return 100 * (speedup.baseline_ms - speedup.latency_ms) / speedup.baseline_ms
+
+
+def option_results(result: SearchResult, space: SearchSpace) -> tuple[OptionResult, ...]:
+    """Return all options of the guide, the narrowest first, as the study ``result`` knows them."""
+    plans = {point.name: space.plan(point.values) for point in guide_points(space)}
+    found: list[OptionResult] = []
+    taken: list[TrialRecord] = []
+    for option, name in NAMES.items():
+        record = _record_of(name, plans.get(name), result.trials)
+        if record:
+            taken.append(record)
+            found.append(_of_trial(option, record, result))
+        else:
+            found.append(OptionResult(option, Status.NOT_REACHED if name in plans else _why_none(option, space)))
+    return (*found, _custom(result, taken))
+
+
+def option_of(trial: int, options: Sequence[OptionResult]) -> ScopeOption:
+    """Return the option that ``trial`` stands for."""
+    return next((row.option for row in options if row.trial == trial), ScopeOption.CUSTOM)
+
+
+def _record_of(name: str, plan: Plan | None, records: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Return the trial of ``plan``, which has this name, else of a starting point of the name with other options."""
+    own = [record for record in records if not record.is_probe]
+    exact = [record for record in own if plan is not None and record.plan == plan]
+    return next(iter(exact or [record for record in own if record.origin == name]), None)
+
+
+def _of_trial(option: ScopeOption, record: TrialRecord, result: SearchResult) -> OptionResult:
+    outcome = record.outcome or Outcome()
+    row = next((row for row in result.final if row.name == str(record.number)), None)
+    status, comparison, detail = _OF_REASON[outcome.reason], outcome.comparison, outcome.detail
+    final = result.final_speedup(row) if row else None
+    if row and row.bit_identical is False:  # a fresh process has found what the trial had not
+        status, detail = (Status.MISMATCH if row.speedup else Status.COMPILE_FAILED), row.verdict
+    elif final and result.comparison:
+        comparison = Threshold(result.comparison.noise_floor).comparison(final)
+    return OptionResult(
+        option, status, record.number, record.judged_plan, outcome.speedup, final, comparison,
+        " ".join(detail.split())[:200],
+    )  # fmt: skip
+
+
+def _why_none(option: ScopeOption, space: SearchSpace) -> Status:
+    """Return what the model lacks for an option that the guide's points do not hold."""
+    kinds = space.layout.kinds
+    if not kinds:
+        return Status.NO_LAYERS
+    has_attention = any(is_attention(key) for keys in kinds.values() for key in keys)
+    return Status.NO_MOE if has_attention or option is ScopeOption.MOE else Status.NO_ATTENTION
+
+
+def _custom(result: SearchResult, taken: Sequence[TrialRecord]) -> OptionResult:
+    """Return the best of all other plans: the winner where it is one of them."""
+    plans = {record.plan for record in taken}
+    others = [record for record in result.trials if record.plan not in plans]
+    best = incumbent_first(others)
+    winner = [record for record in best if result.winner and record.number == result.winner.number]
+    if best:
+        return _of_trial(ScopeOption.CUSTOM, (winner or best)[0], result)
+    return OptionResult(ScopeOption.CUSTOM, Status.NONE_PASSED if others else Status.NOT_REACHED)

@@ -1,0 +1,355 @@
+"""Why a plan failed, and why a scope was split, read from plog and compile logs.
+
+The strings are those of ``super_kernel_pass.cc`` and of the FE and HCCL engines in hicann/ge, of graph-autofusion, and
+of torchair's ``superkernel_cases.md``. Logs run to gigabytes and say the same thing
+for each operator, rank and retry: lines are read one at a time, and what is the same becomes one explanation.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from sktune.ascend.kernel_name import parse_superkernel_name
+from sktune.core.errors import BadInputError, nearest
+from sktune.core.scope_options import SUPERKERNEL_OPTIONS
+
+Kind = Literal[
+    "option", "aborted", "streams", "tiling", "product", "timeout", "fault", "communication", "compile", "runtime",
+    "bypassed", "unfusable", "foreign", "collective", "deadlock", "dynamic", "unmarked",
+]  # fmt: skip
+
+FAILURES: tuple[Kind, ...] = (
+    "option", "aborted", "streams", "tiling", "product", "timeout", "fault", "communication", "compile", "runtime",
+)  # fmt: skip
+"""Kinds that end a trial, the most telling first: a failed compile is also reported by all that called it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One thing that the logs say.
+
+    Attributes:
+        message: one line for people: what happened, and what to do.
+        operator: the first operator that it was said of.
+        operator_type: its type; of a ``sub_kernel`` in lower case, as in its symbol.
+        sub_kernel: symbol of the code inside a SuperKernel that was running when it failed.
+        count: distinct operators, or cores where a sub-kernel failed, that it was said of.
+    """
+
+    kind: Kind
+    message: str
+    scope: str = ""
+    operator: str = ""
+    operator_type: str = ""
+    sub_kernel: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A kind of line. The groups of ``pattern`` are fields of an explanation, and ``text``."""
+
+    kind: Kind
+    pattern: re.Pattern[str]
+    message: str
+
+
+def _rule(kind: Kind, pattern: str, message: str) -> _Rule:
+    return _Rule(kind, re.compile(pattern), message)
+
+
+_UNFUSABLE = (
+    "scope {scope} holds {count} x {operator_type} that cannot be fused and split it, first {operator}; "
+    "end the scope before, and begin another behind"
+)
+
+# The first rule that matches explains a line.
+_RULES = (
+    _rule(
+        "unfusable",
+        r"find super kernel sub op (?P<operator>.+?)\((?P<operator_type>\w+)\) can ?not fusion"
+        r".*super_scope_name (?P<scope>.*?), stream_id",
+        _UNFUSABLE,
+    ),
+    _rule(
+        "aborted",
+        r"In abort check scene, node (?P<operator>\S+) .*target scope (?P<scope>.*?)(?:\[FUNC:|$)",
+        "scope {scope} cannot be one SuperKernel: {operator} is in the way, and strict-scope-check=abort ended the "
+        "compile; end the scope before it",
+    ),
+    _rule(
+        "bypassed",
+        r"current node (?P<operator>\S+) can ?not fusion.*target scope (?P<scope>.*?)(?:\[FUNC:|$)",
+        "scope {scope} was dropped whole at {operator} by strict-scope-check=bypass; leave the option out",
+    ),
+    _rule(
+        "unfusable",
+        r"node (?P<operator>\S+) can ?not fusion, maybe it is tbe.*target scope (?P<scope>.*?), topo id",
+        _UNFUSABLE,
+    ),
+    _rule(
+        "foreign",
+        r"node (?P<operator>\S+) can ?not fusion.*target scope (?P<scope>.*?), topo id",
+        "{count} x {operator_type} run between the operators of scope {scope} without belonging to it and split it, "
+        "first {operator}; take them into the scope, or end it before",
+    ),
+    _rule(
+        "deadlock",
+        r"scope (?P<scope>\S+) split before node (?P<operator>[^\s,;]+)",
+        "scope {scope} was split before {operator}, since streams would wait for each other; end the scope there",
+    ),
+    _rule(
+        "deadlock",
+        r"exclude node (?P<operator>[^\s,;]+).*due to deadlock",
+        "{operator} was left out of its scope, since streams would wait for each other; end the scope before it",
+    ),
+    _rule(
+        "deadlock",
+        r"deadlock check did not converge",
+        "GE found no split of the scopes in which streams do not wait for each other; make the scopes smaller",
+    ),
+    _rule(
+        "option",
+        r"\[Super Kernel\] Invalid compile option: (?P<text>.*?)(?:\[FUNC:|$)",
+        "the compiler refuses the options (EB0500): {text}{hint}",
+    ),
+    _rule("option", r"EB0500\W*(?P<text>[^\[]*)", "the compiler refuses the options (EB0500): {text}{hint}"),
+    _rule(
+        "streams",
+        r"(?P<text>do not support more than 2 real stream|do not support self send/receive pair within 1 real stream"
+        r"|exists send-recv event pair within 1 op)(?:.*?oplist: (?P<operator>\S+))?",
+        "a scope reaches over streams that one SuperKernel cannot hold ({text}); end it where the stream changes",
+    ),
+    _rule(
+        "tiling",
+        r"SuperKernel node\[(?P<operator>.+?), (?P<operator_type>\w+)\] that has reused binary is not going into",
+        "{operator} ({operator_type}) needs tiling on the device; compile with tiling_schedule_optimize=True, "
+        "or end the scope before it",
+    ),
+    _rule(
+        "product",
+        r"[Ss]uper ?[Kk]ernel.*current soc (?P<text>.*?do not support)",
+        "this product has no SuperKernel ({text}); use Atlas A3",
+    ),
+    _rule(
+        "compile",
+        r"(?:Op\[(?P<operator>[^\]]+)\].*)?compile (?P<text>subkernel|superkernel) failed",
+        "compiling a {text} of {operator} failed; the line before it in the log says why",
+    ),
+    _rule(
+        "dynamic",
+        r"SuperKernelPass only support static graph\[?(?P<text>[^\]]*)",
+        "graph {text} has dynamic shapes, so no scope in it was fused; compile with dynamic=False",
+    ),
+    _rule(
+        "unmarked",
+        r"graph \[(?P<text>[^\]]*)\] has no super kernel scope",
+        "graph {text} holds no scope that can be fused; a baseline has none, a plan's units must lie in this graph",
+    ),
+    _rule(
+        "collective",
+        r"no support (?:aiv|alg), del superKernelScope attr",
+        "a collective has no AIV algorithm and left its scope; set HCCL_OP_EXPANSION_MODE=AIV",
+    ),
+    _rule(
+        "communication",
+        r"^(?!.*(?:507014|aicore timeout)).*(?:\bEI000[26]\b|(?:hccl|HCCL|Hccl).*\btime[sd]? ?out\b)",
+        "a rank waited in vain for another (HCCL timeout); see the other ranks' logs first, and give all the same plan",
+    ),
+)  # fmt: skip
+
+_TIMEOUT = re.compile(r"\b507014\b|retCode=0x25\b|\baicore timeout\b")
+_FAULT_KERNEL = re.compile(r"fault kernel_name=(?P<kernel>[^\s,]+)")
+_ORIGIN = re.compile(r"origin_op_name \[(?P<name>[^\]]+)\]")
+_SYMBOL = re.compile(r"(?:(?P<core>coreId=\d+, coreType=\d+).*?)?symbol name=(?P<symbol>[^\s,]+)")
+_RUNTIME = re.compile(r".*EZ9999\)?: *(?!Inner Error)(?P<text>.+?)\.?(?:\[FUNC:|$)")
+_PROCESS = re.compile(r"\] ?\w+\((\d+),|\[PID: ?(\d+)\]")
+_SUB_KERNEL = re.compile(r"(?:te_)?(?P<type>\w+?)_[0-9a-f]{32,64}(?:_|$)")
+
+# Most lines of a log say nothing here; this decides it in one pass over the line.
+_OF_INTEREST = re.compile(
+    r"can ?not fusion|[Ss]uper ?[Kk]ernel|deadlock|EB0500|real stream|send-recv event|compile subkernel"
+    r"|EI000|time[sd]? ?out|507014|0x25|fault kernel_name|origin_op_name|symbol name|EZ9999|split before"
+    r"|super kernel scope|abort check"
+)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Lines that say the same: the first of them, and of which operators."""
+
+    rule: _Rule
+    groups: dict[str, str]
+    operators: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Fault:
+    """What one process said about a kernel that did not end well."""
+
+    timed_out: bool = False
+    kernels: set[str] = field(default_factory=set)
+    origin: str = ""
+    symbols: set[tuple[str, str]] = field(default_factory=set)  # what ran, and on which core
+    text: str = ""
+
+    @property
+    def is_blamed(self) -> bool:
+        """Whether it tells which kernel it was."""
+        return bool(self.kernels or self.origin)
+
+    @property
+    def happened(self) -> bool:
+        return bool(self.timed_out or self.kernels or self.text)
+
+
+class _Log:
+    """Takes lines, keeps what they say."""
+
+    def __init__(self, labels: Collection[str], types: Mapping[str, str]) -> None:
+        self._labels = labels
+        self._types = types
+        self._seen: dict[tuple[str, ...], _Seen] = {}
+        self._faults: dict[str, _Fault] = {}
+        self._explained: set[tuple[str, str]] = set()
+
+    def add(self, line: str) -> None:
+        if not _OF_INTEREST.search(line):
+            return
+        for rule in _RULES:
+            if match := rule.pattern.search(line):
+                self._count(rule, {name: value.strip(" .") for name, value in match.groupdict("").items()})
+                return
+        self._add_fault(line)
+
+    def _count(self, rule: _Rule, groups: dict[str, str]) -> None:
+        operator, scope = groups.get("operator", ""), groups.get("scope", "")
+        if rule.kind in ("unfusable", "foreign"):
+            # An operator that GE takes out of its scope is named a second time as the place of the cut.
+            if (scope, operator) in self._explained:
+                return
+            self._explained.add((scope, operator))
+        groups["operator_type"] = groups.get("operator_type") or self._types.get(operator, "")
+        key = (rule.kind, scope, groups["operator_type"], groups.get("text", ""))
+        self._seen.setdefault(key, _Seen(rule, groups)).operators.add(operator)
+
+    def _add_fault(self, line: str) -> None:
+        process = _PROCESS.search(line)
+        fault = self._faults.setdefault((process[1] or process[2]) if process else "", _Fault())
+        fault.timed_out |= bool(_TIMEOUT.search(line))
+        if match := _FAULT_KERNEL.search(line):
+            fault.kernels.add(match["kernel"])
+        if match := _ORIGIN.search(line):
+            fault.origin = fault.origin or match["name"]
+        if match := _SYMBOL.search(line):
+            fault.symbols.add((match["symbol"], match["core"] or ""))
+        if match := _RUNTIME.match(line):
+            fault.text = fault.text or match["text"]
+
+    def explanations(self) -> Iterator[Explanation]:
+        faults = [fault for fault in self._faults.values() if fault.happened]
+        # A process that waits for the one that failed, and the text on screen, report a fault without its kernel.
+        blamed = [
+            replace(fault, timed_out=any(each.timed_out for each in faults)) for fault in faults if fault.is_blamed
+        ]
+        # The same fault on many ranks is one fault.
+        yield from dict.fromkeys(each for fault in blamed or faults for each in self._explain_fault(fault))
+        for seen in self._seen.values():
+            yield self._explain(seen)
+
+    def _explain(self, seen: _Seen) -> Explanation:
+        groups, kind = seen.groups, seen.rule.kind
+        operator, scope = groups.get("operator", ""), groups.get("scope", "")
+        if not scope and (name := parse_superkernel_name(operator, self._labels)):
+            scope = name.scope
+        words = {
+            "scope": scope,
+            "operator": operator or "an operator",
+            "operator_type": groups["operator_type"] or "operators",
+            "count": len(seen.operators),
+            "text": groups.get("text", ""),
+            "hint": _hint(groups.get("text", "")) if kind == "option" else "",
+        }
+        message = seen.rule.message.format(**words)
+        return Explanation(kind, message, scope, operator, groups["operator_type"], count=len(seen.operators))
+
+    def _explain_fault(self, fault: _Fault) -> Iterator[Explanation]:
+        kind: Kind = "timeout" if fault.timed_out else "fault" if fault.kernels else "runtime"
+        what = {"timeout": "timed out (507014)", "fault": "failed", "runtime": f"failed ({fault.text})"}[kind]
+        mend = (
+            "try feed-sync-all=1 once, then leave its block out"
+            if kind == "timeout"
+            else "leave its block out of the scope, and run the baseline to see that it is well without scopes"
+        )
+        name = parse_superkernel_name(fault.origin, self._labels)
+        if name is None and not any(kernel.startswith("te_superkernel") for kernel in fault.kernels):
+            kernel = min(fault.kernels, default="a kernel")
+            yield Explanation(
+                kind, f"{kernel} {what} and is not known to be a SuperKernel; run the baseline, which may fail as well",
+            )  # fmt: skip
+            return
+        place = f"scope {name.scope}" if name else "a SuperKernel"
+        scope = name.scope if name else ""
+        if not fault.symbols:
+            yield Explanation(kind, f"{place} {what}; {mend}", scope, fault.origin)
+        for symbol, cores in Counter(symbol for symbol, _ in sorted(fault.symbols)).most_common():
+            match = _SUB_KERNEL.match(symbol)
+            guilty = match["type"] if match else symbol
+            message = f"{place} {what} in {guilty} on {cores} core{'s' * (cores > 1)}; {mend}"
+            yield Explanation(kind, message, scope, fault.origin, guilty, symbol, cores)
+
+
+def _hint(text: str) -> str:
+    """Return what to do about an option that the compiler refused."""
+    name = next((word for word in re.findall(r"[\w-]+", text) if "-" in word), text.partition(" ")[0])
+    option = SUPERKERNEL_OPTIONS.get(name)
+    if option is None:
+        return nearest(name, SUPERKERNEL_OPTIONS) if "not supported" in text else ""
+    if "not supported" in text:
+        return f"; this CANN does not know {name}: leave it out"
+    return f"; {name} is {option.values.description}"
+
+
+def explain(
+    lines: Iterable[str], labels: Collection[str] = (), types: Mapping[str, str] | None = None
+) -> tuple[Explanation, ...]:
+    """Return what ``lines`` of logs say about SuperKernel: failures first, the most telling before those it caused.
+
+    Args:
+        lines: of any number of logs, one after another.
+        labels: of the plan's scopes, to tell them from operators in names of SuperKernels.
+        types: of operators by name, as in a graph dump, for lines that name an operator without its type.
+    """
+    log = _Log(labels, types or {})
+    for line in lines:
+        log.add(line.rstrip())
+    rank = {kind: place for place, kind in enumerate(FAILURES)}
+    return tuple(sorted(log.explanations(), key=lambda each: rank.get(each.kind, len(rank))))
+
+
+def explain_files(
+    paths: Iterable[Path], labels: Collection[str] = (), types: Mapping[str, str] | None = None
+) -> tuple[Explanation, ...]:
+    """Return what the logs at ``paths`` say, as ``explain`` does.
+
+    Raises:
+        BadInputError: a log cannot be read.
+    """
+    return explain(_lines(paths), labels, types)
+
+
+def _lines(paths: Iterable[Path]) -> Iterator[str]:
+    for path in paths:
+        try:
+            with path.open(encoding="utf-8", errors="replace") as file:
+                yield from file
+        except OSError as error:
+            raise BadInputError(f"{path} cannot be read: {error.strerror}; give a plog or compile log") from error
+
+
+def cause(explanations: Iterable[Explanation]) -> Explanation | None:
+    """Return what made a trial fail, None where the logs tell of no failure."""
+    return next((each for each in explanations if each.kind in FAILURES), None)

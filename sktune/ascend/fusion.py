@@ -1,0 +1,343 @@
+"""What the scopes of a plan became: marking is not fusion.
+
+GE fuses what it can of a scope and runs the rest as before. What it did shows in four places, each of which tells a
+part: TorchAir's dump what was marked, GE's ``AfterSkGraph`` dump and a profile what was formed, plog why. Any of them
+can be given; what is not known is left open, never guessed.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+
+from sktune.ascend.cann_log import Explanation
+from sktune.ascend.ge_graph import GeGraph, GeOperator
+from sktune.ascend.kernel_name import SuperKernelName, parse_superkernel_name
+from sktune.core.errors import SpaceError
+from sktune.core.plan import Option
+from sktune.core.scope_options import normalise, parse, render
+
+SUPERKERNEL = "SuperKernel"
+"""The operator type that GE gives to what it fused."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Operator:
+    """An operator or kernel by its name and type."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class FormedSuperKernel:
+    """A SuperKernel that exists.
+
+    Attributes:
+        first, last: names of the operators that it runs from and to.
+        operators: what is inside, where GE's own dump tells; empty where only a profile was seen.
+        is_split: whether its scope became several SuperKernels.
+    """
+
+    name: str
+    first: str
+    last: str
+    operators: tuple[Operator, ...] = ()
+    is_split: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Where a scope was cut in two: the operator that runs between, or ``""`` where none does."""
+
+    operator: str
+    operator_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeFusion:
+    """What became of one scope.
+
+    Attributes:
+        marked: the operators that carry the label, where TorchAir's dump was seen.
+        options: as marked.
+        superkernels: in execution order.
+        splits: the operators at which the scope was cut.
+        left_out: operators of the scope that ran on their own, and those that ran between its SuperKernels.
+        reasons: what the logs say about it, and marks that contradict each other.
+    """
+
+    label: str
+    marked: tuple[Operator, ...] = ()
+    options: str = ""
+    superkernels: tuple[FormedSuperKernel, ...] = ()
+    splits: tuple[Split, ...] = ()
+    left_out: tuple[Operator, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RealisedFusion:
+    """What became of all scopes of a plan.
+
+    Attributes:
+        evidence: what was seen, of ``marks``, ``graph``, ``profile`` and ``plog``.
+        alone: digest of the names of all kernels of the step that are no SuperKernels.
+    """
+
+    scopes: tuple[ScopeFusion, ...]
+    evidence: tuple[str, ...]
+    alone: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything tells what was formed; marks and logs alone do not."""
+        return "graph" in self.evidence or "profile" in self.evidence
+
+    @property
+    def digest(self) -> str:
+        """64 hexadecimal digits, equal for plans that became the same kernels.
+
+        Labels do not count, nor marks on what was not fused. Which operators are in one SuperKernel does, the options
+        that it was compiled with, and what runs on its own. Before fusion is known, the marks stand for it. Comparable
+        between plans of one model that were seen in the same way.
+        """
+        if self.is_known:
+            groups = [
+                (kernel.first, kernel.last, [each.name for each in kernel.operators], _acting(scope.options))
+                for scope in self.scopes
+                for kernel in scope.superkernels
+            ]
+        else:
+            groups = [
+                ("", "", sorted(each.name for each in scope.marked), _acting(scope.options))
+                for scope in self.scopes
+                if scope.marked
+            ]
+        return _hashed([self.is_known, self.alone, sorted(groups)])
+
+    def digest_under(self, step_options: Mapping[str, Option]) -> str:
+        """Return ``digest`` for a step that was compiled with such options of its own, none left out.
+
+        They act on every kernel and on their order, which marks and kernel names do not tell.
+        """
+        return _hashed([self.digest, sorted(step_options.items())])
+
+
+def _hashed(content: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+
+
+def realised_fusion(
+    *,
+    marked: GeGraph | None = None,
+    fused: Iterable[GeGraph] = (),
+    kernels: pd.DataFrame | None = None,
+    explanations: Iterable[Explanation] = (),
+    labels: Collection[str] = (),
+) -> RealisedFusion:
+    """Combine the evidence of what the scopes of a plan became.
+
+    Args:
+        marked: TorchAir's dump of the graph that GE was given.
+        fused: GE's dumps after fusion: ``AfterSkGraph``, and each ``super_kernel_sub_graph<N>``.
+        kernels: a profile's kernels with columns ``step``, ``device``, ``stream``, ``name``, ``type``, ``start_us``.
+            One step on one device is looked at. Counts for more than ``fused``, being later.
+        explanations: of the logs.
+        labels: of the plan's scopes. Scopes that are found but not listed are reported too.
+    """
+    marks = marked.by_scope() if marked else {}
+    known = dict.fromkeys((*labels, *marks))
+    names = frozenset(operator.name for operators in marks.values() for operator in operators)
+    graphs = tuple(fused)
+    members = _members(graphs)
+    rows = _graph_rows(graphs) if graphs else []
+    if kernels is not None:
+        rows = _profile_rows(kernels)
+    step = _Step(rows, known, names)
+    reasons = tuple(explanations)
+    evidence = (
+        ("marks", marked is not None),
+        ("graph", bool(graphs)),
+        ("profile", kernels is not None),
+        ("plog", bool(reasons)),
+    )
+    scopes = dict.fromkeys((*known, *step.labels, *(each.scope for each in reasons if each.scope)))
+    return RealisedFusion(
+        tuple(_scope(label, marks.get(label, ()), step, members, reasons) for label in scopes),
+        tuple(name for name, seen in evidence if seen),
+        step.alone,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Something that the device runs as one task."""
+
+    stream: str
+    operator: Operator
+
+
+class _Step:
+    """The tasks of one step in order, and which of them are SuperKernels of which scope."""
+
+    def __init__(self, rows: Sequence[_Row], labels: Collection[str], operators: Collection[str]) -> None:
+        self._rows = rows
+        self._names: dict[int, SuperKernelName] = {}
+        for place, row in enumerate(rows):
+            if row.operator.type == SUPERKERNEL and (
+                name := parse_superkernel_name(row.operator.name, labels, operators)
+            ):
+                self._names[place] = name
+        self.labels = tuple(dict.fromkeys(name.scope for name in self._names.values()))
+
+    @property
+    def alone(self) -> str:
+        names = sorted(row.operator.name for row in self._rows if row.operator.type != SUPERKERNEL)
+        return hashlib.sha256("\n".join(names).encode()).hexdigest() if self._rows else ""
+
+    def superkernels(self, label: str) -> list[tuple[_Row, SuperKernelName]]:
+        return [(self._rows[place], name) for place, name in self._names.items() if name.scope == label]
+
+    def between(self, label: str) -> Iterator[Operator | None]:
+        """Return what runs between the SuperKernels of a scope on their streams, None where nothing does."""
+        places = [place for place, name in self._names.items() if name.scope == label]
+        for left, right in pairwise(places):
+            # One culprit cuts a scope on all its streams.
+            streams = {self._rows[left].stream, self._rows[right].stream}
+            inside = [row.operator for row in self._rows[left + 1 : right] if row.stream in streams]
+            yield from inside or (None,)
+
+    def ran(self, names: Collection[str]) -> list[Operator]:
+        return [row.operator for row in self._rows if row.operator.name in names and row.operator.type != SUPERKERNEL]
+
+
+def _scope(
+    label: str,
+    marks: Sequence[GeOperator],
+    step: _Step,
+    members: Mapping[str, tuple[Operator, ...]],
+    explanations: Sequence[Explanation],
+) -> ScopeFusion:
+    own = [each for each in explanations if each.scope == label]
+    between = list(step.between(label))
+    splits = [Split(each.name, each.type) if each else Split("", "") for each in between]
+    if not splits:
+        # Without a step to look at, the logs name the first culprit of each type.
+        cuts = [each for each in own if each.kind in ("unfusable", "foreign", "deadlock")]
+        splits = [Split(each.operator, each.operator_type) for each in cuts]
+    names = {operator.name for operator in marks}
+    outside = [each for each in between if each and each.type != SUPERKERNEL] + step.ran(names)
+    return ScopeFusion(
+        label,
+        tuple(Operator(operator.name, operator.type) for operator in marks),
+        marks[0].options if marks else "",
+        tuple(
+            FormedSuperKernel(
+                row.operator.name, name.first, name.last, members.get(row.operator.name, ()), name.is_fragment
+            )
+            for row, name in step.superkernels(label)
+        ),
+        tuple(splits),
+        tuple(dict.fromkeys(outside)),
+        (*_contradictions(label, marks), *(each.message for each in own)),
+    )
+
+
+def _contradictions(label: str, marks: Sequence[GeOperator]) -> Iterator[str]:
+    options = sorted({operator.options for operator in marks})
+    if len(options) > 1:
+        # GE takes the first operator's options for the whole, and each operator's own for its sub-kernel.
+        listed = " and ".join(map(repr, options))
+        yield f"operators of scope {label} carry {listed}; give one label one string of options"
+
+
+def _members(graphs: Iterable[GeGraph]) -> dict[str, tuple[Operator, ...]]:
+    """Return what is inside each SuperKernel, by its name."""
+    members: dict[str, list[Operator]] = {}
+    for graph in graphs:
+        for operator in graph.device_tasks:
+            if operator.superkernel:
+                members.setdefault(operator.superkernel, []).append(Operator(operator.name, operator.type))
+    return {name: tuple(operators) for name, operators in members.items()}
+
+
+def _graph_rows(graphs: Iterable[GeGraph]) -> list[_Row]:
+    return [
+        _Row(operator.stream, Operator(operator.name, operator.type))
+        for graph in graphs
+        for operator in graph.device_tasks
+        if not operator.superkernel
+    ]
+
+
+def _profile_rows(kernels: pd.DataFrame) -> list[_Row]:
+    """Return the kernels of one step on one device, in order."""
+    frame = kernels[kernels["device"] == kernels["device"].min()].sort_values("start_us", kind="stable")
+    steps = frame.loc[frame["step"] >= 0, "step"]
+    if not steps.empty:
+        frame = frame[frame["step"] == steps.min()]
+    columns = zip(frame["stream"].astype(str), frame["name"].astype(str), frame["type"].astype(str), strict=True)
+    rows = [_Row(stream, Operator(name, kind)) for stream, name, kind in columns]
+    # A SuperKernel is named after its operators, so a name comes back only with the next step.
+    seen: set[str] = set()
+    for place, row in enumerate(rows):
+        if row.operator.type == SUPERKERNEL:
+            if row.operator.name in seen:
+                return rows[:place]
+            seen.add(row.operator.name)
+    return rows
+
+
+def _acting(options: str) -> str:
+    """Return the options that act, so that scopes which compile to the same thing are equal."""
+    try:
+        return render(normalise(parse(options)))
+    except SpaceError:
+        return options
+
+
+def describe(fusion: RealisedFusion) -> list[str]:
+    """Return one line for each scope: marked, formed, split, left out; then what the logs say about it."""
+    lines = []
+    for scope in fusion.scopes:
+        parts = [f"{_counted(len(scope.marked), 'operator')} marked ({_types(scope.marked)})"] if scope.marked else []
+        if not fusion.is_known:
+            parts.append("what was fused is not known: that shows in GE's AfterSkGraph dump or in a profile")
+        elif not scope.superkernels:
+            parts.append("no SuperKernel was formed")
+        else:
+            parts.append(_formed(scope.superkernels))
+        if scope.splits:
+            culprits = [Operator(split.operator, split.operator_type or "no operator") for split in scope.splits]
+            parts.append(f"split at {_types(culprits)}")
+        if scope.left_out:
+            parts.append(f"{len(scope.left_out)} ran outside ({_types(scope.left_out)})")
+        lines.append(f"{scope.label}: " + "; ".join(parts))
+        lines += [f"  {reason}" for reason in scope.reasons]
+    return lines
+
+
+def _formed(kernels: Sequence[FormedSuperKernel]) -> str:
+    spans = [
+        f"{kernel.first} to {kernel.last}"
+        + (f", {_counted(len(kernel.operators), 'operator')}" if kernel.operators else "")
+        for kernel in kernels[:3]
+    ]
+    more = f", and {len(kernels) - 3} more" if len(kernels) > 3 else ""
+    return f"{_counted(len(kernels), SUPERKERNEL)} ({'; '.join(spans)}{more})"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _types(operators: Iterable[Operator]) -> str:
+    counts = Counter(operator.type for operator in operators).most_common()
+    others = sum(count for _, count in counts[6:])
+    return ", ".join(f"{count} {kind}" for kind, count in counts[:6]) + (f", {others} others" if others else "")

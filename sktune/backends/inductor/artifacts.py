@@ -1,0 +1,209 @@
+"""Artifacts: what Inductor compiled, as files that come with a plan, so that another process loads the same code.
+
+Three kinds of file hold it. ``graphs.bin`` has the entries of Inductor's caches, in the format of
+``torch.compiler.save_cache_artifacts``. ``timings.json`` has the timings that chose among matrix products: a graph
+with packed weights is in none of those caches, and is generated anew by the same choices. ``*.so`` are the libraries
+that g++ built.
+
+To load them is to run code: PyTorch's cache entries are pickles, and libraries are libraries. Only files whose sha256
+the plan file lists are loaded, so a plan is trusted as the source of a model is.
+"""
+
+import json
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._inductor import codecache
+from torch._inductor.utils import clear_caches
+from torch.compiler._cache import CacheArtifactManager
+
+from sktune.backends.inductor import cpp_wrapper
+from sktune.core.delivery import Delivery, file_digest
+from sktune.core.errors import PlanError
+
+GRAPHS, TIMINGS = "graphs.bin", "timings.json"
+Timings = dict[str, dict[str, dict[str, dict[str, float]]]]
+"""Milliseconds by operator, inputs, precision and choice, as Inductor's own file has them."""
+
+_CACHES: Mapping[str, Any] = {
+    cache.__name__: cache
+    for cache in (
+        codecache.CppCodeCache,
+        codecache.CppPythonBindingsCodeCache,
+        codecache.CppWrapperCodeCache,
+        cpp_wrapper.ShimLibrary,
+    )
+}
+"""What loads libraries: each kind in a way of its own."""
+
+
+@dataclass
+class Record:
+    """What was compiled or loaded within ``recorded``.
+
+    Attributes:
+        graphs: entries of Inductor's caches, serialized.
+        timings: what choices among matrix products were made by.
+        libraries: paths of the libraries, by kind and key.
+    """
+
+    graphs: bytes = b""
+    timings: Timings = field(default_factory=dict)
+    libraries: dict[tuple[str, str], Path] = field(default_factory=dict)
+
+
+@contextmanager
+def recorded() -> Iterator[Record]:
+    """Record what is compiled within the context, be it found in Inductor's caches on disk or made anew.
+
+    The caches in memory are emptied first, since what comes from there leaves no trace.
+    """
+    record = Record()
+    clear_caches()
+    cpp_wrapper.forget_shims()
+    load_library = codecache.CppCodeCache._load_library.__func__  # type: ignore[attr-defined]  # noqa: SLF001
+    look_up = codecache.PersistentCache.lookup
+
+    def load(cache: Any, path: str, key: str) -> Any:
+        record.libraries[cache.__name__, key] = Path(path)
+        return load_library(cache, path, key)
+
+    def chosen(self: Any, choices: Any, op: str, inputs: str, benchmark: Any, hint_override: int | None = None) -> Any:
+        timings = look_up(self, choices, op, inputs, benchmark, hint_override)
+        name = inputs if hint_override is None else f"{inputs}_{hint_override}"  # as the method itself calls it
+        by_precision = record.timings.setdefault(op, {}).setdefault(name, {})
+        by_choice = by_precision.setdefault(torch.get_float32_matmul_precision(), {})
+        by_choice.update({choice.hash_key(): spent_ms for choice, spent_ms in timings.items()})
+        return timings
+
+    with (
+        CacheArtifactManager.with_fresh_cache(),
+        patch.object(codecache.CppCodeCache, "_load_library", classmethod(load)),
+        patch.object(codecache.PersistentCache, "lookup", chosen),
+    ):
+        yield record
+        saved = torch.compiler.save_cache_artifacts()
+        record.graphs = saved[0] if saved else b""
+
+
+def save(record: Record, folder: Path, code: Mapping[str, str]) -> Delivery:
+    """Write what was recorded into ``folder``, in the place of whatever is there.
+
+    Args:
+        record: filled by ``recorded``, which has been left.
+        folder: of the artifacts; it is there as a whole or not at all.
+        code: digest of each scope's code, by label.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        if record.graphs:
+            (temporary / GRAPHS).write_bytes(record.graphs)
+        if record.timings:
+            (temporary / TIMINGS).write_text(json.dumps(record.timings, indent=1, sort_keys=True))
+        for (kind, key), path in record.libraries.items():
+            shutil.copyfile(path, temporary / f"{kind}-{key}.so")
+        files = {path.name: file_digest(path.read_bytes()) for path in sorted(temporary.iterdir())}
+        temporary.chmod(0o755)
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return Delivery(dict(code), machine(), files)
+
+
+def install(folder: Path, delivery: Delivery, *, strict: bool = False) -> str:
+    """Load what was delivered, where this machine is of the kind that it was compiled for.
+
+    Returns:
+        why the code was not loaded, and has to be compiled anew; empty where it was.
+
+    Raises:
+        PlanError: a file is not the one that the plan lists; with ``strict``, also where the code cannot be loaded.
+    """
+    problem = delivery.foreign(machine())
+    if problem:
+        problem = f"the plan's compiled code was made where {problem}"
+    elif not folder.is_dir():
+        problem = f"the plan's compiled code is not at {folder}"
+    if not problem:
+        load(folder, delivery)
+    elif strict:
+        raise PlanError(f"{problem}; search again here, or leave strict out")
+    return problem
+
+
+def load(folder: Path, delivery: Delivery) -> None:
+    """Have Inductor find in this process what ``folder`` holds.
+
+    Raises:
+        PlanError: a file is missing, or is not the one that the plan lists.
+    """
+    contents = delivery.contents(folder)
+    if graphs := contents.pop(GRAPHS, b""):
+        torch.compiler.load_cache_artifacts(graphs)
+    if timings := contents.pop(TIMINGS, b""):
+        _add_timings(json.loads(timings))
+    for name in contents:
+        kind, _, key = name.removesuffix(".so").partition("-")
+        if kind not in _CACHES:
+            raise PlanError(f"{folder / name}: no artifact of a kind that this sktune knows; search again")
+        # Found by the digest of its source and its flags: other ones are built as without a delivery.
+        _CACHES[kind].cache[key] = _loader(kind, folder / name, key)
+
+
+def machine() -> dict[str, str]:
+    """Return what compiled code depends on beside its source, by name."""
+    found = {
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "processor": _processor(),
+        "threads": str(torch.get_num_threads()),
+    }
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
+
+
+def _processor() -> str:
+    """Return the processor's name, and a digest of the instructions that it has: g++ uses all of them."""
+    facts = {"model name": "", "flags": "", "Features": ""}  # the last is where the flags are on Arm
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in facts and not facts[name.strip()]:
+            facts[name.strip()] = value.strip()
+    instructions = " ".join(sorted(f"{facts['flags']} {facts['Features']}".split()))
+    return f"{facts['model name'] or platform.machine()}, instructions {file_digest(instructions.encode())[:12]}"
+
+
+def _loader(kind: str, path: Path, key: str) -> Callable[[], Any]:
+    loaded: list[Any] = []
+
+    def load_once() -> Any:
+        if not loaded:
+            loaded.append(_CACHES[kind]._load_library(str(path.resolve()), key))  # noqa: SLF001
+        return loaded[0]
+
+    return load_once
+
+
+def _add_timings(delivered: Timings) -> None:
+    """Put delivered timings into Inductor's file, in the place of its own for the same operator and inputs."""
+    cache = codecache.PersistentCache()
+    known = cache.get_local_cache()
+    for op, by_inputs in delivered.items():
+        for inputs, by_precision in by_inputs.items():
+            for precision, by_choice in by_precision.items():
+                known.setdefault(op, {}).setdefault(inputs, {}).setdefault(precision, {}).update(by_choice)
+    cache.update_local_cache(known)

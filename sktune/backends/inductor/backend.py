@@ -1,0 +1,295 @@
+"""The inductor backend (CPU, CUDA): each scope is one region compiled by Inductor, all else runs kernel by kernel.
+
+The decode step is captured once, with a mark around every unit. A plan only chooses where the captured graph
+is cut, so no trial traces the model again. Inductor's caches, its timed choices among them, lie in the folder
+that ``TORCHINDUCTOR_CACHE_DIR`` names: with the same folder, the same plan is the same code in every process.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from sktune.backends.base import Compiled, CompileError, OnScope, RegionBudget, Step, ignore
+from sktune.backends.inductor import artifacts
+from sktune.backends.inductor.compiled_regions import (
+    RegionCache,
+    code_digests,
+    compare_code,
+    device_type,
+    identity,
+    region_key,
+)
+from sktune.backends.inductor.cuda_graph import written_inputs
+from sktune.backends.inductor.options import OPTIONS
+from sktune.backends.inductor.pieces import Pieces
+from sktune.backends.inductor.region_check import RegionChecks
+from sktune.backends.inductor.regions import Cutting, MarkedGraph, Span, cut, strip_marks
+from sktune.core.delivery import Delivery, digest_of
+from sktune.core.errors import BackendError, SktuneError, described
+from sktune.core.layout import Layout
+from sktune.core.outcome import ScopeTime
+from sktune.core.plan import Options, Plan
+from sktune.core.scope_times import Part, scope_times
+from sktune.core.verification import RegionCheck
+from sktune.measure.devices import Cpu, Cuda
+from sktune.targets.base import Inputs, Snapshot, Target
+from sktune.targets.marks import attach_each
+from sktune.targets.state import Held, complete_state, reachable, readable, replaced
+
+logger = logging.getLogger(__name__)
+
+
+class InductorBackend:
+    """Compiles plans of one target; see ``sktune.backends.base.Backend``.
+
+    Raises:
+        BackendError: the decode step cannot be captured as one graph.
+    """
+
+    notes = ""
+
+    def __init__(self, target: Target, layout: Layout, inputs: Inputs) -> None:
+        self._target, self._layout, self._inputs = target, layout, inputs
+        self._snapshot = Snapshot(target.state)
+        for tensor in target.state.values():
+            # A CUDA graph reads and writes the state in place; it tells state from activations by this mark.
+            torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - transformers' caches are marked so as well
+        self._regions, self._region_checks = RegionCache(), RegionChecks()
+        self._marks = attach_each(target.module, tuple(unit.name for unit in layout.units))
+        self._run: Callable[..., Any] | None = None
+        self._example_inputs: Sequence[Any] = ()
+        self._device: Cpu | Cuda = Cpu()
+        self._marked: MarkedGraph | None = None
+        self._written: dict[str, torch.Tensor] = {}
+        at_first = Held(target)
+        self._captured = self._capture()
+        self._snapshot = Snapshot(complete_state(target, self._written))
+        self._check_replaced(at_first)
+
+    def written(self) -> Mapping[str, torch.Tensor]:
+        """See ``Backend.written``."""
+        return self._written
+
+    def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:
+        """See ``Backend.compile``."""
+        cutting = self._cut(plan)
+        before = set(self._regions.compiled)
+        regions = self._regions.compile_all(cutting.slots, on_scope)
+        used = {identity(slot) for slot in cutting.slots}
+        step = self._step(cutting.fill([region.function for region in regions]))
+        code = code_digests(cutting.slots, regions)
+        digest = digest_of(set(code.values()))
+        if not cutting.slots:
+            self._try(step)
+            return Compiled(step, code_digest=digest)
+        pieces = Pieces(cutting)
+        self._try(self._step(pieces.first_run(on_scope, self._device)))
+        keys = {slot.label: region_key(slot) for slot in cutting.slots}
+        exact = {region_key(slot): not self._regions.inexact(slot) for slot in cutting.slots}
+        return Compiled(
+            step, len(used), len(used & before), digest,
+            observe=partial(self._observe, plan, pieces), blame=partial(pieces.blame, self._step),
+            code=code, deliver=partial(self._deliver, plan, code),
+            region_labels={key: label for label, key in reversed(keys.items())},
+            check_regions=partial(self._check_regions, pieces, keys, exact), is_exact=all(exact.values()),
+        )  # fmt: skip
+
+    def exactness(self, plan: Plan) -> dict[str, tuple[str, ...]]:
+        """Return, by scope's label, the operators of each scope that may change bits; see ``inexact_operators``."""
+        return {slot.label: self._regions.inexact(slot) for slot in self._cut(plan).slots}
+
+    def references(self) -> dict[str, Callable[[], Compiled]]:
+        """See ``Backend.references``: the model uncompiled, and the whole step in max-autotune."""
+        step = self._target.decode_step
+
+        def whole_step() -> Compiled:
+            compiled = Step(torch.compile(step, mode="max-autotune", dynamic=False), self._marks.suspend)
+            try:
+                self._try(compiled)
+            except Exception as failure:
+                raise CompileError(described(failure)) from failure
+            return Compiled(compiled)
+
+        return {
+            "uncompiled": lambda: Compiled(Step(step, self._marks.suspend)),
+            "torch.compile(mode='max-autotune')": whole_step,
+        }
+
+    def _cut(self, plan: Plan) -> Cutting:
+        marked = self._marked
+        assert marked is not None
+        chosen = [self._span(marked, scope.first, scope.last, scope.label, scope.options) for scope in plan.scopes]
+        return cut(marked.graph_module, chosen, self._example_inputs)
+
+    def _deliver(self, plan: Plan, code: Mapping[str, str], folder: Path) -> Delivery:
+        """Compile ``plan`` once more, to see what that takes from Inductor's caches; see ``Deliver``."""
+        with artifacts.recorded() as record:
+            cutting = self._cut(plan)
+            regions = RegionCache().compile_all(cutting.slots)
+            self._try(self._step(cutting.fill([region.function for region in regions])))  # Triton tunes as it runs
+        for label, digest in code_digests(cutting.slots, regions).items():
+            if digest != code[label]:
+                raise BackendError(f"scope {label}: compiled again it is other code; do not clean Inductor's caches")
+        try:
+            return artifacts.save(record, folder, code)
+        except OSError as failure:
+            raise BackendError(f"{folder} cannot be written ({failure.strerror}); free it and search on") from failure
+
+    def _capture(self) -> Callable[..., Any]:
+        def receive(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+            if self._marked is not None:
+                raise CompileError(
+                    "the decode step had to be captured again; keep shapes, strides and types of inputs and state fixed"
+                )
+            self._marked = strip_marks(graph_module)
+            self._example_inputs = example_inputs
+            self._device = Cuda() if device_type(example_inputs) == "cuda" else Cpu()
+            self._run = self._marked.graph_module.forward
+            self._written = self._written_tensors(self._marked.graph_module, example_inputs)
+            everything = Snapshot(complete_state(self._target, self._written))
+
+            def dispatch(*arguments: Any) -> Any:
+                assert self._run is not None
+                return self._run(*arguments)
+
+            self._snapshot = everything  # what the first run writes is put back, too
+            return dispatch
+
+        captured = torch.compile(self._target.decode_step, backend=receive, fullgraph=True, dynamic=False)
+        try:
+            self._try(Step(captured))
+        except SktuneError:
+            raise
+        except Exception as failure:
+            raise BackendError(
+                f"the decode step cannot be captured as one graph: {described(failure)}; "
+                "take data-dependent control flow out of it"
+            ) from failure
+        if self._marked is None:
+            raise BackendError("the decode step holds no tensor operation that can be captured")
+        return captured
+
+    def _written_tensors(self, graph_module: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
+        """Return what the captured step writes to, by name, but for its own inputs, which every step is given anew."""
+        given = {id(value) for value in self._inputs}
+        try:
+            written = written_inputs(graph_module, inputs)
+        except Exception:
+            logger.warning(
+                "what the step writes to is not known without values; all that is no weight may be", exc_info=True
+            )
+            written = tuple(index for index, value in enumerate(inputs) if not isinstance(value, torch.nn.Parameter))
+        names = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+        known = {id(own): name for name, own in reachable(self._target).items()}
+        found = {known.get(id(inputs[index])) or _source_name(names[index]): inputs[index] for index in written}
+        return {
+            name: value for name, value in found.items() if isinstance(value, torch.Tensor) and id(value) not in given
+        }
+
+    def _check_replaced(self, at_first: Held) -> None:
+        """Run the step twice more, and refuse what it leaves elsewhere than in tensors that it has written into.
+
+        Raises:
+            TargetError: it replaces a tensor.
+            BackendError: it has to be captured again.
+        """
+        assert self._marked is not None
+        graph_module = self._marked.graph_module
+        calls: list[tuple[Any, ...]] = []
+
+        def watched(*arguments: Any) -> Any:
+            calls.append(arguments)
+            return graph_module.forward(*arguments)
+
+        held = Held(self._target)
+        try:
+            for _ in range(2):
+                self._try(self._step(watched))
+        except Exception as failure:
+            at_first.check()
+            numbers = ", ".join(at_first.changed_numbers()[:3]) or "it"
+            raise BackendError(
+                f"the decode step cannot be captured once for all steps, as {numbers} changes from one to the next: "
+                "count in a tensor that lasts, and keep shapes, strides and types of inputs and state fixed"
+            ) from failure
+        held.check()
+        given = {id(value) for value in self._inputs}
+        names = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+        for node, before, now in zip(names, *calls, strict=True):
+            if isinstance(now, torch.Tensor) and before is not now and id(now) not in given:
+                raise replaced(_source_name(node))
+
+    def _step(self, run: Callable[..., Any]) -> Step:
+        def step(*inputs: Any) -> Any:
+            self._run = run
+            return self._captured(*inputs)
+
+        return Step(step, self._marks.resume)
+
+    def _try(self, step: Step) -> None:
+        step.prepare()
+        try:
+            with torch.no_grad():
+                step.run(*self._inputs)
+        finally:
+            self._snapshot.restore()
+
+    def _observe(self, plan: Plan, pieces: Pieces, begin: Callable[[], Inputs]) -> tuple[ScopeTime, ...]:
+        scopes = {scope.label: scope for scope in plan.scopes}
+        found = pieces.observe(self._step, begin, self._device)
+        return scope_times(self._layout, [Part(scopes.get(label), before, after) for label, before, after in found])
+
+    def _check_regions(
+        self,
+        pieces: Pieces,
+        keys: Mapping[str, str],
+        exact: Mapping[str, bool],
+        steps: Iterable[Inputs],
+        budget: RegionBudget,
+    ) -> tuple[RegionCheck, ...]:
+        # What the step writes to is found when it is captured, named by the target or not.
+        written = {
+            tensor.untyped_storage().data_ptr() for tensor in complete_state(self._target, self._written).values()
+        }
+        regions = self._region_checks.start(keys, budget, exact=[key for key in exact if exact[key]], written=written)
+        if not regions.is_done:
+            with torch.no_grad():
+                pieces.check_regions(self._step, steps, regions)
+        return regions.results()
+
+    def _span(self, marked: MarkedGraph, first: str, last: str, label: str, options: Options) -> Span:
+        for name in (first, last):
+            if name not in marked.spans:
+                raise CompileError(f"unit {name!r} left no mark in the captured graph")
+        return Span(label, marked.spans[first].start, marked.spans[last].end, options)
+
+
+def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Compile a graph with marks on it: the Dynamo backend ``sktune``.
+
+    ``torch.compile(step, backend="sktune", fullgraph=True, dynamic=False)`` runs the scopes that
+    ``sktune.apply`` has put on a model.
+    """
+    marked = strip_marks(graph_module)
+    device = device_type(example_inputs)
+
+    cutting = cut(marked.graph_module, list(marked.spans.values()), example_inputs)
+    for slot in cutting.slots:
+        for name, value in slot.options.items():
+            OPTIONS.check(device, name, value)
+    regions = RegionCache().compile_all(cutting.slots)
+    compare_code(cutting.slots, regions)
+    return cutting.fill([region.function for region in regions])
+
+
+def _source_name(placeholder: fx.Node) -> str:
+    """Return where a graph's input comes from, as Dynamo tells."""
+    argument = placeholder.meta.get("grapharg")
+    source = getattr(argument, "source", None) or getattr(placeholder, "_dynamo_source", None)
+    name = getattr(source, "name", "")
+    return readable(name() if callable(name) else name) or placeholder.name

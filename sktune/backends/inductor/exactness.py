@@ -1,0 +1,387 @@
+"""Exactness: which operators of a region are guaranteed to keep the bits of their own kernels once they are fused.
+
+The guarantee is one of these, and an operator without one is tested:
+
+* the fused code calls ATen's own kernel on inputs laid out as eager lays them out (``numerics``);
+* nothing is computed: elements are moved, or chosen;
+* the result is fixed by IEEE 754 or by integer arithmetic, and no step of it is contracted, reordered or left out;
+* a function of one 16-bit element gave the same result for each of the 65,536 values, on either code path.
+
+What is in none of these tables is not guaranteed. NaNs are NaNs: their payload and sign are outside the guarantee, and
+so are signed integers that overflow, which C++ leaves undefined. ``tests/test_exactness.py`` tries to refute it all.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf, prod
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from sktune.backends.inductor.numerics import MATMULS, NARROW, REDUCTIONS, WIDE, is_function_kept
+from sktune.backends.inductor.regions import Region
+from sktune.core.errors import described
+from sktune.core.plan import Option
+
+MOVEMENT = frozenset((
+    "alias", "as_strided", "cat", "clone", "constant_pad_nd", "copy", "detach", "diagonal", "embedding", "empty",
+    "empty_like", "empty_strided", "expand", "fill", "flip", "full", "full_like", "gather", "index", "index_copy",
+    "index_select", "lift_fresh", "lift_fresh_copy", "masked_fill", "new_empty", "new_full", "new_ones", "new_zeros",
+    "new_empty_strided", "ones", "ones_like", "permute", "repeat", "roll", "scalar_tensor", "select", "select_scatter",
+    "slice", "slice_scatter", "split", "split_with_sizes", "squeeze", "stack", "t", "transpose", "tril", "triu",
+    "unbind", "unfold", "unsqueeze", "view", "_reshape_alias", "_unsafe_view", "where", "zero", "zeros", "zeros_like",
+    "unsafe_split", "scatter", "index_put", "_assert_async", "_assert_tensor_metadata",
+))  # fmt: skip
+"""Nothing is computed. Where indices repeat within one write, eager itself does not say which value stays."""
+
+CREATED = frozenset((
+    "arange", "empty", "empty_like", "empty_strided", "full", "full_like", "lift_fresh", "lift_fresh_copy", "new_empty",
+    "new_empty_strided", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor", "zeros",
+    "zeros_like",
+))  # fmt: skip
+"""Their elements depend on none of their tensors."""
+
+COMPARISONS = frozenset((
+    "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_and", "logical_or", "logical_not", "logical_xor",
+    "any", "all",
+))  # fmt: skip
+ROUNDED = frozenset(("add", "sub", "rsub", "mul", "neg", "abs", "relu"))
+"""Rounded once, by IEEE 754, on all devices; nothing is contracted while casts are emulated or on a CPU."""
+
+ROUNDED_ON_CPU = frozenset(("div", "reciprocal", "rsqrt"))
+"""The same on a CPU: a GPU may approximate them. ``rsqrt`` is a division by a square root, both rounded."""
+
+INTEGERS = frozenset((
+    "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor", "arange", "clamp", "clamp_min", "clamp_max", "maximum",
+    "minimum", "floor_divide", "remainder", "pow", "sign",
+)) | ROUNDED  # fmt: skip
+"""Exact on integers and truth values that do not overflow. ``index_add`` and the like are kept, as are sums."""
+
+ENUMERATED: Mapping[str, tuple[torch.dtype, ...]] = {
+    **dict.fromkeys(("exp", "log", "tanh", "sigmoid", "silu", "softplus", "sqrt", "cos", "hardswish"), NARROW),
+    "sin": (torch.bfloat16,),
+}
+"""Functions of one 16-bit element that gave the same result for all 65,536 values, in vectors and one at a time."""
+
+SAME_OR_CAST = frozenset(("_to_copy",))
+FOLDED = SAME_OR_CAST | ROUNDED | ROUNDED_ON_CPU | (INTEGERS - {"arange", "sign"})
+"""Inductor computes these ahead where all operands are constants: as Python's numbers or symbols, of no width."""
+
+COVERED = frozenset(
+    (*WIDE, *NARROW, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool)
+)  # fmt: skip
+_LARGEST_CONSTANT: Mapping[torch.dtype, float] = {
+    torch.bfloat16: 2.0**8,
+    torch.float16: 2.0**11,
+    torch.float32: 2.0**24,
+    torch.float64: 2.0**53,
+    **{dtype: float(torch.iinfo(dtype).max) for dtype in (torch.int8, torch.int16, torch.int32)},
+    torch.int64: 2.0**62,
+}
+"""Whole numbers up to this magnitude need no rounding and do not wrap; unsigned ones wrap below zero already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One operator as eager execution dispatches it.
+
+    Attributes:
+        name: of the operator, without overload, and without the underscore of its in-place form.
+        overload: its full name, for people.
+        arguments: what it is called with, by the schema's names.
+        inputs, outputs: its tensors.
+    """
+
+    name: str
+    overload: str
+    arguments: Mapping[str, Any]
+    inputs: tuple[torch.Tensor, ...]
+    outputs: tuple[torch.Tensor, ...]
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """Inputs and outputs."""
+        return (*self.inputs, *self.outputs)
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether any tensor of it holds floating-point or complex numbers."""
+        return any(value.is_floating_point() or value.is_complex() for value in self.tensors)
+
+    @property
+    def numbers(self) -> Iterator[float]:
+        """The numbers among its arguments, truth values and integers left out where they cannot be operands."""
+        for name in ("self", "other", "exponent", "value", "min", "max", "fill_value", "s"):
+            value = self.arguments.get(name)
+            if isinstance(value, int | float):
+                yield float(value)
+
+
+def inexact_operators(region: Region, options: Mapping[str, Option], device: str) -> tuple[str, ...]:
+    """Return the operators of ``region`` that are not guaranteed to equal their own kernels, each with the reason.
+
+    Args:
+        region: its graph is traced as eager execution dispatches it, on tensors without contents.
+        options: of its scope, defaults included.
+        device: ``cpu`` or ``cuda``.
+
+    Returns:
+        ``("aten.exp.default: ...",)`` and the like, each once, in order of execution; none: the region is exact.
+    """
+    if reasons := _inexact_options(options):
+        return reasons
+    try:
+        calls = dispatched(region)
+    except Exception as failure:  # noqa: BLE001 - whatever a model's code raises without contents
+        return (f"the region cannot be traced without contents: {described(failure)}",)
+    emulates = bool(options["emulate_precision_casts"])
+    found: dict[str, str] = {}
+    constants = _Constants()
+    for call in calls:
+        reason = constants.doubt(call) or _doubt(call, emulates, device)
+        if reason:
+            found.setdefault(call.overload, reason)
+    return tuple(f"{overload}: {reason}" for overload, reason in found.items())
+
+
+def dispatched(region: Region) -> tuple[Call, ...]:
+    """Return the operators that eager execution dispatches for ``region``, in order."""
+    fake: Any = FakeTensorMode(allow_non_fake_inputs=True)
+    inputs = [fake.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in region.inputs]
+    recorder = _Recorder()
+    with torch.no_grad(), fake, recorder:
+        fx.Interpreter(region.graph_module).run(*inputs)
+    return tuple(recorder.calls)
+
+
+class _Recorder(TorchDispatchMode):
+    """Keeps what is dispatched."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[Call] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        result = func(*args, **given)
+        if func.namespace == "prim":  # questions about a tensor, such as where it lies
+            return result
+        schema = func._schema  # noqa: SLF001 - the only way to an operator's schema
+        named = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | given
+        name = schema.name.removeprefix("aten::")
+        in_place = schema.is_mutable and name.endswith("_")
+        inputs, outputs = (
+            tuple(value for value in tree_leaves(values) if isinstance(value, torch.Tensor))
+            for values in (named, result)
+        )
+        self.calls.append(Call(name.removesuffix("_") if in_place else name, str(func), named, inputs, outputs))
+        return result
+
+
+class _Constants:
+    """The tensors of a region that depend on none of its inputs, with a bound of the whole numbers that they hold.
+
+    They are known by their storage, so that views of them are constants as well. What is written to in part stays one.
+    """
+
+    def __init__(self) -> None:
+        self._bounds: dict[int, float] = {}
+
+    def doubt(self, call: Call) -> str:
+        """Return why it matters that operands of ``call`` are constants, "" where it does not; note what it makes."""
+        known = [value for value in call.inputs if _storage(value) in self._bounds]
+        is_constant = call.name in CREATED or len(known) == len(call.inputs) or _is_filled(call)
+        if not is_constant:
+            return self._doubt_beside_others(call, known)
+        bound = self._bound(call, [self._bounds[_storage(value)] for value in known])
+        for value in call.outputs:
+            self._bounds[_storage(value)] = max(bound, self._bounds.get(_storage(value), 0.0))
+        is_computed = known and call.name in FOLDED
+        if is_computed and any(bound > _LARGEST_CONSTANT.get(value.dtype, 0.0) for value in call.outputs):
+            return "constants are computed ahead, in numbers of another width"
+        return ""
+
+    def _doubt_beside_others(self, call: Call, known: list[torch.Tensor]) -> str:
+        if not known or not call.outputs:
+            return ""
+        if call.name in MOVEMENT:
+            known, target = [value for value in known if value.is_floating_point()], call.outputs[0].dtype
+        else:
+            target = call.inputs[0].dtype
+            for value in call.inputs:
+                target = torch.promote_types(target, value.dtype)
+        largest = _LARGEST_CONSTANT.get(target, 0.0)
+        if any(value.dtype not in (target, torch.bool) and self._bounds[_storage(value)] > largest for value in known):
+            return "a constant of another type is cast ahead, without rounding"
+        return ""
+
+    def _bound(self, call: Call, bounds: list[float]) -> float:
+        numbers = [abs(number) if number.is_integer() else inf for number in call.numbers]
+        terms = [*bounds, *numbers]
+        if call.name in ("ones", "ones_like", "new_ones"):
+            return 1.0
+        if call.name in ("lift_fresh", "lift_fresh_copy", "div", "reciprocal", "rsqrt", "pow"):
+            return inf
+        if call.name == "arange":
+            return float(max(abs(call.arguments.get(name, 0)) for name in ("start", "end")))
+        if call.name in CREATED or _is_filled(call):
+            return max(numbers, default=0.0)
+        if call.name in ("add", "sub", "rsub"):
+            return sum(terms) if call.arguments.get("alpha", 1) == 1 else inf
+        if call.name == "mul":
+            return prod(terms)
+        return max(terms, default=inf)
+
+
+def _storage(value: torch.Tensor) -> int:
+    return int(value.untyped_storage()._cdata)  # noqa: SLF001 - fake tensors have no address
+
+
+def _is_filled(call: Call) -> bool:
+    return call.name == "zero" or (call.name == "fill" and not isinstance(call.arguments.get("value"), torch.Tensor))
+
+
+def _inexact_options(options: Mapping[str, Option]) -> tuple[str, ...]:
+    doubts = {
+        "matmul": ("aten", "products may be computed by other kernels, chosen by timing"),
+        "reductions": ("aten", "sums are in another order, and operators may be rewritten"),
+        "freezing": (False, "what depends on weights alone is computed ahead, and weights are repacked"),
+    }
+    return tuple(f"{name}: {options[name]}: {why}" for name, (exact, why) in doubts.items() if options[name] != exact)
+
+
+def _doubt(call: Call, emulates: bool, device: str) -> str:
+    """Return why the bits of ``call`` are in doubt once it is fused, "" where they are not."""
+    if uncovered := {value.dtype for value in call.tensors} - COVERED:
+        return f"numbers of type {min(map(str, uncovered))} are not covered".replace("torch.", "")
+    dtype = call.inputs[0].dtype if call.inputs else None
+    if call.name in MATMULS:
+        return _product(call)
+    if call.name in REDUCTIONS or (dtype is not None and is_function_kept(call.name, dtype)):
+        return ""
+    for names, doubt in _RULES:
+        if call.name in names:
+            reason = doubt(call, device)
+            narrow = any(value.dtype in NARROW for value in call.outputs)
+            if not reason and narrow and not emulates and (call.name not in MOVEMENT or _casts(call)):
+                return "its result is not rounded to 16 bits; set emulate_precision_casts"
+            return reason
+    return _integer(call) if call.name in INTEGERS else "not in the table of what keeps bits"
+
+
+def _product(call: Call) -> str:
+    """A BLAS sums in an order that follows from the layout, and only other kernels get the very layout of eager."""
+    if all(map(_is_dense, call.inputs)):
+        return ""
+    return "in memory its input has gaps or repeats, and Inductor may lay it out without them"
+
+
+def _is_dense(value: torch.Tensor) -> bool:
+    size = 1
+    for stride, length in sorted(zip(value.stride(), value.shape, strict=True)):
+        if length != 1 and stride != size:
+            return False
+        size *= length
+    return True
+
+
+def _casts(call: Call) -> bool:
+    """Return whether elements that are moved are of another type in between; masks and indices are not moved."""
+    target = call.outputs[0].dtype
+    takes_integers = call.name in ("where", "cat", "stack", "copy", "masked_fill")
+    return any(
+        value.dtype != target and (value.is_floating_point() or (takes_integers and value.dtype != torch.bool))
+        for value in call.inputs
+    )
+
+
+def _movement(call: Call, device: str) -> str:
+    if "dtype" in call.arguments and call.name == "view" and call.is_floating:
+        return "which NaN it is shows in the bits of another type"
+    if doubt := _numbers(call):
+        return doubt
+    if call.arguments.get("accumulate") or call.arguments.get("reduce"):
+        return "values are accumulated in an order that is not fixed"
+    return _cast(call, device) if call.name == "copy" else ""
+
+
+def _comparison(call: Call, device: str) -> str:  # noqa: ARG001
+    if call.name in ("any", "all") and call.inputs[0].dtype == torch.uint8:
+        return "ATen's truth values are of type uint8 then"
+    return _operands(call)
+
+
+def _rounded(call: Call, device: str) -> str:
+    if not call.is_floating:
+        return ""
+    if call.name in ROUNDED_ON_CPU and device != "cpu":
+        return "GPUs may approximate it"
+    if call.arguments.get("rounding_mode"):
+        return "a quotient that is rounded to an integer is computed in several steps"
+    if call.arguments.get("alpha", 1) != 1:
+        return "ATen may multiply and add in one rounding"
+    return _operands(call)
+
+
+def _operands(call: Call) -> str:
+    """Return what is amiss with types of operands."""
+    types = {value.dtype for value in call.inputs}
+    scalars = [value for value in call.inputs if value.dim() == 0]
+    if len(types) > 1 and scalars and (types & set(NARROW) or any(value.is_floating_point() for value in scalars)):
+        return "a scalar tensor of another type is cast at different moments"
+    return "" if call.name in ("mul", "div") else _numbers(call)
+
+
+def _numbers(call: Call) -> str:
+    """Return whether a number has to be rounded to 16 bits, which is done at different moments."""
+    for dtype in {value.dtype for value in call.tensors} & set(NARROW):
+        if any(torch.tensor(number, dtype=dtype).item() != number for number in call.numbers if number == number):
+            return f"the number that it takes is not a {dtype}".replace("torch.", "")
+    return ""
+
+
+def _power(call: Call, device: str) -> str:  # noqa: ARG001
+    if not call.is_floating:
+        return ""
+    exponent = call.arguments.get("exponent")
+    is_product = not isinstance(exponent, torch.Tensor) and exponent == 2
+    return "" if is_product else "only the exponent 2 is a single product"
+
+
+def _enumerated(call: Call, device: str) -> str:
+    if device != "cpu":
+        return "a GPU's compiler may call another function than ATen"
+    if call.inputs[0].dtype not in ENUMERATED[call.name]:
+        return f"the fused function is another one for {call.inputs[0].dtype}".replace("torch.", "")
+    if call.arguments.get("beta", 1) != 1 or call.arguments.get("threshold", 20) != 20:
+        return "it was compared with the default of its arguments only"
+    return ""
+
+
+def _cast(call: Call, device: str) -> str:  # noqa: ARG001
+    """Casts are rounded by IEEE 754; from floating point to integers, what does not fit is undefined."""
+    for source in call.inputs:
+        for target in call.outputs:
+            if source.is_floating_point() and not target.is_floating_point() and target.dtype != torch.bool:
+                return "what does not fit an integer depends on the code path"
+    return ""
+
+
+def _integer(call: Call) -> str:
+    return "exact on integers only" if call.is_floating else ""
+
+
+_RULES: tuple[tuple[frozenset[str], Callable[[Call, str], str]], ...] = (
+    (MOVEMENT, _movement),
+    (COMPARISONS, _comparison),
+    (ROUNDED | ROUNDED_ON_CPU, _rounded),
+    (frozenset(("pow",)), _power),
+    (frozenset(ENUMERATED), _enumerated),
+    (SAME_OR_CAST, _cast),
+)

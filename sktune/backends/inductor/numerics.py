@@ -1,0 +1,165 @@
+"""Which operators Inductor leaves to ATen's own kernels, so that a region keeps the bits of eager execution.
+
+Inductor turns matrix-vector products into multiply-and-sum, and sums in an order of its own: faster at times,
+and almost never bit-identical. Kept operators stay as they are: neither decomposed nor lowered, and given
+inputs in eager's memory layout, since a BLAS sums in another order when a matrix comes transposed. What is kept,
+and why the rest need not be, follows from what each is, see ``sktune.backends.inductor.exactness``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._inductor import decomposition, ir, lowering
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.kernel.bmm import aten_bmm
+from torch._inductor.kernel.mm_common import mm_args
+
+aten = torch.ops.aten
+
+MATMULS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot")
+REDUCTIONS = (
+    "sum", "mean", "prod", "var", "std", "var_mean", "std_mean", "logsumexp", "cumsum", "cumprod",
+    "_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "_fused_rms_norm",
+    "linalg_vector_norm", "amax", "amin", "argmax", "argmin", "max", "min", "topk", "sort", "histc",
+    "index_add", "scatter_add", "scatter_reduce", "_grouped_mm", "_scaled_dot_product_flash_attention_for_cpu",
+)  # fmt: skip
+WIDE = (torch.float32, torch.float64)
+NARROW = (torch.bfloat16, torch.float16)
+FUNCTIONS: Mapping[str, tuple[torch.dtype, ...]] = {
+    **dict.fromkeys(("exp", "log", "tanh", "sigmoid", "silu", "softplus", "sqrt", "erf", "cos"), WIDE),
+    "sin": (*WIDE, torch.float16),
+    "rsqrt": NARROW,
+    **dict.fromkeys(("gelu", "maximum", "minimum", "clamp", "clamp_min", "clamp_max"), (*WIDE, *NARROW)),
+}
+"""Functions of single elements whose fused code gives other bits than ATen's kernel, and the types where it does.
+
+In float32 ATen calls MKL or, where a vector is not full, the C library; fused code calls SLEEF. In 16 bits the same
+functions round to the same results. Of zeros of both signs, either may be the maximum.
+"""
+# Inductor's lowering of these is already a call of ATen's kernel where max-autotune may only choose ATen.
+_EXTERN_BY_CHOICE = ("mm", "addmm", "baddbmm")
+
+
+class CacheIdentity(CustomGraphPass):
+    """Does nothing to a graph; makes Inductor's caches tell apart what was compiled under different rules of ours."""
+
+    def __init__(self, rules: str) -> None:
+        self._uuid = f"sktune-4-{rules}"
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        """Leave ``graph`` as it is."""
+
+    def uuid(self) -> str:
+        """Return what enters the key of Inductor's caches."""
+        return self._uuid
+
+
+def settings(matmuls: bool, reductions: bool) -> dict[str, Any]:
+    """Return Inductor's settings for what is kept, beside ``kept_operators``.
+
+    Its patterns turn ``mm`` and a sum into ``addmm``, and two of them into one, which saves a rounding; its folding
+    drops the addition of a zero, which turns -0 into 0.
+    """
+    if not matmuls:
+        return {}
+    rewrites = not reductions
+    return {
+        "max_autotune_gemm_backends": "ATEN",
+        "max_autotune_gemm": False,
+        "pattern_matcher": rewrites,
+        "joint_graph_constant_folding": rewrites,
+    }
+
+
+@contextmanager
+def kept_operators(matmuls: bool, reductions: bool) -> Iterator[None]:
+    """Within the context, Inductor leaves matrix products and reductions to ATen where asked."""
+    kept = [*_overloads(MATMULS if matmuls else ()), *_overloads(REDUCTIONS if reductions else ())]
+    extern = set(_overloads(_EXTERN_BY_CHOICE))
+    lowered: dict[Any, Any] = {
+        op: lowering.fallback_handler(op, add_to_fallback_set=False) for op in kept if op not in extern
+    }
+    if matmuls:
+        lowered[aten.bmm.default] = _extern_bmm
+    decompositions = decomposition.select_decomp_table()
+    functions = {op: FUNCTIONS[name] for name in FUNCTIONS if reductions for op in _overloads((name,))}
+    chosen = {op: _lowered_unless(types, op) for op, types in functions.items()}
+    decomposed = {
+        op: _decomposed_unless(types, decompositions[op]) for op, types in functions.items() if op in decompositions
+    }
+    layouts = dict.fromkeys((*kept, *functions), _constrain_to_eager_strides)
+    saved = {op: decompositions[op] for op in (*kept, *decomposed) if op in decompositions}
+    for op in kept:
+        decompositions.pop(op, None)
+    decompositions.update(decomposed)
+    try:
+        with (
+            patch.dict(lowering.lowerings, lowered | chosen),
+            patch.dict(lowering._maybe_layout_constraints, layouts),  # noqa: SLF001 - no public way
+        ):
+            yield
+    finally:
+        decompositions.update(saved)
+
+
+def is_function_kept(name: str, dtype: torch.dtype) -> bool:
+    """Return whether ``name`` is left to ATen for elements of ``dtype``, where reductions are."""
+    return dtype in FUNCTIONS.get(name, ())
+
+
+def _decomposed_unless(types: tuple[torch.dtype, ...], decompose: Callable[..., Any]) -> Callable[..., Any]:
+    def decomposed(first: torch.Tensor, *rest: Any, **keywords: Any) -> Any:
+        # What is not implemented here stays as it is in the graph.
+        return NotImplemented if first.dtype in types else decompose(first, *rest, **keywords)
+
+    return decomposed
+
+
+def _lowered_unless(types: tuple[torch.dtype, ...], op: Any) -> Callable[..., Any]:
+    call = lowering.fallback_handler(op, add_to_fallback_set=False)
+    fused = lowering.lowerings.get(op)
+
+    def lowered(first: Any, *rest: Any, **keywords: Any) -> Any:
+        return (
+            call(first, *rest, **keywords)
+            if fused is None or first.get_dtype() in types
+            else fused(first, *rest, **keywords)
+        )
+
+    return lowered
+
+
+def _constrain_to_eager_strides(node: torch.fx.Node, *args: Any, **keywords: Any) -> Any:
+    """Have the inputs laid out as in eager execution, gaps and repeats included; an order of strides is not enough."""
+
+    def constrained(value: Any, given: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value)(map(constrained, value, given))
+        expected = given.meta.get("val") if isinstance(given, torch.fx.Node) else None
+        if not isinstance(value, ir.TensorBox) or not isinstance(expected, torch.Tensor):
+            return value
+        return ir.ExternKernel.require_exact_strides(value, expected.stride())
+
+    return (
+        tuple(map(constrained, args, node.args)),
+        {name: constrained(value, node.kwargs[name]) for name, value in keywords.items()},
+    )
+
+
+def _extern_bmm(mat1: Any, mat2: Any) -> Any:
+    """Lower ``bmm`` to ATen's kernel, as max-autotune does where that kernel wins."""
+    _, _, _, layout, mat1, mat2 = mm_args(mat1, mat2)
+    return aten_bmm.bind((mat1, mat2), layout).output_node()
+
+
+def _overloads(names: tuple[str, ...]) -> list[Any]:
+    packets = [getattr(aten, name) for name in names]
+    return [
+        getattr(packet, overload)
+        for packet in packets
+        for overload in packet.overloads()
+        if not overload.endswith("out")
+    ]

@@ -1,0 +1,198 @@
+"""Pieces: a cut graph run piece by piece, to see what each takes, which one fails and which one changes bits."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from statistics import median
+from typing import Any
+
+import torch
+from torch import fx
+
+from sktune.backends.base import CompileError, OnScope, Step
+from sktune.backends.inductor.region_check import Round
+from sktune.backends.inductor.regions import Cutting
+from sktune.core.errors import described
+from sktune.measure.bits import same_bits
+from sktune.measure.devices import Cpu, Cuda
+from sktune.targets.base import Inputs
+
+WARM_UP_ROUNDS = 2
+MOST_ROUNDS = 20
+LEAST_ROUNDS = 5
+OBSERVE_S = 0.3
+"""Rounds of baseline and plan end after this, be there ``MOST_ROUNDS`` or not, but not before ``LEAST_ROUNDS``."""
+
+Run = Callable[..., Any]
+Around = Callable[[str, tuple[Any, ...]], Any]
+"""Runs the piece of that name on these inputs, in a way of its own."""
+
+
+class Pieces:
+    """The pieces of a graph that was cut and filled: scopes, and what lies between them.
+
+    Attributes:
+        labels: names of the pieces in execution order, each with its scope's label, ``""`` outside of scopes.
+    """
+
+    def __init__(self, cutting: Cutting) -> None:
+        self._whole = cutting.whole
+        inside = {str(slot.call.target): slot for slot in cutting.slots}
+        calls = [str(node.target) for node in cutting.whole.graph.nodes if node.op == "call_module"]
+        self.labels = {name: inside[name].label if name in inside else "" for name in calls}
+        self._compiled: Mapping[str, Run] = {name: cutting.whole.get_submodule(name) for name in calls}
+        uncompiled = {name: slot.region.graph_module for name, slot in inside.items()}
+        self._uncompiled: Mapping[str, Run] = {**self._compiled, **uncompiled}
+
+    def first_run(self, on_scope: OnScope, device: Cpu | Cuda) -> Run:
+        """Return the step as compiled, which calls ``on_scope`` and names a scope that raises, in ``CompileError``."""
+
+        def around(name: str, inputs: tuple[Any, ...]) -> Any:
+            label = self.labels[name]
+            on_scope(label)
+            try:
+                outputs = self._compiled[name](*inputs)
+                device.now_s()  # what runs behind our back fails here, and not in a later scope
+            except Exception as failure:
+                if not label:
+                    raise
+                raise CompileError(
+                    f"scope {label}: its first run fails: {described(failure)}", blamed=label
+                ) from failure
+            return outputs
+
+        return self._walk(around)
+
+    def observe(
+        self, step_of: Callable[[Run], Step], begin: Callable[[], Inputs], device: Cpu | Cuda
+    ) -> list[tuple[str, float, float]]:
+        """Run baseline and plan in turn, and return each piece's label and median milliseconds in both.
+
+        Args:
+            step_of: makes a step of what runs the graph.
+            begin: puts the state in place and returns the step's inputs.
+            device: what the pieces run on.
+        """
+        timers = [_Timer(functions, device) for functions in (self._uncompiled, self._compiled)]
+        steps = [step_of(self._walk(timer.around)) for timer in timers]
+        rounds: list[list[list[float]]] = []
+        began = time.perf_counter()
+        while len(rounds) < WARM_UP_ROUNDS + LEAST_ROUNDS or (
+            len(rounds) < WARM_UP_ROUNDS + MOST_ROUNDS and time.perf_counter() - began < OBSERVE_S
+        ):
+            spent: list[list[float]] = [[], []]
+            for side in (0, 1) if len(rounds) % 2 == 0 else (1, 0):
+                inputs = begin()
+                steps[side].prepare()
+                steps[side].run(*inputs)
+                spent[side] = timers[side].take_ms()
+            rounds.append(spent)
+        both = [
+            [median(values) for values in zip(*own, strict=True)] for own in zip(*rounds[WARM_UP_ROUNDS:], strict=True)
+        ]
+        return list(zip(self.labels.values(), *both, strict=True))
+
+    def blame(self, step_of: Callable[[Run], Step], steps: Iterable[Inputs]) -> tuple[str, ...]:
+        """Run baseline steps, and in them each scope on the same inputs; see ``sktune.backends.base.Blame``."""
+        found: set[str] = set()
+
+        def around(name: str, inputs: tuple[Any, ...]) -> Any:
+            label = self.labels[name]
+            if not label or label in found:
+                return self._uncompiled[name](*inputs)
+            outputs, is_same = _run_both(self._uncompiled[name], self._compiled[name], inputs)
+            if not is_same:
+                found.add(label)
+            return outputs
+
+        step = step_of(self._walk(around))
+        for inputs in steps:
+            step.prepare()
+            step.run(*inputs)
+        return tuple(dict.fromkeys(label for label in self.labels.values() if label in found))
+
+    def check_regions(self, step_of: Callable[[Run], Step], steps: Iterable[Inputs], regions: Round) -> None:
+        """Run baseline steps, and in them each region against its kernels; see ``sktune.backends.base.CheckRegions``.
+
+        Args:
+            step_of: makes a step of what runs the graph.
+            steps: inputs of consecutive steps, as many as ``REGION_STEPS``.
+            regions: compares them.
+        """
+
+        def around(name: str, inputs: tuple[Any, ...]) -> Any:
+            if label := self.labels[name]:
+                return regions(label, self._uncompiled[name], self._compiled[name], inputs)
+            return self._uncompiled[name](*inputs)
+
+        step = step_of(self._walk(around))
+        for inputs in steps:
+            step.prepare()
+            step.run(*inputs)
+
+    def _walk(self, around: Around) -> Run:
+        return _Walk(self._whole, around).run
+
+
+class _Walk(fx.Interpreter):
+    """Runs a graph, with a word in the call of each of its pieces."""
+
+    def __init__(self, whole: fx.GraphModule, around: Around) -> None:
+        super().__init__(whole)
+        self.extra_traceback = False  # it would be put before the failure's own message
+        self._around = around
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
+        return self._around(target, args)
+
+
+class _Timer:
+    """Times every piece of a step."""
+
+    def __init__(self, functions: Mapping[str, Run], device: Cpu | Cuda) -> None:
+        self._functions, self._device = functions, device
+        self._moments: list[tuple[Any, Any]] = []
+
+    def around(self, name: str, inputs: tuple[Any, ...]) -> Any:
+        function = self._functions[name]
+        start = self._device.moment()
+        outputs = function(*inputs)
+        self._moments.append((start, self._device.moment()))
+        return outputs
+
+    def take_ms(self) -> list[float]:
+        """Return the milliseconds of each piece of the step that was run."""
+        self._device.now_s()
+        spent = [self._device.between_s(start, end) * 1e3 for start, end in self._moments]
+        self._moments.clear()
+        return spent
+
+
+def _run_both(expected: Run, got: Run, inputs: tuple[Any, ...]) -> tuple[Any, bool]:
+    """Run both on the very same tensors, and leave behind what ``expected`` did.
+
+    Copies would not do: a region may hold the addresses of its weights and state, and inputs may share memory.
+    """
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    memory = {
+        value.untyped_storage().data_ptr(): value.untyped_storage()
+        for value in tensors
+        if not isinstance(value, torch.nn.Parameter)
+    }
+
+    def put(contents: Mapping[int, torch.UntypedStorage]) -> None:
+        for address, storage in memory.items():
+            storage.copy_(contents[address])
+
+    before = {address: storage.clone() for address, storage in memory.items()}
+    outputs = expected(*inputs)
+    left = _copies([*outputs, *tensors])
+    after = {address: storage.clone() for address, storage in memory.items()}
+    put(before)
+    right = _copies([*got(*inputs), *tensors])
+    put(after)
+    is_same = len(left) == len(right) and all(map(same_bits, left, right))
+    return outputs, is_same
+
+
+def _copies(values: Iterable[Any]) -> list[torch.Tensor]:
+    return [value.detach().clone() for value in values if isinstance(value, torch.Tensor)]

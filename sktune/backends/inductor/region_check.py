@@ -1,0 +1,309 @@
+"""Regions against the kernels that they replace: on the inputs that they meet, and on variations made to break them."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sktune.backends.base import REGION_STEPS, RegionBudget
+from sktune.backends.inductor.variations import Draw, draw_kind, vary
+from sktune.core.errors import described
+from sktune.core.verification import RegionCheck
+from sktune.measure.bits import bits_of, first_difference, same_bits
+from sktune.measure.devices import ran_out_of_memory
+
+Run = Callable[..., Any]
+Memory = dict[int, torch.Tensor]
+"""Bytes by address."""
+
+MOST_VALUES = 1 << 16
+"""That are varied at once: what is drawn in one go costs less, and still lies in a cache."""
+MOST_ROWS = 64
+STATE_SHARE = 0.25
+"""Share of the variations in which state is varied, too: it is large, and drawn for many calls."""
+
+
+class RegionChecks:
+    """What is known of each region in this process: a plan goes on where an earlier one with this region has ended.
+
+    Args:
+        seed: of the variations. They differ from one call to the next, and are the same in every process.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+        self._elements: Counter[tuple[str, str]] = Counter()
+        self._differences: dict[str, str] = {}
+        self._draws: dict[torch.device, Draw] = {}
+
+    def start(
+        self, keys: Mapping[str, str], budget: RegionBudget, exact: Collection[str], written: Collection[int]
+    ) -> "Round":
+        """Return what compares the regions of one plan.
+
+        Args:
+            keys: of the regions by the labels of their scopes: equal for scopes that share code.
+            budget: how far to go.
+            exact: keys of the regions that are exact by construction.
+            written: addresses of the memory that a step writes to and that outlives it.
+        """
+        return Round(self, keys, budget, exact, written)
+
+    def elements(self, key: str, label: str) -> int:
+        """Return how many output elements of a region were equal, with the weights of one scope."""
+        return self._elements[key, label]
+
+    def difference(self, key: str) -> str:
+        """Return where a region differs, in one line; empty where it is not known to."""
+        return self._differences.get(key, "")
+
+    def add(self, key: str, label: str, elements: int, difference: str) -> None:
+        """Note what was found."""
+        self._elements[key, label] += elements
+        if difference:
+            self._differences[key] = f"scope {label} differs from the kernels that it replaces on {difference}"
+
+    def draw(self, device: torch.device) -> Draw:
+        """Return the random numbers of a device."""
+        if device not in self._draws:
+            self._draws[device] = Draw(torch.Generator(device).manual_seed(self._seed))
+        return self._draws[device]
+
+
+class Round:
+    """Compares the regions of one plan while baseline steps run; a step goes on with what the kernels return.
+
+    Both forms run on the very same tensors, whose values are varied in place and put back: a region may hold the
+    addresses of its weights and state, and inputs may share memory. Weights and integers stay as they are.
+    """
+
+    def __init__(
+        self,
+        checks: RegionChecks,
+        keys: Mapping[str, str],
+        budget: RegionBudget,
+        exact: Collection[str],
+        written: Collection[int],
+    ) -> None:
+        self._checks, self._keys, self._exact, self._written = checks, keys, exact, written
+        scopes = Counter(keys.values())
+        self._wanted = {label: -(-budget.elements // scopes[key]) for label, key in keys.items()}
+        self._calls_left = dict.fromkeys(keys, REGION_STEPS)
+        self._seconds_left = budget.seconds
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to compare."""
+        return all(self._left(label) <= 0 for label in self._keys)
+
+    def results(self) -> tuple[RegionCheck, ...]:
+        """Return what is known of each distinct region."""
+        labels: dict[str, list[str]] = {}
+        for label, key in self._keys.items():
+            labels.setdefault(key, []).append(label)
+        return tuple(
+            RegionCheck(
+                own[0],
+                key,
+                sum(self._checks.elements(key, label) for label in own),
+                key in self._exact,
+                self._checks.difference(key),
+            )
+            for key, own in labels.items()
+        )
+
+    def __call__(self, label: str, expected: Run, got: Run, inputs: tuple[Any, ...]) -> Any:
+        """Run ``expected`` on ``inputs``, and compare ``got`` with it on these and on others; return its outputs."""
+        calls = sum(max(1, left) for other, left in self._calls_left.items() if self._left(other) > 0)
+        self._calls_left[label] -= 1
+        left = self._left(label)
+        if left <= 0 or self._seconds_left <= 0:
+            return expected(*inputs)
+        began_s = time.perf_counter()
+        call = _Call(expected, got, inputs, self._written)
+        outputs = call.compare(left, began_s + self._seconds_left / calls, self._checks.draw(call.device))
+        self._checks.add(self._keys[label], label, call.elements, call.difference)
+        self._seconds_left -= time.perf_counter() - began_s
+        return outputs
+
+    def _left(self, label: str) -> int:
+        """Return how many elements are still to be compared in this scope."""
+        key = self._keys[label]
+        return 0 if self._checks.difference(key) else self._wanted[label] - self._checks.elements(key, label)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """What one form has left behind."""
+
+    outputs: list[torch.Tensor]
+    written: Memory
+
+
+class _Call:
+    """One call of a region, in both forms.
+
+    Attributes:
+        elements: of outputs, and of what was written, that were compared and equal; where both are NaN does not count.
+        difference: the first one, in one line.
+    """
+
+    def __init__(self, expected: Run, got: Run, inputs: tuple[Any, ...], written: Collection[int]) -> None:
+        self._expected, self._got, self._inputs = expected, got, inputs
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+        self.device = tensors[0].device if tensors else torch.device("cpu")
+        self._memory = {
+            _address(value): _bytes(value.untyped_storage())
+            for value in tensors
+            if value.numel() and (not isinstance(value, torch.nn.Parameter) or _address(value) in written)
+        }
+        varied = [value.detach() for value in tensors if _address(value) in self._memory and _can_vary(value)]
+        self._state = [value for value in varied if _address(value) in written]
+        self._activations = [value for value in varied if _address(value) not in written]
+        self._written: list[int] = []
+        self._written_elements = 0
+        self.elements, self.difference = 0, ""
+
+    def compare(self, most: int, ends_s: float, draw: Draw) -> Any:
+        """Compare on the inputs themselves and then on variations; return the outputs and leave the state of these."""
+        before = self._contents(self._memory)
+        outputs = self._expected(*self._inputs)
+        after = self._contents(self._memory)
+        self._written = [address for address in before if not torch.equal(before[address], after[address])]
+        self._written_elements = sum(
+            -(-int((before[address] != after[address]).sum()) // self._dtype(address).itemsize)
+            for address in self._written
+        )
+        try:
+            self._put(before)
+            self._judge("its recorded inputs", self._contents(self._written))
+            while (self._activations or self._state) and self._goes_on(most, ends_s):
+                self._put(before)
+                self._vary(most, ends_s, draw)
+        finally:
+            self._put(after)
+        return outputs
+
+    def _goes_on(self, most: int, ends_s: float) -> bool:
+        return not self.difference and self.elements < most and time.perf_counter() < ends_s
+
+    def _vary(self, most: int, ends_s: float, draw: Draw) -> None:
+        kind = draw_kind(draw)
+        what = f"{kind[0].name} values, {kind[1].name}"
+        if not self._activations or float(draw.uniform(1)) < STATE_SHARE:
+            for value in self._state:
+                value.copy_(vary(value.flatten(), 1, kind, draw)[0].view(value.shape))
+        count = sum(value.numel() for value in self._activations)
+        rows = max(1, min(MOST_ROWS, MOST_VALUES // count)) if count else 1
+        drawn = [vary(value.flatten(), rows, kind, draw).view(-1, *value.shape) for value in self._activations]
+        start = self._contents(self._written)
+        moving = {_address(value) for value in self._activations} & set(self._written)
+        may_be_nan = True
+        for row in range(rows):
+            for value, values in zip(self._activations, drawn, strict=True):
+                value.copy_(values[row])
+            start |= self._contents(moving)
+            has_nan = self._judge(what, start, may_be_nan)
+            may_be_nan = kind[1].reaches_limits or (may_be_nan and has_nan)
+            if not self._goes_on(most, ends_s):
+                return
+
+    def _judge(self, what: str, start: Memory, may_be_nan: bool = True) -> bool:
+        """Run both forms on what the inputs hold now, and return whether an output holds NaN.
+
+        Args:
+            what: these inputs are.
+            start: what they hold where it is written to.
+            may_be_nan: whether to look for NaN at all, which takes time.
+        """
+        try:
+            left = self._side(self._expected)
+        except Exception as failure:
+            if ran_out_of_memory(failure):
+                raise
+            self._put(start)  # inputs that the kernels themselves refuse do not occur
+            return True
+        self._put(start)
+        try:
+            right = self._side(self._got)
+        except Exception as failure:
+            if ran_out_of_memory(failure):
+                raise
+            self.difference = f"{what}: it fails where they do not, {described(failure)}"
+            return True
+        finally:
+            self._put(start)
+        self.difference = self._difference(what, left, right)
+        if self.difference:
+            return True
+        not_a_number = sum(map(_count_nan, left.outputs)) if may_be_nan else 0
+        self.elements += sum(output.numel() for output in left.outputs) + self._written_elements - not_a_number
+        return not_a_number > 0
+
+    def _side(self, run: Run) -> _Side:
+        outputs = [value for value in run(*self._inputs) if isinstance(value, torch.Tensor)]
+        if not self._written:
+            return _Side(outputs, {})
+        # Outputs may be views of what is put back.
+        return _Side([output.clone() for output in outputs], self._contents(self._written))
+
+    def _difference(self, what: str, left: _Side, right: _Side) -> str:
+        if len(left.outputs) != len(right.outputs):
+            return f"{what}: {len(right.outputs)} outputs instead of {len(left.outputs)}"
+        for index, (one, other) in enumerate(zip(left.outputs, right.outputs, strict=True)):
+            if not same_bits(one, other) and (found := _first(f"output {index}", one, other)):
+                return f"{what}: {found}"
+        for address, one in left.written.items():
+            if not torch.equal(one, right.written[address]) and (found := self._in_state(address, left, right)):
+                return f"{what}: {found}"
+        return ""
+
+    def _in_state(self, address: int, left: _Side, right: _Side) -> str:
+        dtype = self._dtype(address)
+        count = left.written[address].numel() // dtype.itemsize * dtype.itemsize
+        one, other = (side.written[address][:count].view(dtype) for side in (left, right))
+        return _first("what it writes to", one, other)
+
+    def _dtype(self, address: int) -> torch.dtype:
+        return next(
+            value.dtype for value in self._inputs if isinstance(value, torch.Tensor) and _address(value) == address
+        )
+
+    def _contents(self, addresses: Collection[int]) -> Memory:
+        return {address: self._memory[address].clone() for address in addresses}
+
+    def _put(self, contents: Memory) -> None:
+        for address, content in contents.items():
+            self._memory[address].copy_(content)
+
+
+def _address(value: torch.Tensor) -> int:
+    return value.untyped_storage().data_ptr()
+
+
+def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.tensor([], dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _can_vary(value: torch.Tensor) -> bool:
+    # One number of an expanded tensor stands in several places.
+    is_expanded = any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape, strict=True))
+    return value.is_floating_point() and value.numel() > 0 and not is_expanded
+
+
+def _count_nan(value: torch.Tensor) -> int:
+    return int(value.isnan().sum()) if value.is_floating_point() else 0
+
+
+def _first(name: str, expected: torch.Tensor, got: torch.Tensor) -> str:
+    """Return the first difference in one line; where both are NaN, which one is nobody's concern."""
+    if expected.shape == got.shape and expected.dtype == got.dtype and expected.is_floating_point():
+        both = expected.isnan() & got.isnan()
+        expected, got = expected.where(~both, 0.0), got.where(~both, 0.0)
+        if torch.equal(bits_of(expected), bits_of(got)):
+            return ""
+    found = first_difference(name, expected, got, 0, 0)
+    return found.where if found else ""

@@ -1,0 +1,268 @@
+"""Regions: a captured graph cut at scope boundaries, and the identity of what a scope holds.
+
+Two scopes whose graphs are equal up to names, over inputs of equal layout, are one region: compiled once,
+called with each scope's own weights and state.
+"""
+
+import hashlib
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.passes.split_module import split_module
+
+from sktune.backends.base import CompileError
+from sktune.core.delivery import ExpectedCode
+from sktune.core.plan import Option
+from sktune.targets.marks import Boundary, read_mark
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a scope lies in a graph: node positions ``start`` (included) to ``end`` (excluded)."""
+
+    label: str
+    start: int
+    end: int
+    options: tuple[tuple[str, Option], ...] = ()
+    code: ExpectedCode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedGraph:
+    """A captured graph without its marks, and the spans that they marked, by label."""
+
+    graph_module: fx.GraphModule
+    spans: Mapping[str, Span]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The graph of one scope, cut out.
+
+    Attributes:
+        graph_module: takes the region's inputs, returns a tuple.
+        inputs: example inputs; weights and state are the real tensors, the rest is uninitialised.
+        parameters: which of the inputs are weights.
+        key: identity up to names.
+        outlasting: indices of the inputs that are inputs of the whole step: among them all state.
+    """
+
+    graph_module: fx.GraphModule
+    inputs: tuple[Any, ...]
+    parameters: tuple[bool, ...]
+    key: str
+    outlasting: tuple[int, ...] = ()
+
+
+def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
+    """Take the marks out of a captured graph and remember where they stood.
+
+    Raises:
+        CompileError: a scope is opened twice, or not closed.
+    """
+    graph = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    graph.graph_copy(graph_module.graph, values)
+    output = next(node for node in graph_module.graph.nodes if node.op == "output")
+    graph.output(fx.node.map_arg(output.args[0], values.__getitem__))
+    starts: dict[str, tuple[int, Boundary]] = {}
+    spans: dict[str, Span] = {}
+    position = 0
+    for node in list(graph.nodes):
+        mark = read_mark(node)
+        if mark is None:
+            position += node.op not in ("placeholder", "output")
+            continue
+        graph.erase_node(node)
+        if mark.enters:
+            if mark.label in starts:
+                raise CompileError(f"scope {mark.label!r} is entered twice in one step; give each scope its own label")
+            starts[mark.label] = (position, mark)
+        else:
+            if mark.label not in starts:
+                raise CompileError(
+                    f"scope {mark.label!r} ends before it begins; name the unit that runs first as first"
+                )
+            start, entered = starts[mark.label]
+            spans[mark.label] = Span(mark.label, start, position, tuple(sorted(entered.options.items())), entered.code)
+    if unclosed := starts.keys() - spans.keys():
+        raise CompileError(f"scope {min(unclosed)!r} is never closed; its last unit does not run in this step")
+    return MarkedGraph(fx.GraphModule(graph_module, graph), spans)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSlot:
+    """Where a scope was cut out of a graph."""
+
+    call: fx.Node
+    region: Region
+    options: Mapping[str, Option]
+    label: str
+    code: ExpectedCode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """A graph with slots where the scopes were."""
+
+    whole: fx.GraphModule
+    slots: tuple[RegionSlot, ...]
+
+    def fill(self, functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+        """Put one compiled region into each slot, and return the function that runs it all."""
+        for slot, function in zip(self.slots, functions, strict=True):
+            _replace(self.whole, slot.call, _Call(function))
+        if self.slots:
+            self.whole.graph.lint()
+            self.whole.recompile()
+        return self.whole.forward
+
+
+def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Sequence[Any]) -> Cutting:
+    """Cut each span out of the graph.
+
+    What lies in no span will run kernel by kernel, in the order in which it was captured.
+    """
+    occupied = [span for span in sorted(spans, key=lambda span: span.start) if span.end > span.start]
+    if not occupied:
+        return Cutting(graph_module, ())
+    nodes = [node for node in graph_module.graph.nodes if node.op not in ("placeholder", "output")]
+    partition: dict[fx.Node, int] = {}
+    for index, node in enumerate(nodes):
+        before = sum(span.end <= index for span in occupied)
+        inside = any(span.start <= index < span.end for span in occupied)
+        partition[node] = 2 * before + inside
+    whole = split_module(graph_module, graph_module, partition.__getitem__, keep_original_order=True)
+    calls = {str(node.target): node for node in whole.graph.nodes if node.op == "call_module"}
+    placeholders = [node.name for node in whole.graph.nodes if node.op == "placeholder"]
+    real = dict(zip(placeholders, example_inputs, strict=True))
+    slots = []
+    for order, span in enumerate(occupied):
+        name = f"submod_{2 * order + 1}"
+        if name in calls:  # else nothing in the span is used or has an effect
+            region = _region(getattr(whole, name), calls[name], real)
+            slots.append(RegionSlot(calls[name], region, dict(span.options), span.label, span.code))
+    return Cutting(whole, tuple(slots))
+
+
+class _Call(nn.Module):
+    """A compiled region in the place of the graph that it was made from."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+def _replace(whole: fx.GraphModule, call: fx.Node, module: nn.Module) -> None:
+    """Put ``module``, which returns a tuple, where ``call`` stands."""
+    returned_tuple = _returns_tuple(getattr(whole, str(call.target)))
+    setattr(whole, str(call.target), module)
+    if not returned_tuple:
+        with whole.graph.inserting_after(call):
+            first = whole.graph.call_function(operator.getitem, (call, 0))
+        call.replace_all_uses_with(first, delete_user_cb=lambda user: user is not first)
+
+
+def _output(graph_module: fx.GraphModule) -> fx.Node:
+    node: fx.Node = next(node for node in graph_module.graph.nodes if node.op == "output")
+    return node
+
+
+def _returns_tuple(graph_module: Any) -> bool:
+    return isinstance(_output(graph_module).args[0], tuple | list)
+
+
+def _region(piece: fx.GraphModule, call: fx.Node, real: Mapping[str, Any]) -> Region:
+    graph = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    graph.graph_copy(piece.graph, values)
+    returned = fx.node.map_arg(_output(piece).args[0], values.__getitem__)
+    graph.output(tuple(returned) if isinstance(returned, tuple | list) else (returned,))
+    placeholders = [node for node in piece.graph.nodes if node.op == "placeholder"]
+    inputs = tuple(
+        _example(argument, placeholder, real) for argument, placeholder in zip(call.args, placeholders, strict=True)
+    )
+    parameters = tuple(isinstance(value, nn.Parameter) for value in inputs)
+    graph_module = fx.GraphModule(piece, graph)
+    outlasting = tuple(
+        index for index, value in enumerate(call.args) if isinstance(value, fx.Node) and value.op == "placeholder"
+    )
+    return Region(graph_module, inputs, parameters, _key(graph_module, inputs), outlasting)
+
+
+def _example(argument: Any, placeholder: fx.Node, real: Mapping[str, Any]) -> Any:
+    """Return the captured input, or a tensor laid out as the one that will be computed."""
+    if not isinstance(argument, fx.Node):
+        return argument
+    if argument.op == "placeholder":
+        return real[argument.name]
+    value = placeholder.meta["example_value"]
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+    return value
+
+
+def _key(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> str:
+    digest = hashlib.sha256(_describe_graph(graph_module).encode())
+    storages: list[int] = []
+    for value in inputs:
+        digest.update(_describe_input(value, storages).encode())
+    return digest.hexdigest()
+
+
+def _describe_input(value: Any, storages: list[int]) -> str:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    storage = value.untyped_storage().data_ptr()
+    if storage not in storages:
+        storages.append(storage)
+    # Inputs that share memory are compiled differently from inputs that do not.
+    layout = (
+        tuple(value.size()),
+        tuple(value.stride()),
+        value.storage_offset(),
+        str(value.dtype),
+        str(value.device),
+    )
+    return repr((layout, storages.index(storage), isinstance(value, nn.Parameter)))
+
+
+def _describe_graph(graph_module: fx.GraphModule) -> str:
+    number = {node: f"%{index}" for index, node in enumerate(graph_module.graph.nodes)}
+    lines = []
+    for node in graph_module.graph.nodes:
+        target = "" if node.op in ("placeholder", "output") else _describe_target(graph_module, node)
+        arguments = fx.node.map_arg((node.args, node.kwargs), lambda n: _Named(number[n]))
+        lines.append(f"{node.op} {target} {arguments!r}")
+    return "\n".join(lines)
+
+
+class _Named(str):
+    """A node's number; printed without quotes, so that no string argument looks like one."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _describe_target(graph_module: fx.GraphModule, node: fx.Node) -> str:
+    if node.op not in ("get_attr", "call_module"):
+        target = node.target
+        return target if isinstance(target, str) else f"{getattr(target, '__module__', '')}.{target}"
+    value: Any = graph_module
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    if isinstance(value, fx.GraphModule):
+        return _describe_graph(value)
+    if isinstance(value, torch.Tensor):
+        raw = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        return f"{tuple(value.shape)} {value.dtype} {hashlib.sha256(raw).hexdigest()}"
+    return repr(value)

@@ -1,0 +1,93 @@
+"""What a machine has of what an NPU needs: CANN, the driver, torch_npu and its torchair.
+
+torch_npu is looked at in a process of its own: without CANN its import fails, and takes the interpreter's torch along.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sktune.backends.info import Finding, State
+from sktune.backends.installed import NOT_INSTALLED, PROBE_TIMEOUT_S, device_name
+from sktune.core.scope_options import has_superkernel
+
+_PROBE = """
+import torch, torch_npu, torchair
+takes_none = dict(torchair.scope.super_kernel(None).attrs)["_super_kernel_scope"] is not None
+count = torch.npu.device_count()
+print(torch_npu.__version__, count, takes_none, torch.npu.get_device_name(0) if count else "-")
+"""
+
+
+def cann_version() -> str:
+    """Return CANN's version from its installation, or ``NOT_INSTALLED``."""
+    home = os.environ.get("ASCEND_HOME_PATH")
+    for path in sorted(Path(home).glob("*/ascend_toolkit_install.info")) if home else []:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith("version="):
+                return line.partition("=")[2].strip()
+    return NOT_INSTALLED
+
+
+def examine() -> Sequence[Finding]:
+    """Look at this machine."""
+    found = [_cann(), _chip()]
+    if importlib.util.find_spec("torch_npu") is None:
+        return [*found, Finding("npu", "torch_npu", State.MISSING, "", "pip install '.[npu]' in sktune's folder")]
+    return [*found, *_torch_npu()]
+
+
+def _cann() -> Finding:
+    home = os.environ.get("ASCEND_HOME_PATH")
+    if not home:
+        fix = "install CANN's toolkit and kernels, then: source <cann>/set_env.sh"
+        return Finding("npu", "CANN", State.MISSING, "ASCEND_HOME_PATH is not set", fix)
+    version = cann_version()
+    if version == NOT_INSTALLED:
+        return Finding("npu", "CANN", State.WRONG, f"no toolkit in {home}", "source set_env.sh of a complete CANN")
+    return Finding("npu", "CANN", State.OK, version)
+
+
+def _chip() -> Finding:
+    name = device_name("npu")
+    if name == "no NPU":
+        return Finding("npu", "NPU", State.MISSING, "npu-smi finds none", "run on Atlas A3 or A2, with its driver")
+    return Finding("npu", "NPU", State.OK, name)
+
+
+def _torch_npu() -> list[Finding]:
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    try:
+        answer = subprocess.run(  # noqa: S603 - our own interpreter
+            [sys.executable, "-c", _PROBE], capture_output=True, text=True, check=False,
+            timeout=PROBE_TIMEOUT_S, env=environment,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return [Finding("npu", "torch_npu", State.WRONG, "its import hangs", "check the driver with npu-smi info")]
+    if answer.returncode:
+        lines = [line for line in answer.stderr.splitlines() if "Error" in line] or ["its import fails"]
+        return [Finding("npu", "torch_npu", State.WRONG, lines[-1][:120], "install CANN and source its set_env.sh")]
+    version, count, takes_none, name = answer.stdout.split()[-4:]
+    return [
+        Finding("npu", "torch_npu", State.OK, version),
+        _torchair(takes_none == "True"),
+        _devices(int(count), name),
+    ]
+
+
+def _devices(count: int, name: str) -> Finding:
+    if not count:
+        return Finding("npu", "devices", State.MISSING, "torch_npu sees none", "check npu-smi info, and the driver")
+    if not has_superkernel(name):
+        return Finding("npu", "devices", State.WRONG, f"{count} x {name}", "SuperKernel needs Atlas A3 or A2")
+    return Finding("npu", "devices", State.OK, f"{count} x {name}")
+
+
+def _torchair(takes_none: bool) -> Finding:
+    if takes_none:
+        return Finding("npu", "torchair", State.OK, "SuperKernel scopes, None among them")
+    fix = "install a torch_npu whose torchair is 7.3.0 or later"
+    return Finding("npu", "torchair", State.WRONG, "too old for None as a scope", fix)

@@ -1,0 +1,251 @@
+"""The npu backend (Atlas A3 and A2): TorchAir compiles the decode step in max-autotune, scopes become SuperKernels.
+
+Each trial has a process of its own, whose working folder holds what GE writes: ``kernel_meta``,
+compile cache and logs. TorchAir's dump of the GE graph tells which operators each scope has marked.
+"""
+
+import hashlib
+import logging
+import os
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from sktune.ascend.cann_log import explain_files
+from sktune.ascend.fusion import RealisedFusion, describe, realised_fusion
+from sktune.ascend.ge_graph import GeGraph, read_ge_graph
+from sktune.backends.base import Compiled, CompileError, OnScope, Step, ignore
+from sktune.backends.npu.options import OPTIONS
+from sktune.backends.npu.scope_profile import profile_in_turn, scope_parts
+from sktune.backends.options import step_options
+from sktune.core.errors import BackendError, SktuneError
+from sktune.core.layout import Layout
+from sktune.core.outcome import ScopeTime
+from sktune.core.plan import Plan
+from sktune.core.scope_times import scope_times
+from sktune.measure.devices import import_torch_npu
+from sktune.targets.base import Inputs, Snapshot, Target
+from sktune.targets.marks import MarkedModel, attach, torchair_scope
+from sktune.targets.state import written_by
+
+logger = logging.getLogger(__name__)
+
+DUMPS = Path("ge_graphs")
+"""Where TorchAir dumps its graphs, below the worker's folder."""
+
+PROFILE = Path("profile")
+"""Where torch_npu's profiler writes what each scope took, below the worker's folder."""
+
+_NOISE = re.compile(r"^(Traceback|File |Set TORCH|You can|Use tlparse|from user code|\[ERROR\]|\s*$)")
+
+
+class NpuBackend:
+    """Compiles plans of one target; see ``sktune.backends.base.Backend``.
+
+    Args:
+        target, layout, inputs: as for any backend.
+        dumps: folder for TorchAir's graph dumps.
+
+    Raises:
+        BackendError: torch_npu, CANN or an NPU is missing.
+    """
+
+    notes = ""
+
+    def __init__(
+        self,
+        target: Target,
+        layout: Layout,
+        inputs: Inputs,
+        dumps: Path = DUMPS,
+    ) -> None:
+        self._torchair = _import_torchair()
+        self._target, self._layout, self._inputs, self._dumps = target, layout, inputs, dumps
+        self._snapshot = Snapshot(target.state)
+        for tensor in target.state.values():
+            # Frozen parameters and the KV cache keep their addresses.
+            torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - TorchAir's documentation asks for it
+        self._active: MarkedModel | None = None
+        self._baseline: Step | None = None
+        self._written: Mapping[str, torch.Tensor] | None = None
+
+    def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:  # noqa: ARG002 - plog names the scope
+        """See ``Backend.compile``."""
+        step, graphs = self._convert(plan, self.configuration(plan))
+        fusion = _fusion(graphs, plan)
+        if plan.is_baseline:
+            self._baseline = step
+        marked = {label: [each.name for each in operators] for label, operators in _joined(graphs).by_scope().items()}
+        return Compiled(
+            step, len(plan.scopes), 0, _digest(graphs), fusion=tuple(describe(fusion)),
+            fusion_digest=fusion.digest_under(step_options(OPTIONS, plan)),
+            observe=partial(self._observe, plan, step, marked) if plan.scopes else None,
+        )  # fmt: skip
+
+    def _observe(
+        self, plan: Plan, step: Step, marked: Mapping[str, Sequence[str]], begin: Callable[[], Inputs]
+    ) -> tuple[ScopeTime, ...]:
+        assert self._baseline is not None
+        kernels = profile_in_turn(import_torch_npu(), self._baseline, step, begin(), PROFILE)
+        return scope_times(self._layout, scope_parts(kernels, plan, marked))
+
+    def graph_of(self, plan: Plan) -> GeGraph:
+        """Return the graph that TorchAir builds for GE, without GE: what was converted runs eagerly, once.
+
+        Raises:
+            CompileError: TorchAir does not convert the step.
+        """
+        config = self.configuration(plan)
+        config.debug.run_eagerly = True
+        _, graphs = self._convert(plan, config)
+        return _joined(graphs)
+
+    def _convert(self, plan: Plan, config: Any) -> tuple[Step, list[GeGraph]]:
+        self._activate(None)
+        try:
+            marks = attach(self._target.module, plan, torchair_scope)
+        except SktuneError as failure:
+            raise CompileError(str(failure)) from failure
+        marks.suspend()
+        before = set(self._dumps.glob("*.txt"))
+        compiled = torch.compile(
+            _with_code_of_its_own(self._target.decode_step),
+            backend=self._torchair.get_npu_backend(compiler_config=config),
+            dynamic=False,
+            fullgraph=True,
+        )
+        step = Step(compiled, partial(self._activate, marks))
+        try:
+            self._try(step)
+        except Exception as failure:
+            marks.detach()
+            self._active = None
+            _close_scopes()
+            raise CompileError(reason(failure)) from failure
+        return step, [read_ge_graph(path) for path in sorted(set(self._dumps.glob("*.txt")) - before)]
+
+    def written(self) -> Mapping[str, torch.Tensor]:
+        """See ``Backend.written``: found by one uncompiled step, as TorchAir's graph does not show it."""
+        if self._written is None:
+            try:
+                with torch.no_grad():
+                    self._written = written_by(self._target, self._uncompiled)
+            except SktuneError:
+                raise
+            except Exception:
+                logger.warning("what the step writes to is not known, as it does not run uncompiled", exc_info=True)
+                self._written = {}
+        return self._written
+
+    def _uncompiled(self) -> None:
+        self._activate(None)
+        self._target.decode_step(*(own.clone() if isinstance(own, torch.Tensor) else own for own in self._inputs))
+
+    def references(self) -> dict[str, Callable[[], Compiled]]:
+        """See ``Backend.references``: the model uncompiled. The baseline is TorchAir's whole step in max-autotune."""
+        return {"uncompiled": lambda: Compiled(Step(self._target.decode_step, partial(self._activate, None)))}
+
+    def configuration(self, plan: Plan) -> Any:
+        """Return TorchAir's ``CompilerConfig`` for a plan."""
+        config = self._torchair.CompilerConfig()
+        config.mode = "max-autotune"
+        for name, value in step_options(OPTIONS, plan).items():
+            setattr(config.experimental_config, name, value)
+        self._dumps.mkdir(exist_ok=True)
+        config.debug.graph_dump.type = "txt"
+        config.debug.graph_dump.path = str(self._dumps)
+        return config
+
+    def _activate(self, marks: MarkedModel | None) -> None:
+        """Put the marks of one compiled plan in place of another's: Dynamo has guards on them."""
+        if self._active is marks:
+            return
+        if self._active is not None:
+            self._active.suspend()
+        if marks is not None:
+            marks.resume()
+        self._active = marks
+
+    def _try(self, step: Step) -> None:
+        step.prepare()
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="When enable frozen_parameter")
+                step.run(*self._inputs)
+        finally:
+            self._snapshot.restore()
+
+
+def _with_code_of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls ``function``: Dynamo counts and keeps compilations by code object."""
+
+    def decode_step(*inputs: Any) -> Any:
+        return function(*inputs)
+
+    return FunctionType(
+        decode_step.__code__.replace(), decode_step.__globals__, decode_step.__name__, None, decode_step.__closure__
+    )
+
+
+def reason(failure: BaseException) -> str:
+    """Return TorchAir's own reason in one line: the innermost failure's message, at most 400 characters."""
+    # Dynamo keeps a backend's failure as an attribute; TorchAir's wrapper loses the text of some, not their context.
+    while inner := getattr(failure, "inner_exception", None) or failure.__cause__:
+        failure = inner
+    lines = _meaningful_lines(failure) or _meaningful_lines(failure.__context__)
+    return f"{type(failure).__name__}: {lines[0][:400]}" if lines else type(failure).__name__
+
+
+def _meaningful_lines(failure: BaseException | None) -> list[str]:
+    return [line.strip() for line in str(failure or "").splitlines() if not _NOISE.match(line.strip())]
+
+
+def _close_scopes() -> None:
+    """Close what a failed conversion has left open: TorchAir would mark the next graph with it."""
+    from torchair.scope import _scope_attr
+
+    while _scope_attr.has_scope_attr():
+        _scope_attr.scope_exit()
+
+
+def _import_torchair() -> Any:
+    import_torch_npu()
+    import torchair
+
+    if dict(torchair.scope.super_kernel(None).attrs)["_super_kernel_scope"] is None:
+        raise BackendError("this torchair is too old for None as a scope; install a torch_npu whose torchair is 7.3.0+")
+    return torchair
+
+
+def _fusion(graphs: Sequence[GeGraph], plan: Plan) -> RealisedFusion:
+    """Return what the scopes became: what TorchAir marked, and what GE tells where its dumps and logs are kept."""
+    fused = [read_ge_graph(path) for path in _files("DUMP_GRAPH_PATH", ("*AfterSkGraph*", "*super_kernel_sub_graph*"))]
+    labels = [scope.label for scope in plan.scopes]
+    logs = _files("ASCEND_PROCESS_LOG_PATH", ("*.log",))
+    return realised_fusion(marked=_joined(graphs), fused=fused, explanations=explain_files(logs, labels), labels=labels)
+
+
+def _joined(graphs: Sequence[GeGraph]) -> GeGraph:
+    return GeGraph("step", tuple(operator for graph in graphs for operator in graph.operators))
+
+
+def _files(variable: str, patterns: Sequence[str]) -> list[Path]:
+    folder = os.environ.get(variable)
+    return sorted(path for pattern in patterns for path in Path(folder).rglob(pattern)) if folder else []
+
+
+def _digest(graphs: Sequence[GeGraph]) -> str:
+    """Identity of what TorchAir hands to GE; labels do not enter it, only which operators share one."""
+    text = []
+    for graph in graphs:
+        labels: dict[str, int] = {"": 0}
+        for operator in graph.operators:
+            scope = labels.setdefault(operator.scope, len(labels))
+            text.append(f"{operator.type} {operator.inputs} {operator.output_specs} {scope} {operator.options}")
+    return hashlib.sha256("\n".join(text).encode()).hexdigest()

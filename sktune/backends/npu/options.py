@@ -1,0 +1,80 @@
+"""The options of plans for an NPU: those of SuperKernel scopes, and TorchAir's own for the whole step.
+
+The former have a module of their own, ``sktune.core.scope_options``: plan files and source code are checked by it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sktune.backends.options import OptionSpec
+from sktune.core import scope_options
+from sktune.core.errors import PlanError, SpaceError, nearest
+from sktune.core.plan import Option, Plan
+from sktune.core.scope_options import SUPERKERNEL_OPTIONS
+from sktune.core.space import OptionRules
+
+TORCHAIR: Mapping[str, OptionSpec] = {
+    "frozen_parameter": OptionSpec((True, False), True, "weights keep their address: less work on the host"),
+    "tiling_schedule_optimize": OptionSpec(
+        (True, False), True, "tiling on the device, without which operators that need it cannot be fused"
+    ),
+    "topology_sorting_strategy": OptionSpec(
+        ("StableRDFS", "DFS", "RDFS", "BFS"), "StableRDFS", "order of operators, hence what lies in a scope"
+    ),
+}
+"""TorchAir's own options, for the whole step (TorchAir, CompilerConfig). The baseline has the defaults, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuperKernelOptions:
+    """The options of a plan for an NPU; see ``sktune.backends.options.BackendOptions``.
+
+    Args:
+        backend: its name, for messages.
+    """
+
+    backend: str
+
+    @property
+    def rules(self) -> OptionRules:
+        """See ``BackendOptions``."""
+        of_step = {name: spec.default for name, spec in TORCHAIR.items()}
+        defaults = {**scope_options.option_defaults(), **of_step}
+        return OptionRules(defaults, frozenset(TORCHAIR), scope_options.normalise)
+
+    def check_searched(self, device: str, name: str, value: Option) -> None:  # noqa: ARG002 - an NPU has all of them
+        """See ``BackendOptions``.
+
+        Options that rescue a hang, probe or diagnose are sktune's own to set, or the user's in a plan.
+        """
+        if name in TORCHAIR:
+            if not TORCHAIR[name].takes(value):
+                raise SpaceError(f"option {name} is one of {list(TORCHAIR[name].values)}, got {value!r}")
+            return
+        scope_options.check_option(name, value)
+        if value != "" and SUPERKERNEL_OPTIONS[name].role != "searched":
+            raise SpaceError(f"option {name} is for {SUPERKERNEL_OPTIONS[name].role}, not for a search; leave it out")
+
+    def check_step(self, plan: Plan) -> None:
+        """See ``BackendOptions``."""
+        for name, value in plan.options:
+            if name not in TORCHAIR:
+                raise PlanError(f"{self.backend} has no option {name!r} of the whole step{nearest(name, TORCHAIR)}")
+            if value not in TORCHAIR[name].values:
+                raise PlanError(f"option {name} is one of {list(TORCHAIR[name].values)}, got {value!r}")
+
+    def default_choices(self, device: str) -> dict[str, tuple[Option, ...]]:  # noqa: ARG002
+        """See ``BackendOptions``: TorchAir's own keep their defaults."""
+        return {name: option.choices for name, option in SUPERKERNEL_OPTIONS.items() if _is_worth_a_search(name)}
+
+    def inexact_values(self, device: str) -> Mapping[str, tuple[Option, ...]]:  # noqa: ARG002
+        """See ``BackendOptions``: none."""
+        return {}
+
+
+OPTIONS = SuperKernelOptions("npu")
+
+
+def _is_worth_a_search(name: str) -> bool:
+    option = SUPERKERNEL_OPTIONS[name]
+    return option.role == "searched" and len(option.choices) > 1 and name != "func-align"

@@ -1,0 +1,109 @@
+"""The sim backend: a plan's latency on a simulated Atlas A3.
+
+The operators are those of the GE graph that TorchAir builds, where torch_npu is installed, else those of a traced step.
+It compiles nothing: the target's own step is run as it is, on the CPU or on shapes alone (device ``meta``), so there is
+nothing to verify.
+"""
+
+import importlib.util
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from sktune.ascend.ge_graph import GeGraph
+from sktune.backends.base import Compiled, CompileError, OnScope, Step, ignore
+from sktune.backends.npu.backend import NpuBackend
+from sktune.backends.sim.constants import ATLAS_A3, load_constants
+from sktune.backends.sim.deployment import deploy, deployment_notes
+from sktune.backends.sim.ge import from_ge_graph, units_plan
+from sktune.backends.sim.model import SimulatedFailure, StepModel
+from sktune.backends.sim.operators import from_kernel_table
+from sktune.backends.sim.trace import trace_operators
+from sktune.core.errors import BackendError, SimulationError
+from sktune.core.layout import Layout
+from sktune.core.plan import Plan
+from sktune.core.scope_times import Part, scope_times
+from sktune.profiling.analysis import analyse
+from sktune.profiling.readers.reading import read_profile
+from sktune.targets.base import Inputs, Target
+
+logger = logging.getLogger(__name__)
+
+
+class SimBackend:
+    """Answers for plans of one target; see ``sktune.backends.base.Backend``.
+
+    Args:
+        target, layout, inputs: as for any backend.
+        constants: file with the device's constants; None for those that are shipped.
+        profile: of the baseline, whose kernels' times then stand for the model's own.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        layout: Layout,
+        inputs: Inputs,
+        constants: str | None = None,
+        profile: str | None = None,
+    ) -> None:
+        values = load_constants(Path(constants) if constants else ATLAS_A3)
+        self._step, self._layout = Step(target.decode_step), layout
+        self.notes = "simulated"
+        if profile:
+            found = analyse(read_profile(Path(profile)))
+            if len(found.layer_kinds) != len(layout.layers):
+                raise SimulationError(
+                    f"the profile has {len(found.layer_kinds)} layers and the model {len(layout.layers)}; "
+                    "give a profile of this model, or leave it out"
+                )
+            operators = from_kernel_table(found.kernels, values, layout)
+            self.notes = "simulated on a profile's measured kernels"
+        elif graph := _converted(target, layout, inputs):
+            operators = from_ge_graph(graph, layout, values)
+            self.notes = "simulated over TorchAir's GE graph"
+        else:
+            operators = trace_operators(target, layout, values)
+            if any(parameter.is_meta for parameter in target.module.parameters()):
+                self.notes = deployment_notes(operators, values) or self.notes
+                operators = deploy(operators, values)
+        self._model = StepModel(operators, layout, values)
+
+    def time_shares(self) -> dict[str, float]:
+        """Return each unit's share of the simulated baseline, 0 to 1."""
+        return self._model.time_shares()
+
+    def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:  # noqa: ARG002 - it comes back at once
+        """See ``Backend.compile``."""
+        step = self._model.step(plan)
+        if isinstance(step, SimulatedFailure):
+            raise CompileError(step.detail, step.reason, step.blamed)
+        superkernels = [name for span in step.spans for name in span.superkernels]
+        scopes = {scope.label: scope for scope in plan.scopes}
+        parts = [Part(scopes.get(span.label or ""), span.baseline_us / 1e3, span.time_us / 1e3) for span in step.spans]
+        return Compiled(
+            self._step, len(superkernels), 0, code_digest=plan.digest, simulated_ms=step.total_us / 1e3,
+            observe=lambda begin: scope_times(self._layout, parts),
+        )  # fmt: skip
+
+    def written(self) -> Mapping[str, Any]:
+        """See ``Backend.written``: nothing is compared."""
+        return {}
+
+    def references(self) -> dict[str, Callable[[], Compiled]]:
+        """See ``Backend.references``: nothing else is simulated."""
+        return {}
+
+
+def _converted(target: Target, layout: Layout, inputs: Inputs) -> GeGraph | None:
+    """Return the GE graph in which each unit is a scope; None where TorchAir is missing or refuses the step."""
+    if importlib.util.find_spec("torch_npu") is None or any(value.is_meta for value in target.module.parameters()):
+        return None
+    with TemporaryDirectory() as folder:
+        try:
+            return NpuBackend(target, layout, inputs, Path(folder)).graph_of(units_plan(layout))
+        except (BackendError, CompileError) as failure:
+            logger.warning("simulating a traced step, as TorchAir does not convert it: %s", failure)
+            return None

@@ -1,0 +1,264 @@
+"""Calibration: the cost model's constants, fitted to profiles of the user's own device.
+
+Linear least squares throughout. What a profile cannot tell keeps its value, and the result says why:
+
+* ``dispatch_gap_us`` is the mean wait before a task.
+* ``head_us``, ``busy_floor_us`` and the efficiencies follow from the baseline's durations, where a traced step tells
+  how much each of its tasks computes and moves.
+* barriers follow from SuperKernels: their durations less what the same operators took in the baseline. A border has
+  exactly one barrier, so these constants also take up what early start and instruction cache really are on the device.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from sktune.backends.sim.constants import Constant, Constants
+from sktune.backends.sim.operators import SUPERKERNEL, Operator, from_kernel_table, in_steps, tasks_of, typical_step
+from sktune.backends.sim.superkernel import FusionOptions, barrier_weights, busy_us, fuse, roofline_us
+from sktune.core.errors import SimulationError
+
+LEAST_ROWS = 8
+"""Observations below which a constant is not fitted."""
+_BARRIERS = ("barrier_vector_us", "barrier_cube_us", "barrier_mix_us")
+_BUSY = ("head_us", "busy_floor_us", "cube_efficiency", "hbm_efficiency")
+
+Matrix = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class FittedConstant:
+    """One constant before and after; ``after`` is None where the profiles cannot tell, and ``note`` says why.
+
+    ``standard_error`` is that of the least-squares fit, in the constant's unit.
+    """
+
+    name: str
+    unit: str
+    before: float
+    after: float | None = None
+    standard_error: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Constants with what could be fitted, and what became of each one."""
+
+    constants: Constants
+    fitted: tuple[FittedConstant, ...]
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """Return name and unit, before, after, standard error and note of each constant, for people."""
+        return [
+            (
+                row.name if row.unit == "1" else f"{row.name} ({row.unit})",
+                f"{row.before:.3g}",
+                "kept" if row.after is None else f"{row.after:.3g}",
+                "-" if row.standard_error is None else f"{row.standard_error:.2g}",
+                row.note,
+            )
+            for row in self.fitted
+        ]
+
+
+def calibrate(frames: Sequence[pd.DataFrame], constants: Constants, operators: Sequence[Operator] = ()) -> Calibration:
+    """Fit the constants to profiles of one model on one device.
+
+    Args:
+        frames: kernel tables (``TABLE_COLUMNS``). Those without SuperKernels are baselines; the others were made with
+            scopes that carry no options.
+        constants: what to start from; what cannot be fitted stays.
+        operators: the traced or converted step, for head and efficiencies; its tasks are those of the baseline.
+
+    Raises:
+        SimulationError: no profile, one that is malformed, or nothing in them that can be fitted.
+    """
+    if not frames:
+        raise SimulationError("there is no profile to fit to; give at least one of the baseline")
+    frames = [in_steps(frame) for frame in frames]
+    baselines = [frame for frame in frames if not (frame["type"] == SUPERKERNEL).any()]
+    candidates = [frame for frame in frames if (frame["type"] == SUPERKERNEL).any()]
+    rows = [_fit_gap(frames, constants)]
+    rows += _fit_busy(baselines, operators, constants)
+    rows += _fit_barriers(baselines, candidates, _applied(constants, rows))
+    if all(row.after is None for row in rows):
+        raise SimulationError(f"nothing can be fitted to these profiles: {rows[0].note}")
+    return Calibration(_applied(constants, rows), tuple(rows))
+
+
+def _applied(constants: Constants, rows: Sequence[FittedConstant]) -> Constants:
+    fitted = {
+        row.name: Constant(
+            value=row.after, unit=row.unit, fitted=True, reason=row.note, standard_error=row.standard_error
+        )
+        for row in rows
+        if row.after is not None
+    }
+    return constants.with_constants(fitted)
+
+
+def _kept(name: str, constants: Constants, note: str) -> FittedConstant:
+    return FittedConstant(name, constants.constants[name].unit, constants[name], note=note)
+
+
+def _fit_gap(frames: Sequence[pd.DataFrame], constants: Constants) -> FittedConstant:
+    name = "dispatch_gap_us"
+    waits = np.array([wait for frame in frames for wait in _waits(frame, constants)])
+    if len(waits) < LEAST_ROWS:
+        return _kept(name, constants, f"{len(waits)} waits between tasks of one stream, {LEAST_ROWS} are needed")
+    # A host that falls behind leaves waits that say nothing about dispatch.
+    low, high = np.quantile(waits, [0.25, 0.75])
+    waits = waits[waits <= high + 3 * (high - low)]
+    error = float(waits.std(ddof=1) / np.sqrt(len(waits)))
+    return FittedConstant(
+        name, "us", constants[name], float(waits.mean()), error, f"mean of {len(waits)} waits before a task"
+    )
+
+
+def _waits(frame: pd.DataFrame, constants: Constants) -> Iterator[float]:
+    """Yield the waits before tasks that follow another one on their stream, and wait for no other stream."""
+    for _, step in frame.groupby(["device", "step"]):
+        seen: set[int] = set()
+        for task in tasks_of(step.sort_values("start_us"), constants):
+            if task.stream in seen and task.wait_us is not None:
+                yield task.wait_us
+            seen.add(task.stream)
+
+
+def _fit_busy(
+    baselines: Sequence[pd.DataFrame], operators: Sequence[Operator], constants: Constants
+) -> list[FittedConstant]:
+    """Fit ``duration = head + floor`` for small tasks, ``head + ideal / efficiency`` for those bound by a rate."""
+    if not baselines or not operators:
+        missing = "no profile without SuperKernels" if operators else "no traced step tells what the tasks do"
+        return [_kept(name, constants, missing) for name in _BUSY]
+    step = typical_step(baselines[0])
+    if list(step["type"]) != [operator.type for operator in operators]:
+        note = f"the baseline's {len(step)} tasks are not the traced step's {len(operators)}, in type and order"
+        return [_kept(name, constants, note) for name in _BUSY]
+    durations = np.concatenate([_durations(frame, len(operators)) for frame in baselines])
+    repeats = len(durations) // len(operators)
+    columns = _busy_columns(operators, constants)
+    kinds = [name for name in _BUSY if repeats * np.count_nonzero(columns[name]) >= LEAST_ROWS]
+    # What no fitted constant decides keeps the model's time: vector arithmetic, collectives.
+    decided = np.any([columns[name] != 0 for name in kinds if name != "head_us"], axis=0)
+    rest = np.where(decided, 0.0, [busy_us(operator, constants) for operator in operators])
+    design = np.stack([columns[name] for name in kinds], axis=1)
+    fit = _least_squares(np.tile(design, (repeats, 1)), durations - np.tile(rest, repeats))
+    if fit is None:
+        return [_kept(name, constants, "the tasks are too much alike to tell it from the others") for name in _BUSY]
+    found = {name: (value, error) for name, value, error in zip(kinds, *fit, strict=True)}
+    note = f"{len(durations)} durations of the baseline"
+    return [_busy_row(name, found, note, constants) for name in _BUSY]
+
+
+def _durations(frame: pd.DataFrame, count: int) -> Matrix:
+    """Return the durations of all steps that have ``count`` tasks, one after the other."""
+    steps = [step.sort_values("start_us") for _, step in frame.groupby(["device", "step"])]
+    whole = [step["duration_us"].to_numpy(dtype=np.float64) for step in steps if len(step) == count]
+    return np.concatenate(whole) if whole else np.zeros(0)
+
+
+def _busy_columns(operators: Sequence[Operator], constants: Constants) -> dict[str, Matrix]:
+    """Return what each constant is multiplied with in each task's duration; for efficiencies, their inverse."""
+    rows = []
+    for operator in operators:
+        computing, moving = roofline_us(operator, constants)
+        is_modelled = operator.duration_us is None
+        is_floor = is_modelled and max(computing, moving) < constants["busy_floor_us"]
+        is_cube = is_modelled and not is_floor and computing > moving and operator.core in ("cube", "mix")
+        is_moving = is_modelled and not is_floor and moving >= computing
+        cube, hbm = computing * constants["cube_efficiency"], moving * constants["hbm_efficiency"]
+        rows.append((1.0, float(is_floor), cube if is_cube else 0.0, hbm if is_moving else 0.0))
+    return dict(zip(_BUSY, np.array(rows).T, strict=True))
+
+
+def _busy_row(name: str, found: Mapping[str, tuple[float, float]], note: str, constants: Constants) -> FittedConstant:
+    if name not in found:
+        return _kept(name, constants, f"fewer than {LEAST_ROWS} tasks are bound by it")
+    value, error = found[name]
+    if value <= 0:
+        return _kept(name, constants, "the fit is not above zero: something else bounds these tasks")
+    if name.endswith("_efficiency"):
+        value, error = 1 / value, error / value**2
+    return FittedConstant(name, constants.constants[name].unit, constants[name], value, error, note)
+
+
+def _fit_barriers(
+    baselines: Sequence[pd.DataFrame], candidates: Sequence[pd.DataFrame], constants: Constants
+) -> list[FittedConstant]:
+    """Fit the part of SuperKernels' durations that neither their operators nor the other constants explain."""
+    if not baselines or not candidates:
+        note = "no profile without SuperKernels" if candidates else "no SuperKernel in the profiles"
+        return [_kept(name, constants, note) for name in _BARRIERS]
+    means = pd.concat(baselines).groupby("name")["duration_us"].mean()
+    typical = from_kernel_table(baselines[0], constants)
+    operators = [replace(operator, duration_us=float(means[operator.name])) for operator in typical]
+    observed = [row for frame in candidates for row in _barrier_rows(frame, operators, constants)]
+    if len(observed) < LEAST_ROWS:
+        note = f"{len(observed)} SuperKernels hold operators of the baseline, {LEAST_ROWS} are needed"
+        return [_kept(name, constants, note) for name in _BARRIERS]
+    design = np.array([row[:-1] for row in observed])
+    target = np.array([row[-1] for row in observed])
+    used = [index for index in range(len(_BARRIERS)) if np.count_nonzero(design[:, index]) >= LEAST_ROWS]
+    fit = _least_squares(design[:, used], target)
+    if fit is None:
+        return [_kept(name, constants, "the SuperKernels are too much alike to tell it apart") for name in _BARRIERS]
+    found = {_BARRIERS[index]: (value, error) for index, value, error in zip(used, *fit, strict=True)}
+    note = f"{len(observed)} SuperKernels against the baseline"
+    return [_barrier_row(name, found, note, constants) for name in _BARRIERS]
+
+
+def _barrier_row(
+    name: str, found: Mapping[str, tuple[float, float]], note: str, constants: Constants
+) -> FittedConstant:
+    if name not in found:
+        return _kept(name, constants, f"fewer than {LEAST_ROWS} SuperKernels have such a border")
+    value, error = found[name]
+    if value < 0:
+        return _kept(name, constants, "the fit is below zero: head_us, early start or instruction cache are off")
+    return FittedConstant(name, "us", constants[name], value, error, note)
+
+
+def _barrier_rows(
+    frame: pd.DataFrame, operators: Sequence[Operator], constants: Constants
+) -> Iterator[tuple[float, ...]]:
+    """Yield for each SuperKernel its barriers' weights, and the time left for them."""
+    place = {operator.name: index for index, operator in enumerate(operators)}
+    defaults = FusionOptions()
+    # Steps of one SuperKernel share the baseline's error: their mean is one observation.
+    durations = frame[frame["type"] == SUPERKERNEL].groupby("name")["duration_us"].mean()
+    for name, duration_us in durations.items():
+        members = _members(str(name), place, operators)
+        if len(members) > 1 and len({operator.stream for operator in members}) == 1:
+            weights = barrier_weights(members, defaults, constants)
+            known = fuse(members, defaults, constants)
+            rest = float(duration_us) - (known.duration_us - known.terms["barrier"])
+            yield (*(weights[border] for border in ("vector", "cube", "mix")), rest)
+
+
+def _members(name: str, place: Mapping[str, int], operators: Sequence[Operator]) -> Sequence[Operator]:
+    """Return the operators from first to last of ``sk_<scope>_start_<first>_end_<last>``."""
+    pieces = name.split("_start_")
+    for cut in range(1, len(pieces)):
+        ends = "_start_".join(pieces[cut:]).split("_end_")
+        for middle in range(1, len(ends)):
+            first, last = "_end_".join(ends[:middle]), "_end_".join(ends[middle:])
+            if first in place and last in place:
+                return operators[place[first] : place[last] + 1]
+    return ()
+
+
+def _least_squares(design: Matrix, target: Matrix) -> tuple[Matrix, Matrix] | None:
+    """Return the solution and its standard errors; None where the columns do not determine it."""
+    count, unknowns = design.shape
+    if not unknowns or count <= unknowns or np.linalg.matrix_rank(design) < unknowns:
+        return None
+    solution, *_ = np.linalg.lstsq(design, target, rcond=None)
+    residual = target - design @ solution
+    covariance = np.linalg.inv(design.T @ design) * float(residual @ residual) / (count - unknowns)
+    return np.asarray(solution, np.float64), np.asarray(np.sqrt(np.diag(covariance)), np.float64)

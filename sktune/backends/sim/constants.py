@@ -1,0 +1,125 @@
+"""The constants of the cost model: each with its unit and where it comes from."""
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import model_validator
+
+from sktune.core.documents import Document, read_document
+from sktune.core.errors import SimulationError, nearest
+
+ATLAS_A3 = Path(__file__).with_name("atlas_a3.yaml")
+"""The constants that ship with sktune."""
+
+
+class Provenance(Document):
+    """Where something comes from: it has a source, was fitted, or is assumed for a reason."""
+
+    source: str = ""
+    assumed: bool = False
+    fitted: bool = False
+    reason: str = ""
+
+    @model_validator(mode="after")
+    def _is_told(self) -> Self:
+        if (bool(self.source) + self.assumed + self.fitted) != 1 or (not self.source and not self.reason):
+            raise ValueError("give a source, or `assumed: true` or `fitted: true` with a reason")
+        return self
+
+
+class Constant(Provenance):
+    """A number with its unit; ``standard_error`` is in the same unit, where it was fitted."""
+
+    value: float
+    unit: str
+    standard_error: float | None = None
+
+
+class OperatorTypes(Provenance):
+    """Operator types that have something in common."""
+
+    value: tuple[str, ...]
+
+
+class Deployment(Document):
+    """What one die of a deployment holds and does."""
+
+    expert_dies: Constant
+
+
+class Constants(Document):
+    """The content of ``atlas_a3.yaml``, or of a file that ``calibrate`` wrote."""
+
+    version: Literal[1]
+    device: str
+    constants: Mapping[str, Constant]
+    unfusable_types: OperatorTypes
+    fusable_collectives: OperatorTypes
+    sync_all_types: OperatorTypes
+    aicpu_types: OperatorTypes
+    deployment: Deployment
+
+    def __getitem__(self, name: str) -> float:
+        """Return the value of one constant."""
+        return self.constants[name].value
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Names of the constants that nobody published or measured."""
+        return tuple(name for name, constant in self.constants.items() if constant.assumed)
+
+    @property
+    def digest(self) -> str:
+        """Identity of every value: figures of two sets of constants are not to be mixed in one study."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+    def with_constants(self, changed: Mapping[str, Constant]) -> "Constants":
+        """Return a copy in which some constants are others."""
+        return self.model_copy(update={"constants": {**self.constants, **changed}})
+
+    def with_values(self, **values: float) -> "Constants":
+        """Return a copy in which some values differ, for what-if questions; their origin says so."""
+        origin = {"source": "", "assumed": True, "fitted": False, "reason": "set by the caller"}
+        return self.with_constants(
+            {name: self.constants[name].model_copy(update={"value": value, **origin}) for name, value in values.items()}
+        )
+
+    def to_yaml(self) -> str:
+        """Return the text of a file that ``load_constants`` accepts."""
+        data: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
+        return yaml.safe_dump(data, sort_keys=False, width=120)
+
+
+def load_constants(path: Path = ATLAS_A3) -> Constants:
+    """Read constants from a YAML file.
+
+    Raises:
+        SimulationError: with file, line and the nearest key.
+    """
+    constants = read_document(path, Constants, SimulationError)
+    if path != ATLAS_A3:
+        _check_names(constants, path)
+    return constants
+
+
+def _check_names(constants: Constants, path: Path) -> None:
+    known = _shipped()
+    if unknown := set(constants.constants) - known:
+        name = min(unknown)
+        raise SimulationError(f"{path}: the cost model has no constant {name!r}{nearest(name, known)}")
+    if missing := known - set(constants.constants):
+        raise SimulationError(f"{path}: constant {min(missing)!r} is missing; copy it from {ATLAS_A3.name}")
+    for name, constant in constants.constants.items():
+        # Times may be nothing; rates, sizes and core counts are divided by.
+        lowest = 0.0 if constant.unit == "us" else 1e-9
+        if not lowest <= constant.value < float("inf"):
+            raise SimulationError(f"{path}: constant {name!r} must be finite and above zero, got {constant.value}")
+
+
+@cache
+def _shipped() -> frozenset[str]:
+    return frozenset(load_constants().constants)

@@ -1,0 +1,89 @@
+"""Operators from a GE graph, as TorchAir builds it: GE's own types and shapes, and what it really converts to."""
+
+from math import prod, sqrt
+
+from sktune.ascend.ge_graph import GeGraph, GeOperator, TensorSpec
+from sktune.backends.sim.constants import Constants
+from sktune.backends.sim.operators import DYNAMIC_TYPES, DType, Operator, core_of, cores_filled, fusable
+from sktune.core.errors import SimulationError
+from sktune.core.layout import Layout
+from sktune.core.plan import Plan, Scope
+
+_SIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
+_GATHERS = ("Gather", "Index", "StridedSlice", "Slice")
+
+
+def units_plan(layout: Layout) -> Plan:
+    """Return the plan under which a graph must be dumped: each unit is a scope, so each operator names its unit."""
+    return Plan(tuple(Scope(unit.name, unit.name) for unit in layout.units))
+
+
+def from_ge_graph(graph: GeGraph, layout: Layout, constants: Constants) -> tuple[Operator, ...]:
+    """Return the device tasks of a graph that was dumped under ``units_plan(layout)``.
+
+    Tensors whose shape the dump does not tell count as nothing.
+
+    Raises:
+        SimulationError: the graph was dumped under another plan, or none.
+    """
+    tasks = graph.device_tasks
+    labels = {scope.label: scope.first for scope in units_plan(layout).scopes}
+    foreign = {task.scope for task in tasks} - {"", *labels}
+    if foreign or not any(task.scope for task in tasks):
+        found = f"the scope {min(foreign)!r}" if foreign else "no scope"
+        raise SimulationError(f"the graph's scopes are to be the layout's units, got {found}; dump it under units_plan")
+    streams = {name: index for index, name in enumerate(dict.fromkeys(["", *(task.stream for task in tasks)]))}
+    return tuple(
+        _operator(task, position, streams[task.stream], labels.get(task.scope), constants)
+        for position, task in enumerate(tasks)
+    )
+
+
+def _operator(task: GeOperator, position: int, stream: int, unit: str | None, constants: Constants) -> Operator:
+    core = core_of(task.type, constants)
+    specs = [*task.input_specs, *task.output_specs]
+    counted = [*task.input_specs[1:], *task.output_specs * 2] if task.type.startswith(_GATHERS) else specs
+    shape = task.output_specs[0].shape if task.output_specs else None
+    return Operator(
+        name=task.name,
+        type=task.type,
+        core=core,
+        flops=_flops(task) if core in ("cube", "mix") else float(max(map(_count, specs), default=0)),
+        bytes_moved=float(sum(map(_bytes, counted))),
+        dtype=_dtype(task),
+        unit=unit,
+        position=position,
+        stream=stream,
+        blocks=cores_filled(core, shape or (), max(map(_bytes, specs), default=0), constants),
+        can_fuse=fusable(task.type, core, constants),
+        calls_sync_all=task.type in constants.sync_all_types.value,
+        is_dynamic=task.type in DYNAMIC_TYPES,
+        shapes=tuple(spec.shape or () for spec in task.input_specs),
+    )
+
+
+def _flops(task: GeOperator) -> float:
+    """Return the operations of attention, or of a matmul, whose inner length follows from three sizes."""
+    if len(task.input_specs) < 2 or not task.output_specs:
+        return 0.0
+    left, right, out = (_count(spec) for spec in (*task.input_specs[:2], task.output_specs[0]))
+    if not (left and right and out):
+        return 0.0
+    if "Attention" in task.type:
+        cached = ((0, 0, *(task.input_specs[1].shape or ())))[-2]
+        return 2.0 * (left + out) * cached
+    batch = prod((task.output_specs[0].shape or ())[:-2])
+    return 2.0 * out * sqrt(left * right / out / batch)
+
+
+def _count(spec: TensorSpec) -> int:
+    return 0 if spec.shape is None else prod(spec.shape)
+
+
+def _bytes(spec: TensorSpec) -> int:
+    return _count(spec) * _SIZES.get(spec.dtype, 1)
+
+
+def _dtype(task: GeOperator) -> DType:
+    types = {spec.dtype for spec in task.input_specs}
+    return "int8" if "int8" in types else "bf16" if types & {"bfloat16", "float16"} else "fp32"

@@ -1,0 +1,95 @@
+"""What users get to see when something is wrong.
+
+    SktuneError
+    ├── BadInputError            exit code 2: the user can mend it
+    │   ├── PlanError            a plan that is not legal, or does not fit the model
+    │   ├── SpaceError           a search space that is malformed or does not fit the model
+    │   ├── TargetError          a model that cannot be found, loaded or traced
+    │   ├── SimulationError      constants or a profile that the cost model cannot use
+    │   ├── StudyError           a study that cannot be opened, written or continued
+    │   └── ProfileError         a profile that cannot be read, or holds no kernels
+    ├── NotDeterministicError    the baseline does not equal itself: no verdict is possible
+    ├── BackendError             the backend cannot compile or run even the baseline
+    └── InterruptedSearchError   Ctrl-C, after everything known was stored
+
+Every message is one line: what holds, what was got, what to do.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from sktune.core.exit_codes import ExitCode
+
+
+class SktuneError(Exception):
+    """Root of all errors that sktune raises on purpose."""
+
+    exit_code = ExitCode.FAILED
+
+
+class BadInputError(SktuneError):
+    """Something that the user gave, and can mend."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class PlanError(BadInputError):
+    """A plan that is not legal, or does not fit the model."""
+
+
+class SpaceError(BadInputError):
+    """A search space that is malformed, or does not fit the model."""
+
+
+class TargetError(BadInputError):
+    """A model that cannot be found, loaded or traced."""
+
+
+class SimulationError(BadInputError):
+    """Constants or a profile that the cost model cannot use."""
+
+
+class StudyError(BadInputError):
+    """A study that cannot be opened, written or continued."""
+
+
+class ProfileError(BadInputError):
+    """A profile that cannot be read, or holds no kernels."""
+
+
+class NotDeterministicError(SktuneError):
+    """The baseline differs from itself, so bit-identity cannot be decided."""
+
+
+class BackendError(SktuneError):
+    """The backend cannot compile or run even the baseline."""
+
+
+class InterruptedSearchError(SktuneError):
+    """The user stopped the search; the message says how to go on."""
+
+
+def nearest(name: str, known: Iterable[str], limit: int = 3) -> str:
+    """Return ``"; did you mean 'a' or 'b'?"``, or the known names where none is near."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=limit, cutoff=0.5)
+    if close:
+        return "; did you mean " + " or ".join(repr(near) for near in close) + "?"
+    return "; known: " + ", ".join(names) if names else ""
+
+
+def first_line(failure: BaseException) -> str:
+    """Return the first line of what a failure says, at most 300 characters."""
+    return str(failure).strip().partition("\n")[0].strip()[:300]
+
+
+def described(failure: BaseException) -> str:
+    """Return a failure's type and the first line of what it says."""
+    return f"{type(failure).__name__}: {first_line(failure)}".removesuffix(": ")
+
+
+class OutOfTimeError(Exception):
+    """The budget ended in the middle of something; whatever that was, it says nothing about a plan."""
+
+    def __str__(self) -> str:
+        return "the time budget is spent"

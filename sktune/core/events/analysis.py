@@ -1,0 +1,211 @@
+"""Events of an analysis; those of its search stand among them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, TypedDict
+
+from sktune.core.events.base import Event
+from sktune.core.events.values import (
+    Count,
+    Goal,
+    GuideOption,
+    Interval,
+    ProfileFigures,
+    TrueOrNull,
+    VerificationSummary,
+)
+
+ModelType = Annotated[str, ("enum", ("moe", "standard", "other"))]
+
+
+class Figures(TypedDict):
+    """What a plan gains.
+
+    Attributes:
+        baseline_ms, latency_ms: of a decode step.
+        speedup: the ratio of the two, as it was measured.
+        ci95: 95% interval of ``speedup``; null for simulated figures.
+        improvement_percent: of the baseline's latency.
+    """
+
+    baseline_ms: float | None
+    latency_ms: float | None
+    speedup: float | None
+    ci95: Interval | None
+    improvement_percent: float | None
+
+
+class OptionResult(Figures):
+    """What became of one option of the scope guide.
+
+    Attributes:
+        baseline_ms, latency_ms, speedup, ci95, improvement_percent: as in ``figures``.
+        option: its name for programs.
+        name: its name for people.
+        exists: whether the model has what it is about.
+        status: what became of it, in a word.
+        detail: one line for people.
+        trial: that tried it; null where none did.
+        scopes: of its plan.
+        final: the figures of the final comparison; null where it was not in it.
+    """
+
+    option: GuideOption
+    name: str
+    exists: bool
+    status: str
+    detail: str
+    trial: Count | None
+    scopes: Count | None
+    final: Figures | None
+
+
+class Recommendation(Figures):
+    """What an analysis advises to use.
+
+    Attributes:
+        baseline_ms, latency_ms, speedup, ci95, improvement_percent: as in ``figures``.
+        option: of the scope guide; null for "no scope".
+        name: the option's name for people.
+        reason: why, in sentences.
+        plan: path of a plan file; null where the answer is "no scope".
+        trial: that tried the plan.
+        scopes: of the plan.
+        bit_identical: to the baseline, as far as ``verification`` says; null where nothing was compared.
+        verification: what was compared.
+        compared: whether the plan was in the final comparison.
+    """
+
+    option: GuideOption | None
+    name: str
+    reason: str
+    plan: str | None
+    trial: Count | None
+    scopes: Count
+    bit_identical: TrueOrNull
+    verification: VerificationSummary | None
+    compared: bool
+
+
+class Risk(TypedDict):
+    """A reason to trust a recommendation less.
+
+    Attributes:
+        risk: its name for programs.
+        text: one line for people.
+    """
+
+    risk: str
+    text: str
+
+
+class ModuleShares(TypedDict):
+    """Shares of the decode step by the role of its modules, from 0 to 1.
+
+    Attributes:
+        attention, moe, ffn, other: share of the step.
+        source: what the shares were read from.
+    """
+
+    attention: float
+    moe: float
+    ffn: float
+    other: float
+    source: Annotated[str, ("enum", ("profile", "traced", "simulated"))]
+
+
+class DecisionStep(TypedDict):
+    """A question of the scope guide's decision tree.
+
+    Attributes:
+        question, answer: names for programs.
+        leads_to: the option that the answer ends at; null where the next question follows.
+        text: one line for people.
+    """
+
+    question: str
+    answer: str
+    leads_to: GuideOption | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisStarted(Event):
+    """An analysis has chosen its backend.
+
+    Attributes:
+        model: what is searched on, as the user named it.
+        goal: a first attempt, or the best performance.
+        backend, device: that it runs on.
+        lines: for people.
+    """
+
+    event: ClassVar[str] = "analysis_started"
+    model: str
+    goal: Goal
+    backend: str
+    device: str
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuideWalked(Event):
+    """The model is traced; where the scope guide's decision tree leads.
+
+    Attributes:
+        model_type: that the tree asks for first.
+        kinds: number of layers of each kind.
+        shares: of the decode step.
+        decision: the way through the tree.
+        guide_choice: the option where it ends.
+        lines: for people.
+    """
+
+    event: ClassVar[str] = "guide_walked"
+    model_type: ModelType
+    kinds: Mapping[str, Count]
+    shares: ModuleShares
+    decision: Sequence[DecisionStep]
+    guide_choice: GuideOption
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisFinished(Event):
+    """The last line of an analysis.
+
+    Attributes:
+        study: name of the study that holds its record.
+        goal: a first attempt, or the best performance.
+        language: of all texts.
+        simulated: whether the figures are computed.
+        stand_in: measured, but on no NPU.
+        model_type, kinds, shares, decision, guide_choice: as in `guide_walked`, with the answers that the search gave.
+        profile: as `profile_finished`; null without one.
+        options: of the guide, each with its result.
+        recommendation: what to do.
+        risks: reasons to trust it less.
+        next: commands to run next.
+        files: that were written.
+    """
+
+    event: ClassVar[str] = "analysis_finished"
+    study: str
+    goal: Goal
+    language: Annotated[str, ("enum", ("en", "zh"))]
+    simulated: bool
+    stand_in: bool
+    model_type: ModelType
+    kinds: Mapping[str, Count]
+    shares: ModuleShares
+    decision: Sequence[DecisionStep]
+    guide_choice: GuideOption
+    profile: ProfileFigures | None
+    options: Sequence[OptionResult]
+    recommendation: Recommendation
+    risks: Sequence[Risk]
+    next: Sequence[str]
+    files: Sequence[str]
+
+
+ANALYSIS_EVENTS: tuple[type[Event], ...] = (AnalysisStarted, GuideWalked, AnalysisFinished)

@@ -1,0 +1,40 @@
+"""For programs: one JSON object a line on standard output."""
+
+import json
+import math
+import sys
+from typing import Any
+
+from sktune.core.events.base import Event
+from sktune.core.events.commands import CommandFailed, CommandStopped
+
+
+def print_event(event: Event) -> None:
+    """Print one event; figures that JSON cannot hold become null."""
+    sys.stdout.write(json.dumps(_finite(event.to_dict()), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_failure(message: str, exit_code: int, *, stopped: bool = False) -> None:
+    """Print the last line of a command that failed, or that was stopped and can go on."""
+    kind = CommandStopped if stopped else CommandFailed
+    print_event(kind(message=message, exit_code=exit_code))
+
+
+def parse_event(line: str) -> dict[str, Any] | None:
+    """Return the event that a line holds; None where it holds something else."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "event" in found else None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

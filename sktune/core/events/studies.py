@@ -1,0 +1,222 @@
+"""Events of the commands that read studies: ``show``, ``report`` and ``compare``."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NotRequired, TypedDict
+
+from sktune.core.events.base import Event
+from sktune.core.events.search import StudyResult
+from sktune.core.events.values import Count, Interval, Options, Positive, Share
+
+
+class Incumbent(TypedDict):
+    """The best trial so far.
+
+    Attributes:
+        trial: its number.
+        origin: a starting point's name, or the sampler's.
+        scopes: of its plan.
+        latency_ms, baseline_ms: of a decode step.
+        speedup, ci95: against the baseline; the interval is null for simulated figures.
+    """
+
+    trial: Count
+    origin: str
+    scopes: Count
+    latency_ms: float
+    baseline_ms: float
+    speedup: float
+    ci95: Interval | None
+
+
+class FinalRow(TypedDict):
+    """A row of the final comparison.
+
+    Attributes:
+        name: a trial's number, or what else was measured.
+        latency_ms: of a decode step; null where it does not run.
+        speedup, ci95: against the baseline.
+        bit_identical: whether every bit is the baseline's; null where nobody looked.
+    """
+
+    name: str
+    latency_ms: float | None
+    speedup: float | None
+    ci95: Interval | None
+    bit_identical: bool | None
+
+
+class Effect(TypedDict):
+    """What a study has learned of one unit, border or option.
+
+    Attributes:
+        name: of the unit, border or option.
+        saving_ms: of a decode step, on average.
+        ci95: 95% interval of ``saving_ms``.
+        trials: that it was learned from.
+    """
+
+    name: str
+    saving_ms: float
+    ci95: Interval
+    trials: Count
+
+
+class ScopeShown(TypedDict):
+    """A scope of a plan.
+
+    Attributes:
+        first, last: its units, both included.
+        options: of the scope.
+        label: its name.
+    """
+
+    first: str
+    last: str
+    options: Options
+    label: NotRequired[str]
+
+
+class PlanShown(TypedDict):
+    """A plan.
+
+    Attributes:
+        scopes: in execution order.
+        options: with which the step is compiled.
+    """
+
+    scopes: Sequence[ScopeShown]
+    options: NotRequired[Options]
+
+
+class BlamedSegment(TypedDict):
+    """A segment of units that made trials fail.
+
+    Attributes:
+        segment: its units.
+        options: with which it failed.
+        trials: that failed.
+        reason: of the failures.
+    """
+
+    segment: str
+    options: Options
+    trials: Sequence[Count]
+    reason: str
+
+
+class Experiment(TypedDict):
+    """What is worth trying next.
+
+    Attributes:
+        plan: to try.
+        expected_saving_ms: of a decode step.
+        ci95: 95% interval of ``expected_saving_ms``.
+    """
+
+    plan: PlanShown
+    expected_saving_ms: float
+    ci95: Interval
+
+
+class WhyShown(TypedDict):
+    """What a study has learned.
+
+    Attributes:
+        baseline_ms: a decode step of the baseline.
+        units, borders, options: the effect of each.
+        blamed: segments that made trials fail.
+        next_experiment: null where nothing is expected of any plan.
+        expected_gain_left: share of the baseline step that more trials should save.
+        model_misfit: how far the model of the effects is from what was measured.
+    """
+
+    baseline_ms: float
+    units: Sequence[Effect]
+    borders: Sequence[Effect]
+    options: Sequence[Effect]
+    blamed: Sequence[BlamedSegment]
+    next_experiment: Experiment | None
+    expected_gain_left: float
+    model_misfit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyShown(StudyResult):
+    """`show`: what a study has found so far, as `study_finished`.
+
+    Attributes:
+        incumbent: the best trial so far; null before a plan has passed.
+        blamed: failed trials, counted by the scope that is to blame.
+        final: rows of the final comparison, the baseline first.
+        why: with `--why`, what it has learned.
+        page: with `--why`, the page that shows it.
+    """
+
+    event: ClassVar[str] = "study_shown"
+    was: ClassVar[str | None] = "study"
+    incumbent: Incumbent | None
+    blamed: Mapping[str, Count]
+    final: Sequence[FinalRow]
+    why: WhyShown | None = None
+    page: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportWritten(Event):
+    """`report`: a study's report, plan and trials were written anew.
+
+    Attributes:
+        files: that were written.
+    """
+
+    event: ClassVar[str] = "report_written"
+    files: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyCompared(Event):
+    """`compare`: one line for each study.
+
+    Attributes:
+        study: its name.
+        strategies: that proposed its plans.
+        trials: that it holds.
+        best_after: speedup of the best trial after 5, 10, 20, ... trials, null beyond the study's last.
+        winner: trial that has won its final comparison; null where none has.
+        speedup, ci95: of the final comparison; the interval is null for simulated figures.
+        failed_share: of its trials, from 0 to 1.
+        seconds: that its searches took.
+        simulated: whether the figures are computed.
+        differs: what of versions, environment, space and seed is other than in the first study.
+    """
+
+    event: ClassVar[str] = "study_compared"
+    study: str
+    strategies: Sequence[str]
+    trials: Count
+    best_after: Mapping[str, float | None]
+    winner: Count | None
+    speedup: float | None
+    ci95: Interval | None
+    failed_share: Share
+    seconds: Positive
+    simulated: bool
+    differs: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareFinished(Event):
+    """`compare`: its last line.
+
+    Attributes:
+        studies: names of those compared.
+        picture: path of the page that shows them.
+    """
+
+    event: ClassVar[str] = "compare_finished"
+    studies: Sequence[str]
+    picture: str
+
+
+STUDY_EVENTS: tuple[type[Event], ...] = (StudyShown, ReportWritten, StudyCompared, CompareFinished)

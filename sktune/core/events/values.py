@@ -1,0 +1,83 @@
+"""Values inside events: their JSON types, and the objects that stand below a key.
+
+What ``Annotated`` adds to a type are keywords of JSON Schema with their values.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, TypedDict
+
+from sktune.core.plan import Option
+
+Count = Annotated[int, ("minimum", 0)]
+Positive = Annotated[float, ("minimum", 0)]
+Share = Annotated[float, ("minimum", 0), ("maximum", 1)]
+Interval = Annotated[Sequence[float], ("minItems", 2), ("maxItems", 2)]
+TrueOrNull = Annotated[bool | None, ("enum", (True, None))]
+Seconds = Mapping[str, Positive]
+"""Seconds by stage."""
+Options = Mapping[str, Option]
+Goal = Annotated[str, ("enum", ("first", "best"))]
+GuideOption = Annotated[
+    str, ("enum", ("attention_only", "moe_only", "attention_moe", "whole_layer", "all_layers", "custom"))
+]
+Bottleneck = Annotated[str, ("enum", ("compute", "memory", "scheduling", "synchronisation"))]
+
+
+class VerificationSummary(TypedDict):
+    """What was compared with the baseline, and the bound that follows from it.
+
+    Attributes:
+        steps: decode steps whose outputs and state were compared.
+        contexts: different prefills that these steps started from.
+        elements: elements of outputs and state, over all steps.
+        confidence: of ``differing_share_below``, from 0 to 1.
+        differing_share_below: upper bound of the share of steps that differ.
+        regions: distinct regions, each compared with its own kernels.
+        exact_regions: of these, the ones that are exact by construction.
+        text: all of this in one line.
+    """
+
+    steps: Count
+    contexts: Count
+    elements: Count
+    confidence: float
+    differing_share_below: float
+    regions: Count
+    exact_regions: Count
+    text: str
+
+
+class KernelShare(TypedDict):
+    """All kernels of one type in a decode step.
+
+    Attributes:
+        type: of the kernels.
+        count: how many there are.
+        total_ms: what they take together.
+        share: of the step, from 0 to 1.
+    """
+
+    type: str
+    count: Count
+    total_ms: float
+    share: float
+
+
+class ProfileFigures(TypedDict):
+    """Where a decode step's time goes.
+
+    Attributes:
+        steps, layers, step_ms, compute_ms, communication_ms, gap_ms, gap_share, bottleneck, superkernels, top: as in
+            ``profile_finished``.
+    """
+
+    steps: Count
+    layers: Count
+    step_ms: float
+    compute_ms: float
+    communication_ms: float
+    gap_ms: float
+    gap_share: float
+    bottleneck: Bottleneck
+    superkernels: Count
+    top: Sequence[KernelShare]

@@ -1,0 +1,107 @@
+"""Layouts: all units of a decode step in execution order, grouped into layers and layer kinds.
+
+``sktune.targets.tracing`` makes one from an eager step; here are only the values, without torch.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from sktune.core.errors import PlanError, nearest
+from sktune.core.plan import Plan
+
+OUTSIDE = "step"
+"""Where units live that belong to no decoder layer: embedding, final norm, head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A module whose ``forward`` ran once in the traced step.
+
+    Attributes:
+        name: module path below the target's module, e.g. ``model.layers.0.self_attn``.
+        key: its name inside its layer, e.g. ``self_attn``; outside of layers the last part of the path.
+        layer: index among the decoder layers, or None outside of them.
+        time_share: its share of the eager step's time, 0 to 1.
+        place: where the model's own code puts it: a stream, a limit of cores; units of one scope share their place.
+    """
+
+    name: str
+    key: str
+    layer: int | None = None
+    time_share: float = 0.0
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A decoder layer: its module path, and its kind (``dense``, ``moe``)."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Units in execution order, and the layers that they belong to."""
+
+    units: tuple[Unit, ...]
+    layers: tuple[Layer, ...]
+
+    @property
+    def kinds(self) -> dict[str, tuple[str, ...]]:
+        """Layer kinds in order of appearance, each with the keys of its units."""
+        kinds: dict[str, tuple[str, ...]] = {}
+        for index, layer in enumerate(self.layers):
+            if layer.kind not in kinds:
+                kinds[layer.kind] = tuple(unit.key for unit in self.units if unit.layer == index)
+        return kinds
+
+    @property
+    def digest(self) -> str:
+        """Identity of the structure; time shares do not enter it."""
+        text = repr([(unit.name, unit.key, unit.layer) for unit in self.units] + list(self.layers))
+        if places := [unit.place for unit in self.units if unit.place]:
+            text += repr(places)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def with_time_shares(self, shares: Mapping[str, float]) -> "Layout":
+        """Return the layout with other shares of the step's time, 0 to 1 by the units' names."""
+        return replace(self, units=tuple(replace(unit, time_share=shares.get(unit.name, 0.0)) for unit in self.units))
+
+    def check(self, plan: Plan) -> None:
+        """Raise ``PlanError`` unless the plan's scopes are disjoint runs of these units, in order."""
+        position = {unit.name: index for index, unit in enumerate(self.units)}
+        end = -1
+        for scope in plan.scopes:
+            for name in (scope.first, scope.last):
+                if name not in position:
+                    raise PlanError(f"the model has no unit {name!r}{nearest(name, position)}")
+            first, last = position[scope.first], position[scope.last]
+            if first > last:
+                raise PlanError(f"scope {scope.label!r} runs backwards; name the earlier unit first")
+            if first <= end:
+                raise PlanError(
+                    f"scope {scope.label!r} overlaps the scope before it; "
+                    f"start it after {self.units[end].name!r}, and list scopes in execution order"
+                )
+            places = {unit.place for unit in self.units[first : last + 1]}
+            if len(places) > 1:
+                raise PlanError(
+                    f"scope {scope.label!r} reaches over a change of stream or cores ({' to '.join(sorted(places))}); "
+                    "end it before"
+                )
+            end = last
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Layout":
+        """Inverse of ``to_dict``."""
+        return cls(
+            tuple(Unit(**unit) for unit in data["units"]),
+            tuple(Layer(**layer) for layer in data["layers"]),
+        )

@@ -1,0 +1,195 @@
+"""Outcomes: what became of one plan. A trial's failure is a value, never an exception."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from sktune.core.plan import Option
+from sktune.core.verification import Verification
+
+
+class Reason(StrEnum):
+    """Why a trial was pruned."""
+
+    COMPILE_FAILED = "compile_failed"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    MISMATCH = "mismatch"
+    SLOWER = "slower"
+
+
+class Stage(StrEnum):
+    """What a trial is at."""
+
+    OPEN = "open"
+    COMPILE = "compile"
+    VERIFY = "verify"
+    MEASURE = "measure"
+    OBSERVE = "observe"
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """Baseline latency over candidate latency, measured in turn.
+
+    Attributes:
+        baseline_ms, latency_ms: medians over the same rounds.
+        ratio: how many times as fast as the baseline; the centre of the rounds' ratios, not the medians' ratio.
+        ci95: interval of ``ratio`` that holds with 95% at every look; see ``sktune.measure.confidence_sequence``. None
+            for a figure that was computed.
+        rounds: how often each was run.
+    """
+
+    baseline_ms: float
+    latency_ms: float
+    ratio: float
+    ci95: tuple[float, float] | None
+    rounds: int
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The interval; both ends are the ratio where it was computed."""
+        return self.ci95 or (self.ratio, self.ratio)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Speedup":
+        """Inverse of ``dataclasses.asdict``, from JSON; also reads what sktune 0.1 stored of computed figures."""
+        low, high = data["ci95"] or (None, None)
+        is_computed = low is None or (low == high and data["rounds"] == 1)
+        return cls(**{**data, "ci95": None if is_computed else (low, high)})
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeTime:
+    """What one piece of a plan took by itself: it teaches the sampler, and never enters a score.
+
+    Attributes:
+        first, last: the piece's units, both included.
+        in_scope: whether it is a scope; else it lies between scopes.
+        baseline_ms, latency_ms: medians for the same units, in the baseline and under the plan.
+    """
+
+    first: str
+    last: str
+    in_scope: bool
+    baseline_ms: float
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one trial.
+
+    Attributes:
+        reason: why it was pruned; None where it is complete.
+        detail: one line for people: the compiler's message, or where the first wrong bit is.
+        speedup: the measurement, where it came to one.
+        seconds: time spent, by stage: ``compile``, ``verify``, ``measure``, ``observe``.
+        regions, reused: distinct regions of the plan, and how many of them were compiled before.
+        code_digest: identity of the generated code.
+        fusion: what became of each scope, in lines for people, where the compiler tells.
+        fusion_digest: equal for plans that became the same kernels.
+        blamed: label of the scope that is to blame for the failure, as far as that is known.
+        inexact: labels of all scopes that change bits by themselves, where each was compared; the others keep them.
+        same_as: number of the trial that became the same kernels, whose figures these are.
+        added: options that sktune set in every scope to rescue the plan.
+        scope_times: what each scope and each gap took, in execution order, where the backend can tell.
+        comparison: ``faster``, ``slower``, ``same`` or ``undecided``, against the baseline and beyond the noise floor.
+        noise_floor: relative effect that the baseline showed against itself.
+        noise: what else the machine did while this was measured; empty where it was quiet.
+        peak_memory_bytes: most device memory while the steps ran; None on the CPU.
+        log: path of the trial's log, relative to the study's folder.
+        verification: what was compared with the baseline; None where nothing was.
+        stage: at which it was pruned; None where it was not, where no stage is known, and in studies of 0.1.0.
+    """
+
+    reason: Reason | None = None
+    detail: str = ""
+    speedup: Speedup | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    regions: int = 0
+    reused: int = 0
+    code_digest: str = ""
+    fusion: tuple[str, ...] = ()
+    fusion_digest: str = ""
+    blamed: str = ""
+    inexact: tuple[str, ...] = ()
+    same_as: int | None = None
+    added: Mapping[str, Option] = field(default_factory=dict)
+    scope_times: tuple[ScopeTime, ...] = ()
+    comparison: str = ""
+    noise_floor: float = 0.0
+    noise: str = ""
+    peak_memory_bytes: int | None = None
+    log: str = ""
+    verification: Verification | None = None
+    stage: Stage | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the plan compiled, kept every bit, and was measured."""
+        return self.reason is None
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether the plan may be used at all, be it fast or slow."""
+        return self.reason in (None, Reason.SLOWER)
+
+    def after(self, verification: Verification) -> "Outcome":
+        """Return this outcome once more was compared: a mismatch where that shows a difference."""
+        if verification.is_identical:
+            return replace(self, verification=verification)
+        return replace(
+            self,
+            reason=Reason.MISMATCH,
+            detail=str(verification),
+            blamed=next(iter(verification.inexact), ""),
+            inexact=verification.inexact,
+            verification=verification,
+            stage=Stage.VERIFY,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        # There may be hundreds of pieces in each of hundreds of trials: their keys are not repeated.
+        return asdict(self) | {"scope_times": [list(astuple(piece)) for piece in self.scope_times]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Outcome":
+        """Inverse of ``to_dict``."""
+        values = dict(data)
+        values["reason"] = Reason(data["reason"]) if data["reason"] else None
+        values["stage"] = Stage(data["stage"]) if data.get("stage") else None
+        values["inexact"] = tuple(data.get("inexact", ()))
+        values["fusion"] = tuple(data.get("fusion", ()))
+        values["scope_times"] = tuple(ScopeTime(*piece) for piece in data.get("scope_times", ()))
+        stored = data.get("verification")
+        values["verification"] = Verification.from_dict(stored) if stored else None
+        values["speedup"] = Speedup.from_dict(data["speedup"]) if data["speedup"] else None
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class FinalRow:
+    """One row of the final comparison.
+
+    Attributes:
+        name: ``baseline``, ``baseline again``, ``uncompiled``, ``plan 12``, ...
+        speedup: against the baseline, None where it does not run.
+        verdict: ``identical``, or where the bits differ, or why it does not run.
+        bit_identical: whether every bit is the baseline's; None where that cannot be known.
+        code_digest: identity of the generated code of a plan.
+    """
+
+    name: str
+    speedup: Speedup | None
+    verdict: str
+    bit_identical: bool | None
+    code_digest: str = ""
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "FinalRow":
+        """Inverse of ``dataclasses.asdict``, from JSON."""
+        speedup = Speedup.from_dict(data["speedup"]) if data["speedup"] else None
+        return cls(data["name"], speedup, data["verdict"], data["bit_identical"], data["code_digest"])

@@ -1,0 +1,167 @@
+"""Plan files: a plan as YAML that people read and programs load, with the evidence for it.
+
+Version 1: ``version``, ``backend`` (whose scopes they are), ``plan`` (scopes with first, last, options; options of the
+whole step), ``evidence`` (free, not read back). Since 0.2 also, where known: ``target`` (what the plan was found for),
+``artifacts`` (the compiled code beside the file: digest of each scope's code, the machine, digest of each file).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field
+
+from sktune.core.delivery import Delivery
+from sktune.core.documents import Document, read_document
+from sktune.core.errors import PlanError, SpaceError
+from sktune.core.plan import Option, Plan
+from sktune.core.scope_flavour import ScopeFlavour
+from sktune.core.scope_options import check_options, parse
+
+ARTIFACTS = "best_plan.artifacts"
+
+
+def _read(options: Any) -> Any:
+    try:
+        return parse(options) if isinstance(options, str) else options
+    except SpaceError as failure:
+        raise ValueError(str(failure)) from failure
+
+
+class _ScopeEntry(Document):
+    first: str
+    last: str
+    label: str = ""
+    """What the scope is called in graphs and profiles; without one it follows from first and last."""
+    options: Annotated[dict[str, Option], BeforeValidator(_read)] = {}
+    """By name, or as ``super_kernel(label, options)`` takes them."""
+
+
+class _PlanEntry(Document):
+    scopes: list[_ScopeEntry]
+    options: dict[str, Option] = {}
+
+
+class DecodeEntry(Document):
+    """The decode step among the compiled calls of a program; see ``sktune.runners.program.rank_reports.DecodeCall``."""
+
+    function: str
+    signature: str = ""
+
+
+class ArtifactsEntry(Document):
+    """The compiled code that comes with a plan; see ``sktune.core.delivery.Delivery``."""
+
+    folder: Annotated[str, Field(pattern=r"^[^/\\]*[^/\\.][^/\\]*$")]
+    """Beside the plan file."""
+    machine: dict[str, str] = {}
+    code: dict[str, str]
+    files: dict[str, str] = {}
+
+    def delivery(self) -> Delivery:
+        """Return the value that the entry holds."""
+        return Delivery(self.code, self.machine, self.files)
+
+
+class TargetEntry(Document):
+    """What the plan was found for, so that ``sktune recheck`` can build it again."""
+
+    spec: dict[str, Any]
+    """As ``sktune.targets.TargetSpec.to_dict`` returns it."""
+    units: dict[str, Any] = {}
+    """Fields of ``sktune.core.space.SpaceSpec`` that say which modules are units."""
+
+
+class PlanFile(Document):
+    """A plan file of version 1."""
+
+    version: Literal[1]
+    backend: ScopeFlavour = ScopeFlavour.REGION
+    plan: _PlanEntry
+    layers: Annotated[int, Field(ge=1)] | None = None
+    """How many decoder layers the model has; what writes a plan into source code has to know."""
+    decode: DecodeEntry | None = None
+    """For ``sktune.launch``; without it, every compiled call of a model that has the plan's units is a decode step."""
+    artifacts: ArtifactsEntry | None = None
+    target: TargetEntry | None = None
+    evidence: dict[str, Any] = Field(default_factory=dict)
+
+    def to_plan(self) -> Plan:
+        """Return the plan alone."""
+        scopes = [{"first": s.first, "last": s.last, "options": s.options, "label": s.label} for s in self.plan.scopes]
+        return Plan.from_dict({"scopes": scopes, "options": self.plan.options})
+
+
+def read_plan_file(path: Path | str) -> PlanFile:
+    """Read ``path``.
+
+    Raises:
+        PlanError: no plan file; one line with file, line and key.
+    """
+    file = read_document(Path(path), PlanFile, PlanError)
+    try:
+        _check_options(file)
+    except SpaceError as failure:
+        raise PlanError(f"{path}: {failure}") from failure
+    return file
+
+
+def _check_options(file: PlanFile) -> None:
+    for scope in file.plan.scopes if file.backend is ScopeFlavour.SUPERKERNEL else ():
+        check_options(scope.options)
+
+
+def read_plan(path: Path | str) -> Plan:
+    """Read the plan in ``path``; raises as ``read_plan_file`` does."""
+    return read_plan_file(path).to_plan()
+
+
+def write_plan(
+    plan: Plan,
+    evidence: Mapping[str, Any],
+    backend: str = ScopeFlavour.REGION,
+    n_layers: int | None = None,
+    decode: Mapping[str, str] | None = None,
+    *,
+    target: Mapping[str, Any] | None = None,
+    delivery: Delivery | None = None,
+    folder: str = ARTIFACTS,
+) -> str:
+    """Return a plan file's text.
+
+    Args:
+        plan: to be written.
+        evidence: for readers.
+        backend: whose scopes they are, ``inductor`` or ``npu``.
+        n_layers: of the model.
+        decode: the decode step's function and signature in a program that sktune has started.
+        target: what the plan was found for: fields of ``TargetEntry``.
+        delivery: the compiled code that comes with it.
+        folder: name of the folder that holds it, beside the plan file.
+    """
+    scopes = [
+        {
+            "first": s.first,
+            "last": s.last,
+            "label": s.label,
+            **({"options": dict(s.options)} if s.options else {}),
+        }
+        for s in plan.scopes
+    ]
+    options = {"options": dict(plan.options)} if plan.options else {}
+    document = {
+        "version": 1,
+        "backend": str(backend),
+        "plan": {"scopes": scopes, **options},
+        **({"layers": n_layers} if n_layers else {}),
+        **({"decode": dict(decode)} if decode else {}),
+        **({"target": dict(target)} if target else {}),
+        **({"artifacts": {"folder": folder, **delivery.to_dict()}} if delivery else {}),
+        "evidence": dict(evidence),
+    }
+    head = (
+        "# A plan for SuperKernel scopes, found by sktune. Apply it: sktune.apply(model, 'best_plan.yaml'),\n"
+        "# or, to a recipe's program, as its report says.\n"
+    )
+    return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)

@@ -1,0 +1,360 @@
+"""Search spaces: human-readable parameters, and the plan that each point stands for.
+
+For every unit of a layer kind one of ``out`` (in no scope), ``new`` (starts a scope) and ``join``
+(continues the scope before it); ``layers_per_scope`` limits how many consecutive layers one scope may
+reach into; options are parameters of their own. Every point is a legal plan. Different points may stand
+for the same plan: ``join`` after ``out`` is ``new``.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property, lru_cache
+from itertools import product
+from typing import Literal
+
+from pydantic import AliasChoices, Field
+
+from sktune.core.documents import Document
+from sktune.core.errors import SpaceError, nearest
+from sktune.core.layout import OUTSIDE, Layout, Unit
+from sktune.core.plan import Option, Options, Plan, Scope
+from sktune.core.scope_options import parse
+from sktune.core.space_size import Segment, count_groupings
+
+OUT, NEW, JOIN = "out", "new", "join"
+LAYERS_PER_SCOPE = "layers_per_scope"
+OPTION_STRING = "options"
+"""In starting points, options as ``super_kernel(label, options)`` takes them: ``stream-fusion=1:early-start=0``."""
+ANY_KIND = "layer"
+"""In starting points, ``layer.self_attn`` means that unit of every layer kind."""
+
+MOST_SCOPES = 16384
+"""That are kept, of all plans that were thought of."""
+
+Values = Mapping[str, Option]
+
+
+class SpaceSpec(Document):
+    """The ``space:`` part of a YAML file, before it is bound to a model's layout."""
+
+    units: list[str] | dict[str, list[str]] | None = None
+    """Which modules inside a layer are units, for all kinds or by kind; None: the layer's children."""
+    step_units: list[str] | None = None
+    """Which units outside the layers take part; None: all that are found."""
+    per_layer: bool = Field(
+        default=False, validation_alias=AliasChoices("per_layer", "untied"), serialization_alias="untied"
+    )
+    """Whether each layer has parameters of its own instead of one template for each kind; ``untied`` in version 0.1."""
+    layers_per_scope: list[int | Literal["all"]] = Field(default=[1, 2, "all"], min_length=1)
+    options: dict[str, dict[str, dict[str, list[Option]]]] = {}
+    """Backend, then device type, then option, then the values to try; the first is where searches start."""
+    starting_points: dict[str, dict[str, Option]] = {}
+    backend_starting_points: dict[str, dict[str, dict[str, Option]]] = {}
+    """By backend: those that name its options. They come after the others."""
+
+
+def _as_given(options: Values) -> Values:
+    return options
+
+
+@dataclass(frozen=True, slots=True)
+class OptionRules:
+    """What a backend makes of options.
+
+    Attributes:
+        defaults: what it does where an option is not given; a plan lists only what differs.
+        of_step: the options that hold for the whole step and not for a scope.
+        inexact: the values that often change bits.
+        normalise: takes a scope's options and returns those that act, so that plans that compile to the same thing
+            are equal.
+    """
+
+    defaults: Values
+    of_step: frozenset[str] = frozenset()
+    normalise: Callable[[Values], Values] = _as_given
+    inexact: frozenset[tuple[str, Option]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPoint:
+    """A plan that is tried before anything is sampled.
+
+    Attributes:
+        name: for people.
+        values: of every parameter.
+        sets_options: whether it says what options it wants; if not, the first values stand in for any.
+    """
+
+    name: str
+    values: Values
+    sets_options: bool = False
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """Parameters and their choices for one layout.
+
+    Attributes:
+        layout: the units that plans are made of.
+        choices: parameter name to its values, in a fixed order.
+        options: what the choices mean that are options of the backend.
+        per_layer: whether every layer has parameters of its own.
+        starting_points: plans of the scope guide, distinct, in the order to try them.
+    """
+
+    layout: Layout
+    choices: Mapping[str, tuple[Option, ...]]
+    options: OptionRules
+    per_layer: bool
+    starting_points: tuple[StartingPoint, ...] = ()
+
+    @property
+    def option_names(self) -> tuple[str, ...]:
+        """The parameters that are options, of scopes or of the whole step."""
+        return tuple(name for name in self.choices if name in self.options.defaults)
+
+    @property
+    def simplest(self) -> dict[str, Option]:
+        """The point without a scope, whose other parameters have their first value."""
+        return {name: OUT if choices == (OUT, NEW, JOIN) else choices[0] for name, choices in self.choices.items()}
+
+    @cached_property
+    def digest(self) -> str:
+        """Identity of parameters, values and layout."""
+        text = repr((self.layout.digest, sorted(self.choices.items()), sorted(self.options.defaults.items())))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def size(self) -> int:
+        """Exact number of distinct plans, the empty one included."""
+        limits = [limit_of(value) for value in self.choices.get(LAYERS_PER_SCOPE, ("all",))]
+        groupings = count_groupings(self.segments, limits)
+        combinations = product(*(self.choices[name] for name in self.option_names))
+        chosen = [self.chosen_options(dict(zip(self.option_names, values, strict=True))) for values in combinations]
+        return (groupings - 1) * len(set(chosen)) + len({of_step for _, of_step in chosen})
+
+    def parameter(self, unit: Unit) -> str:
+        """Name of the parameter that decides about ``unit``."""
+        if unit.layer is None:
+            return f"{OUTSIDE}.{unit.key}"
+        return (
+            f"layers.{unit.layer}.{unit.key}" if self.per_layer else f"{self.layout.layers[unit.layer].kind}.{unit.key}"
+        )
+
+    @cached_property
+    def _steps(self) -> tuple[tuple[str, int, int, bool], ...]:
+        """Return for each unit its parameter, whether it is in a layer, whether it begins another layer than the unit
+        before, and whether it shares that one's place: plans are made at every proposal, and units may be hundreds."""
+        units = self.layout.units
+        return tuple(
+            (
+                self.parameter(unit),
+                int(unit.layer is not None),
+                int(unit.layer is not None and unit.layer != before.layer),
+                unit.place == before.place,
+            )
+            for before, unit in zip((units[:1] + units), units, strict=False)
+        )
+
+    def plan(self, values: Values) -> Plan:
+        """Return the canonical plan that ``values`` stand for.
+
+        Raises:
+            SpaceError: a parameter is missing, or a value is not one of its choices.
+        """
+        self._check(values)
+        limit = limit_of(values.get(LAYERS_PER_SCOPE, "all"))
+        firsts: list[int] = []
+        lasts: list[int] = []
+        is_open, layers = False, 0
+        for index, (parameter, in_layer, more, may_join) in enumerate(self._steps):
+            choice = values[parameter]
+            if choice == OUT:
+                is_open = False
+            elif choice == JOIN and is_open and may_join and layers + more <= limit:
+                lasts[-1] = index
+                layers += more
+            else:
+                firsts.append(index)
+                lasts.append(index)
+                is_open, layers = True, in_layer
+        of_scope, of_step = self.chosen_options(values)
+        runs = zip(firsts, lasts, strict=True)
+        return Plan(tuple(self._scope(first, last, of_scope) for first, last in runs), of_step)
+
+    @cached_property
+    def _scope(self) -> Callable[[int, int, Options], Scope]:
+        """Return what makes a scope of positions; a search thinks of the same ones thousands of times."""
+        units = self.layout.units
+        return lru_cache(MOST_SCOPES)(lambda first, last, options: Scope(units[first].name, units[last].name, options))
+
+    def chosen_options(self, values: Values) -> tuple[Options, Options]:
+        """Return the options of every scope, and those of the whole step, without what changes nothing."""
+        defaults = self.options.defaults
+        differing = {name: values[name] for name in self.option_names if values[name] != defaults[name]}
+        of_step = {name: value for name, value in differing.items() if name in self.options.of_step}
+        of_scope = {name: value for name, value in differing.items() if name not in of_step}
+        return tuple(sorted(self.options.normalise(of_scope).items())), tuple(sorted(of_step.items()))
+
+    def _check(self, values: Values) -> None:
+        for name, choices in self.choices.items():
+            if name not in values:
+                raise SpaceError(f"parameter {name!r} has no value; choose one of {list(choices)}")
+            if values[name] not in choices:
+                raise SpaceError(f"{name} is one of {list(choices)}, got {values[name]!r}")
+
+    @cached_property
+    def segments(self) -> list[Segment]:
+        """The layout as runs of units that share a layer, or lie outside of layers."""
+        segments: list[Segment] = []
+        previous: int | str | None = "start"
+        place = self.layout.units[0].place
+        for unit in self.layout.units:
+            if unit.layer == previous:
+                last = segments[-1]
+                breaks = last.breaks | ({last.length} if unit.place != place else set())
+                segments[-1] = replace(last, length=last.length + 1, breaks=breaks)
+            else:
+                breaks = frozenset({0} if unit.place != place else ())
+                segments.append(Segment(self._template(unit, len(segments)), 1, unit.layer is not None, breaks))
+            previous, place = unit.layer, unit.place
+        return segments
+
+    def _template(self, unit: Unit, position: int) -> str:
+        if unit.layer is None or self.per_layer:
+            return f"segment {position}"
+        return self.layout.layers[unit.layer].kind
+
+
+def bind(spec: SpaceSpec, layout: Layout, options: Mapping[str, tuple[Option, ...]], rules: OptionRules) -> SearchSpace:
+    """Bind ``spec`` to a model's ``layout`` and a backend's ``options`` (name to the values to try).
+
+    Raises:
+        SpaceError: the space names a unit, kind or parameter that the model lacks.
+    """
+    bare = SearchSpace(layout, {}, rules, spec.per_layer)
+    choices: dict[str, tuple[Option, ...]] = {bare.parameter(unit): (OUT, NEW, JOIN) for unit in layout.units}
+    if len(layout.layers) > 1:
+        choices[LAYERS_PER_SCOPE] = _layer_limits(spec, len(layout.layers))
+    choices |= options
+    space = SearchSpace(layout, choices, rules, spec.per_layer)
+    points = [_starting_point(space, name, pattern) for name, pattern in spec.starting_points.items()]
+    return replace(space, starting_points=_distinct(space, points or guide_points(space)))
+
+
+def limit_of(value: Option) -> float:
+    """Return a value of ``layers_per_scope`` as a number."""
+    return math.inf if value == "all" else float(value)
+
+
+def _layer_limits(spec: SpaceSpec, layers: int) -> tuple[Option, ...]:
+    for value in spec.layers_per_scope:
+        if value != "all" and value < 1:
+            raise SpaceError(f"layers_per_scope is a number from 1 up, or all; got {value!r}")
+    # All that a model of so few layers cannot tell apart is the widest, which a model of more layers has as well.
+    widest = max(spec.layers_per_scope, key=limit_of)
+    limits = [value for value in spec.layers_per_scope if value == widest or limit_of(value) < layers]
+    return tuple(dict.fromkeys(limits))
+
+
+def _starting_point(space: SearchSpace, name: str, pattern: Values) -> StartingPoint:
+    values = space.simplest
+    options = parse(str(pattern[OPTION_STRING])) if OPTION_STRING in pattern else {}
+    for key, wanted in {**pattern, **options}.items():
+        value = _layers_there_are(space, wanted) if key == LAYERS_PER_SCOPE else wanted
+        if key == OPTION_STRING or value is None:
+            continue
+        matches = [parameter for parameter in space.choices if _matches(parameter, key, space.layout)]
+        if not matches:
+            raise SpaceError(
+                f"starting point {name!r} names {key!r}, which the model lacks{nearest(key, space.choices)}"
+            )
+        for parameter in matches:
+            if value not in space.choices[parameter]:
+                raise SpaceError(
+                    f"starting point {name!r}: {parameter} is one of {list(space.choices[parameter])}, got {value!r}"
+                )
+            values[parameter] = value
+    return StartingPoint(name, values, any(key in space.option_names for key in {**pattern, **options}))
+
+
+def _layers_there_are(space: SearchSpace, wanted: Option) -> Option | None:
+    """Return what a limit of layers comes to in a model with fewer of them; None where there is no such parameter."""
+    limits = space.choices.get(LAYERS_PER_SCOPE)
+    if limits is None:
+        return None
+    layers, widest = len(space.layout.layers), max(limits, key=limit_of)
+    is_all = wanted == "all" or (isinstance(wanted, int) and wanted >= layers)
+    return widest if is_all and limit_of(widest) >= layers else wanted
+
+
+def _matches(parameter: str, pattern: str, layout: Layout) -> bool:
+    if "." not in pattern:
+        return parameter == pattern
+    group, _, key = pattern.partition(".")
+    found, _, rest = parameter.partition(".")
+    if not rest:
+        return False
+    if found == "layers":  # layers.7.self_attn is of the kind that layer 7 is of
+        layer, _, rest = rest.partition(".")
+        found = layout.layers[int(layer)].kind
+    in_group = found != OUTSIDE if group == ANY_KIND else fnmatchcase(found, group)
+    return in_group and fnmatchcase(rest, key)
+
+
+def guide_points(space: SearchSpace) -> list[StartingPoint]:
+    """Return the scope guide's choices as far as the units' names tell them, whatever ``space`` itself begins with.
+
+    Source: "Scope 决策树" in scope-analysis-guide.md of the skill model-infer-superkernel (hicann/cannbot-skills).
+    """
+    return [_starting_point(space, name, pattern) for name, pattern in _guide_patterns(space).items()]
+
+
+def _guide_patterns(space: SearchSpace) -> dict[str, dict[str, Option]]:
+    layout = space.layout
+    keys = dict.fromkeys(key for keys in layout.kinds.values() for key in keys)
+    attention = [key for key in keys if is_attention(key)]
+    experts = [key for key in layout.kinds.get("moe", ()) if is_feed_forward(key)]
+    limits = sorted(space.choices.get(LAYERS_PER_SCOPE, ()), key=limit_of)
+    narrow: dict[str, Option] = {LAYERS_PER_SCOPE: limits[0]} if limits else {}
+    wide: dict[str, Option] = {LAYERS_PER_SCOPE: limits[-1]} if limits else {}
+    points: dict[str, dict[str, Option]] = {}
+    if attention:
+        points["attention only"] = {f"{ANY_KIND}.{key}": NEW for key in attention}
+    if experts:
+        points["MoE only"] = {f"moe.{key}": JOIN for key in experts}
+    if attention and experts:
+        points["attention + MoE"] = points["MoE only"] | points["attention only"]
+    if layout.layers:
+        points["each layer"] = {f"{ANY_KIND}.*": JOIN, **narrow}
+        points["all layers"] = {f"{ANY_KIND}.*": JOIN, **wide}
+    if any(unit.layer is None for unit in layout.units):
+        points["whole step"] = {"*.*": JOIN, **wide}
+    return points
+
+
+def is_attention(key: str) -> bool:
+    """Whether a unit's name says that it attends."""
+    return _is_named(key, ("attn", "attention"))
+
+
+def is_feed_forward(key: str) -> bool:
+    """Whether a unit's name says that it is a feed-forward network, or a part of routed experts."""
+    return _is_named(key, ("mlp", "moe", "expert", "ffn"))
+
+
+def _is_named(key: str, words: tuple[str, ...]) -> bool:
+    # A post_attention_layernorm is no attention.
+    return any(word in key.lower() for word in words) and "norm" not in key.lower()
+
+
+def _distinct(space: SearchSpace, points: list[StartingPoint]) -> tuple[StartingPoint, ...]:
+    plans = [(space.plan(point.values), point) for point in points]
+    seen: dict[Plan, StartingPoint] = {}
+    for plan, point in plans:
+        if not plan.is_baseline:
+            seen.setdefault(plan, point)
+    return tuple(seen.values())

@@ -1,0 +1,376 @@
+"""What scopes save: a Bayesian linear model of segments, learned from whole steps and from single scopes.
+
+A plan's saving is a sum over its scopes; a scope's saving is a sum over its units and inner borders, terms for the
+scope as such, its length and the layers that it crosses, effects of its options, and an effect of its own class of
+segments. All effects have normal priors whose spread is shared by group, so what is known of a layer kind or of an
+option carries over to what was never tried. Spread and noise are chosen by the evidence (type II maximum likelihood;
+MacKay 1992, "Bayesian interpolation"), once for each belief about how much options do: where little is known the
+evidence prefers that they do nothing, and a search that trusted it alone would never look again.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+
+from sktune.core.plan import Option, Options, Plan
+from sktune.learning.evidence import Evidence, Vector
+from sktune.learning.segments import SegmentCatalogue
+
+Indices = npt.NDArray[np.int64]
+Singles = npt.NDArray[np.float32]
+
+PRIOR_SD: Mapping[str, float] = {
+    "scope": 2.0,
+    "unit": 1.0,
+    "unit key": 0.7,
+    "unit type": 0.7,
+    "border type": 1.0,
+    "crossing": 1.0,
+    "length": 0.1,
+    "length step": 1.5,
+    "beside": 0.2,
+    "option of scope": 0.5,
+    "option of unit": 0.2,
+    "option of unit type": 0.1,
+    "cut": 0.5,
+    "observed scope": 0.3,
+    "observed unit": 0.1,
+}
+"""Prior standard deviations, in units of what one unit typically saves."""
+STEP_OPTION_SD = 0.02
+"""Of an option of the whole step, as a share of the baseline."""
+CAPTURE_SD = 0.003
+"""What a plan may gain or lose by being cut up at all, as a share of the baseline."""
+MOST_SEGMENT_EFFECTS = 256
+LEAST_NOISE = 1e-3
+"""Relative noise of a step's latency, where the study does not tell, and of what is expected of a running plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeSaving:
+    """What one class of segments saved in a trial: mean over its scopes, as a share of the baseline step."""
+
+    segment: int
+    options: Options
+    saving: float
+    noise_sd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one trial tells.
+
+    Attributes:
+        plan: what ran.
+        saving: of the step, as a share of the baseline; None where only single scopes count.
+        noise_sd: of ``saving``.
+        scopes: what its scopes saved by themselves.
+    """
+
+    plan: Plan
+    saving: float | None
+    noise_sd: float
+    scopes: tuple[ScopeSaving, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperparameters:
+    """What the evidence chooses.
+
+    Attributes:
+        unit_sd: what one unit typically saves, as a share of the baseline step.
+        segment_ratio: spread of a segment class's own effect, in units of ``unit_sd`` and by the root of its length.
+        step_noise, scope_noise: how many times larger than stated the noise is, misfit of the model included.
+        option_ratio: how many times wider than stated the effects of options spread.
+    """
+
+    unit_sd: float
+    segment_ratio: float = 0.5
+    step_noise: float = 1.0
+    scope_noise: float = 1.0
+    option_ratio: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Plans as the model sees them.
+
+    Attributes:
+        rows: shape (n_plans, n_effects); their product with the effects is what the plans save.
+        unknown: shape (n_plans,); for classes of segments that no observation has met, the sum of their lengths, each
+            times the square of how often the plan holds it: what they add has a variance in proportion.
+    """
+
+    rows: Vector
+    unknown: Vector
+
+
+OPTION_RATIOS = (1.0, 3.0, 10.0)
+"""One belief for each."""
+TEMPERING = 8.0
+"""Nats of evidence that count as one: the dozens of scopes that one trial tells of share the model's error."""
+LEAST_WEIGHT = 0.05
+"""Of a belief, under which it is dropped."""
+MOST_ROUNDS = 3
+"""Through the grids, on the way to the largest evidence."""
+GRIDS: Mapping[str, tuple[float, ...]] = {
+    "unit_sd": (0.1, 0.3, 1.0, 3.0, 10.0),
+    "segment_ratio": (0.1, 0.3, 1.0, 3.0),
+    "step_noise": (1.0, 2.0, 5.0, 15.0),
+    "scope_noise": (0.5, 1.0, 3.0, 10.0),
+}
+
+
+class SegmentModel:
+    """Collects observations; ``fit`` returns what they tell."""
+
+    def __init__(self, catalogue: SegmentCatalogue, options: Sequence[tuple[str, Option]], of_step: frozenset[str]):
+        self.catalogue = catalogue
+        self.options = tuple(option for option in options if option[0] not in of_step)
+        self.step_options = tuple(option for option in options if option[0] in of_step)
+        borders = [catalogue.border(position) for position in range(1, catalogue.n_units)]
+        self.borders = {border: index for index, border in enumerate(dict.fromkeys(borders))}
+        self._border_at = np.array([-1, *(self.borders[border] for border in borders)])
+        base, small = len(catalogue.features), len(catalogue.small)
+        self._options_at = base
+        self._cuts_at = base + small * len(self.options)
+        self._steps_at = self._cuts_at + len(self.borders)
+        self._others_at = self._steps_at + len(self.step_options)  # capture, observed scope, observed unit
+        self.n_fixed = self._others_at + 3
+        self._prior = self._fixed_prior()
+        self._effects: list[int] = []
+        """Classes of segments that have an effect of their own."""
+        self._effect_of = np.full(len(catalogue.first), -1)
+        self._steps, self._scopes = Evidence(self.n_fixed), Evidence(self.n_fixed)
+        self._per_unit: list[float] = []
+        self.count = 0
+
+    def add(self, observation: Observation) -> None:
+        """Take an observation in."""
+        self.count += 1
+        segments = self._segments(observation.plan)
+        self._give_effects(segments)
+        size = self.n_fixed + len(self._effects)
+        rows = []
+        for scope in observation.scopes:
+            row = np.zeros(size)
+            self._put_scopes(row, np.array([scope.segment]), scope.options)
+            row[self._others_at + 1] = 1.0
+            row[self._others_at + 2] = self.catalogue.length[scope.segment]
+            rows.append((row, scope.saving, scope.noise_sd))
+        if rows:
+            self._scopes.add(rows)
+        if observation.saving is not None:
+            self._steps.add([(self.row(observation.plan), observation.saving, observation.noise_sd)])
+            units = self.catalogue.length[segments].sum()
+            if units:
+                self._per_unit.append(abs(observation.saving) / units)
+        elif observation.scopes:
+            own = [abs(scope.saving) / self.catalogue.length[scope.segment] for scope in observation.scopes]
+            self._per_unit.append(float(np.median(own)))
+
+    def describe(self, plans: Sequence[Plan]) -> Described:
+        """Return what describes plans."""
+        rows, unknown = np.zeros((len(plans), self.n_fixed + len(self._effects))), np.zeros(len(plans))
+        for number, (plan, row) in enumerate(zip(plans, rows, strict=True)):
+            segments = self._segments(plan)
+            by_options: dict[Options, list[int]] = {}
+            for index, scope in enumerate(plan.scopes):
+                by_options.setdefault(scope.options, []).append(index)
+            for options, indices in by_options.items():
+                self._put_scopes(row, segments[indices], options)
+            np.add.at(row, self._cuts_at + self._border_at[self.catalogue.cuts(plan)], 1.0)
+            for index, (name, value) in enumerate(self.step_options):
+                row[self._steps_at + index] = (name, value) in plan.options
+            row[self._others_at] = 1.0
+            new, counts = np.unique(segments[self._effect_of[segments] < 0], return_counts=True)
+            unknown[number] = (counts**2 * self.catalogue.length[new]).sum()
+        return Described(rows, unknown)
+
+    def row(self, plan: Plan) -> Vector:
+        """Return what describes one plan, shape (n_effects,)."""
+        row: Vector = self.describe([plan]).rows[0]
+        return row
+
+    @property
+    def known_segments(self) -> list[int]:
+        """The classes that have an effect of their own."""
+        return list(self._effects)
+
+    def begin(self) -> Hyperparameters:
+        """Return hyperparameters to begin with."""
+        typical = float(np.median(self._per_unit)) if self._per_unit else 0.0
+        return Hyperparameters(max(typical, 1e-6))
+
+    def choose(self) -> dict[Hyperparameters, float]:
+        """Return the hyperparameters of the largest evidence for each option ratio, with their weights.
+
+        They are found on a coarse grid, one after another, until none gets better. Weights sum to 1, the largest comes
+        first, and what weighs next to nothing is left out.
+        """
+        evidence = cache(lambda chosen: self.fit(chosen).log_evidence)
+        ratios = OPTION_RATIOS if self.options else OPTION_RATIOS[:1]
+        found = {chosen: evidence(chosen) for chosen in (self._climb(ratio, evidence) for ratio in ratios)}
+        most = max(found.values())
+        weights = {chosen: math.exp((value - most) / TEMPERING) for chosen, value in found.items()}
+        kept = {chosen: weight for chosen, weight in weights.items() if weight > LEAST_WEIGHT * sum(weights.values())}
+        total = sum(kept.values())
+        return {chosen: kept[chosen] / total for chosen in sorted(kept, key=lambda each: -kept[each])}
+
+    def _climb(self, option_ratio: float, evidence: Callable[[Hyperparameters], float]) -> Hyperparameters:
+        begin = chosen = replace(self.begin(), option_ratio=option_ratio)
+        for _ in range(MOST_ROUNDS):
+            before = chosen
+            for name, grid in GRIDS.items():
+                base = begin.unit_sd if name == "unit_sd" else 1.0
+                tried = [chosen, *(replace(chosen, **{name: base * factor}) for factor in grid)]
+                chosen = max(tried, key=evidence)
+            if chosen == before:
+                break
+        return chosen
+
+    def fit(self, chosen: Hyperparameters, pending: Sequence[Plan] = ()) -> "Posterior":
+        """Return the effects' posterior; ``pending`` plans count as if they saved what is expected of them."""
+        size = self.n_fixed + len(self._effects)
+        of_segments = chosen.segment_ratio * chosen.unit_sd * np.sqrt(self.catalogue.length[self._effects])
+        prior = np.concatenate([self._prior * chosen.unit_sd, of_segments])
+        fixed = slice(self._steps_at, self._others_at + 1)
+        prior[fixed] = self._prior[fixed]  # shares of the baseline
+        prior[self._options_at : self._cuts_at] *= chosen.option_ratio
+        step, scope = chosen.step_noise**-2, chosen.scope_noise**-2
+        precision = self._steps.gram(size) * step + self._scopes.gram(size) * scope
+        precision[np.diag_indices(size)] += prior**-2.0
+        target = self._steps.moment(size) * step + self._scopes.moment(size) * scope
+        factor = scipy.linalg.cho_factor(precision, lower=True, check_finite=False)
+        mean = scipy.linalg.cho_solve(factor, target, check_finite=False)
+        squares = self._steps.squares * step + self._scopes.squares * scope - float(target @ mean)
+        log_det = 2 * np.log(np.diag(factor[0])).sum() + 2 * np.log(prior).sum()
+        rows = self._steps.count * math.log(chosen.step_noise) + self._scopes.count * math.log(chosen.scope_noise)
+        lower = factor[0]
+        if pending:
+            running = np.array([self.row(plan) for plan in pending]) / (LEAST_NOISE * chosen.step_noise)
+            lower = scipy.linalg.cholesky(precision + running.T @ running, lower=True, check_finite=False)
+        return Posterior(self, chosen, mean, lower, -0.5 * (squares + float(log_det)) - rows)
+
+    def value(self, effects: Vector, options: Sequence[Options], segments: Indices | None = None) -> Singles:
+        """Return the saving of each class of segments.
+
+        Args:
+            effects: shape (n_draws, n_effects).
+            options: of scopes; each combination is a problem of its own.
+            segments: the classes that are asked for; None for all.
+
+        Returns shape (n_classes, n_draws * len(options)), options innermost.
+        """
+        catalogue = self.catalogue
+        matrix = catalogue.single if segments is None else catalogue.single[segments]
+        effects = effects.astype(np.float32)
+        own = matrix @ effects[:, : self._options_at].T
+        at = self._effect_of if segments is None else self._effect_of[segments]
+        known = np.flatnonzero(at >= 0)
+        own[known] += effects[:, self.n_fixed + at[known]].T
+        small = matrix[:, catalogue.small]
+        width = len(catalogue.small)
+        by_option = {
+            option: small @ effects[:, self._options_at + index * width : self._options_at + (index + 1) * width].T
+            for index, option in enumerate(self.options)
+        }
+        columns = []
+        for combination in options:
+            active = [by_option[option] for option in combination if option in by_option]
+            columns.append(np.sum(active, axis=0) if active else np.zeros_like(own))
+        stacked = own[:, :, None] + np.stack(columns, axis=2)
+        flat: Singles = stacked.reshape(len(own), -1)
+        return flat
+
+    def cut(self, effects: Vector, repeats: int) -> Vector:
+        """Return the saving of each cut by position, shape (n_units, n_draws * repeats)."""
+        table = np.zeros((self.catalogue.n_units, len(effects)))
+        table[1:] = effects[:, self._cuts_at : self._steps_at].T[self._border_at[1:]]
+        return np.repeat(table, repeats, axis=1)
+
+    def step_value(self, effects: Vector, of_step: Options) -> Vector:
+        """Return what a step saves beside its scopes, shape (n_draws,)."""
+        total = effects[:, self._others_at].copy()
+        for index, option in enumerate(self.step_options):
+            if option in of_step:
+                total += effects[:, self._steps_at + index]
+        return total
+
+    def _segments(self, plan: Plan) -> Indices:
+        """Return the classes of a plan's scopes."""
+        firsts, lasts = np.array(self.catalogue.positions(plan), dtype=np.int64).reshape(-1, 2).T
+        return self.catalogue.class_of[firsts, lasts]
+
+    def _put_scopes(self, row: Vector, segments: Indices, options: Options) -> None:
+        described = self.catalogue.matrix[segments].sum(axis=0)
+        row[: self._options_at] += described
+        width = len(self.catalogue.small)
+        for index, option in enumerate(self.options):
+            if option in options:
+                at = self._options_at + index * width
+                row[at : at + width] += described[self.catalogue.small]
+        known = self._effect_of[segments]
+        np.add.at(row, self.n_fixed + known[known >= 0], 1.0)
+
+    def _give_effects(self, segments: Indices) -> None:
+        for segment in dict.fromkeys(segments.tolist()):
+            if self._effect_of[segment] < 0 and len(self._effects) < MOST_SEGMENT_EFFECTS:
+                self._effect_of[segment] = len(self._effects)
+                self._effects.append(segment)
+
+    def _fixed_prior(self) -> Vector:
+        catalogue = self.catalogue
+        of_option = {"scope": "option of scope", "unit": "option of unit", "unit type": "option of unit type"}
+        option = [PRIOR_SD[of_option[catalogue.features[index].group]] for index in catalogue.small]
+        return np.array(
+            [PRIOR_SD[feature.group] for feature in catalogue.features]
+            + option * len(self.options)
+            + [PRIOR_SD["cut"]] * len(self.borders)
+            + [STEP_OPTION_SD] * len(self.step_options)
+            + [CAPTURE_SD, PRIOR_SD["observed scope"], PRIOR_SD["observed unit"]]
+        )
+
+
+class Posterior:
+    """What is known of the effects.
+
+    Attributes:
+        mean: of each effect, shares of the baseline step.
+        log_evidence: of the hyperparameters, up to a constant.
+    """
+
+    def __init__(
+        self, model: SegmentModel, chosen: Hyperparameters, mean: Vector, factor: Vector, log_evidence: float
+    ) -> None:
+        self.model, self.chosen, self.mean, self._factor, self.log_evidence = model, chosen, mean, factor, log_evidence
+
+    def draw(self, count: int, rng: np.random.Generator, width: float = 1.0) -> Vector:
+        """Return draws of the effects, shape (count, n_effects); ``width`` stretches their spread."""
+        normal = rng.standard_normal((len(self.mean), count))
+        spread = scipy.linalg.solve_triangular(self._factor, normal, lower=True, trans=1, check_finite=False)
+        drawn: Vector = self.mean + width * spread.T
+        return drawn
+
+    def draw_unknown(self, count: int, rng: np.random.Generator, width: float = 1.0) -> Singles:
+        """Return draws of what classes that were never met save by themselves, shape (n_classes, count); else 0."""
+        scale = width * self.chosen.segment_ratio * self.chosen.unit_sd * np.sqrt(self.model.catalogue.length)
+        scale[self.model.known_segments] = 0.0
+        drawn: Singles = scale[:, None].astype(np.float32) * rng.standard_normal((len(scale), count), dtype=np.float32)
+        return drawn
+
+    def predict(self, rows: Vector) -> tuple[Vector, Vector]:
+        """Return mean and standard deviation of ``rows @ effects``, the rows' own unknown segments apart."""
+        spread = scipy.linalg.solve_triangular(self._factor, rows.T, lower=True, check_finite=False)
+        return rows @ self.mean, np.sqrt((spread**2).sum(axis=0))
+
+    def predict_plans(self, plans: Described) -> tuple[Vector, Vector]:
+        """Return mean and standard deviation of the plans' savings, as shares of the baseline."""
+        means, deviations = self.predict(plans.rows)
+        own = self.chosen.segment_ratio * self.chosen.unit_sd
+        return means, np.sqrt(deviations**2 + own**2 * plans.unknown)

@@ -1,0 +1,225 @@
+"""Latency: steps timed in turn, ratios with intervals, and when to stop.
+
+Contenders alternate within one process in ABBA blocks of random order, so that what slows the machine slows all of them
+alike. A figure is the centre of the blocks' ratios, with an interval that holds at every look
+(``sktune.measure.confidence_sequence``); absolute milliseconds are for people only.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import exp
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sktune.core.errors import BackendError
+from sktune.core.outcome import Speedup
+from sktune.measure import machine
+from sktune.measure.confidence_sequence import block_log_ratios, confidence_sequence
+from sktune.measure.machine import MachineLoad
+
+Samples = npt.NDArray[np.float64]
+"""Seconds, shape (rounds, contenders); rounds 2k and 2k + 1 are one block."""
+
+STILL_ROUNDS = 1000
+"""Rounds in which a clock that works has gone on, however fast a step is."""
+DRIFT = 0.05
+"""Change of the contenders' common speed within a measurement from which people are told of it; it cancels."""
+
+
+class Device(Protocol):
+    """What a measurement needs of a device type."""
+
+    def now_s(self) -> float:
+        """Return the time, in seconds from some moment, once the device has nothing pending."""
+        ...
+
+    def time_s(self, run: Callable[[], object]) -> float:
+        """Run once and return the seconds that the device was at it, nothing else pending before and after."""
+        ...
+
+    def reset_peak_memory(self) -> None:
+        """Start to look for a new peak."""
+        ...
+
+    def peak_memory_bytes(self) -> int | None:
+        """Return the most memory that was allocated since, or None where nobody counts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A step to be timed: ``prepare`` runs before every sample and is not timed."""
+
+    run: Callable[[], object]
+    prepare: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When to stop measuring.
+
+    Attributes:
+        halfwidth: half the width of the interval, relative to the ratio, that is narrow enough.
+        seconds: most time to spend.
+        wait_s: most time to spend beyond that for what was disturbed and is left out.
+        look_s: least time between two looks at the interval; the machine's counters advance by 10 ms.
+        least_rounds: rounds before the first look; with fewer than 32 an interval excludes nothing.
+        warm_up_rounds: rounds before anything counts.
+    """
+
+    halfwidth: float = 0.005
+    seconds: float = 2.0
+    wait_s: float = 2.0
+    look_s: float = 0.15
+    least_rounds: int = 40
+    warm_up_rounds: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """All that was timed.
+
+    Attributes:
+        samples: every round, disturbed or not.
+        disturbed: for each round, whether the machine did other things meanwhile.
+        least_rounds: undisturbed rounds from which on only they count.
+        noise: what the machine did, in one line for people; empty where it was quiet.
+    """
+
+    samples: Samples
+    disturbed: npt.NDArray[np.bool_]
+    least_rounds: int
+    noise: str = ""
+
+    @property
+    def counted(self) -> Samples:
+        """The rounds that count: the undisturbed ones where there are enough of them, else all."""
+        quiet = ~self.disturbed
+        # Which rounds are left out depends on the machine's counters alone, and on nobody's time.
+        return self.samples[quiet] if quiet.sum() >= self.least_rounds else self.samples
+
+
+def measure(
+    contenders: Sequence[Contender],
+    budget: Budget,
+    rng: np.random.Generator,
+    device: Device,
+    enough: Callable[[Speedup], bool] = lambda speedup: False,
+    read_load: Callable[[], MachineLoad | None] = machine.read,
+) -> Measurement:
+    """Run all contenders in turn and return the samples.
+
+    The first contender is what the others are compared with. Ends when every interval is narrow, or ``enough`` for
+    a reason of the caller's, or when the budget is spent, but not before ``least_rounds``.
+
+    Raises:
+        BackendError: the clock stands still, or shows no time above 0 for a step.
+    """
+    for _ in range(budget.warm_up_rounds):
+        _round(contenders, range(len(contenders)), device)
+    rows: list[list[float]] = []
+    causes: list[str] = []
+    began, disturbed_s = device.now_s(), 0.0
+    before = read_load()
+    while True:
+        look_began, rows_before = device.now_s(), len(rows)
+        while device.now_s() - look_began < budget.look_s:
+            order = rng.permutation(len(contenders))
+            rows += [_round(contenders, order, device), _round(contenders, order[::-1], device)]
+            if len(rows) - rows_before >= STILL_ROUNDS and not device.now_s() > look_began:
+                break
+        if len(rows) == rows_before or not device.now_s() > look_began:
+            raise BackendError("the device's clock does not go on, so nothing can be timed; run `sktune doctor`")
+        after = read_load()
+        cause = machine.disturbance(before, after)
+        before = after
+        causes += [cause] * (len(rows) - rows_before)
+        now = device.now_s()
+        disturbed_s += now - look_began if cause else 0.0
+        found = _measurement(rows, causes, budget.least_rounds)
+        is_spent = now - began - min(disturbed_s, budget.wait_s) > budget.seconds
+        if len(rows) < budget.least_rounds or (not is_spent and (~found.disturbed).sum() < budget.least_rounds):
+            continue
+        if not _is_timed(found.samples).any():
+            raise BackendError(
+                f"the clock shows no time above 0 for a step in {len(rows)} rounds: it is too coarse for it; let a "
+                "decode step do more, with a larger batch or more layers"
+            )
+        if is_spent or _is_settled(found.counted, budget, enough):
+            return found
+
+
+def compare(samples: Samples, candidate: int, reference: int = 0) -> Speedup:
+    """Return how many times as fast as ``reference`` the ``candidate`` is.
+
+    A block with a time that is no number above 0 does not count.
+
+    Raises:
+        BackendError: there is no other.
+    """
+    own_blocks = block_log_ratios(samples, candidate, reference)
+    if not len(own_blocks):
+        raise BackendError(
+            f"of {len(samples)} timed rounds no two have times above 0; let a decode step do more, with a larger batch"
+        )
+    found = confidence_sequence(own_blocks)
+    pair = samples[:, [reference, candidate]]
+    base, own = np.median(pair[_is_timed(pair)], axis=0)
+    return Speedup(
+        baseline_ms=float(base * 1e3),
+        latency_ms=float(own * 1e3),
+        ratio=exp(found.centre),
+        ci95=(exp(found.low), exp(found.high)),
+        rounds=len(samples),
+    )
+
+
+def _is_timed(samples: Samples) -> npt.NDArray[np.bool_]:
+    """Return for each round whether all its times are numbers above 0."""
+    timed: npt.NDArray[np.bool_] = np.all(np.isfinite(samples) & (samples > 0), axis=1)
+    return timed
+
+
+def halfwidth(speedup: Speedup) -> float:
+    """Return half the width of the interval, relative to the ratio."""
+    low, high = speedup.bounds
+    return (high - low) / 2 / speedup.ratio
+
+
+def _is_settled(samples: Samples, budget: Budget, enough: Callable[[Speedup], bool]) -> bool:
+    others = (compare(samples, index) for index in range(1, samples.shape[1]))
+    return all(halfwidth(other) <= budget.halfwidth or enough(other) for other in others)
+
+
+def _measurement(rows: Sequence[Sequence[float]], causes: Sequence[str], least_rounds: int) -> Measurement:
+    samples = np.array(rows)
+    disturbed = np.array([bool(cause) for cause in causes])
+    told = []
+    if disturbed.any():
+        names = ", ".join(name for name, _ in Counter(filter(None, causes)).most_common())
+        fate = "left out" if (~disturbed).sum() >= least_rounds else "counted all the same"
+        told.append(f"{disturbed.mean():.0%} of the rounds disturbed by {names}, {fate}")
+    timed = samples[_is_timed(samples)]
+    if len(timed) < len(samples):
+        told.append(f"{len(samples) - len(timed)} rounds in which the clock showed no time above 0 left out")
+    third = len(timed) // 3
+    if third:
+        totals = np.log(timed.sum(axis=1))
+        drift = exp(float(np.median(totals[-third:]) - np.median(totals[:third]))) - 1
+        if abs(drift) > DRIFT:
+            told.append(f"the machine became {abs(drift):.0%} {'slower' if drift > 0 else 'faster'}")
+    return Measurement(samples, disturbed, least_rounds, "; ".join(told))
+
+
+def _round(
+    contenders: Sequence[Contender], order: Sequence[int] | npt.NDArray[np.int64], device: Device
+) -> list[float]:
+    spent = [0.0] * len(contenders)
+    for index in order:
+        contender = contenders[index]
+        contender.prepare()
+        spent[index] = device.time_s(contender.run)
+    return spent

@@ -1,0 +1,72 @@
+"""How a plan is applied: what a user writes in Python, or puts before a program's command, and what comes with it."""
+
+import shlex
+
+from sktune.backends import backend_info
+from sktune.backends.options import step_options
+from sktune.core.plan import Plan
+from sktune.core.plan_file import ARTIFACTS
+from sktune.core.scope_flavour import ScopeFlavour
+from sktune.reports.markdown import table_cell
+from sktune.reports.plan_output import scope_flavour
+from sktune.source.yaml_flag import FLAG
+from sktune.study.result import BEST_PLAN, SearchResult
+from sktune.targets import Application
+
+
+def how_to_apply(result: SearchResult, plan: Plan) -> str:
+    """Return how a user compiles what a trial has compiled, as Markdown."""
+    if result.usage.application is Application.AT_START:
+        block = apply_block(result, plan, str((result.folder / BEST_PLAN).resolve()))
+        where = f", in `{table_cell(result.facts.directory)}`" if result.facts.directory else ""
+        return f"\nStart the program with it{where}:\n\n{block}\n{_yaml_note(result)}"
+    applied = f"\nApply it in Python, before the decode step is compiled:\n\n{apply_block(result, plan, BEST_PLAN)}\n"
+    delivered = _delivered(result)
+    return f"{applied}\n{delivered}" if delivered else applied
+
+
+def _delivered(result: SearchResult) -> str:
+    """Return whether the plan comes with its compiled code, and how to check it again."""
+    if result.is_simulated or result.facts.target is None:
+        return ""
+    recheck = f"`sktune recheck {BEST_PLAN}` checks code, bits and speed again, after an upgrade for instance."
+    if result.delivery:
+        return (
+            f"The code that was verified is in `{ARTIFACTS}`, beside the plan: on a machine of this kind `apply` "
+            f"loads it and compiles no kernel again. {recheck}\n"
+        )
+    problem = result.facts.delivery.problem if result.facts.delivery else ""
+    return (f"It comes without compiled code ({table_cell(problem)}). " if problem else "") + f"{recheck}\n"
+
+
+def _yaml_note(result: SearchResult) -> str:
+    """Return in what the YAML of a recipe's runs differed from the program's own."""
+    if not (changed := result.facts.yaml):
+        return ""
+    others = "".join(f", `{table_cell(f'{name}: {value}')}`" for name, value in changed["set"].items())
+    return (
+        f"\nThe search had `{FLAG}: False`{others} in `{table_cell(changed['file'])}`: the plan's scopes take the "
+        "place of the program's own.\n"
+    )
+
+
+def apply_block(result: SearchResult, plan: Plan, file: str) -> str:
+    """Return a block of Markdown: what applies the plan in ``file``, without an edit of the source."""
+    if result.usage.application is Application.IN_PYTHON:
+        return f"```python\n{apply_code(plan, scope_flavour(result), file)}\n```"
+    site = "PYTHONPATH=$(python3 -m sktune.launch --site)${PYTHONPATH:+:$PYTHONPATH}"
+    return f"```bash\nexport {site}\nSKTUNE_PLAN={shlex.quote(file)} {result.facts.command}\n```"
+
+
+def apply_code(plan: Plan, flavour: ScopeFlavour, file: str) -> str:
+    """Return the Python code with which a user compiles the plan in ``file``."""
+    code = [f'sktune.apply(model, "{file}")']
+    compiler = '"sktune"'
+    if flavour is ScopeFlavour.SUPERKERNEL:
+        options = step_options(backend_info(flavour).options, plan)
+        code.insert(0, "import torch_npu, torchair\n")
+        code += ["config = torchair.CompilerConfig()", 'config.mode = "max-autotune"']
+        code += [f"config.experimental_config.{name} = {value!r}" for name, value in options.items()]
+        compiler = "torchair.get_npu_backend(compiler_config=config)"
+    code.append(f"step = torch.compile(decode_step, backend={compiler}, fullgraph=True, dynamic=False)")
+    return "\n".join(code)

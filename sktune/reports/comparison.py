@@ -1,0 +1,188 @@
+"""Studies of one target side by side: what each had found after how many trials."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from itertools import accumulate
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from sktune.core.errors import BadInputError, StudyError
+from sktune.core.events.studies import StudyCompared
+from sktune.samplers import strategy_names
+from sktune.study.records import TrialRecord
+from sktune.study.result import SearchResult
+from sktune.study.study import folder_name
+
+FOLDER = "comparisons"
+FIRST_CHECKPOINT = 5
+
+_TARGET = ("backend", "device", "scale", "dtype", "batch", "context", "constants")
+"""What of a fingerprint says that figures are of one target. The model's own entry holds the seed as well."""
+_VERSIONS = ("sktune", "torch", "transformers", "python", "torch_npu", "cann", "memory", "space", "seed")
+"""What may differ, and is told."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One study's way to its incumbent, by the figures of its trials.
+
+    Attributes:
+        result: what the study has found.
+        differs: what of versions, environment, space and seed is other than in the first study.
+    """
+
+    result: SearchResult
+    differs: tuple[str, ...] = ()
+
+    @cached_property
+    def incumbents(self) -> tuple[float, ...]:
+        """Speedup of the best complete trial after each trial; 1.0, the baseline's own, before the first."""
+        return tuple(accumulate((_speedup(record) for record in self.result.trials), max, initial=1.0))[1:]
+
+    def after(self, trials: int) -> float | None:
+        """Return the incumbent's speedup after that many trials; None where the study has fewer."""
+        return self.incumbents[trials - 1] if 0 < trials <= len(self.incumbents) else None
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """What has proposed its trials, starting points left out."""
+        origins = dict.fromkeys(record.origin for record in self.result.trials)
+        known = strategy_names()
+        return tuple(origin for origin in origins if origin in known or ":" in origin)
+
+    @property
+    def failed_share(self) -> float:
+        """Share of its trials whose plan cannot be used: it does not compile, ends the process, or changes bits."""
+        failed = [record.outcome for record in self.result.trials if record.outcome and not record.outcome.is_feasible]
+        return len(failed) / max(1, len(self.result.trials))
+
+    @property
+    def seconds(self) -> float:
+        """Time that its searches took, the final comparison included."""
+        return self.result.facts.seconds
+
+
+@dataclass(frozen=True)
+class ComparedStudies:
+    """Studies of one target.
+
+    Attributes:
+        curves: in the order given.
+        checkpoints: numbers of trials to compare them at.
+    """
+
+    curves: tuple[Curve, ...]
+    checkpoints: tuple[int, ...]
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the figures are computed: of one backend, they all are or none is."""
+        return any(curve.result.is_simulated for curve in self.curves)
+
+    def events(self) -> list[StudyCompared]:
+        """Return one event for each study; see docs/reference/events.md."""
+        return [self._event(curve) for curve in self.curves]
+
+    def _event(self, curve: Curve) -> StudyCompared:
+        summary = curve.result.summary()
+        return StudyCompared(
+            study=curve.result.study,
+            strategies=curve.strategies,
+            trials=summary["trials"],
+            best_after={str(trials): curve.after(trials) for trials in self.checkpoints},
+            winner=curve.result.winner.number if curve.result.winner else None,
+            speedup=summary["speedup"],
+            ci95=summary["ci95"],
+            failed_share=curve.failed_share,
+            seconds=curve.seconds,
+            simulated=curve.result.is_simulated,
+            differs=curve.differs,
+        )
+
+
+def compare(results: Sequence[SearchResult]) -> ComparedStudies:
+    """Put studies side by side.
+
+    Raises:
+        BadInputError: two of them are of different targets; the message has the first difference.
+    """
+    first = results[0]
+    curves = []
+    for result in results:
+        if key := _other_target(_made_with(first), _made_with(result)):
+            raise BadInputError(
+                f"study {result.study!r} has {key} {_made_with(result).get(key)!r} and {first.study!r} "
+                f"{_made_with(first).get(key)!r}; compare studies of one target"
+            )
+        curves.append(Curve(result, _differences(_made_with(first), _made_with(result))))
+    longest = max(len(result.trials) for result in results)
+    checkpoints = [FIRST_CHECKPOINT]
+    while checkpoints[-1] < longest:
+        checkpoints.append(2 * checkpoints[-1])
+    return ComparedStudies(tuple(curves), tuple(trials for trials in checkpoints if trials <= longest))
+
+
+def picture(compared: ComparedStudies) -> str:
+    """Return one HTML page that needs no network: each study's incumbent against its trials."""
+    figure = go.Figure()
+    for curve in compared.curves:
+        trials = list(range(1, len(curve.incumbents) + 1))
+        name = escape(f"{curve.result.study} ({', '.join(curve.strategies) or 'starting points'})")
+        hover = [escape(f"trial {record.number}, {record.origin}") for record in curve.result.trials]
+        figure.add_scatter(
+            x=trials, y=list(curve.incumbents), text=hover, name=name, mode="lines+markers",
+            line={"shape": "hv"}, marker={"size": 5}, hovertemplate="%{y:.3f}x after %{x} trials (%{text})",
+        )  # fmt: skip
+    title = escape(compared.curves[0].result.facts.description)
+    speedup = "speedup of the best trial so far" + (", simulated" if compared.is_simulated else "")
+    figure.update_layout(
+        title=title, xaxis_title="trials", yaxis_title=speedup, template="plotly_white", showlegend=True
+    )
+    page: str = figure.to_html(include_plotlyjs=True, config={"displaylogo": False})
+    return page
+
+
+def write_picture(compared: ComparedStudies, path: Path | None, runs: Path) -> Path:
+    """Write the page, by default into the folder ``comparisons`` of ``runs``, under the studies' names.
+
+    Raises:
+        StudyError: the file cannot be written.
+    """
+    name = folder_name("-".join(curve.result.study for curve in compared.curves))
+    path = path or runs / FOLDER / f"{name}.html"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(picture(compared), encoding="utf-8")
+    except OSError as failure:
+        raise StudyError(f"{path} cannot be written ({failure.strerror}); give another place with --html") from failure
+    return path
+
+
+def _speedup(record: TrialRecord) -> float:
+    outcome = record.outcome
+    is_plan = outcome and outcome.is_complete and not record.is_probe
+    return outcome.speedup.ratio if outcome and is_plan and outcome.speedup else 1.0
+
+
+def _made_with(result: SearchResult) -> Mapping[str, str]:
+    return result.facts.fingerprint
+
+
+def _differences(first: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what of two fingerprints may differ and does: versions, and variables of the environment."""
+    variables = sorted(key for key in {*first, *other} if key.isupper())
+    return tuple(key for key in (*_VERSIONS, *variables) if first.get(key) != other.get(key))
+
+
+def _other_target(first: Mapping[str, str], other: Mapping[str, str]) -> str | None:
+    """Return the first entry that makes the target another one. With another seed, weights and digest differ."""
+    for key in _TARGET:
+        if first.get(key) != other.get(key):
+            return key
+    names = [found.get("model", "") for found in (first, other)]
+    if first.get("seed") != other.get("seed"):
+        names = [name.rpartition(" ")[0] for name in names]
+    return "model" if names[0] != names[1] else None

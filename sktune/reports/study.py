@@ -1,0 +1,254 @@
+"""``report.md``: a study for people, from its record and without a device."""
+
+from math import expm1, log
+
+from sktune.core.outcome import FinalRow, Speedup
+from sktune.core.plan import Plan
+from sktune.measure.confidence_sequence import FARTHEST
+from sktune.measure.noise_floor import drift
+from sktune.measure.winner import BASELINE_REPEAT
+from sktune.reports.application import how_to_apply
+from sktune.reports.markdown import table_cell
+from sktune.reports.plan_output import verified_line
+from sktune.study.result import SearchResult
+
+REFERENCES = {
+    "baseline": "baseline (no scope, kernel by kernel)",
+    BASELINE_REPEAT: "the baseline, compiled again",
+    "uncompiled": "the model uncompiled",
+    "torch.compile(mode='max-autotune')": 'torch.compile(mode="max-autotune") of the whole step',
+}
+
+
+def model_line(result: SearchResult) -> str:
+    """Return how the baseline differs from the model without a compiler; empty where it does not."""
+    if not result.model_difference:
+        return ""
+    return (
+        "The baseline itself is not the uncompiled model, bit for bit "
+        f"({table_cell(result.model_difference)}): equal bits are those of the compiled model."
+    )
+
+
+def verdict_line(result: SearchResult) -> str:
+    """Return the answer in one line."""
+    winner = result.winner
+    if result.verdict is None:
+        return "The search has not come to its final comparison; run the same command again."
+    if winner is None and _has_averages_alone(result):
+        return (
+            "No verdict: a single average for each plan has no interval. Have the program log a line for each decode "
+            "step, or give the recipe `latency: steps`; until then keep the model as it is."
+        )
+    if winner is None:
+        return f"No scope: no plan beats the baseline with confidence. Keep the model as it is.{_unfinished(result)}"
+    if winner.speedup.ci95 is None:
+        ratio = f"{winner.speedup.ratio:.3f} times as fast as the baseline"
+        return f"Trial {winner.number} is {ratio}, simulated; verification was not done.{_doubt(result)}"
+    low, high = winner.speedup.ci95
+    return (
+        f"Trial {winner.number} is {winner.speedup.ratio:.3f} times as fast as the baseline "
+        f"(95% interval {low:.3f} to {high:.3f}); its bits: {verified_line(result)}.{_doubt(result)}"
+    )
+
+
+def _has_averages_alone(result: SearchResult) -> bool:
+    """Whether plans were measured, and no figure of them has an interval."""
+    figures = (
+        [row.speedup for row in result.final if row.name.isdigit()]
+        if result.final
+        else [record.outcome.speedup for record in result.trials if record.outcome and record.outcome.is_complete]
+    )
+    measured = [figure for figure in figures if figure]
+    return bool(measured) and not any(map(_has_interval, measured))
+
+
+def _has_interval(speedup: Speedup) -> bool:
+    return log(speedup.bounds[1] / speedup.ratio) <= 0.99 * FARTHEST
+
+
+def _unfinished(result: SearchResult) -> str:
+    return "" if result.is_compared else " The time budget ended before more was known; run the same command again."
+
+
+def _doubt(result: SearchResult) -> str:
+    if result.is_compared:
+        return ""
+    return " There was no time for a final comparison: this is the trial's own figure, and the best of many flatters."
+
+
+def proxy_line(result: SearchResult) -> str:
+    """Return in one line how well fewer layers ranked the plans that were carried over."""
+    proxy = result.proxy
+    assert proxy is not None
+    passed = len(result.proxy_ranking())
+    ranked = result.proxy_rank_correlation
+    told = "too few to rank" if ranked is None else f"Spearman's rank correlation of their speedups {ranked:.2f}"
+    return (
+        f"Found with {proxy.layers} layers of each kind in {proxy.trials} trials (study {table_cell(proxy.study)}). Of "
+        f"{len(proxy.carried)} plans carried over, {passed} passed on the whole model: {told}."
+    )
+
+
+def report_markdown(result: SearchResult) -> str:
+    """Return the report for people."""
+    summary = result.summary()
+    pruned = ", ".join(f"{count} {reason}" for reason, count in summary["pruned"].items() if count) or "none"
+    parts = [
+        f"# {table_cell(result.study)}\n",
+        f"{table_cell(result.facts.description)}\n",
+        f"**{verdict_line(result)}**\n",
+        *([f"{model_line(result)}\n"] if result.model_difference else []),
+        f"{summary['trials']} trials: {summary['complete']} complete; pruned: {pruned}.\n",
+        f"Space: {result.facts.space_size or '?'} plans. {_time_spent(result)}\n",
+    ]
+    if result.proxy:
+        parts.append(f"{proxy_line(result)}\n")
+    if result.final:
+        parts += [
+            "## Final comparison\n",
+            SIMULATED if result.is_simulated else _FINAL_NOTE.format(intervals=_of_processes(result)),
+            _final_table(result),
+            _ties(result),
+            _doubts(result),
+        ]
+    if result.winner:
+        plan = result.winner.plan
+        parts += ["## The plan\n", _plan_table(plan), _fusion(result), how_to_apply(result, plan)]
+    parts += ["## Trials\n", _trials_table(result), "## Made with\n", _fingerprint(result)]
+    return "\n".join(part for part in parts if part)
+
+
+SIMULATED = (
+    "All figures are simulated: a model of Atlas A3 computed them (docs/explanation/simulation.md). Its dispatch "
+    "gap, heads and barriers are assumptions until `sktune calibrate` fits them to a profile, and gains grow with them."
+    " Measure before you rely on any.\n"
+)
+_FINAL_NOTE = (
+    "The best trials were measured again in turn, and the fastest of them once more in fresh processes, verified again "
+    "in each: these figures are the ones to quote. A trial's own figure flatters the best of many. {intervals}\n"
+)
+
+
+def _of_processes(result: SearchResult) -> str:
+    """Return how many processes there were, and what intervals hold."""
+    count = result.processes
+    held = (
+        "what processes are known to differ by (docs/explanation/measurement.md), and that the best of several was "
+        "picked"
+    )
+    if count >= result.wanted_processes:
+        return (
+            f"Intervals hold what these {count} processes differed by, {held}; those of the last two rows are of one "
+            "process."
+        )
+    processes = "1 process" if count == 1 else f"{count} processes"
+    return f"There was time for {processes} only. Intervals hold {held}: a gain has to stand out from that."
+
+
+def _time_spent(result: SearchResult) -> str:
+    facts = result.facts
+    return f"Time: {facts.seconds:.0f} s, of which the final comparison {facts.final_seconds:.0f} s."
+
+
+def _interval(speedup: Speedup) -> str:
+    if speedup.ci95 is None:
+        return "simulated"
+    if not _has_interval(speedup):
+        return "none: too few steps, or a single average"
+    return f"{speedup.ci95[0]:.3f} to {speedup.ci95[1]:.3f}"
+
+
+def final_rows(result: SearchResult) -> list[tuple[str, str, str, str, str]]:
+    """Return name, latency, speedup, interval and bits of each row of the final comparison."""
+    return [_final_row(result, row) for row in result.final]
+
+
+def _final_row(result: SearchResult, row: FinalRow) -> tuple[str, str, str, str, str]:
+    name = REFERENCES.get(row.name, f"trial {row.name}")
+    if result.winner and row.name == str(result.winner.number):
+        name += " (winner)"
+    bits = "differ" if row.speedup and row.bit_identical is False else row.verdict
+    if row.bit_identical and row.name.isdigit() and (verification := result.verification_of(int(row.name))):
+        bits = f"identical on {verification.steps:,} steps"
+    if (speedup := result.final_speedup(row)) is None:
+        return name, "-", "-", "-", bits
+    interval = "-" if row.name == "baseline" else _interval(speedup)
+    return name, f"{speedup.latency_ms:.3f}", f"{speedup.ratio:.3f}", interval, bits
+
+
+def _final_table(result: SearchResult) -> str:
+    lines = ["| | ms per step | speedup | 95% interval | bits |", "| --- | ---: | ---: | --- | --- |"]
+    lines += ["| " + " | ".join(table_cell(value) for value in row) + " |" for row in final_rows(result)]
+    differing = [row for row in result.final if row.bit_identical is False and row.speedup]
+    notes = [
+        f"\n{table_cell(REFERENCES.get(row.name, 'trial ' + row.name))}: {table_cell(row.verdict)}."
+        for row in differing
+    ]
+    return "\n".join(lines) + "\n" + "".join(note + "\n" for note in notes)
+
+
+def _ties(result: SearchResult) -> str:
+    if not result.verdict or not result.verdict.ties:
+        return ""
+    ties = ", ".join(_tie(tie.number, tie.speedup, tie.plan) for tie in result.verdict.ties)
+    return f"Cannot be told apart from the winner, and not simpler: {ties}.\n"
+
+
+def _doubts(result: SearchResult) -> str:
+    """Return how the figures were freed of luck, and what disturbed them."""
+    comparison = result.comparison
+    if comparison is None or result.is_simulated:
+        return ""
+    samples = result.facts.floor_looks
+    told = [f"Noise floor: the baseline seemed up to {comparison.noise_floor:.2%} from itself; no less is claimed."]
+    if len(samples) > 1:
+        told.append(f"From the first look at it to the last the baseline's latency changed by {drift(samples):+.1%}.")
+    if result.verdict and result.verdict.selection_bias > 0:
+        lost = -expm1(-result.verdict.selection_bias)
+        told.append(f"The winner's figures are lowered by {lost:.2%}, for having been picked as the best.")
+    disturbed = [record for record in result.trials if record.outcome and record.outcome.noise]
+    if disturbed:
+        told.append(f"The machine was not quiet in {len(disturbed)} of {len(result.trials)} trials (see trials.csv).")
+    told += [f"Process {number}: {table_cell(noise)}." for number, noise in enumerate(comparison.noise, 1) if noise]
+    return " ".join(told) + "\n"
+
+
+def _tie(number: int, speedup: Speedup, plan: Plan) -> str:
+    scopes, options = plan.complexity
+    return f"trial {number} ({speedup.ratio:.3f}, {scopes} scopes, {options} options)"
+
+
+def _plan_table(plan: Plan) -> str:
+    lines = ["| first unit | last unit | options |", "| --- | --- | --- |"]
+    for scope in plan.scopes:
+        options = ", ".join(f"{name}={str(value).lower()}" for name, value in scope.options)
+        lines.append(f"| `{table_cell(scope.first)}` | `{table_cell(scope.last)}` | {table_cell(options)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _trials_table(result: SearchResult) -> str:
+    lines = [
+        "| trial | origin | scopes | outcome | speedup | 95% interval |",
+        "| ---: | --- | ---: | --- | ---: | --- |",
+    ]
+    for record in result.trials:
+        outcome = record.outcome
+        assert outcome is not None
+        told = "complete" if outcome.is_complete else f"{outcome.reason}: {outcome.detail}"
+        ratio = f"{outcome.speedup.ratio:.3f}" if outcome.speedup else ""
+        interval = _interval(outcome.speedup) if outcome.speedup else ""
+        cells = (str(record.number), record.origin, str(len(record.plan.scopes)), told, ratio, interval)
+        lines.append("| " + " | ".join(table_cell(cell) for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _fusion(result: SearchResult) -> str:
+    """Return what the winner's scopes became, as far as the compiler told."""
+    outcomes = [record.outcome for record in result.trials if result.winner and record.number == result.winner.number]
+    lines = [line for outcome in outcomes if outcome for line in outcome.fusion]
+    return "\n".join(["What the scopes became:\n", *(f"- {table_cell(line)}" for line in lines), ""]) if lines else ""
+
+
+def _fingerprint(result: SearchResult) -> str:
+    return "\n".join(f"- {key}: {table_cell(value)}" for key, value in result.facts.fingerprint.items()) + "\n"

@@ -1,0 +1,248 @@
+"""Why: what a study has learned of units, borders, options and segments, and what it would try next."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from optuna.trial import FrozenTrial
+
+from sktune.core.plan import Plan
+from sktune.core.space import SearchSpace
+from sktune.learning.evidence import Vector
+from sktune.learning.history import Learned
+from sktune.learning.savings import Posterior
+from sktune.learning.segments import SegmentCatalogue
+from sktune.samplers.partition import Outlook
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What one thing is believed to save.
+
+    Attributes:
+        name: of a unit type, a border (``left | right``), or an option (``name=value``).
+        saving_ms: of a step, for one unit or border inside a scope; for an option, in the incumbent plan, against the
+            compiler's default.
+        ci95: its interval.
+        trials: how many trials tried it.
+    """
+
+    name: str
+    saving_ms: float
+    ci95: tuple[float, float]
+    trials: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """A scope that is known to fail: its segment, its options, and in which trials."""
+
+    segment: str
+    options: Mapping[str, Any]
+    trials: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """The plan that would teach most: the one whose saving is least certain among those that may win."""
+
+    plan: Plan
+    expected_saving_ms: float
+    ci95: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class SegmentSavings:
+    """What one scope over the units ``first`` to ``last`` of a layer saves, in ms.
+
+    Attributes:
+        kind: the layer kind.
+        units: keys of its units.
+        saving_ms: by first and last unit, shape (units, units); NaN where last comes before first.
+        in_scope: for each unit of the incumbent plan, the number of its scope in that layer; 0 for none.
+    """
+
+    kind: str
+    units: tuple[str, ...]
+    saving_ms: Vector
+    in_scope: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Why:
+    """See the module. All savings are per decode step, against the baseline."""
+
+    baseline_ms: float
+    units: tuple[Effect, ...]
+    borders: tuple[Effect, ...]
+    options: tuple[Effect, ...]
+    blamed: tuple[Blame, ...]
+    experiment: Experiment | None
+    segments: tuple[SegmentSavings, ...]
+    expected_gain_left: float
+    model_misfit: float
+    """How many times larger than its stated noise a step's latency lies from what the model expects of it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "baseline_ms": self.baseline_ms,
+            **{name: [asdict(effect) for effect in getattr(self, name)] for name in ("units", "borders", "options")},
+            "blamed": [asdict(blame) for blame in self.blamed],
+            "next_experiment": None
+            if self.experiment is None
+            else {**asdict(self.experiment), "plan": self.experiment.plan.to_dict()},
+            "expected_gain_left": self.expected_gain_left,
+            "model_misfit": self.model_misfit,
+        }
+
+
+def explain(space: SearchSpace, trials: Sequence[FrozenTrial], baseline_ms: float, outlook: Outlook) -> Why | None:
+    """Return what ``trials`` have taught; None before anything was measured.
+
+    Args:
+        space: of the study.
+        trials: all of its trials.
+        baseline_ms: a step of the baseline.
+        outlook: what is still to be expected.
+    """
+    learned = Learned(space)
+    learned.read(trials)
+    if not learned.model.count:
+        return None
+    posterior = learned.posterior()
+    tried = [plan for plan in learned.seen if not plan.is_baseline]
+    return Why(
+        baseline_ms,
+        _of_units(learned, posterior, tried, baseline_ms),
+        _of_borders(learned, posterior, tried, baseline_ms),
+        _of_options(learned, posterior, tried, baseline_ms),
+        _blamed(learned),
+        _experiment(learned, posterior, outlook.candidates, baseline_ms),
+        tuple(_savings(learned, posterior, kind, baseline_ms) for kind in space.layout.kinds),
+        outlook.expected_gain_left,
+        posterior.chosen.step_noise,
+    )
+
+
+def _effect(posterior: Posterior, name: str, row: Vector, trials: int, baseline_ms: float) -> Effect:
+    mean, sd = posterior.predict(row[None, :])
+    low, high = float(mean[0] - 1.96 * sd[0]), float(mean[0] + 1.96 * sd[0])
+    return Effect(name, float(mean[0]) * baseline_ms, (low * baseline_ms, high * baseline_ms), trials)
+
+
+def _of_units(learned: Learned, posterior: Posterior, tried: Sequence[Plan], baseline_ms: float) -> tuple[Effect, ...]:
+    catalogue = learned.catalogue
+    effects = []
+    for name in dict.fromkeys(catalogue.types):
+        key = name.partition(".")[2]
+        row = _row(posterior, catalogue, {("unit", "unit"), ("unit key", key), ("unit type", name)})
+        count = sum(any(name in catalogue.types[first : last + 1] for first, last in catalogue.positions(plan))
+                    for plan in tried)  # fmt: skip
+        effects.append(_effect(posterior, name, row, count, baseline_ms))
+    return tuple(effects)
+
+
+def _of_borders(
+    learned: Learned, posterior: Posterior, tried: Sequence[Plan], baseline_ms: float
+) -> tuple[Effect, ...]:
+    catalogue = learned.catalogue
+    units = catalogue.layout.units
+    effects = []
+    for name in posterior.model.borders:
+        at = next(position for position in range(1, catalogue.n_units) if catalogue.border(position) == name)
+        crossing = {("crossing", "crossing")} if units[at - 1].layer != units[at].layer else set()
+        row = _row(posterior, catalogue, {("border type", name), *crossing})
+        count = sum(_holds_border(catalogue, plan, name) for plan in tried)
+        effects.append(_effect(posterior, name, row, count, baseline_ms))
+    return tuple(effects)
+
+
+def _holds_border(catalogue: SegmentCatalogue, plan: Plan, name: str) -> bool:
+    return any(
+        catalogue.border(position) == name
+        for first, last in catalogue.positions(plan)
+        for position in range(first + 1, last + 1)
+    )
+
+
+def _row(posterior: Posterior, catalogue: SegmentCatalogue, wanted: set[tuple[str, str]]) -> Vector:
+    row = np.zeros(len(posterior.mean))
+    for index, feature in enumerate(catalogue.features):
+        row[index] = (feature.group, feature.name) in wanted
+    return row
+
+
+def _of_options(
+    learned: Learned, posterior: Posterior, tried: Sequence[Plan], baseline_ms: float
+) -> tuple[Effect, ...]:
+    incumbent, model = learned.incumbent, learned.model
+    effects = []
+    for name, value in (*model.options, *model.step_options):
+        bare = _without(incumbent, name)
+        if (name, value) in model.step_options:
+            changed = Plan(bare.scopes, (*bare.options, (name, value)))
+        else:
+            changed = bare.with_option(name, value)
+        row = model.row(changed) - model.row(bare)
+        carried = [{*plan.options, *(option for scope in plan.scopes for option in scope.options)} for plan in tried]
+        count = sum((name, value) in options for options in carried)
+        effects.append(_effect(posterior, f"{name}={value}", row, count, baseline_ms))
+    return tuple(effects)
+
+
+def _without(plan: Plan, name: str) -> Plan:
+    scopes = tuple(
+        replace(scope, options=tuple(option for option in scope.options if option[0] != name)) for scope in plan.scopes
+    )
+    return Plan(scopes, tuple(option for option in plan.options if option[0] != name))
+
+
+def _blamed(learned: Learned) -> tuple[Blame, ...]:
+    found = []
+    for segment, options in learned.feasibility.blamed():
+        numbers = learned.failed_in(segment, options)
+        reasons = {str(learned.reasons[number]) for number in numbers}
+        found.append(Blame(learned.catalogue.name(segment), dict(options), tuple(numbers), ", ".join(sorted(reasons))))
+    return tuple(found)
+
+
+def _experiment(
+    learned: Learned, posterior: Posterior, candidates: Sequence[Plan], baseline_ms: float
+) -> Experiment | None:
+    new = [plan for plan in dict.fromkeys(candidates) if plan not in learned.seen]
+    if not new:
+        return None
+    mean, sd = posterior.predict_plans(learned.model.describe(new))
+    best = learned.ranked[0].saving if learned.ranked else 0.0
+    may_win = mean + 1.96 * sd > best
+    if not may_win.any():
+        return None
+    index = int(np.argmax(np.where(may_win, sd, -1.0)))
+    low, high = mean[index] - 1.96 * sd[index], mean[index] + 1.96 * sd[index]
+    return Experiment(
+        new[index], float(mean[index]) * baseline_ms, (float(low) * baseline_ms, float(high) * baseline_ms)
+    )
+
+
+def _savings(learned: Learned, posterior: Posterior, kind: str, baseline_ms: float) -> SegmentSavings:
+    catalogue, layout = learned.catalogue, learned.space.layout
+    # The last layer of a kind: the first one may lie beside what lies outside of layers.
+    layer = max(index for index, own in enumerate(layout.layers) if own.kind == kind)
+    positions = [index for index, unit in enumerate(layout.units) if unit.layer == layer]
+    options = learned.incumbent.scopes[0].options if learned.incumbent.scopes else ()
+    value = posterior.model.value(posterior.mean[None, :], [options])[:, 0]
+    table = np.full((len(positions), len(positions)), np.nan)
+    for row, first in enumerate(positions):
+        for column, last in enumerate(positions):
+            if first <= last and catalogue.class_of[first, last] >= 0:
+                table[row, column] = value[catalogue.class_of[first, last]] * baseline_ms
+    scope_of = {
+        position: number
+        for number, (first, last) in enumerate(catalogue.positions(learned.incumbent), start=1)
+        for position in range(first, last + 1)
+    }
+    numbers = [scope_of.get(position, 0) for position in positions]
+    return SegmentSavings(kind, tuple(layout.units[position].key for position in positions), table, tuple(numbers))

@@ -1,0 +1,362 @@
+"""One run of a recipe's program: a process group of its own, watched until it ends, fails, hangs or loses a rank."""
+
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sktune.core.errors import BackendError, OutOfTimeError, TargetError
+from sktune.core.outcome import Reason, Stage
+from sktune.core.plan import Plan
+from sktune.core.plan_file import write_plan
+from sktune.launch import SITE
+from sktune.runners.program.latency_lines import step_latencies_ms
+from sktune.runners.program.rank_reports import PLAN, PLAN_VARIABLE, RUN_VARIABLE, RankReport, Task, read_reports
+from sktune.source.yaml_flag import FLAG
+from sktune.targets.recipe import COPY_SUFFIX, LatencyLines, Recipe
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.2
+SHARED = "inductor"
+"""Below the caches: what all runs that ended well have compiled."""
+COPY_HEAD = "# Written by sktune for one run, and deleted after it.\n"
+"""By which a copy that a killed search has left is told from a file of the user's own."""
+ORPHAN_S = 15.0
+"""How long the others may go on once a rank is gone: they may be about to say why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a run gave no figures: a reason, one line for people, and the stage where it is known."""
+
+    reason: Reason
+    detail: str
+    stage: Stage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run has given.
+
+    Attributes:
+        reports: of the ranks, by rank.
+        failure: None where the program came to its end.
+        step_ms: latencies of the decode steps, for each rank or log, in order.
+        seconds: how long the run took.
+    """
+
+    reports: tuple[RankReport, ...]
+    failure: Failure | None
+    step_ms: tuple[tuple[float, ...], ...]
+    seconds: float
+
+    @property
+    def turns(self) -> list[bool]:
+        """For each decode step, whether it was the baseline's turn: the same in all ranks."""
+        return self.reports[0].turns
+
+
+class Launcher:
+    """Starts a recipe's program, one run after the other.
+
+    Args:
+        recipe: with absolute paths.
+        folder: for the runs' own folders.
+        caches: for the compilers' caches, one folder for each plan.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path, caches: Path) -> None:
+        self._recipe, self._folder, self._caches = recipe, folder.resolve(), caches.resolve()
+        self._group: subprocess.Popen[bytes] | None = None
+        self._run_folder: Path | None = None
+
+    def run(self, task: Task, plan: Plan, log: Path, deadline_s: float) -> Run:
+        """Start the program with ``plan`` and wait for its end; what it prints goes to ``log``.
+
+        A log of that name, of a run before a resume, is put aside: its latencies are not this run's.
+
+        Raises:
+            BackendError: another inference does not end, or the command cannot be started.
+            TargetError: the YAML cannot be varied, or a file of the user's lies where its copy belongs.
+            OutOfTimeError: at ``deadline_s``, on the clock of ``time.monotonic``.
+        """
+        self._wait_for_others(deadline_s)
+        folder = self._new_folder()
+        task.write(folder)
+        (folder / PLAN).write_text(write_plan(plan, {}, task.backend), encoding="utf-8")
+        _put_aside(log)
+        began, began_at = time.monotonic(), time.time()
+        try:
+            with self._copied_yaml() as words, log.open("wb") as output:
+                self._start(words, self._environment(folder, plan), output)
+                failure = self._watch(folder, began, deadline_s)
+        finally:
+            self.stop()
+        reports = tuple(read_reports(folder))
+        failure = _told_by(reports) or failure or self._missing(reports, log)
+        if failure is None:
+            _link_missing(self._inductor_cache(plan), self._caches / SHARED)
+        logs = self._logs(log, began_at)
+        self._keep(logs, log)
+        step_ms = () if failure or task.inspects else self._latencies(reports, logs)
+        return Run(reports, failure, step_ms, time.monotonic() - began)
+
+    def stop(self) -> None:
+        """End every process of the run that is on, and no other."""
+        if self._group is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self._group.pid, signal.SIGKILL)
+        for pid in self._members():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        self._group.wait()
+        self._group = None
+
+    def device_logs(self) -> list[Path]:
+        """Return what CANN logged in the last run."""
+        return sorted((self._run_folder / "log").rglob("*.log")) if self._run_folder else []
+
+    def _new_folder(self) -> Path:
+        names = [path.name.removeprefix("run-") for path in self._folder.glob("run-*")]
+        number = max((int(name) for name in names if name.isdigit()), default=0) + 1
+        self._run_folder = self._folder / f"run-{number:04d}"
+        self._run_folder.mkdir(parents=True)
+        return self._run_folder
+
+    def _environment(self, folder: Path, plan: Plan) -> dict[str, str]:
+        cache = self._caches / plan.digest[:16]
+        _link_missing(self._caches / SHARED, self._inductor_cache(plan))
+        own = {
+            "TORCHINDUCTOR_CACHE_DIR": str(self._inductor_cache(plan)),
+            "TRITON_CACHE_DIR": str(cache / "triton"),
+            "ASCEND_CACHE_PATH": str(cache / "ascend"),
+            "ASCEND_WORK_PATH": str(folder / "work"),
+            "ASCEND_PROCESS_LOG_PATH": str(folder / "log"),
+        }
+        for path in own.values():
+            Path(path).mkdir(parents=True, exist_ok=True)
+        before = os.environ.get("PYTHONPATH")
+        sites = os.pathsep.join(filter(None, (str(SITE), self._recipe.environment.get("PYTHONPATH"), before)))
+        told = {RUN_VARIABLE: str(folder), PLAN_VARIABLE: str(folder / PLAN), "PYTHONPATH": sites}
+        return {**os.environ, **self._recipe.environment, **own, **told}
+
+    def _inductor_cache(self, plan: Plan) -> Path:
+        return self._caches / plan.digest[:16] / "inductor"
+
+    @contextmanager
+    def _copied_yaml(self) -> Iterator[list[str]]:
+        """Yield the command's words; while they hold, the YAML's copy lies beside it."""
+        if self._recipe.yaml is None:
+            yield self._recipe.words()
+            return
+        file = self._recipe.yaml.file
+        copy = file.with_stem(file.stem + COPY_SUFFIX)
+        if copy.exists() and not copy.read_bytes().startswith(COPY_HEAD.encode()):
+            raise TargetError(f"{copy} is not sktune's, and a copy of {file.name} needs its place; rename it")
+        copy.write_text(COPY_HEAD + varied(file, self._recipe.yaml.set), encoding="utf-8")
+        try:
+            yield self._recipe.words(copy)
+        finally:
+            copy.unlink(missing_ok=True)
+
+    def _start(self, words: Sequence[str], environment: Mapping[str, str], output: Any) -> None:
+        try:
+            self._group = subprocess.Popen(  # noqa: S603 - the user's command, without a shell
+                words, cwd=self._recipe.directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True, env=environment,
+            )  # fmt: skip
+        except OSError as failure:
+            raise BackendError(
+                f"the recipe's command cannot be started: {failure}; mend command or directory"
+            ) from failure
+
+    def _watch(self, folder: Path, began: float, deadline_s: float) -> Failure | None:
+        assert self._group is not None
+        lost_since: float | None = None
+        while self._group.poll() is None or self._members():
+            now = time.monotonic()
+            if now >= deadline_s:
+                raise OutOfTimeError
+            reports = read_reports(folder)
+            if now - began > self._recipe.timeout_s:
+                return Failure(
+                    Reason.TIMEOUT, f"the run did not end within {self._recipe.timeout_s:g} s{_behind(reports)}"
+                )
+            lost = [report for report in reports if not report.has_ended and not _is_alive(report.pid)]
+            lost_since = (lost_since or now) if lost else None
+            if lost and lost_since and now - lost_since > ORPHAN_S:
+                return Failure(Reason.CRASHED, f"rank {lost[0].rank} died {lost[0].progress}, and the others went on")
+            time.sleep(POLL_S)
+        if code := self._group.returncode:
+            name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            return Failure(Reason.CRASHED, f"the command ended with {name}")
+        return None
+
+    def _members(self) -> list[int]:
+        """Return the processes of this run, whatever sessions they have begun."""
+        mark = f"{RUN_VARIABLE}={self._run_folder}".encode()
+        return [pid for pid in _pids() if mark in _read(pid, "environ").split(b"\0")]
+
+    def _missing(self, reports: Sequence[RankReport], log: Path) -> Failure | None:
+        if not reports:
+            return Failure(
+                Reason.CRASHED,
+                "no rank has reported: its Python needs sktune installed, and its model a torch.compile"
+                + _last_words(log),
+            )
+        if len(reports) != self._recipe.ranks:
+            return Failure(
+                Reason.CRASHED, f"{len(reports)} ranks have reported, and the recipe says {self._recipe.ranks}"
+            )
+        died = next((report for report in reports if not report.has_ended), None)
+        return Failure(Reason.CRASHED, f"rank {died.rank} died {died.progress}") if died else None
+
+    def _logs(self, log: Path, began_at: float) -> list[Path]:
+        """Return the files that hold the latencies: the program's own, written in this run, or what it printed."""
+        if self._recipe.logs is None:
+            return [log]
+        found = sorted(self._recipe.directory.glob(self._recipe.logs))
+        return [path for path in found if path.stat().st_mtime >= began_at]
+
+    def _keep(self, logs: Sequence[Path], log: Path) -> None:
+        for path in logs:
+            if path != log:
+                shutil.copy(path, log.with_name(f"{log.stem}.{path.name}"))
+
+    def _latencies(self, reports: Sequence[RankReport], logs: Sequence[Path]) -> tuple[tuple[float, ...], ...]:
+        wanted = self._recipe.latency
+        if wanted == "steps":
+            return tuple(tuple(1e3 * seconds for seconds in report.all_s) for report in reports)
+        pattern = wanted.pattern if isinstance(wanted, LatencyLines) else None
+        texts = (path.read_text(encoding="utf-8", errors="replace") for path in logs)
+        found = (tuple(step_latencies_ms(text, pattern)) for text in texts)
+        return tuple(steps for steps in found if steps)
+
+    def _wait_for_others(self, deadline_s: float) -> None:
+        until = time.monotonic() + self._recipe.wait_s
+        told = False
+        while other := _other_inference(self._recipe.other_inference):
+            now = time.monotonic()
+            if now >= deadline_s:
+                raise OutOfTimeError
+            if now >= until:
+                raise BackendError(
+                    f"process {other[0]} runs another inference ({other[1][:80]}), beside which nothing can be "
+                    "measured; end it, or give the recipe a longer wait_s"
+                )
+            if not told:
+                logger.warning("waiting for process %d, another inference: %s", other[0], other[1][:80])
+                told = True
+            time.sleep(POLL_S)
+
+
+def varied(file: Path, values: Mapping[str, Any]) -> str:
+    """Return a YAML file's text with other values, by dotted path; the program's own scopes are switched off.
+
+    Raises:
+        TargetError: the file is no mapping, or a path leads through something else.
+    """
+    try:
+        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as failure:
+        raise TargetError(f"{file} is no YAML ({str(failure).partition(chr(10))[0]}); mend it") from failure
+    if not isinstance(data, dict):
+        raise TargetError(f"{file} holds no mapping of keys; name the program's configuration in yaml.file")
+    _switch_off(data)
+    for path, value in values.items():
+        inner = data
+        *parents, last = path.split(".")
+        for key in parents:
+            inner = inner.setdefault(key, {})
+            if not isinstance(inner, dict):
+                raise TargetError(f"yaml.set: {path} leads through {key}, which is no mapping in {file.name}")
+        inner[last] = value
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+
+
+def _switch_off(data: dict[str, Any]) -> None:
+    for key, value in data.items():
+        if key == FLAG:
+            data[key] = False
+        elif isinstance(value, dict):
+            _switch_off(value)
+
+
+def _link_missing(source: Path, target: Path) -> None:
+    """Give ``target`` the files of ``source`` that it lacks, as links.
+
+    Inductor names its files after their content and replaces them whole, so what one run has compiled is good for all,
+    and no run can spoil it. GE's caches are not like that: every plan has its own.
+    """
+    for path in source.rglob("*"):
+        linked = target / path.relative_to(source)
+        if path.is_file() and not linked.exists():
+            linked.parent.mkdir(parents=True, exist_ok=True)
+            os.link(path, linked)
+
+
+def _put_aside(log: Path) -> None:
+    if log.exists():
+        runs = len(list(log.parent.glob(f"{log.stem}.before-*")))
+        log.rename(log.with_name(f"{log.stem}.before-{runs + 1}{log.suffix}"))
+
+
+def _told_by(reports: Sequence[RankReport]) -> Failure | None:
+    """Return what the first rank that failed says."""
+    for report in reports:
+        if report.error:
+            stage, message = report.error
+            if stage == "run":
+                return Failure(Reason.CRASHED, f"rank {report.rank}: {message}")
+            return Failure(Reason.COMPILE_FAILED, f"rank {report.rank}: {message}", Stage.COMPILE)
+    return None
+
+
+def _last_words(log: Path) -> str:
+    """Return the last line of a log, to be put behind a message; empty where there is none."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"; its last line: {last[:200]}" if last else ""
+
+
+def _behind(reports: Sequence[RankReport]) -> str:
+    """Say which ranks hang, where some got further than others."""
+    waiting = [report for report in reports if not report.has_ended]
+    return "".join(f"; rank {report.rank} stands {report.progress}" for report in waiting)
+
+
+def _other_inference(pattern: str) -> tuple[int, str] | None:
+    known = re.compile(pattern)
+    for pid in _pids():
+        line = _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+        if pid != os.getpid() and known.search(line):
+            return pid, line
+    return None
+
+
+def _pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""  # it has ended, or belongs to someone else
+
+
+def _is_alive(pid: int) -> bool:
+    state = _read(pid, "stat").rpartition(b")")[2].split()
+    return bool(state) and state[0] != b"Z"

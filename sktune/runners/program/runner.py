@@ -1,0 +1,262 @@
+"""Judges plans by starting a recipe's program again and again: one fresh run for each plan and for each baseline."""
+
+import logging
+import math
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, Self
+
+from sktune.ascend.cann_log import cause, explain_files
+from sktune.backends import backend_info
+from sktune.core.errors import BackendError
+from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup, Stage
+from sktune.core.plan import Plan
+from sktune.core.verification import Verification
+from sktune.measure.confidence_sequence import Comparison
+from sktune.measure.noise_floor import NoiseFloorSample, Threshold
+from sktune.measure.winner import BASELINE
+from sktune.runners.base import (
+    CompareRequest,
+    DurationEstimates,
+    JudgeRequest,
+    NamedPlan,
+    Opened,
+    ProcessComparison,
+    Report,
+    RunnerSetup,
+    RunnerTraits,
+    VerifyRequest,
+)
+from sktune.runners.program.agreement import first_difference, verification
+from sktune.runners.program.checked_runs import BASELINES, CheckedRuns
+from sktune.runners.program.rank_reports import VERIFIED_STEPS
+from sktune.runners.program.run import Run
+from sktune.runners.program.step_times import LEAST_ALTERNATING, compare_turns, compare_two, latency_of
+from sktune.targets.recipe import read_recipe
+
+logger = logging.getLogger(__name__)
+
+TOO_SHORT = (
+    f"; plan and baseline do not alternate, which needs {LEAST_ALTERNATING} decode steps with a latency line each: "
+    "figures are less certain"
+)
+UNWRITTEN = (
+    "; no tensor that sktune can see changes from step to step: state that the program keeps elsewhere is not compared"
+)
+EQUAL = f"identical on {VERIFIED_STEPS} steps"
+VERIFIED = f"outputs of {VERIFIED_STEPS} decode steps and the state after them, in every rank"
+MOST_FINALISTS = 3
+"""Each is a run of the user's program in each of the processes."""
+
+
+class ProgramRunner:
+    """Runs a recipe's program, once for each plan; a ``Runner``."""
+
+    def __init__(self, setup: RunnerSetup) -> None:
+        self._recipe = read_recipe(Path(setup.spec.source))
+        self._backend = backend_info(self._recipe.backend)
+        self._space = setup.space
+        self._runs = CheckedRuns(self._recipe, setup.folder, setup.cache)
+        self._opened: Opened | None = None
+        self._first_sample: NoiseFloorSample | None = None
+        self._traits = RunnerTraits(
+            most_finalists=MOST_FINALISTS,
+            most_shortlisted=MOST_FINALISTS,  # a run holds one plan
+            final_processes=self._backend.final_processes,
+            has_references=False,  # what a user has without sktune is the baseline
+        )
+
+    @property
+    def deadline_s(self) -> float:
+        """See ``Runner``."""
+        return self._runs.deadline_s
+
+    @deadline_s.setter
+    def deadline_s(self, deadline_s: float) -> None:
+        self._runs.deadline_s = deadline_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the run that is on."""
+        self._runs.launcher.stop()
+
+    def open(self) -> Opened:
+        """Find decode step and layout in one eager run, and run the baseline, unless this was done; see ``Runner``.
+
+        Raises:
+            TargetError: the program runs nothing that could be a decode step, or its ranks differ.
+            BackendError: the baseline does not run.
+            NotDeterministicError: two baseline runs have different outputs.
+        """
+        if self._opened is None:
+            layout, inspection_s = self._runs.inspect(self._space)
+            baselines = [self._runs.baseline(f"baseline-{number}.log") for number in range(1, BASELINES + 1)]
+            if self._runs.alternates:
+                self._first_sample = self._runs.noise_floor(0, baselines[-1], ())
+            seconds = {"load": inspection_s, "baseline": mean(run.seconds for run in baselines)}
+            self._opened = Opened(layout, self._description(), seconds, self._facts(), traits=self._traits)
+        return self._opened
+
+    def _description(self) -> str:
+        notes = [f"{name} of rank {rank}" for rank, name in sorted(self._runs.ignored)]
+        kept = f"; not compared, as they differ between two baselines: {', '.join(notes[:4])}" if notes else ""
+        kept += UNWRITTEN if self._runs.is_unwritten else ""
+        kept += "" if self._runs.alternates or not self._backend.program_compiler else TOO_SHORT
+        return f"{self._recipe.name}: {self._runs.decode.function} in {self._recipe.ranks} ranks{kept}"
+
+    def _facts(self) -> dict[str, Any]:
+        yaml = self._recipe.yaml
+        return {
+            "decode": {"function": self._runs.decode.function, "signature": self._runs.decode.signature},
+            "verified": VERIFIED,
+            "command": shlex.join(self._recipe.words()),
+            "directory": str(self._recipe.directory),
+            "yaml": {"file": yaml.file.name, "set": yaml.set} if yaml else None,
+            "alternates": self._runs.alternates,
+        }
+
+    def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
+        """Run the program once with a plan. What its scopes became is in its logs alone, so no twin is known."""
+        self.open()
+        plan = request.plan
+        report(Stage.COMPILE)
+        run = self._runs.run(plan, request.log)
+        outcome = self._outcome(run, plan, request.threshold)
+        if outcome.reason in (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED):
+            outcome = self._explained(outcome, plan, request.log)
+        is_only = len(plan.scopes) == 1 and not outcome.is_feasible
+        blamed = plan.scopes[0].label if is_only else outcome.blamed
+        return replace(outcome, seconds=_seconds(run), blamed=blamed, log=f"logs/{request.log}")
+
+    def _outcome(self, run: Run, plan: Plan, threshold: Threshold) -> Outcome:
+        if run.failure:
+            return Outcome(run.failure.reason, run.failure.detail, stage=run.failure.stage)
+        found = _blaming(verification(self._runs.reference, run.reports, self._runs.ignored), plan)
+        if not found.is_identical:
+            return Outcome().after(found)
+        speedup = self._runs.speedup(run)
+        comparison = threshold.comparison(speedup)
+        facts: dict[str, Any] = {
+            "speedup": speedup, "comparison": comparison, "noise_floor": threshold.noise_floor, "verification": found,
+        }  # fmt: skip
+        if comparison == Comparison.SLOWER:
+            detail = f"{speedup.ratio:.3f}x the baseline's speed"
+            return Outcome(Reason.SLOWER, detail, stage=Stage.MEASURE, **facts)
+        return Outcome(**facts)
+
+    def _explained(self, outcome: Outcome, plan: Plan, log: str) -> Outcome:
+        """Add to a failure what CANN's logs and the program's own say about it."""
+        if not self._backend.runs_superkernels:
+            return outcome
+        own = self._runs.log(log)
+        logs = [own, *sorted(own.parent.glob(f"{own.stem}.*")), *self._runs.launcher.device_logs()]
+        told = cause(explain_files([path for path in logs if path.is_file()], [scope.label for scope in plan.scopes]))
+        if told is None:
+            return outcome
+        return replace(outcome, detail=f"{outcome.detail}; {told.message}", blamed=told.scope or outcome.blamed)
+
+    def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
+        """Run the baseline once more against itself; see ``Runner.sample_noise_floor``."""
+        self.open()
+        if before_trial == 0 and self._first_sample:
+            return self._first_sample
+        before = list(self._runs.baselines)
+        run = self._runs.baseline(f"floor-{before_trial:04d}.log")
+        return self._runs.noise_floor(before_trial, run, before)
+
+    def shortlist(self, plans: Sequence[NamedPlan], _report: Report, /) -> list[str]:
+        """Return the names of the plans that enter the final comparison: all, as they are."""
+        return [name for name, _ in plans]
+
+    def verify(self, request: VerifyRequest, report: Report, /) -> dict[str, Verification]:
+        """Compare plans with the baseline on all decode steps that the program makes, up to those that are asked for.
+
+        Each plan has a run of its own, which is not timed. Where it differs, the baseline runs again: it may be what
+        is not the same every time. Nothing is returned of plans that the time is too short for, nor where the program
+        makes no more steps than every run compares.
+        """
+        self.open()
+        steps = min(request.steps, *(len(own.all_s) for own in self._runs.reference))
+        if steps <= VERIFIED_STEPS:
+            return {}
+        ends_s = math.inf if request.seconds is None else time.monotonic() + request.seconds
+        found: dict[str, Verification] = {}
+        for name, plan in request.plans:
+            runs = 1 if self._runs.has_all_steps(steps) else 2
+            if time.monotonic() + runs * self._runs.run_s > ends_s:
+                logger.warning("no time is left to compare plan %s on %d steps", name, steps)
+                break
+            report(Stage.VERIFY)
+            found[name] = self._verified(name, plan, steps)
+        return found
+
+    def _verified(self, name: str, plan: Plan, steps: int) -> Verification:
+        reference = self._runs.all_steps(steps)
+        run = self._runs.run(plan, f"verify-{name}.log", steps)
+        if run.failure:
+            return Verification(difference=run.failure.detail)
+        found = verification(reference, run.reports, self._runs.ignored, steps)
+        if found.difference:
+            self._runs.check_all_steps(steps, f"verify-{name}-baseline.log")
+            found = verification(reference, run.reports, self._runs.ignored, steps)
+        return _blaming(found, plan)
+
+    def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
+        """Run baseline and plans, every other time backwards; where runs alternate, each holds the baseline."""
+        self.open()
+        entries = [*([] if self._runs.alternates else [(BASELINE, Plan())]), *request.plans]
+        runs: dict[str, Run] = {}
+        for name, plan in entries if request.process % 2 else entries[::-1]:
+            report(Stage.MEASURE)
+            runs[name] = self._runs.run(plan, f"final-{request.process}-{name}.log")
+        if (reference := runs.get(BASELINE)) and reference.failure:
+            log = f"logs/final-{request.process}-{BASELINE}.log"
+            raise BackendError(f"the baseline fails: {reference.failure.detail}; see {log}")
+        return ProcessComparison(self._rows(runs, [name for name, _ in entries]))
+
+    def _rows(self, runs: Mapping[str, Run], names: Sequence[str]) -> list[FinalRow]:
+        """Return the baseline's row and the others'."""
+        if not self._runs.alternates:
+            base = latency_of(runs[BASELINE].step_ms)
+            own = {name: latency_of(run.step_ms) for name, run in runs.items() if not run.failure} | {BASELINE: base}
+            return [self._row(name, runs[name], compare_two(own.get(name, base), base)) for name in names]
+        found = {name: compare_turns(run.step_ms, run.turns) for name, run in runs.items() if not run.failure}
+        first_ms = self._runs.baselines[0].latency_ms
+        base_ms = median(each.baseline_ms for each in found.values()) if found else first_ms
+        baseline = FinalRow(BASELINE, Speedup(base_ms, base_ms, 1.0, (1.0, 1.0), 1), EQUAL, True, "")
+        return [baseline, *(self._row(name, runs[name], found.get(name)) for name in names)]
+
+    def _row(self, name: str, run: Run, found: Speedup | None) -> FinalRow:
+        if run.failure:
+            return FinalRow(name, None, run.failure.detail, False, "")
+        difference = first_difference(self._runs.reference, run.reports, self._runs.ignored)
+        return FinalRow(name, found, difference or EQUAL, not difference, "")
+
+    def deliver(self, plan: Plan, folder: Path, report: Report, /) -> None:
+        """Nothing: the program's own compiler keeps its code."""
+
+    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
+        """Return how long things will take: each is a run of the program."""
+        run_s = median(sum(own.values()) for own in trials)
+        traits = opened.traits
+        return DurationEstimates(run_s, run_s, run_s, traits.most_finalists, traits.final_processes)
+
+
+def _blaming(found: Verification, plan: Plan) -> Verification:
+    """Return ``found`` with the scope that changes bits, where there is one scope."""
+    is_known = found.difference and len(plan.scopes) == 1
+    return replace(found, inexact=(plan.scopes[0].label,)) if is_known else found
+
+
+def _seconds(run: Run) -> dict[str, float]:
+    compile_s = max((report.compile_s or 0.0 for report in run.reports), default=0.0)
+    return {"compile": compile_s, "measure": max(0.0, run.seconds - compile_s)}

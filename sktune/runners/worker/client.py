@@ -1,0 +1,331 @@
+"""The worker's runner: keeps a worker alive, sends it requests, and turns its end into an outcome."""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Self
+
+from sktune.ascend.cann_log import cause, explain_files
+from sktune.backends import backend_info
+from sktune.core.delivery import Delivery
+from sktune.core.errors import BackendError, OutOfTimeError, TargetError
+from sktune.core.layout import Layout
+from sktune.core.outcome import FinalRow, Outcome, Reason, Stage
+from sktune.core.plan import Plan
+from sktune.core.verification import Verification
+from sktune.measure import samples
+from sktune.measure.noise_floor import NoiseFloorSample
+from sktune.measure.winner import MOST_FINALISTS, MOST_SHORTLISTED
+from sktune.runners.base import (
+    CompareRequest,
+    DurationEstimates,
+    JudgeRequest,
+    NamedPlan,
+    Opened,
+    ProcessComparison,
+    Report,
+    RunnerSetup,
+    RunnerTraits,
+    VerifyRequest,
+)
+from sktune.runners.worker.process import (
+    StageTimeoutError,
+    WorkerDiedError,
+    WorkerProcess,
+    environment_of,
+    work_folder,
+)
+
+logger = logging.getLogger(__name__)
+
+OPEN_TIMEOUT_S = 3600.0
+"""Loading a large checkpoint takes long; a worker that is not ready after an hour never will be."""
+LOGGED = (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED)
+"""Failures that a compiler's and a runtime's logs may explain."""
+LEAST_RUN_TIMEOUT_S = 60.0
+"""Verifying and measuring take seconds; a step that hangs is ended after this, or the compile timeout."""
+LEAST_FINALIST_S = 0.01
+
+
+def _silent(stage: str) -> None:
+    pass
+
+
+class WorkerRunner:
+    """Runs requests in a worker process, which is started when needed and replaced when it ends; a ``Runner``.
+
+    Entering it starts a worker early where none was ever started in the study's folder. One that judged a plan is
+    replaced before the next, where each plan needs a process of its own.
+    """
+
+    def __init__(self, setup: RunnerSetup) -> None:
+        self._setup, self._spec, self._folder = setup, setup.spec, setup.folder
+        self._compile_timeout_s = setup.compile_timeout_s
+        self._backend = backend_info(self._spec.backend)
+        self._traits = RunnerTraits(
+            measures_time=not self._backend.is_simulated,
+            # Graphs on an NPU keep their memory: as few as possible in one process.
+            most_shortlisted=MOST_FINALISTS if self._backend.needs_fresh_process else MOST_SHORTLISTED,
+            final_processes=self._backend.final_processes,
+        )
+        self._worker: WorkerProcess | None = None
+        self._starts = 0
+        self._opened: Opened | None = None
+        self._has_judged = False
+        self._work: Path | None = None
+        self._modules: dict[str, str] = {}
+        self.deadline_s = math.inf
+
+    def __enter__(self) -> Self:
+        if not (self._folder / "logs").exists():
+            self._start()  # its imports take as long as making a study's database
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker and its compilers at once."""
+        if self._worker is not None:
+            self._worker.stop()
+        self._worker, self._opened, self._has_judged = None, None, False
+
+    def open(self) -> Opened:
+        """Load the model and record the baseline, unless a worker is ready; see ``Runner.open``.
+
+        Raises:
+            SktuneError: of the class that the worker raised.
+            BackendError: the worker dies, or takes longer than an hour.
+        """
+        if self._has_judged and self._backend.needs_fresh_process:
+            self.close()
+        if self._worker is None:
+            self._start()
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
+        """Run one trial. Whatever happens to the worker becomes the outcome."""
+        self.open()
+        self._has_judged = True
+        return self._explained(self._judge(request, report), request.plan)
+
+    def _judge(self, request: JudgeRequest, report: Report) -> Outcome:
+        stage, scope = Stage.COMPILE, ""
+        scored: Outcome | None = None
+        log = f"logs/{request.log}"
+        try:
+            for message in self._ask(
+                request.log,
+                do="trial",
+                plan=request.plan.to_dict(),
+                known=dict(request.known),
+                threshold=asdict(request.threshold),
+                banned=dict(request.banned),
+            ):
+                if "stage" in message:
+                    stage, scope = Stage(message["stage"]), ""
+                    report(stage)
+                scope = message.get("scope", scope)
+                if "scored" in message:
+                    scored = replace(Outcome.from_dict(message["scored"]), log=log)
+                if "outcome" in message:
+                    outcome = replace(Outcome.from_dict(message["outcome"]), log=log)
+                    if outcome.reason is Reason.CRASHED:
+                        self.close()  # what a crashed plan left behind must not meet the next one
+                    return replace(outcome, stage=outcome.stage or stage) if outcome.reason else outcome
+        except OutOfTimeError:
+            if scored is None:
+                raise
+            return scored
+        except (StageTimeoutError, WorkerDiedError) as failure:
+            if scored:
+                logger.warning("what each scope takes could not be observed: %s", failure)
+                return scored
+            where = f"scope {scope}: " if scope else ""
+            if isinstance(failure, StageTimeoutError):
+                return Outcome(Reason.TIMEOUT, f"{where}{failure}", blamed=scope, log=log, stage=stage)
+            detail = f"{where}the worker {failure} during {stage}"
+            return Outcome(Reason.CRASHED, detail, blamed=scope, log=log, stage=stage)
+        raise BackendError("the worker ended its answer early; see its log")
+
+    def _explained(self, outcome: Outcome, plan: Plan) -> Outcome:
+        """Add to a failure what CANN's logs of this worker, and the trial's own, say about it."""
+        if outcome.reason not in LOGGED or self._work is None:
+            return outcome
+        logs = [*sorted(self._work.rglob("*.log")), self._folder / outcome.log]
+        found = explain_files([path for path in logs if path.is_file()], [scope.label for scope in plan.scopes])
+        told = cause(found)
+        if told is None:
+            return outcome
+        return replace(outcome, detail=f"{outcome.detail}; {told.message}", blamed=told.scope or outcome.blamed)
+
+    def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
+        """Compare the baseline, compiled once more, with itself; see ``Runner.sample_noise_floor``."""
+        self.open()
+        log = f"floor-{before_trial:04d}.log"
+        found = self._answer("floor", _silent, log=log, do="floor", before_trial=before_trial)["floor"]
+        return NoiseFloorSample.from_dict(found) if found else None
+
+    def shortlist(self, plans: Sequence[NamedPlan], report: Report, /) -> list[str]:
+        """Return the names of the plans, the fastest first, as measured again in one process."""
+        self.open()
+        answer = self._answer("shortlisted", report, log="qualifying.log", do="shortlist", plans=_entries(plans))
+        names: list[str] = answer["shortlisted"]
+        return names
+
+    def verify(self, request: VerifyRequest, report: Report, /) -> dict[str, Verification]:
+        """Compare plans with the baseline far more than their trials did; see ``Judge.verify``.
+
+        Where the worker does not survive that, each plan is verified in a process of its own, and one that ends even
+        that has this for its difference. Nothing is compared in a simulation.
+        """
+        self.open()
+        plans = request.plans
+        names = "-".join(name for name, _ in plans)
+        values = {"plans": _entries(plans), "steps": request.steps, "seconds": request.seconds,
+                  "banned": dict(request.banned)}  # fmt: skip
+        try:
+            answer = self._answer("verified", report, log=f"verify-{names}.log", do="verify", **values)
+        except BackendError as failure:
+            if len(plans) == 1:
+                return {plans[0][0]: Verification(difference=str(failure), is_broken=True)}
+            logger.warning("%s; verifying each plan in a process of its own", failure)
+            share = None if request.seconds is None else request.seconds / len(plans)
+            parts = [self.verify(replace(request, plans=[plan], seconds=share), report) for plan in plans]
+            return {name: own for part in parts for name, own in part.items()}
+        return {name: Verification.from_dict(own) for name, own in answer["verified"].items()}
+
+    def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
+        """Compare plans in a fresh process; see ``Runner.compare``.
+
+        Where the process does not survive that, each plan is compared with the baseline in a process of its own, and
+        one that ends even that has a row without a speedup. References are the model uncompiled, and torch.compile.
+        """
+        log = f"final-{request.process}"
+        found = self._compared(request.plans, report, log, request.references)
+        rows, noise = found.rows, found.noise
+        if all(row.speedup is None for row in rows):
+            alone = self._compared((), report, log, references=False)
+            rows, noise = [*alone.rows, *rows], alone.noise
+        return ProcessComparison(sorted(rows, key=lambda row: row.speedup is None), noise)
+
+    def _compared(self, plans: Sequence[NamedPlan], report: Report, log: str, references: bool) -> ProcessComparison:
+        if self._traits.measures_time:  # what is computed has no luck to be drawn again
+            self.close()
+        self.open()
+        values = {"plans": _entries(plans), "references": references}
+        try:
+            answer = self._answer("final", report, log=f"{log}.log", do="final", **values)
+            return ProcessComparison([FinalRow.from_dict(row) for row in answer["final"]], answer["noise"])
+        except BackendError as failure:
+            if not plans and not references:
+                raise
+            reason = str(failure)
+        if references:
+            # Compiling the whole step is the user's alternative, not ours: its failure must not cost the answer.
+            logger.warning("%s; comparing again without torch.compile of the whole step", reason)
+            return self._compared(plans, report, log, references=False)
+        if len(plans) == 1:
+            return ProcessComparison([FinalRow(plans[0][0], None, reason, None, "")])
+        logger.warning("%s; comparing each plan in a process of its own", reason)
+        parts = [self._compared([plan], report, f"{log}-{plan[0]}", references=False) for plan in plans]
+        rows = [row for part in parts for row in part.rows]
+        return ProcessComparison(rows, "; ".join(part.noise for part in parts if part.noise))
+
+    def deliver(self, plan: Plan, folder: Path, report: Report, /) -> Delivery | None:
+        """Write the compiled code of ``plan`` into ``folder``; see ``sktune.runners.worker.judge.Judge.deliver``."""
+        self.open()
+        values = {"plan": plan.to_dict(), "folder": str(folder.resolve())}
+        found = self._answer("delivered", report, log="deliver.log", do="deliver", **values)["delivered"]
+        return Delivery.from_dict(found) if found else None
+
+    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
+        """Return how long things will take: a finalist is compiled from the cache, where processes may share one."""
+        opening_s = sum(opened.seconds.values())
+        trial_s = median(sum(own.values()) for own in trials)
+        if self._backend.needs_fresh_process:
+            trial_s, finalist_s = trial_s + opening_s, trial_s
+        else:
+            finalist_s = median(sum(own.values()) - own.get("compile", 0.0) for own in trials)
+        traits = self._traits
+        return DurationEstimates(
+            opening_s, trial_s, max(finalist_s, LEAST_FINALIST_S), traits.most_finalists, traits.final_processes
+        )
+
+    def _start(self) -> None:
+        self._work = work_folder(self._backend, self._folder, self._starts)
+        environment = environment_of(self._spec, self._setup.cache, self._work)
+        self._worker = WorkerProcess(self._spec.backend, self._work or Path.cwd(), environment, self._log("worker.log"))
+        self._starts += 1
+
+    def _open(self) -> Opened:
+        given = self._setup.delivered
+        delivered = [str(given[0]), given[1].to_dict()] if given else None
+        space = self._setup.space.model_dump(mode="json")
+        request = {"do": "open", "spec": self._spec.to_dict(), "space": space, "delivered": delivered}
+        try:
+            for message in self._ask("worker.log", **request):
+                if "opened" in message:
+                    values = message["opened"]
+                    layout, modules = Layout.from_dict(values["layout"]), values["modules"]
+                    self._check_unchanged(modules)
+                    return Opened(
+                        layout, values["description"], values["seconds"], values["facts"], modules, self._traits
+                    )
+        except (StageTimeoutError, WorkerDiedError) as failure:
+            raise BackendError(
+                f"the worker {failure} before the baseline was ready; see {self._log('worker.log')}"
+            ) from failure
+        raise BackendError(f"the worker ended its answer early; see {self._log('worker.log')}")
+
+    def _check_unchanged(self, modules: Mapping[str, str]) -> None:
+        """Refuse modules that are no longer those that the first worker imported."""
+        for name, digest in modules.items():
+            if self._modules.setdefault(name, digest) != digest:
+                self.close()
+                raise TargetError(f"module {name} was changed while the search ran; restore it and run again")
+
+    def _answer(self, key: str, report: Report, *, log: str, **request: Any) -> dict[str, Any]:
+        """Send a request and return the answer that has ``key``; a worker that dies of it is a ``BackendError``."""
+        self._has_judged = True
+        try:
+            for message in self._ask(log, **request):
+                if "stage" in message:
+                    report(message["stage"])
+                if key in message:
+                    return message
+        except (StageTimeoutError, WorkerDiedError) as failure:
+            raise BackendError(f"the comparison failed: the worker {failure}; see logs/{log}") from failure
+        raise BackendError(f"the worker ended its answer early; see logs/{log}")
+
+    def _ask(self, log: str, **request: Any) -> Iterator[dict[str, Any]]:
+        """Send a request and yield the answers; a worker that does not answer in time, or well, is ended."""
+        assert self._worker is not None
+        kept = self._folder.resolve() / samples.FOLDER / Path(log).with_suffix(".npz")
+        message = {**request, "samples": str(kept), "log": str(self._log(log))}
+
+        def limit_s(stage: str) -> float:
+            if request["do"] == "open":
+                return OPEN_TIMEOUT_S
+            is_run = stage not in ("start", Stage.COMPILE)
+            return max(LEAST_RUN_TIMEOUT_S, self._compile_timeout_s) if is_run else self._compile_timeout_s
+
+        try:
+            yield from self._worker.ask(message, limit_s, lambda: self.deadline_s)
+        except Exception:
+            self.close()
+            raise
+
+    def _log(self, name: str) -> Path:
+        folder = self._folder / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder.resolve() / name
+
+
+def _entries(plans: Sequence[NamedPlan]) -> list[list[Any]]:
+    return [[name, plan.to_dict()] for name, plan in plans]

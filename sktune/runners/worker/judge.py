@@ -1,0 +1,330 @@
+"""One trial: a plan is compiled, verified against the baseline, and measured in turn with it."""
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from sktune.backends.base import Backend, Compiled, CompileError, Observe, OnScope, Step, ignore
+from sktune.core.delivery import Delivery
+from sktune.core.errors import BackendError, described
+from sktune.core.outcome import FinalRow, Outcome, Reason, ScopeTime, Stage
+from sktune.core.plan import Plan
+from sktune.core.verification import Verification
+from sktune.measure.confidence_sequence import Comparison
+from sktune.measure.devices import device_of, ran_out_of_memory
+from sktune.measure.latency import Budget
+from sktune.measure.noise_floor import NoiseFloorSample, Threshold
+from sktune.measure.winner import BASELINE_REPEAT, MOST_FINALISTS
+from sktune.runners.base import Report
+from sktune.runners.worker.step_timer import SampleSink, StepTimer, discard, quiet_collector
+from sktune.runners.worker.verifier import VERIFIED_STEPS, Verifier
+from sktune.targets.base import Target
+
+logger = logging.getLogger(__name__)
+
+SHORTLIST_BUDGET = Budget(halfwidth=0.015, seconds=5.0, wait_s=3.0)
+FINAL_BUDGET = Budget(halfwidth=0.004, seconds=5.0, wait_s=3.0, warm_up_rounds=10)
+"""In each of the processes."""
+FLOOR_BUDGET = Budget(halfwidth=0.002, seconds=1.5, wait_s=1.0)
+
+
+class OutOfMemoryDuringTrialError(Exception):
+    """Memory ran out: what the process still holds can no longer be relied on. ``blamed`` as in ``CompileError``."""
+
+    def __init__(self, message: str, blamed: str = "") -> None:
+        super().__init__(message)
+        self.blamed = blamed
+
+
+class Judge:
+    """Judges plans of one target on one backend, against one baseline.
+
+    Args:
+        target, backend: what is compiled, and by what.
+        alive: called now and then while something is measured.
+
+    Raises:
+        BackendError: the baseline itself cannot be compiled or run.
+        NotDeterministicError: the baseline differs from itself.
+    """
+
+    def __init__(self, target: Target, backend: Backend, alive: Callable[[], None] = lambda: None) -> None:
+        self._backend = backend
+        self._device = device_of([*target.module.parameters(), *target.state.values()])
+        try:
+            self._baseline = backend.compile(Plan())
+        except CompileError as failure:
+            raise BackendError(f"the baseline does not compile: {failure}") from failure
+        # A simulated step is the model's own, whatever the plan: its bits say nothing.
+        is_real = self._baseline.simulated_ms is None
+        self._verifier = Verifier(target, backend, self._baseline, alive) if is_real else None
+        self._timer = StepTimer(self._device, self._verifier.replays[0] if self._verifier else None, alive)
+        # What is alive now stays alive: a collection after each trial need not walk over it again (0.25 s each).
+        gc.collect()
+        gc.freeze()
+
+    @property
+    def baseline(self) -> Step:
+        """The baseline's step."""
+        return self._baseline.step
+
+    @property
+    def model_difference(self) -> str:
+        """Where the baseline differs from the model as it runs uncompiled; empty where it does not."""
+        return self._verifier.model_difference if self._verifier else ""
+
+    def judge(
+        self,
+        plan: Plan,
+        report: Report,
+        budget: Budget | None = None,
+        known: Mapping[str, int] = MappingProxyType({}),
+        *,
+        banned: Mapping[str, str] = MappingProxyType({}),
+        threshold: Threshold | None = None,
+        keep: SampleSink = discard,
+        on_scope: OnScope = ignore,
+        scored: Callable[[Outcome], None] = lambda outcome: None,
+    ) -> Outcome:
+        """Run one trial of ``plan``. Failures of the plan are outcomes.
+
+        A plan that becomes the same kernels as a ``known`` trial (number by fusion digest) is not measured again, and
+        one that holds a ``banned`` region (what differs in it, by key) is not run. One that cannot beat the
+        ``threshold`` is measured only until that is certain. ``on_scope`` is called with the label of the scope that is
+        being compiled or first run, ``scored`` with the outcome before its scopes are observed, which changes nothing
+        but ``scope_times`` and ``seconds``.
+
+        Raises:
+            OutOfMemoryDuringTrialError: the process should not be used any more.
+        """
+        seconds: dict[str, float] = {}
+        self._ban(banned)
+        try:
+            measured = partial(self._measured, budget or Budget(), threshold or Threshold(), keep)
+            compiled, outcome = self._judge(plan, report, seconds, known, on_scope, measured)
+        except CompileError as failure:
+            if ran_out_of_memory(failure):
+                raise OutOfMemoryDuringTrialError(str(failure), failure.blamed) from failure
+            logger.info("the plan does not compile", exc_info=True)
+            # A simulated plan that hangs is compiled, and would hang when it is first run.
+            stage = Stage.VERIFY if failure.reason is Reason.TIMEOUT else Stage.COMPILE
+            return Outcome(failure.reason, str(failure), seconds=seconds, blamed=failure.blamed, stage=stage)
+        except Exception as failure:
+            if ran_out_of_memory(failure):
+                raise OutOfMemoryDuringTrialError(described(failure)) from failure
+            logger.info("a step fails", exc_info=True)
+            if "verify" in seconds:
+                stage = Stage.MEASURE if "measure" in seconds else Stage.VERIFY
+                return Outcome(Reason.CRASHED, f"a step fails: {described(failure)}", seconds=seconds, stage=stage)
+            detail = f"the first step fails: {described(failure)}"
+            return Outcome(Reason.COMPILE_FAILED, detail, seconds=seconds, stage=Stage.COMPILE)
+        ran_itself = outcome.speedup is not None or outcome.reason is Reason.MISMATCH
+        if not ran_itself or compiled.observe is None:
+            return outcome
+        scored(outcome)
+        report("observe")
+        with _timed(seconds, "observe"):
+            found = self._observed(compiled.observe)
+        return replace(outcome, scope_times=found, seconds=seconds)
+
+    def _judge(
+        self,
+        plan: Plan,
+        report: Report,
+        seconds: dict[str, float],
+        known: Mapping[str, int],
+        on_scope: OnScope,
+        measured: Callable[[Compiled], dict[str, Any]],
+    ) -> tuple[Compiled, Outcome]:
+        report("compile")
+        with _timed(seconds, "compile"):
+            compiled = self._backend.compile(plan, on_scope)
+        if (twin := known.get(compiled.fusion_digest)) is not None:
+            return compiled, Outcome(same_as=twin, seconds=seconds, fusion_digest=compiled.fusion_digest)
+        if compiled.fusion_digest and compiled.fusion_digest == self._baseline.fusion_digest:
+            detail = "its scopes hold no operator: the same kernels as the baseline"
+            return compiled, Outcome(Reason.SLOWER, detail, seconds=seconds, stage=Stage.COMPILE)
+        report("verify")
+        self._device.reset_peak_memory()
+        with _timed(seconds, "verify"):
+            verification = self._verifier.quick(plan, compiled) if self._verifier else None
+        facts: dict[str, Any] = {
+            "seconds": seconds,
+            "regions": compiled.regions,
+            "reused": compiled.reused,
+            "code_digest": compiled.code_digest,
+            "fusion": compiled.fusion,
+            "fusion_digest": compiled.fusion_digest,
+            "peak_memory_bytes": self._device.peak_memory_bytes(),
+            "verification": verification,
+        }
+        if verification is not None and not verification.is_identical:
+            return compiled, Outcome(**facts).after(verification)
+        report("measure")
+        with _timed(seconds, "measure"):
+            facts |= measured(compiled)
+        if facts["comparison"] == Comparison.SLOWER:
+            detail = f"{facts['speedup'].ratio:.3f}x the baseline's speed"
+            return compiled, Outcome(Reason.SLOWER, detail, stage=Stage.MEASURE, **facts)
+        return compiled, Outcome(**facts)
+
+    def verify(
+        self,
+        plans: Sequence[tuple[str, Plan]],
+        report: Report,
+        *,
+        steps: int = VERIFIED_STEPS,
+        seconds: float | None = None,
+        banned: Mapping[str, str] = MappingProxyType({}),
+    ) -> dict[str, Verification]:
+        """Compare ``plans`` with the baseline: each distinct region with its kernels, then ``steps`` decode steps.
+
+        Args:
+            plans: names and plans.
+            report: told the stage that begins.
+            steps: to compare at least.
+            seconds: most time for all plans, compiling apart; None for what it takes. What was compared by then is
+                the answer, and its bound is accordingly weaker.
+            banned: what differs in each region that is known to differ, by key.
+
+        Returns:
+            what was compared, by name; nothing for a simulation. A plan that does not compile or run any more has the
+            reason for its difference.
+        """
+        if self._verifier is None:
+            return {}
+        self._ban(banned)
+        compiled, broken = self._compile_all({name: partial(self._backend.compile, own) for name, own in plans}, report)
+        report("verify")
+        own_plans = dict(plans)
+        entries = {name: (own_plans[name], own) for name, own in compiled.items()}
+        found = self._verifier.thorough(entries, steps, seconds)
+        return found | {row.name: Verification(difference=row.verdict, is_broken=True) for row in broken}
+
+    def deliver(self, plan: Plan, folder: Path) -> Delivery | None:
+        """Write the compiled code of ``plan`` into ``folder``; None where the backend cannot hand it over.
+
+        Raises:
+            BackendError: the plan does not compile to the same code again, or the folder cannot be written.
+        """
+        try:
+            compiled = self._backend.compile(plan)
+        except CompileError as failure:
+            raise BackendError(f"the plan does not compile any more: {failure}") from failure
+        return compiled.deliver(folder) if compiled.deliver else None
+
+    def _ban(self, banned: Mapping[str, str]) -> None:
+        if self._verifier:
+            self._verifier.banned.update(banned)
+
+    def _observed(self, observe: Observe) -> tuple[ScopeTime, ...]:
+        """Return what each piece took; a trial that has its figure does not fail for it."""
+        try:
+            with quiet_collector(), torch.no_grad():
+                return observe(self._timer.begin)
+        except Exception:
+            logger.warning("what each scope takes could not be observed", exc_info=True)
+            return ()
+
+    def _measured(self, budget: Budget, threshold: Threshold, keep: SampleSink, compiled: Compiled) -> dict[str, Any]:
+        """Return the outcome's fields that come of measuring."""
+        entries = {"baseline": self._baseline, "plan": compiled}
+        speedups, noise = self._timer.compare(entries, budget, keep, threshold.is_out_of_reach)
+        return {
+            "speedup": speedups["plan"],
+            "comparison": threshold.comparison(speedups["plan"]),
+            "noise_floor": threshold.noise_floor,
+            "noise": noise,
+        }
+
+    def sample_noise_floor(self, before_trial: int, keep: SampleSink = discard) -> NoiseFloorSample | None:
+        """Compare the baseline, compiled once more, with itself; None where nothing is measured."""
+        if self._verifier is None:
+            return None
+        seconds: dict[str, float] = {}
+        with _timed(seconds, "floor"):
+            entries = {"baseline": self._baseline, BASELINE_REPEAT: self._backend.compile(Plan())}
+            speedups, noise = self._timer.compare(entries, FLOOR_BUDGET, keep)
+        return NoiseFloorSample(before_trial, speedups[BASELINE_REPEAT], noise, seconds["floor"])
+
+    def shortlisted(self, plans: Sequence[tuple[str, Plan]], report: Report, keep: SampleSink = discard) -> list[str]:
+        """Compile ``plans`` again and return their names, the fastest first; those that do not compile come last.
+
+        A trial's own figure can be a fifth off, with the state of the machine and of the worker; which plans are the
+        fastest is therefore decided in turn, too.
+        """
+        entries, broken = self._compile_all(
+            {name: partial(self._backend.compile, plan) for name, plan in plans}, report
+        )
+        names = list(entries)
+        if len(entries) > MOST_FINALISTS:
+            report("measure")
+            speedups, _ = self._timer.compare({"baseline": self._baseline, **entries}, SHORTLIST_BUDGET, keep)
+            names.sort(key=lambda name: speedups[name].ratio, reverse=True)
+        return [*names, *(row.name for row in broken)]
+
+    def final(
+        self, plans: Sequence[tuple[str, Plan]], report: Report, *, references: bool, keep: SampleSink = discard
+    ) -> tuple[list[FinalRow], str]:
+        """Compile, verify and measure ``plans`` and ``references`` in turn with the baseline and its second copy.
+
+        Returns the rows, the baseline first and the plans in the given order, and the noise of the machine; see
+        ``sktune.measure.latency.Measurement``. Rows that do not run come last.
+        """
+        makers = {name: partial(self._backend.compile, plan) for name, plan in plans}
+        if self._verifier:
+            makers = {BASELINE_REPEAT: partial(self._backend.compile, Plan()), **makers}
+        entries, broken = self._compile_all(makers, report)
+        entries = {"baseline": self._baseline, **entries}
+        if references:
+            others, also_broken = self._compile_all(self._backend.references(), report)
+            entries, broken = {**entries, **others}, broken + also_broken
+        verdicts = {}
+        for name, entry in entries.items():
+            report("verify")
+            verdicts[name] = self._verifier.difference(entry) if self._verifier else None
+        equal = f"identical on {self._verifier.quick_steps} steps" if self._verifier else "not verified: simulated"
+        report("measure")
+        speedups, noise = self._timer.compare(entries, FINAL_BUDGET, keep)
+        rows = [
+            FinalRow(
+                name,
+                speedups[name],
+                str(verdicts[name]) if verdicts[name] else equal,
+                verdicts[name] is None if self._verifier else None,
+                entry.code_digest,
+            )
+            for name, entry in entries.items()
+        ]
+        return rows + broken, noise
+
+    def _compile_all(
+        self, makers: Mapping[str, Callable[[], Compiled]], report: Report
+    ) -> tuple[dict[str, Compiled], list[FinalRow]]:
+        compiled: dict[str, Compiled] = {}
+        broken: list[FinalRow] = []
+        for name, make in makers.items():
+            report("compile")
+            try:
+                compiled[name] = make()
+            except CompileError as failure:
+                broken.append(FinalRow(name, None, f"does not compile: {failure}", False))
+        return compiled, broken
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[stage] = time.perf_counter() - start

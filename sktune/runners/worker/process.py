@@ -1,0 +1,170 @@
+"""A worker's process and the pipes to it: how it starts, answers line by line, keeps to its deadlines, and ends."""
+
+import json
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sktune.backends import backend_info
+from sktune.backends.info import BackendInfo
+from sktune.core import errors
+from sktune.core.errors import OutOfTimeError, SktuneError
+from sktune.targets import TargetSpec
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerDiedError(Exception):
+    """The worker's process ended in the middle of a request."""
+
+
+class StageTimeoutError(Exception):
+    """A stage took longer than it may."""
+
+
+def work_folder(backend: BackendInfo, folder: Path, number: int) -> Path | None:
+    """Return a new working folder for worker ``number`` of a study's ``folder``; None where it runs where we do."""
+    if not backend.needs_fresh_process:
+        return None
+    above = folder.resolve() / "work"
+    above.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-{number}-", dir=above))
+
+
+def environment_of(spec: TargetSpec, cache: Path, work: Path | None) -> dict[str, str]:
+    """Return the environment of a worker; what compilers keep goes to ``cache``, and to ``work`` where there is one."""
+    backend = backend_info(spec.backend)
+    environment = {
+        **os.environ,
+        **backend.worker_environment(spec.device),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        # With torch_npu installed and no CANN, torch itself would not import; the npu backend imports it.
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+    }
+    if work:
+        for name, part in backend.worker_folders.items():
+            (work / part).mkdir(parents=True)
+            environment[name] = str(work / part)
+    return environment
+
+
+class WorkerProcess:
+    """One worker, from its start, during which it imports what it needs while we go on, to its end.
+
+    Args:
+        backend: what it compiles with.
+        folder: where it runs.
+        environment: all of its environment.
+        log: file for what it prints before the first request.
+    """
+
+    def __init__(self, backend: str, folder: Path, environment: Mapping[str, str], log: Path) -> None:
+        self._buffer = b""
+        requests_in, self._requests = os.pipe()
+        self._answers, answers_out = os.pipe()
+        server = "sktune.runners.worker.server"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                [sys.executable, "-m", server, str(requests_in), str(answers_out), backend],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(requests_in, answers_out),
+                start_new_session=True,  # a group of its own, to be ended as one; Ctrl-C is ours to handle
+                env=dict(environment),
+            )
+        os.close(requests_in)
+        os.close(answers_out)
+        logger.info("started worker %d", self._process.pid)
+
+    def stop(self) -> None:
+        """End the worker and its compilers at once."""
+        with suppress(ProcessLookupError):  # it may be gone already
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        os.close(self._requests)
+        os.close(self._answers)
+
+    def ask(
+        self, request: Mapping[str, Any], limit_s: Callable[[str], float], deadline_s: Callable[[], float]
+    ) -> Iterator[dict[str, Any]]:
+        """Send a request and yield the answers, while each stage keeps to its limit.
+
+        Args:
+            request: ready for JSON.
+            limit_s: returns how long a stage may take without a sign of life.
+            deadline_s: returns when the whole request has to be over, on the clock of ``time.monotonic``.
+
+        Raises:
+            SktuneError: of the class that the worker raised.
+            StageTimeoutError, WorkerDiedError: the message is a predicate, as in "the worker ...".
+            OutOfTimeError: at the deadline.
+        """
+        if time.monotonic() >= deadline_s():
+            raise OutOfTimeError
+        stage = "start"
+        allowed_s = limit_s(stage)
+        until_s = time.monotonic() + allowed_s
+        try:
+            os.write(self._requests, json.dumps(request).encode() + b"\n")
+        except BrokenPipeError as failure:
+            raise WorkerDiedError(self._end()) from failure
+        while True:
+            line = self._line(min(until_s, deadline_s()))
+            if line is None and time.monotonic() >= deadline_s():
+                raise OutOfTimeError
+            if line is None:
+                raise StageTimeoutError(f"{stage} did not end within {allowed_s:g} s")
+            message = json.loads(line)
+            if "error" in message:
+                raise _rebuilt(message["error"], message["message"])
+            if "alive" in message:
+                until_s = time.monotonic() + allowed_s
+                continue
+            if "stage" in message:
+                stage = message["stage"]
+                allowed_s = limit_s(stage)
+                until_s = time.monotonic() + allowed_s
+            yield message
+
+    def _line(self, until_s: float) -> bytes | None:
+        """Return the next line; None where none has come in time."""
+        while b"\n" not in self._buffer:
+            ready, _, _ = select.select([self._answers], [], [], max(0.0, until_s - time.monotonic()))
+            if not ready:
+                return None
+            chunk = os.read(self._answers, 1 << 16)
+            if not chunk:
+                raise WorkerDiedError(self._end())
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _end(self) -> str:
+        try:
+            code = self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            return "closed its pipe"
+        if code >= 0:
+            return f"ended with exit code {code}"
+        name = signal.Signals(-code).name
+        return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+
+
+def _rebuilt(name: str, message: str) -> SktuneError:
+    """Return the error that the worker raised."""
+    kind = getattr(errors, name, SktuneError)
+    error: SktuneError = kind(message) if issubclass(kind, SktuneError) else SktuneError(message)
+    return error

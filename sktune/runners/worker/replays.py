@@ -1,0 +1,120 @@
+"""Verification: every bit of the outputs and of the state, against the baseline. There is no tolerance."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from sktune.backends.base import Step
+from sktune.measure.bits import Mismatch, difference
+from sktune.targets.base import Inputs, Snapshot, Target, decode_inputs
+
+STEPS = 8
+"""Consecutive decode steps that are compared."""
+SEEDS = (0, 1)
+"""Input seeds: two different contexts and token sequences."""
+
+State = Mapping[str, torch.Tensor]
+"""The tensors that outlive a step, by name."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One seed's start: the inputs of the steps after its prefill, the state there, and the tensors that hold it."""
+
+    seed: int
+    inputs: Sequence[Inputs]
+    start: Snapshot
+    state: State
+
+    @property
+    def elements(self) -> int:
+        """Elements of the state."""
+        return sum(tensor.numel() for tensor in self.state.values())
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What the baseline gave in one replay: outputs of each step, and the state after the last."""
+
+    replay: Replay
+    outputs: Sequence[Mapping[str, torch.Tensor]]
+    state: Mapping[str, torch.Tensor]
+
+
+def prepare(
+    target: Target, state: State | None = None, seeds: Sequence[int] = SEEDS, steps: int = STEPS
+) -> tuple[Replay, ...]:
+    """Run prefill once for each seed, eagerly, and keep what decoding starts from.
+
+    ``state`` is all that outlives a step; None for what the target declares.
+    """
+    state = target.state if state is None else state
+    replays = []
+    for seed in seeds:
+        inputs = decode_inputs(target, seed, steps)
+        replays.append(Replay(seed, inputs, Snapshot(state), state))
+    return tuple(replays)
+
+
+def record(step: Step, replays: Sequence[Replay]) -> tuple[Recording, ...]:
+    """Replay every seed with ``step`` and keep copies of all outputs and of the final state."""
+    recordings = []
+    for replay in replays:
+        outputs = [_copied(named) for named in _run(step, replay)]
+        recordings.append(Recording(replay, outputs, _copied(replay.state)))
+    return tuple(recordings)
+
+
+def compare(step: Step, recordings: Sequence[Recording]) -> Mismatch | None:
+    """Replay every seed with ``step``; return the first difference to ``recordings``, None where there is none."""
+    for recording in recordings:
+        replay = recording.replay
+        for number, outputs in enumerate(_run(step, replay)):
+            if found := difference(recording.outputs[number], outputs, replay.seed, number):
+                return found
+        if found := difference(recording.state, replay.state, replay.seed, len(replay.inputs) - 1):
+            return found
+    return None
+
+
+def steps(replays: Sequence[Replay], most: int | None = None) -> Iterator[Inputs]:
+    """Yield copies of the inputs of each replay's first ``most`` steps; it starts with the state after its prefill."""
+    for replay in replays:
+        replay.start.restore()
+        yield from map(copied, replay.inputs[:most])
+
+
+def _run(step: Step, replay: Replay) -> Any:
+    replay.start.restore()
+    step.prepare()
+    with torch.no_grad():
+        for inputs in replay.inputs:
+            yield run_once(step, inputs)
+
+
+def run_once(step: Step, inputs: Inputs) -> dict[str, torch.Tensor]:
+    """Run ``step`` on copies of ``inputs``, as it may write to them; return its outputs, and what the copies hold."""
+    own = copied(inputs)
+    outputs = named_outputs(step.run(*own))
+    return outputs | {f"input[{index}]": value for index, value in enumerate(own) if isinstance(value, torch.Tensor)}
+
+
+def copied(inputs: Inputs) -> Inputs:
+    """Return ``inputs`` with every tensor copied."""
+    return tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in inputs)
+
+
+def named_outputs(output: Any) -> dict[str, torch.Tensor]:
+    """Return the tensors of a step's output by name; a lone tensor is called logits."""
+    leaves = [leaf for leaf in pytree.tree_leaves(output) if leaf is not None]
+    tensors = [leaf if isinstance(leaf, torch.Tensor) else torch.as_tensor(leaf) for leaf in leaves]
+    if len(tensors) == 1:
+        return {"logits": tensors[0]}
+    return {f"output[{index}]": tensor for index, tensor in enumerate(tensors)}
+
+
+def _copied(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}

@@ -1,0 +1,30 @@
+"""Optuna's own samplers, on the parameters as they are."""
+
+import optuna
+from optuna.samplers import BaseSampler
+
+from sktune.core.space import SearchSpace
+from sktune.study.strategy import Strategy
+
+RANDOM_TRIALS = 6
+"""Trials, starting points among them, before a model of Optuna's proposes."""
+
+
+def _tpe(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
+    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
+
+
+def _gp(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
+    return optuna.samplers.GPSampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
+
+
+def _random(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
+    return optuna.samplers.RandomSampler(seed=seed)
+
+
+TPE = Strategy("tpe", _tpe)
+"""The tree-structured Parzen estimator."""
+GP = Strategy("gp", _gp)
+"""The Gaussian process."""
+RANDOM = Strategy("random", _random)
+"""Every parameter drawn independently."""

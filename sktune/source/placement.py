@@ -1,0 +1,260 @@
+"""Where a plan's scopes stand in the source: for each of them a run of statements, and the layers that it holds for."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from sktune.core.errors import PlanError
+from sktune.core.plan import Options, Plan, Scope
+from sktune.source.call_flow import Follower, Function, Run, Statement, Step
+from sktune.source.classes import ModuleClass
+
+ENTRIES = ("decode", "forward")
+"""Methods of the model that a decode step may begin with; the first that runs the plan's units."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Statements that become the body of one ``with``.
+
+    Attributes:
+        suite: the list of statements; ``first`` to ``last`` of it are inside, both included.
+        function: where they stand.
+        options: of the scope.
+        layers: the layers that it holds for; none where the suite is not run once for each layer.
+        index: the loop's variable that counts layers, where the suite stands in such a loop.
+        covers: the first and the last unit as they are called in the layer, for the label.
+        besides: what runs inside beyond the units from the first to the last, as source.
+    """
+
+    suite: cst.BaseSuite
+    first: int
+    last: int
+    function: Function
+    options: Options
+    layers: tuple[int, ...]
+    index: str | None
+    covers: tuple[str, str]
+    besides: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    run: Run
+    first: int
+    last: int
+    depth: int
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        return id(self.run.suite), self.first, self.last
+
+
+def find_blocks(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int) -> list[Block]:
+    """Return the blocks that say ``plan``, one for each run of statements and options.
+
+    Raises:
+        PlanError: no class of the file runs the plan's units, or a scope cannot be said in this source.
+    """
+    run = _decode_step(classes, plan, n_layers)
+    runs = list(run.walk())
+    placed = [(scope, _place(scope, runs)) for scope in plan.scopes]
+    grouped: dict[tuple[tuple[int, int, int], Options], list[tuple[Scope, _Place]]] = {}
+    for scope, place in placed:
+        grouped.setdefault((place.key, scope.options), []).append((scope, place))
+    blocks = [_block(members) for members in grouped.values()]
+    _refuse_crossings(blocks)
+    return blocks
+
+
+def _decode_step(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int) -> Run:
+    """Return the run in which all units at the plan's borders are called."""
+    units = list(dict.fromkeys(name for scope in plan.scopes for name in (scope.first, scope.last)))
+    best: tuple[int, str] = (0, "")
+    for prefix in _prefixes(units[0]):
+        local = [unit.removeprefix(prefix) for unit in units]
+        for owner in classes.values():
+            for method in ENTRIES:
+                run = Follower(classes, local, n_layers).follow(owner, method)
+                found = _called(run) if run else set()
+                if found >= set(local):
+                    assert run is not None
+                    return _renamed(run, prefix)
+                missing = next(unit for unit in local if unit not in found)
+                best = max(best, (len(found & set(local)), missing))
+    raise PlanError(
+        f"no class runs the plan's units; nearest, {best[1]!r} is not called by name in any of its methods; "
+        "apply the plan in Python: sktune.apply(model, plan)"
+    )
+
+
+def _prefixes(unit: str) -> list[str]:
+    parts = unit.split(".")
+    return ["", *(".".join(parts[:count]) + "." for count in range(1, len(parts)))]
+
+
+def _called(run: Run) -> set[str]:
+    found: set[str] = set()
+    for _, each in run.walk():
+        for statement in each.statements:
+            for step in statement.steps:
+                found |= step.firsts | step.lasts
+    return found
+
+
+def _renamed(run: Run, prefix: str) -> Run:
+    """Return the run with the plan's own names for modules."""
+    if not prefix:
+        return run
+
+    def names(found: frozenset[str]) -> frozenset[str]:
+        return frozenset(prefix + name for name in found)
+
+    statements = tuple(
+        Statement(
+            statement.node,
+            tuple(
+                Step(names(step.firsts), names(step.lasts), tuple(_renamed(inner, prefix) for inner in step.runs))
+                for step in statement.steps
+            ),
+        )
+        for statement in run.statements
+    )
+    return Run(run.suite, run.function, run.layer, run.index, statements)
+
+
+def _place(scope: Scope, runs: Sequence[tuple[int, Run]]) -> _Place:
+    """Return the innermost run of statements that begins with the scope's first unit and ends with its last."""
+    places: list[_Place] = []
+    for depth, run in runs:
+        firsts = [index for index, each in enumerate(run.statements) if scope.first in each.firsts]
+        lasts = [index for index, each in enumerate(run.statements) if scope.last in each.lasts]
+        places += [_Place(run, first, last, depth) for first in firsts for last in lasts if last >= first]
+    # A unit may be called in several branches: a block around one of them would leave the others without a scope.
+    whole = [
+        place for place in places if all(_holds_all(place, unit, runs[0][1]) for unit in (scope.first, scope.last))
+    ]
+    if not whole:
+        obstacle = "its units are called in several places" if places else _obstacle(scope, runs)
+        raise PlanError(f"scope {scope.label!r} cannot be said in this source: {obstacle}")
+    return max(whole, key=lambda place: (place.depth, place.first - place.last))
+
+
+def _holds_all(place: _Place, unit: str, step: Run) -> bool:
+    """Whether every call of ``unit`` in the decode ``step`` lies in the statements of ``place``."""
+    inside = place.run.statements[place.first : place.last + 1]
+    return set(_calls_of(unit, inside)) == set(_calls_of(unit, step.statements))
+
+
+def _calls_of(unit: str, statements: Sequence[Statement]) -> Iterator[Step]:
+    for step in (step for statement in statements for step in statement.steps):
+        if unit in step.firsts and not step.runs:
+            yield step
+        for run in step.runs:
+            yield from _calls_of(unit, run.statements)
+
+
+def _obstacle(scope: Scope, runs: Sequence[tuple[int, Run]]) -> str:
+    begins = _innermost(runs, lambda statement: scope.first in statement.firsts)
+    ends = _innermost(runs, lambda statement: scope.last in statement.lasts)
+    if begins is None:
+        return f"{scope.first!r} is not the first unit that its statement runs; give it a statement of its own"
+    if ends is None:
+        return f"{scope.last!r} is not the last unit that its statement runs; give it a statement of its own"
+    if begins == ends:
+        return f"it ends in a later pass of the loop over layers than it begins in, both in {begins}"
+    return f"it begins in {begins} and ends in {ends}"
+
+
+def _innermost(runs: Sequence[tuple[int, Run]], holds: Callable[[Statement], bool]) -> str | None:
+    """Return the function of the innermost statement that ``holds``."""
+    found = [(depth, run.function) for depth, run in runs if any(map(holds, run.statements))]
+    if not found:
+        return None
+    _, function = max(found, key=lambda item: item[0])
+    return f"{function.owner.name}.{function.node.name.value}"
+
+
+def _block(members: Sequence[tuple[Scope, _Place]]) -> Block:
+    scope, place = members[0]
+    run = place.run
+    layers = tuple(sorted(each.run.layer for _, each in members if each.run.layer is not None))
+    covers = (_key(scope.first), _key(scope.last))
+    if run.layer is None and ".".join(scope.first.split(".")[:-1]) != ".".join(scope.last.split(".")[:-1]):
+        covers = ("layers", "layers") if _spans_layers(place) else covers
+    besides = dict.fromkeys(text for each, at in members for text in _besides(each, at))
+    return Block(
+        run.suite, place.first, place.last, run.function, scope.options, layers, run.index, covers, tuple(besides)
+    )
+
+
+def _key(unit: str) -> str:
+    return unit.rpartition(".")[2]
+
+
+def _spans_layers(place: _Place) -> bool:
+    statements = place.run.statements[place.first : place.last + 1]
+    return all(isinstance(each.node, cst.For) for each in statements if each.steps)
+
+
+def _besides(scope: Scope, place: _Place) -> list[str]:
+    """Return what is computed inside before the first unit or after the last one."""
+    statements = place.run.statements
+    return _around(statements[place.first], scope.first, -1) + _around(statements[place.last], scope.last, 1)
+
+
+def _around(statement: Statement, unit: str, side: int) -> list[str]:
+    """Return the statements that run on one ``side`` of ``unit`` within ``statement``: -1 before it, 1 after it."""
+    step = statement.steps[0 if side < 0 else -1]
+    if not step.runs:
+        return [] if _only_calls(statement) else [_code(statement.node)]
+    found: list[str] = []
+    runs = [run for run in step.runs if unit in (run.firsts if side < 0 else run.lasts)]
+    for run in runs[:1] if side < 0 else runs[-1:]:
+        holding = [index for index, each in enumerate(run.statements) if each.steps]
+        at = holding[0 if side < 0 else -1]
+        beyond = run.statements[:at] if side < 0 else run.statements[at + 1 :]
+        found += [_code(each.node) for each in beyond if _computes(each.node)]
+        found += _around(run.statements[at], unit, side)
+    return found
+
+
+def _only_calls(statement: Statement) -> bool:
+    """Whether a statement does nothing but call what it runs, and name what comes back."""
+    node = statement.node
+    if not isinstance(node, cst.SimpleStatementLine) or len(node.body) != 1:
+        return False
+    (only,) = node.body
+    value = only.value if isinstance(only, cst.Assign | cst.AnnAssign | cst.Expr | cst.Return) else None
+    return isinstance(value, cst.Call) and _operations(value) == len(statement.steps)
+
+
+def _computes(node: cst.BaseStatement) -> bool:
+    return not isinstance(node, cst.FunctionDef | cst.ClassDef) and _has_operation(node)
+
+
+def _has_operation(node: cst.CSTNode) -> bool:
+    return _operations(node) > 0
+
+
+def _operations(node: cst.CSTNode) -> int:
+    is_one = isinstance(node, cst.Call | cst.BinaryOperation | cst.UnaryOperation | cst.AugAssign)
+    is_not = isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not)
+    return int(is_one and not is_not) + sum(_operations(child) for child in node.children)
+
+
+def _code(node: cst.BaseStatement) -> str:
+    bare = node.with_changes(leading_lines=())
+    return cst.Module([]).code_for_node(bare).strip().partition("\n")[0]
+
+
+def _refuse_crossings(blocks: Sequence[Block]) -> None:
+    for block in blocks:
+        for other in blocks:
+            if other.suite is block.suite and block.first < other.first <= block.last < other.last:
+                raise PlanError(
+                    f"the scopes from {block.covers[0]!r} and from {other.covers[0]!r} cannot be said in this source: "
+                    f"in some layers one ends where in others the other has begun, and all layers share "
+                    f"{block.function.owner.name}.{block.function.node.name.value}"
+                )

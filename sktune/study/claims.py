@@ -1,0 +1,234 @@
+"""Claims: who runs a study, in a table of our own beside Optuna's, and the lock of its folder.
+
+Two searches of one study never mix their trials. A row for each study holds all its holders and a version. It is only
+ever replaced as a whole, and only where the version is still the one that was read: a compare-and-set that every SQL
+database gives, whatever its locks.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TextIO
+
+import sqlalchemy
+from sqlalchemy import Column, Engine, String, Text, insert, select, update
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from sktune.core.errors import StudyError
+
+_TABLE = sqlalchemy.Table(
+    "sktune_claims",
+    sqlalchemy.MetaData(),
+    Column("study", String(512), primary_key=True),  # as long as Optuna's names
+    Column("version", String(32), nullable=False),
+    Column("holders", Text, nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that runs a study.
+
+    Attributes:
+        token: drawn for this claim alone.
+        host: its name, for people.
+        place: host, boot and process namespace: where a process number means the same.
+        pid: its number in ``place``.
+        started: its start in clock ticks since the boot (proc(5), field 22), so that a number used again is no holder.
+        since: when it claimed the study, in seconds since the epoch.
+        has_folder: whether it holds the lock of the folder that the storage lies in.
+        fingerprint: what its figures hold for.
+    """
+
+    token: str
+    host: str
+    place: str
+    pid: int
+    started: int
+    since: float
+    has_folder: bool
+    fingerprint: Mapping[str, str]
+
+    @classmethod
+    def here(cls, fingerprint: Mapping[str, str], *, has_folder: bool) -> "Holder":
+        """Return this process as a holder."""
+        pid = os.getpid()
+        started = _started(pid)
+        assert started is not None
+        token = secrets.token_hex(16)
+        return cls(token, socket.gethostname(), _place(), pid, started, time.time(), has_folder, dict(fingerprint))
+
+    @property
+    def is_near(self) -> bool:
+        """Whether this process can see that one."""
+        return self.place == _place()
+
+    def is_gone(self, has_folder: bool) -> bool:
+        """Whether its process has certainly ended, seen by a process that ``has_folder``."""
+        if self.is_near:
+            return _started(self.pid) != self.started
+        return self.has_folder and has_folder  # the kernel has given its lock back
+
+    def __str__(self) -> str:
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.since))
+        return f"process {self.pid}{'' if self.is_near else f' on {self.host}'} since {since}"
+
+
+class Claims:
+    """The holders of the study ``name`` in the database behind ``engine``."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self._engine, self._name = engine, name
+        _make_table(engine)
+
+    def holders(self) -> tuple[Holder, ...]:
+        """Return who holds the study, whether alive or not."""
+        return self._read()[1]
+
+    def acquire(self, me: Holder, *, join: bool = False, take_over: bool = False) -> None:
+        """Add ``me``, alone, or with ``join`` beside those that are there.
+
+        Raises:
+            StudyError: another process holds the study, or has another fingerprint than ``me``.
+        """
+        self._replace(lambda holders: self._admitted(holders, me, join, take_over))
+
+    def release(self, token: str) -> None:
+        """Take the holder with ``token`` out, if it is still there."""
+        self._replace(lambda holders: tuple(one for one in holders if one.token != token))
+
+    def _admitted(self, holders: tuple[Holder, ...], me: Holder, join: bool, take_over: bool) -> tuple[Holder, ...]:
+        living = tuple(one for one in holders if not one.is_gone(me.has_folder))
+        near = [one for one in living if one.is_near]
+        if living and join:
+            refuse_difference(self._name, living[0].fingerprint, me.fingerprint)
+            return (*living, me)
+        if near:
+            raise StudyError(
+                f"study {self._name!r} is being run by {near[0]}; "
+                "wait for it, join it with --join, or name another with --study"
+            )
+        if living and not take_over:
+            raise StudyError(
+                f"study {self._name!r} is held by {living[0]}; "
+                "wait for it, join it with --join, or, if that process has ended, give --take-over"
+            )
+        return (me,)
+
+    def _replace(self, change: Callable[[tuple[Holder, ...]], tuple[Holder, ...]]) -> None:
+        """Store what ``change`` makes of the holders; anew where another process was faster."""
+        while True:
+            version, holders = self._read()
+            row = {
+                "version": secrets.token_hex(16),
+                "holders": json.dumps([asdict(one) for one in change(holders)]),
+            }
+            try:
+                with self._engine.begin() as connection:
+                    if version is None:
+                        connection.execute(insert(_TABLE).values(study=self._name, **row))
+                        return
+                    unchanged = (_TABLE.c.study == self._name) & (_TABLE.c.version == version)
+                    if connection.execute(update(_TABLE).where(unchanged).values(**row)).rowcount == 1:
+                        return
+            except IntegrityError:  # the row is there now
+                continue
+
+    def _read(self) -> tuple[str | None, tuple[Holder, ...]]:
+        with self._engine.connect() as connection:
+            row = connection.execute(select(_TABLE).where(_TABLE.c.study == self._name)).one_or_none()
+        return (row.version, tuple(Holder(**one) for one in json.loads(row.holders))) if row else (None, ())
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the study's folder for this process alone.
+
+    Raises:
+        StudyError: another live process holds it, or the folder cannot be written.
+    """
+    handle: TextIO | None = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = (folder / "lock").open("a+", encoding="utf-8")
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as failure:
+        assert handle is not None
+        handle.seek(0)
+        holder = handle.read().strip() or "?"
+        handle.close()
+        raise StudyError(
+            f"the study in {folder} is being run by process {holder}; wait for it, or name another with --study"
+        ) from failure
+    except OSError as failure:
+        raise StudyError(
+            f"{folder} cannot be written ({failure.strerror}); choose another folder with --runs"
+        ) from failure
+    try:
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        yield
+    finally:
+        handle.close()
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a living process holds the lock file ``lock``."""
+    try:
+        with lock.open(encoding="utf-8") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def refuse_difference(study: str, stored: Mapping[str, str], fingerprint: Mapping[str, str]) -> None:
+    """Raise a ``StudyError`` where two fingerprints of a study differ; the message has both values."""
+    if stored.get("format") != fingerprint.get("format"):
+        raise StudyError(
+            f"study {study!r} was made by another version of sktune, whose fingerprint held other things; "
+            "name a new one with --study"
+        )
+    for key in sorted({*stored, *fingerprint}, key=lambda key: (key == "model", key)):  # its digest holds others
+        if stored.get(key) != fingerprint.get(key):
+            values = (one.get(key, "None") for one in (stored, fingerprint))
+            was, now = ("the default" if value == "None" else repr(value) for value in values)
+            raise StudyError(
+                f"study {study!r} was made with {key} {was}, but now it is {now}; "
+                "continue it as it was made, or name a new one with --study"
+            )
+
+
+def _make_table(engine: Engine) -> None:
+    try:
+        _TABLE.create(engine, checkfirst=True)
+    except SQLAlchemyError:
+        if not sqlalchemy.inspect(engine).has_table(_TABLE.name):  # else another process has made it meanwhile
+            raise
+
+
+def _place() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()} {boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:  # a sandbox without them, which has a host name of its own
+        return socket.gethostname()
+
+
+def _started(pid: int) -> int | None:
+    """Return when process ``pid`` started, in clock ticks since the boot; None where it has ended."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state in "ZX" else int(fields[18])

@@ -1,0 +1,219 @@
+"""Marks: scope boundaries on a module tree, attached to its modules and detached again.
+
+A mark is a side-effecting operator, called before a unit's ``forward`` and after it. Dynamo records it in program
+order, so a scope may begin in one module and end in a sibling without an edit to the source, and what is between
+the two belongs to it. For TorchAir the mark is its own ``super_kernel`` scope, for Inductor an operator of ours.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from sktune.core import scope_options as superkernel_options
+from sktune.core.delivery import ExpectedCode
+from sktune.core.errors import PlanError
+from sktune.core.plan import Option, Plan
+from sktune.core.scope_flavour import ScopeFlavour
+
+_library = torch.library.Library("sktune", "DEF")
+_library.define('scope_enter(str label, str options, str code="", bool is_strict=False) -> ()')
+_library.define("scope_exit(str label) -> ()")
+_library.impl("scope_enter", lambda label, options, code="", is_strict=False: None, "CompositeExplicitAutograd")
+_library.impl("scope_exit", lambda label: None, "CompositeExplicitAutograd")
+
+scope_enter = torch.ops.sktune.scope_enter
+scope_exit = torch.ops.sktune.scope_exit
+
+for _operator in (scope_enter, scope_exit):
+    # Without outputs they look dead to FX.
+    torch.fx.node.has_side_effect(_operator)
+    torch.fx.node.has_side_effect(_operator.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """One mark found in a captured graph.
+
+    Attributes:
+        enters: True at the start of a span, False after its end.
+        label: the scope's label.
+        options: the scope's options; empty at the end of a span.
+        code: what the scope should be compiled to; None where any code will do.
+    """
+
+    enters: bool
+    label: str
+    options: Mapping[str, Option]
+    code: ExpectedCode | None = None
+
+
+def read_mark(node: torch.fx.Node) -> Boundary | None:
+    """Return the boundary that ``node`` marks, or None where it is an ordinary operator."""
+    if node.target in (scope_enter, scope_enter.default):
+        label, options, *code = (*node.args, *node.kwargs.values())
+        expected = ExpectedCode(str(code[0]), bool(code[1])) if code else None
+        return Boundary(True, str(label), json.loads(str(options)), expected)
+    if node.target in (scope_exit, scope_exit.default):
+        (label,) = (*node.args, *node.kwargs.values())
+        return Boundary(False, str(label), {})
+    return None
+
+
+class Scope(Protocol):
+    """What a context manager is, entered in one hook and left in another."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *error: object) -> Any: ...
+
+
+class InductorScope:
+    """A scope for Inductor: two operators of ours, which carry its options and the code that it should become."""
+
+    def __init__(self, label: str, options: Mapping[str, Option], code: ExpectedCode | None = None) -> None:
+        self._label = label
+        self._carried: tuple[Any, ...] = (json.dumps(dict(options), sort_keys=True),)
+        if code is not None:
+            self._carried += (code.digest, code.is_strict)
+
+    def __enter__(self) -> None:
+        scope_enter(self._label, *self._carried)
+
+    def __exit__(self, *error: object) -> None:
+        scope_exit(self._label)
+
+
+def torchair_scope(label: str, options: Mapping[str, Option]) -> Scope:
+    """Return TorchAir's own scope; the options are always a string.
+
+    Raises:
+        SpaceError: TorchAir's compiler would refuse the options.
+        PlanError: there is no TorchAir.
+    """
+    try:
+        import torch_npu  # noqa: F401 - brings torchair along
+        import torchair
+    except ImportError as failure:
+        raise PlanError(
+            f"the plan's scopes are TorchAir's, which cannot be imported ({str(failure).partition(chr(10))[0]}); "
+            "pip install '.[npu]' in sktune's folder"
+        ) from failure
+    scope: Scope = torchair.scope.super_kernel(label, superkernel_options.render(options))
+    return scope
+
+
+MakeScope = Callable[[str, Mapping[str, Option]], Scope]
+
+
+def scope_maker(flavour: ScopeFlavour, code: Mapping[str, ExpectedCode] = MappingProxyType({})) -> MakeScope:
+    """Return what makes scopes of a flavour.
+
+    Args:
+        flavour: what they become.
+        code: what regions should be compiled to, by label.
+    """
+    if flavour is ScopeFlavour.SUPERKERNEL:
+        return torchair_scope
+    return lambda label, options: InductorScope(label, options, code.get(label))
+
+
+class MarkedModel:
+    """The hooks that one ``attach`` has placed; ``detach`` removes them."""
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+        self._tables: list[dict[int, Any]] = []
+        self._suspended: list[tuple[dict[int, Any], dict[int, Any]]] = []
+
+    def mark(self, first: nn.Module, last: nn.Module, scope: Scope) -> None:
+        """Enter ``scope`` before ``first`` runs, and leave it after ``last`` has run."""
+
+        def enter(module: nn.Module, arguments: Any) -> None:  # noqa: ARG001
+            scope.__enter__()
+
+        def leave(module: nn.Module, arguments: Any, output: Any) -> None:  # noqa: ARG001
+            scope.__exit__(None, None, None)
+
+        self._handles.append(first.register_forward_pre_hook(enter))
+        self._handles.append(last.register_forward_hook(leave))
+        self._tables += [first._forward_pre_hooks, last._forward_hooks]  # noqa: SLF001 - no public way to pause hooks
+
+    def detach(self) -> None:
+        """Remove every mark. Calling it again changes nothing."""
+        self.resume()
+        while self._handles:
+            self._handles.pop().remove()
+
+    def suspend(self) -> None:
+        """Take the marks out of the way until ``resume``, so that the model runs as if it had none."""
+        if not self._suspended:
+            self._suspended = [(hooks, dict(hooks)) for hooks in self._tables]
+            for hooks in self._tables:
+                hooks.clear()
+
+    def resume(self) -> None:
+        """Put back what ``suspend`` took: the same hooks under the same keys, on which Dynamo has guards."""
+        for hooks, saved in self._suspended:
+            hooks.update(saved)
+        self._suspended = []
+
+
+def attach(module: nn.Module, plan: Plan, make_scope: MakeScope = InductorScope) -> MarkedModel:
+    """Mark the scopes of ``plan`` on ``module``, until ``detach`` is called on what is returned.
+
+    The plan may have been made for a larger or smaller tree around the same layers: one prefix for all
+    names is added or dropped where that makes every name fit.
+
+    Raises:
+        PlanError: a scope names a unit that the module lacks.
+    """
+    modules = dict(module.named_modules())
+    rename = _fit_names(plan, modules)
+    marked = MarkedModel()
+    for scope in plan.scopes:
+        made = make_scope(scope.label, dict(scope.options))
+        marked.mark(modules[rename(scope.first)], modules[rename(scope.last)], made)
+    return marked
+
+
+def attach_each(module: nn.Module, names: tuple[str, ...]) -> MarkedModel:
+    """Mark each of the named modules as a span of its own."""
+    modules = dict(module.named_modules())
+    marked = MarkedModel()
+    for name in names:
+        marked.mark(modules[name], modules[name], InductorScope(name, {}))
+    return marked
+
+
+class _Renaming:
+    """Adds a prefix to names, or drops one."""
+
+    def __init__(self, prefix: str, dropped: str) -> None:
+        self.prefix, self.dropped = prefix, dropped
+
+    def __call__(self, name: str) -> str:
+        return self.prefix + name.removeprefix(self.dropped)
+
+
+def _fit_names(plan: Plan, modules: Mapping[str, nn.Module]) -> _Renaming:
+    names = [name for scope in plan.scopes for name in (scope.first, scope.last)]
+    if not names:
+        return _Renaming("", "")
+    parts = names[0].split(".")
+    dropped = [".".join(parts[:count]) + "." for count in range(1, len(parts))]
+    added = [path.removesuffix(names[0]) for path in modules if path.endswith("." + names[0])]
+    candidates = [_Renaming("", ""), *(_Renaming("", d) for d in dropped), *(_Renaming(a, "") for a in added)]
+    for rename in candidates:
+        if all(rename(name) in modules for name in names):
+            return rename
+    known = [".".join(path.split(".")[:3]) for path in modules if path.count(".") <= 3]
+    missing = next(name for name in names if name not in modules)
+    raise PlanError(
+        f"the plan does not fit this model: it has no module {missing!r} "
+        f"(it has {', '.join(list(dict.fromkeys(known))[1:6])}, ...); apply it to the model that it was made for"
+    )

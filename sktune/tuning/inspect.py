@@ -1,0 +1,59 @@
+"""Inspection: what there is to tune in a model, without compiling anything."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sktune.backends import backend_info
+from sktune.core.layout import Layout
+from sktune.core.space import SearchSpace
+from sktune.targets.base import decode_inputs
+from sktune.targets.loading import load
+from sktune.targets.tracing import trace_layout
+from sktune.tuning.prepare import bind_space, check_space_options, space_spec
+from sktune.tuning.request import Request
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A model's layout and space."""
+
+    description: str
+    layout: Layout
+    space: SearchSpace
+    is_simulated: bool = False
+    """Whether the units' shares are those of a simulated step."""
+
+    def summary(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "description": self.description,
+            "units": self.layout.to_dict()["units"],
+            "layers": self.layout.to_dict()["layers"],
+            "kinds": {kind: list(keys) for kind, keys in self.layout.kinds.items()},
+            "plans": self.space.size,
+            "parameters": {name: list(choices) for name, choices in self.space.choices.items()},
+            "starting_points": {point.name: dict(point.values) for point in self.space.starting_points},
+        }
+
+
+def inspect_model(request: Request) -> Inspection:
+    """Load the model of ``request``, trace it, and bind its space.
+
+    Raises:
+        SktuneError: as a search would.
+    """
+    spec, preset = request.target()
+    wanted = space_spec(request, spec, preset)
+    check_space_options(wanted)
+    info = backend_info(spec.backend)
+    with torch.no_grad():
+        target = load(spec, takes_torchair=info.takes_torchair(spec.device))
+        layout = trace_layout(target, wanted)
+        description = target.description or spec.name
+        if not info.is_simulated:
+            return Inspection(description, layout, bind_space(wanted, layout, spec))
+        simulation = info.load()(target, layout, decode_inputs(target, 0, 1)[0], **info.settings_of(spec))
+    layout = layout.with_time_shares(simulation.time_shares())
+    return Inspection(f"{description}; {simulation.notes}", layout, bind_space(wanted, layout, spec), is_simulated=True)

@@ -1,0 +1,276 @@
+"""The search: asks for plans, has them judged, stores what comes back, and compares the best at the end."""
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from sktune.backends import backend_info
+from sktune.backends.fingerprint import fingerprint
+from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
+from sktune.core.events import Listener
+from sktune.core.events.search import (
+    Converged,
+    NoiseFloor,
+    SearchStarted,
+    Settled,
+    SpaceExhausted,
+    StudyFinished,
+    TargetReady,
+    TimeBudgetSpent,
+)
+from sktune.core.layout import Layout
+from sktune.core.plan import Plan
+from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
+from sktune.measure.noise_floor import drift
+from sktune.reports import outputs
+from sktune.runners import make_runner
+from sktune.runners.base import Opened, Runner, RunnerFactory, RunnerSetup
+from sktune.samplers import find_strategy
+from sktune.samplers.partition import PartitionSampler
+from sktune.study.claims import locked
+from sktune.study.facts import ProxyFindings
+from sktune.study.result import SearchResult, result_of
+from sktune.study.strategy import Strategy
+from sktune.study.study import TuningStudy, folder_name, sqlite_url
+from sktune.targets import TargetSpec
+from sktune.tuning import profile_hints as profile_prior
+from sktune.tuning.finals import Finals
+from sktune.tuning.interrupt import Stop, stoppable
+from sktune.tuning.prepare import bind_space, check_space_options, space_spec
+from sktune.tuning.request import Request
+from sktune.tuning.time_budget import TimeBudget
+from sktune.tuning.trials import Trials
+
+logger = logging.getLogger(__name__)
+
+TRIALS_PER_FLOOR_SAMPLE = 10
+"""A sample takes about two seconds."""
+
+SETTLED_GAIN = 0.005
+"""Share of the baseline's latency: a search that is expected to find less than this beyond its incumbent is settled."""
+
+
+def run(
+    request: Request,
+    listener: Listener = lambda event: None,
+    began_s: float | None = None,
+    proxy: ProxyFindings | None = None,
+    runner_factory: RunnerFactory = make_runner,
+) -> SearchResult:
+    """Search until the study holds ``request.trials`` trials or the time is spent, and return what it recommends.
+
+    Args:
+        request: what to search.
+        listener: called with each event.
+        began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
+        proxy: of a search on fewer layers, whose plans are tried, and no other; None to search.
+        runner_factory: makes what runs the plans.
+
+    Raises:
+        SktuneError: bad input, a model that cannot be tuned, or Ctrl-C; what was found is stored.
+    """
+    budget = TimeBudget(request.time_budget_s or math.inf, time.monotonic() if began_s is None else began_s)
+    spec, preset = request.target()
+    wanted = space_spec(request, spec, preset)
+    check_space_options(wanted)
+    made_with = fingerprint(spec, wanted)
+    if request.profile:
+        profile_prior.check(request.profile, spec.backend)
+    name = request.study or spec.study_name
+    folder = request.runs / folder_name(name)
+    strategy = find_strategy(request.strategy)
+    cache = (request.runs / "cache").resolve()
+    setup = RunnerSetup(spec, wanted, folder, cache, request.compile_timeout_s)
+    with locked(folder), runner_factory(setup) as runner:
+        url = request.storage or sqlite_url(folder.resolve())
+        study = TuningStudy.open(name, url, create=True, is_ours_alone=request.storage is None)
+        with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over):
+            search = _Search(request, spec, wanted, study, folder, made_with, listener, budget, proxy)
+            is_complete = search.has_ended() or study.facts.exhausted
+            if not is_complete or study.facts.final_trials != study.finished():
+                with stoppable() as stop:
+                    search.run(runner, strategy, stop)
+        result = result_of(study, folder)
+        outputs.write(result, folder)
+        listener(StudyFinished(**result.summary()))
+        return result
+
+
+class _Search:
+    """One call of ``run`` on an open study."""
+
+    def __init__(
+        self,
+        request: Request,
+        spec: TargetSpec,
+        space_spec: SpaceSpec,
+        study: TuningStudy,
+        folder: Path,
+        made_with: Mapping[str, str],
+        listener: Listener,
+        budget: TimeBudget,
+        proxy: ProxyFindings | None,
+    ) -> None:
+        self._request, self._spec, self._space_spec = request, spec, space_spec
+        self._study, self._folder, self._made_with, self._emit = study, folder, made_with, listener
+        self._budget, self._proxy = budget, proxy
+        self._foresight: PartitionSampler | None = None
+
+    def has_ended(self) -> bool:
+        """Whether no trial is missing."""
+        if self._proxy is None:
+            return self._study.finished() >= self._request.most_trials
+        return self._study.facts.proxy == self._proxy
+
+    def run(self, runner: Runner, strategy: Strategy, stop: Stop) -> None:
+        """Run the trials that are missing, then the final comparison, as far as the time budget lasts."""
+        began = time.perf_counter()
+        runner.deadline_s = self._budget.deadline_s
+        try:
+            self._search(runner, strategy, stop)
+        except OutOfTimeError as spent:
+            if not self._study.finished():
+                raise BadInputError(
+                    f"--time-budget: {self._budget.seconds:g} s ended before a plan was tried; give more time"
+                ) from spent
+            self._study.remember(uncompared=True)
+        self._study.remember(seconds=self._study.facts.seconds + time.perf_counter() - began)
+
+    def _search(self, runner: Runner, strategy: Strategy, stop: Stop) -> None:
+        done = self._study.finished()
+        most = done + len(self._proxy.carried) if self._proxy else self._request.most_trials
+        trials_wanted = None if math.isinf(most) else int(most)
+        self._emit(SearchStarted(study=self._study.name, trials=trials_wanted, done=done, folder=str(self._folder),
+                                 time_budget_s=self._request.time_budget_s))  # fmt: skip
+        opened = runner.open()
+        space = self._bound_space(opened)
+        backend = backend_info(self._spec.backend)
+        trials = Trials(self._request, backend, self._study, self._budget, self._emit, runner, opened)
+        self._run_trials(runner, trials, space, strategy, stop)
+        self._stop_if_asked(stop)
+        runner.deadline_s = self._budget.deadline_s
+        finals = Finals(
+            self._request, self._study, runner, opened.traits, self._budget, self._emit,
+            lambda: self._stop_if_asked(stop),
+        )  # fmt: skip
+        has_trials = bool(self._study.finished() or self._proxy)
+        finals.run(space, self._budget.finalists(trials.estimates()), has_trials=has_trials)
+        finals.deliver(self._folder)
+
+    def _bound_space(self, opened: Opened) -> SearchSpace:
+        """Return the space of what was opened, and remember what was."""
+        space = bind_space(self._space_spec, self._layout(opened.layout), self._spec)
+        # Only now: a space that does not fit the model must leave a study that the mended one can use.
+        units = self._space_spec.model_dump(mode="json", include={"units", "step_units", "per_layer"})
+        self._study.remember(
+            fingerprint=dict(self._made_with),
+            target={"spec": self._spec.to_dict(), "units": units},
+            description=opened.description,
+            space_size=str(space.size),
+            **opened.facts,
+        )
+        self._study.add_modules(opened.modules)
+        self._emit(TargetReady(description=opened.description, space_size=space.size,
+                               model_difference=opened.facts.get("model_difference"),
+                               seconds=dict(opened.seconds)))  # fmt: skip
+        return space
+
+    def _run_trials(self, runner: Runner, trials: Trials, space: SearchSpace, strategy: Strategy, stop: Stop) -> None:
+        """Run trials until none is missing, none is left, or none has time."""
+        most = self._queue(space, strategy)
+        while (finished := self._study.finished()) < most:
+            self._stop_if_asked(stop)
+            if not self._budget.allows_trial(trials.estimates(), trials.has_plan()):
+                self._emit(TimeBudgetSpent(trials=finished))
+                break
+            if finished >= space.size - 1 and self._is_exhausted(space):
+                self._study.remember(exhausted=True)
+                break
+            if self._request.until_converged and self._is_settled(space, finished, trials.threshold().noise_floor):
+                break
+            if trials.measures_time and self._floor_is_due(finished):
+                self._sample_floor(runner, finished)
+            if not trials.run(space, strategy):
+                break
+        if self._proxy and self._study.finished() >= most:
+            self._study.remember(proxy=self._proxy)
+
+    def _is_settled(self, space: SearchSpace, finished: int, noise_floor: float) -> bool:
+        """Whether no plan is expected to save more than can be told from the incumbent."""
+        if finished <= len(space.starting_points):
+            return False
+        self._foresight = self._foresight or PartitionSampler(space, self._request.seed)
+        left = self._foresight.outlook(self._study.trials()).expected_gain_left
+        self._study.remember(expected_gain_left=left)
+        threshold = max(SETTLED_GAIN, noise_floor)
+        if left < threshold:
+            for kind in (Converged, Settled):
+                self._emit(kind(trials=finished, expected_gain_left=left, threshold=threshold))
+        return left < threshold
+
+    def _floor_is_due(self, finished: int) -> bool:
+        samples = self._study.facts.floor_looks
+        return not samples or finished >= samples[-1].before_trial + TRIALS_PER_FLOOR_SAMPLE
+
+    def _sample_floor(self, runner: Runner, finished: int) -> None:
+        """Compare the baseline with itself, and remember what that shows."""
+        try:
+            sample = runner.sample_noise_floor(finished)
+        except (BackendError, OutOfTimeError) as failure:
+            logger.warning("the noise floor could not be measured: %s", failure)
+            return
+        if sample is None:
+            return
+        samples = (*self._study.facts.floor_looks, sample)
+        self._study.remember(floor_looks=samples)
+        self._emit(NoiseFloor(before_trial=finished, ratio=sample.speedup.ratio, ci95=sample.speedup.bounds,
+                              noise_floor=self._study.facts.noise_floor, drift=drift(samples),
+                              noise=sample.noise))  # fmt: skip
+
+    def _layout(self, traced: Layout) -> Layout:
+        """Return the study's layout: with the shares of the first trace, which a resumed search must see again."""
+        if (layout := self._study.facts.layout) is None:
+            if self._request.profile:
+                traced = profile_prior.with_time_shares(traced, self._request.profile)
+            self._study.remember(layout=traced)
+            return traced
+        if layout.digest != traced.digest:
+            raise BadInputError(
+                f"the model of study {self._study.name!r} had other units than now; name a new study with --study"
+            )
+        return layout
+
+    def _queue(self, space: SearchSpace, strategy: Strategy) -> float:
+        """Queue the points that come first and whose plans are new; return the study's total number of trials."""
+        known = {record.plan for record in self._study.records() if record.outcome}
+        if self._proxy:
+            points = [
+                StartingPoint(f"proxy trial {plan.trial}", {**space.simplest, **plan.values})
+                for plan in self._proxy.carried
+            ]
+            new = [point for point in points if space.plan(point.values) not in known]
+            self._study.queue(new)
+            return self._study.finished() + len(new)
+        profile, is_exact = self._request.profile, self._request.exact_starting_points
+        starts = profile_prior.ordered(space.starting_points, profile) if profile else space.starting_points
+        takes_them = strategy.takes_starting_points and not profile
+        if is_exact or not (takes_them or strategy.starts_alone):
+            self._study.queue([point for point in starts if space.plan(point.values) not in known])
+        return self._request.most_trials
+
+    def _is_exhausted(self, space: SearchSpace) -> bool:
+        # A probe's plan may lie outside the space.
+        distinct = {record.plan for record in self._study.records() if record.outcome and not record.is_probe}
+        if len(distinct - {Plan()}) < space.size - 1:
+            return False
+        self._emit(SpaceExhausted(plans=len(distinct)))
+        return True
+
+    def _stop_if_asked(self, stop: Stop) -> None:
+        if stop.requested:
+            of_all = "" if math.isinf(self._request.most_trials) else f" of {self._request.most_trials}"
+            raise InterruptedSearchError(
+                f"stopped after {self._study.finished()}{of_all} trials; the same command goes on"
+            )

@@ -1,0 +1,74 @@
+"""The space that a request asks for: found, checked, and bound to what was traced."""
+
+from collections.abc import Mapping, Sequence
+
+from sktune.backends import all_backends, backend_info
+from sktune.backends.options import with_inexact
+from sktune.core.errors import BadInputError, SpaceError, nearest
+from sktune.core.layout import Layout
+from sktune.core.plan import Option
+from sktune.core.space import SearchSpace, SpaceSpec, bind
+from sktune.targets import TargetSpec
+from sktune.targets.presets import Preset, load_space
+from sktune.tuning import profile_hints as profile_prior
+from sktune.tuning.request import Request
+
+
+def bind_space(wanted: SpaceSpec, layout: Layout, spec: TargetSpec) -> SearchSpace:
+    """Bind ``wanted`` to a layout, with the options that it lists for the backend and device of ``spec``."""
+    info = backend_info(spec.backend)
+    backend, device = info.in_spaces(spec.device)
+    chosen: Mapping[str, Sequence[Option]] = wanted.options.get(backend, {}).get(device, {})
+    options = {name: tuple(values) for name, values in chosen.items()} or info.options.default_choices(spec.device)
+    points = {**wanted.starting_points, **wanted.backend_starting_points.get(backend, {})}
+    return bind(wanted.model_copy(update={"starting_points": points}), layout, options, info.options.rules)
+
+
+def space_spec(request: Request, spec: TargetSpec, preset: Preset | None) -> SpaceSpec:
+    """Return the space that a request asks for: its file's, the preset's, or the default.
+
+    Raises:
+        SpaceError: no space.
+        BadInputError: values that may change bits are asked for where there are none.
+    """
+    given = preset.space if preset else SpaceSpec()
+    space = load_space(request.space) if request.space else given
+    if request.try_inexact:
+        space = _with_inexact(space, spec)
+    return profile_prior.with_hot_types(space, request.profile, spec) if request.profile else space
+
+
+def _with_inexact(space: SpaceSpec, spec: TargetSpec) -> SpaceSpec:
+    options = backend_info(spec.backend).options
+    if not options.inexact_values(spec.device):
+        raise BadInputError(
+            f"--try-inexact adds values of Inductor's options, and {spec.backend} has none that may change bits; "
+            "leave it out"
+        )
+    of_backend = space.options.get(spec.backend, {})
+    listed = of_backend.get(spec.device) or options.default_choices(spec.device)
+    of_device = {spec.device: with_inexact(options, listed, spec.device)}
+    return space.model_copy(update={"options": {**space.options, spec.backend: {**of_backend, **of_device}}})
+
+
+def check_space_options(spec: SpaceSpec) -> None:
+    """Raise ``SpaceError`` unless every option that the space lists, for whatever backend, can be searched."""
+    known = {info.name: info for info in all_backends()}
+    for name in (*spec.options, *spec.backend_starting_points):
+        if name not in known:
+            raise SpaceError(f"the space names the backend {name!r}{nearest(name, known)}")
+        if other := known[name].plans_for:
+            raise SpaceError(
+                f"the simulation takes what the space lists for {other.name}; list options of {name} there"
+            )
+    for backend, devices in spec.options.items():
+        for device, options in devices.items():
+            if device not in known[backend].devices:
+                raise SpaceError(
+                    f"the space has options of {backend} on {device!r}; it runs on {', '.join(known[backend].devices)}"
+                )
+            for name, values in options.items():
+                if not values:
+                    raise SpaceError(f"option {name} of the space has no value; list at least one, or leave it out")
+                for value in values:
+                    known[backend].options.check_searched(device, name, value)

@@ -1,0 +1,212 @@
+"""Rechecks: whether a plan that was found earlier still holds here: its code, its bits, and its speed.
+
+What a team runs after an upgrade, and in its CI. The plan's compiled code is loaded as ``sktune.apply`` loads it, with
+empty caches beside it, so that what is checked is what will run.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pydantic import ValidationError
+
+from sktune.backends.fingerprint import fingerprint
+from sktune.core.delivery import Delivery
+from sktune.core.errors import BackendError, BadInputError, PlanError, TargetError
+from sktune.core.exit_codes import ExitCode
+from sktune.core.outcome import Speedup
+from sktune.core.plan_file import PlanFile, read_plan_file
+from sktune.core.space import SpaceSpec
+from sktune.core.verification import Verification
+from sktune.runners import make_runner
+from sktune.runners.base import CompareRequest, Report, Runner, RunnerSetup, VerifyRequest
+from sktune.study.result import ci95_list
+from sktune.study.study import folder_name
+from sktune.targets import TargetSpec
+from sktune.tuning.request import DEFAULT_VERIFY_STEPS
+
+PLAN = "plan"
+
+
+class RecheckVerdict(StrEnum):
+    """What became of a plan."""
+
+    KEEP = "keep"
+    SLOWER = "slower now"
+    DIFFERS = "bits differ"
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Of the command."""
+        return {
+            RecheckVerdict.KEEP: ExitCode.DONE,
+            RecheckVerdict.SLOWER: ExitCode.SLOWER_NOW,
+            RecheckVerdict.DIFFERS: ExitCode.BITS_DIFFER,
+        }[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Recheck:
+    """What a recheck has found.
+
+    Attributes:
+        verdict: in a word.
+        code: whether the code is what was verified, in one line.
+        changes: what is no longer as it was when the plan was found, by name.
+        verification: what was compared, bit by bit.
+        speedup: of the plan against the baseline in one fresh process; None where the bits differ.
+    """
+
+    verdict: RecheckVerdict
+    code: str
+    changes: tuple[str, ...]
+    verification: Verification
+    speedup: Speedup | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        speedup = self.speedup
+        return {
+            "verdict": str(self.verdict),
+            "exit_code": self.verdict.exit_code,
+            "code": self.code,
+            "changes": list(self.changes),
+            "verification": self.verification.summary(),
+            "baseline_ms": speedup.baseline_ms if speedup else None,
+            "latency_ms": speedup.latency_ms if speedup else None,
+            "speedup": speedup.ratio if speedup else None,
+            "ci95": ci95_list(speedup),
+        }
+
+
+@dataclass(frozen=True)
+class RecheckRequest:
+    """What to check.
+
+    Attributes:
+        plan: a plan file with the target that it was found for.
+        model: where the model is now, instead of what the plan file says.
+        weights: the same of its checkpoint.
+        verify_steps: decode steps to compare with the baseline, bit by bit.
+        runs: logs go below ``rechecks/`` in it.
+        compile_timeout_s: most time for one compile.
+    """
+
+    plan: Path
+    model: str | None = None
+    weights: Path | None = None
+    verify_steps: int = DEFAULT_VERIFY_STEPS
+    runs: Path = Path("runs")
+    compile_timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.verify_steps < 1:
+            raise BadInputError(f"--verify-steps is at least 1; got {self.verify_steps}")
+
+
+def recheck(request: RecheckRequest, report: Report = lambda stage: None) -> Recheck:
+    """Check code, bits and speed of the plan in a file.
+
+    Args:
+        request: what to check.
+        report: called with each stage that begins.
+
+    Raises:
+        PlanError: no plan file, or one without a target.
+        BackendError: the plan does not compile or run any more.
+        SktuneError: the model cannot be loaded, or its baseline does not run.
+    """
+    file = read_plan_file(request.plan)
+    spec, space = _target(file, request)
+    changes = _changes(file, spec)
+    delivery = file.artifacts.delivery() if file.artifacts else None
+    folder = request.plan.parent / file.artifacts.folder if file.artifacts else Path()
+    if delivery:
+        try:
+            delivery.contents(folder)
+        except PlanError as failure:  # what would run is not what was verified, whatever it computes
+            return Recheck(RecheckVerdict.DIFFERS, str(failure), changes, Verification(difference=str(failure)))
+    logs = request.runs / "rechecks" / folder_name(request.plan.resolve().parent.name)
+    with TemporaryDirectory(prefix="sktune-recheck-") as cache:
+        delivered = (folder.resolve(), delivery) if delivery else None
+        setup = RunnerSetup(spec, space, logs, Path(cache), request.compile_timeout_s, delivered)
+        with make_runner(setup) as runner:
+            return _checked(runner, file, delivery, changes, request.verify_steps, report)
+
+
+def _checked(
+    runner: Runner,
+    file: PlanFile,
+    delivery: Delivery | None,
+    changes: tuple[str, ...],
+    steps: int,
+    report: Report,
+) -> Recheck:
+    opened = runner.open()
+    plans = [(PLAN, file.to_plan())]
+    found = runner.verify(VerifyRequest(plans, steps), report).get(PLAN, Verification())
+    if found.is_broken:
+        raise BackendError(f"the plan does not run any more: {found.difference}; search again")
+    code = _code(found, delivery, opened.facts.get("not_delivered", ""))
+    if not found.is_identical:
+        return Recheck(RecheckVerdict.DIFFERS, code, changes, found)
+    rows = runner.compare(CompareRequest(plans), report).rows
+    row = next(row for row in rows if row.name == PLAN)
+    if row.speedup is None:
+        raise BackendError(f"the plan could not be compared with the baseline: {row.verdict}; search again")
+    if row.bit_identical is False:
+        return Recheck(RecheckVerdict.DIFFERS, code, changes, replace(found, difference=row.verdict))
+    is_faster = row.speedup.bounds[0] > 1
+    return Recheck(RecheckVerdict.KEEP if is_faster else RecheckVerdict.SLOWER, code, changes, found, row.speedup)
+
+
+def _code(found: Verification, delivery: Delivery | None, not_loaded: str) -> str:
+    """Return in one line whether the code is what was delivered with the plan."""
+    if delivery is None:
+        return "the plan comes without compiled code; it was compiled here"
+    if found.code_digest == delivery.code_digest:
+        return f"compiled here, the same as was verified ({not_loaded})" if not_loaded else "as verified"
+    why = f" ({not_loaded})" if not_loaded else ""
+    return f"other code than was verified: {found.code_digest[:16]} instead of {delivery.code_digest[:16]}{why}"
+
+
+def _target(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, SpaceSpec]:
+    """Return what the plan was found for, where it is now.
+
+    Raises:
+        PlanError: the file does not say.
+    """
+    if file.target is None:
+        raise PlanError(f"{request.plan} does not say what the plan was found for; search again with this sktune")
+    try:
+        spec, space = TargetSpec.from_dict(file.target.spec), SpaceSpec(**file.target.units)
+    except (TargetError, ValidationError) as failure:
+        raise PlanError(f"{request.plan}: target is not one of this sktune; search again") from failure
+    if request.model is not None:
+        spec = replace(spec, source=_absolute(request.model))
+    if request.weights is not None:
+        spec = replace(spec, weights=str(request.weights.resolve()))
+    if problem := spec.missing():
+        raise PlanError(f"{request.plan}: {problem}; say with --model or --weights where it is now")
+    return spec, space
+
+
+def _absolute(model: str) -> str:
+    """Return where a model is, for a worker that may run in a folder of its own; a module's name stays as it is."""
+    path, colon, function = model.rpartition(":") if ":" in model else (model, "", "")
+    return f"{Path(path).resolve() if Path(path).exists() else path}{colon}{function}"
+
+
+def _changes(file: PlanFile, spec: TargetSpec) -> tuple[str, ...]:
+    """Return in what this machine and this model differ from what the plan was found with."""
+    then = file.evidence.get("fingerprint")
+    if not isinstance(then, dict):
+        return ()
+    now = fingerprint(spec, SpaceSpec())
+    return tuple(
+        f"{name} is {now.get(name, 'not set')}, and was {then.get(name, 'not set')}"
+        for name in dict.fromkeys([*then, *now])
+        if name != "space" and now.get(name) != then.get(name)
+    )

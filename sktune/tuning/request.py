@@ -1,0 +1,144 @@
+"""Requests: what a search is asked for, checked as far as that needs no model."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from sktune.backends import all_backends, backend_info, backend_on
+from sktune.backends.info import SHAPES_ALONE, BackendInfo
+from sktune.core.errors import BadInputError
+from sktune.targets import RecipeSpec, TargetSpec, describe
+from sktune.targets.presets import Preset
+
+DEFAULT_TRIALS = 40
+DEFAULT_VERIFY_STEPS = 2048
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a search is asked for.
+
+    Attributes:
+        model: a preset, a folder with a ``config.json``, or ``file.py:function``.
+        trials: total of the study, not of this call; None for 40, or for no end where another budget is given.
+        study: name of the study; None for one made of model, backend and device.
+        storage: URL of an Optuna storage; None for sqlite in the study's folder.
+        runs: folder that holds the studies' folders.
+        strategy: one of ``sktune.samplers.strategy_names()``, or ``module:function``.
+        space: a YAML file with a search space; None for the preset's.
+        compile_timeout_s: most time for one compile.
+        backend: ``inductor``, ``npu`` or ``sim``; None: ``npu`` on the device npu, else ``inductor``.
+        scale, weights, dtype, device, batch, context: see ``sktune.targets.TargetSpec``.
+        seed: of weights, inputs and proposals.
+        constants: of the simulated device; ``sim`` only.
+        profile: of the baseline; it orders the starting points, and ``sim`` takes its kernels' times.
+        proxy_layers: layers of each kind of a smaller model to search first; None to search the whole model at once.
+        recipe: a recipe's file, in place of ``model``: a program that is started for each plan.
+        until_converged: whether to stop once no plan is expected to save much more.
+        layers: layers of each kind that the model is cut to; None for all.
+        exact_starting_points: whether starting points come first, each just as it stands, whatever the strategy.
+        verify_steps: decode steps on which finalists are compared with the baseline, bit by bit.
+        time_budget_s: most seconds for this call, start and reports included; None for no limit.
+        join: whether to run the study of ``storage`` beside a search that runs it already.
+        try_inexact: whether to search values of options that may change bits, too.
+        take_over: whether to take a holder of the study on another host, which cannot be seen from here, for dead.
+    """
+
+    model: str
+    trials: int | None = None
+    study: str | None = None
+    storage: str | None = None
+    runs: Path = Path("runs")
+    strategy: str = "partition"
+    space: Path | None = None
+    compile_timeout_s: float = 300.0
+    scale: str | None = None
+    weights: Path | None = None
+    dtype: str | None = None
+    backend: str | None = None
+    device: str | None = None
+    batch: int | None = None
+    context: int | None = None
+    seed: int = 0
+    constants: Path | None = None
+    profile: Path | None = None
+    time_budget_s: float | None = None
+    proxy_layers: int | None = None
+    layers: int | None = None
+    until_converged: bool = False
+    recipe: Path | None = None
+    exact_starting_points: bool = False
+    verify_steps: int = DEFAULT_VERIFY_STEPS
+    join: bool = False
+    take_over: bool = False
+    try_inexact: bool = False
+
+    def __post_init__(self) -> None:
+        if bool(self.model) == (self.recipe is not None):
+            raise BadInputError("give --model, or --recipe for a program that is started by a script of its own")
+        if self.recipe:
+            self._check_recipe()
+        if self.study is not None and not self.study.strip():
+            raise BadInputError("--study is a name, and this one is empty; leave it out for the model's own study")
+        if self.join and self.storage is None:
+            raise BadInputError("--join needs the --storage of the search that runs, and a --runs of its own")
+        if self.trials is not None and self.trials < 1:
+            raise BadInputError(f"--trials is the total number of trials, at least 1; got {self.trials}")
+        if self.compile_timeout_s <= 0:
+            raise BadInputError(f"--compile-timeout is a number of seconds above 0; got {self.compile_timeout_s:g}")
+        if self.time_budget_s is not None and self.time_budget_s <= 0:
+            raise BadInputError(f"--time-budget is a time above 0; got {self.time_budget_s:g} s")
+        *others, last = dict.fromkeys(device for info in all_backends() for device in real_devices(info))
+        if self.device not in (None, *others, last):
+            raise BadInputError(f"--device is {', '.join(others)} or {last}; got {self.device!r}")
+        backends = {info.name: info for info in all_backends()}
+        if self.backend not in (None, *backends):
+            raise BadInputError(f"--backend is {', '.join(backends)}; got {self.backend!r}")
+        if self.dtype not in (None, "bfloat16", "float16", "float32"):
+            raise BadInputError(f"--dtype is bfloat16, float16 or float32; got {self.dtype!r}")
+        if self.constants and (self.backend is None or "constants" not in backends[self.backend].settings):
+            raise BadInputError("--constants are those of the simulated device; add --backend sim")
+        for path in (self.constants, self.profile):
+            if path and not path.exists():
+                raise BadInputError(f"there is no file {path}")
+        counts = {"batch": self.batch, "context": self.context, "proxy-layers": self.proxy_layers}
+        for name, value in (counts | {"verify-steps": self.verify_steps}).items():
+            if value is not None and value < 1:
+                raise BadInputError(f"--{name} is at least 1; got {value}")
+
+    def _check_recipe(self) -> None:
+        """Raise ``BadInputError`` where something is given that the recipe's program decides."""
+        decided = ("scale", "weights", "dtype", "backend", "device", "batch", "context", "constants", "profile")
+        for name in (*decided, "proxy_layers"):
+            if getattr(self, name) is not None:
+                raise BadInputError(
+                    f"--{name.replace('_', '-')} does not go with --recipe: its program decides; leave it out"
+                )
+
+    @property
+    def most_trials(self) -> float:
+        """Total number of trials of the study; infinite where something else ends the search."""
+        if self.trials is not None:
+            return self.trials
+        return math.inf if self.time_budget_s or self.until_converged else DEFAULT_TRIALS
+
+    def target(self) -> tuple[TargetSpec, Preset | None]:
+        """Return what ``model`` or ``recipe`` names."""
+        if self.recipe:
+            return RecipeSpec.of_file(self.recipe, self.seed, lambda name: backend_info(name).devices[0]), None
+        info = backend_info(self.backend) if self.backend else backend_on(self.device)
+        device = self.device or info.devices[0]
+        if SHAPES_ALONE in info.devices and self.scale not in (None, "tiny"):
+            device = SHAPES_ALONE
+        if device not in info.devices:
+            raise BadInputError(f"--backend {info.name} runs on {' or '.join(real_devices(info))}, not on {device}")
+        return describe(
+            self.model, scale=self.scale, weights=self.weights, seed=self.seed, dtype=self.dtype, backend=info.name,
+            device=device, batch=self.batch, context=self.context, constants=self.constants,
+            profile=self.profile if "profile" in info.settings else None, layers=self.layers,
+        )  # fmt: skip
+
+
+def real_devices(info: BackendInfo) -> list[str]:
+    """Return the device types of a backend that a user can have."""
+    return [device for device in info.devices if device != SHAPES_ALONE]

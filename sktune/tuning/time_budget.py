@@ -1,0 +1,97 @@
+"""Time budgets: what a search may still begin, so that it ends in time with a verified answer.
+
+Durations come from the study itself: how long opening the model and a trial took. Before a trial starts, the time of
+the final comparison is set aside; where that is short, fewer plans are compared.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sktune.core.errors import BadInputError
+from sktune.runners.base import DurationEstimates
+
+CLOSING_S = 2.0
+"""For storing results, reports, and ending the worker."""
+MARGIN = 2
+"""How many times as long as expected a plan in the final comparison may take, where the time is short."""
+MOST_SHARE = 1 / 3
+"""Of the budget, what is set aside for the final comparison at most."""
+
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of ``90s``, ``3m``, ``1h`` or ``1h30m``.
+
+    Raises:
+        BadInputError: it is none of these, or no time at all.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0, 0, 0)
+    total_s = 3600.0 * hours + 60.0 * minutes + seconds
+    if not total_s:
+        raise BadInputError(f"--time-budget is a time such as 90s, 3m, 1h or 1h30m; got {text!r}")
+    return total_s
+
+
+def process_began_s() -> float:
+    """Return when this process began, on the clock of ``time.monotonic`` (starttime of proc_pid_stat(5))."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - age_s
+
+
+def _least_final_s(estimates: DurationEstimates) -> float:
+    """Return the seconds of a final comparison of one plan with the baseline, measured for longer than in a trial."""
+    return estimates.opening_s + MARGIN * estimates.finalist_s
+
+
+class TimeBudget:
+    """The time of one call.
+
+    Args:
+        seconds: all of it; infinite where there is no budget.
+        began_s: when it began, on ``clock``.
+        clock: seconds from some moment.
+    """
+
+    def __init__(self, seconds: float, began_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds, self._began_s, self._clock = seconds, began_s, clock
+
+    @property
+    def deadline_s(self) -> float:
+        """When everything but reports has to be over, on the clock."""
+        return self._began_s + self.seconds - CLOSING_S
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline_s - self._clock()
+
+    def allows_trial(self, estimates: DurationEstimates, has_plan: bool) -> bool:
+        """Whether another trial can end before the time that is set aside for the final comparison.
+
+        Without a plan that has passed there is nothing to compare: the first one may take all the time.
+        """
+        set_aside_s = max(_least_final_s(estimates), min(estimates.final_s, MOST_SHARE * self.seconds))
+        return self.remaining_s >= set_aside_s * has_plan + estimates.trial_s
+
+    def trial_deadline_s(self, estimates: DurationEstimates, has_plan: bool) -> float:
+        """When a trial that goes on and on has to be cut off, so that the best plan can still be compared."""
+        return self.deadline_s - _least_final_s(estimates) * has_plan
+
+    def finalists(self, estimates: DurationEstimates) -> int:
+        """How many plans there is time to compare."""
+        if self.remaining_s >= estimates.final_s:
+            return estimates.most_finalists
+        left_s = self.remaining_s - estimates.opening_s
+        if left_s < estimates.finalist_s:
+            return 0
+        return max(1, min(estimates.most_finalists, int(left_s / (MARGIN * estimates.finalist_s))))
+
+    def expected_left_s(self, trials: float, estimates: DurationEstimates) -> float:
+        """Return how long ``trials`` more trials and the final comparison will take."""
+        return min(trials * estimates.trial_s + estimates.final_s, self.remaining_s)

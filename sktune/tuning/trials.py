@@ -1,0 +1,173 @@
+"""One trial: a proposal is judged, rescued where it hangs, and told to the study with its value."""
+
+from dataclasses import replace
+from typing import Any
+
+from sktune.backends.info import BackendInfo
+from sktune.core.errors import OutOfTimeError
+from sktune.core.events import Listener
+from sktune.core.events.search import TimeBudgetSpent, TrialFinished, TrialStage, TrialStarted
+from sktune.core.outcome import Outcome, Reason
+from sktune.core.plan import Plan
+from sktune.core.space import SearchSpace
+from sktune.measure.noise_floor import Threshold
+from sktune.runners.base import DurationEstimates, JudgeRequest, Opened, Runner
+from sktune.study.records import incumbent_first
+from sktune.study.strategy import Strategy
+from sktune.study.study import Proposal, TuningStudy
+from sktune.tuning.request import Request
+from sktune.tuning.time_budget import TimeBudget
+
+PACE_TRIALS = 8
+"""Durations are those of the last trials: later ones find more of what they compile in the cache."""
+
+
+class Trials:
+    """Runs the trials of one search.
+
+    Args:
+        request: what is searched.
+        backend: what compiles the plans.
+        study: where proposals come from and outcomes go to.
+        budget: what time there is.
+        emit: called with each event.
+        runner, opened: what judges them, and what it found when it opened the target first.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        backend: BackendInfo,
+        study: TuningStudy,
+        budget: TimeBudget,
+        emit: Listener,
+        runner: Runner,
+        opened: Opened,
+    ) -> None:
+        self._request, self._backend, self._study = request, backend, study
+        self._budget, self._emit, self._runner, self._opened = budget, emit, runner, opened
+
+    @property
+    def measures_time(self) -> bool:
+        """Whether figures are measured, and not computed."""
+        return self._opened.traits.measures_time
+
+    def estimates(self) -> DurationEstimates:
+        """Return how long things take, by what this study has recorded."""
+        seconds = [record.outcome.seconds for record in self._study.records() if record.outcome]
+        recent = [own for own in seconds if own][-PACE_TRIALS:] or [{"compile": self._opened.seconds["baseline"]}]
+        return self._runner.pace(self._opened, recent)
+
+    def has_plan(self) -> bool:
+        """Whether a plan has passed."""
+        return bool(incumbent_first(self._study.records()))
+
+    def threshold(self) -> Threshold:
+        """Return what a plan has to beat now."""
+        complete = incumbent_first(self._study.records())  # no probe among them: it can never win
+        bounds = [record.outcome.speedup.bounds[0] for record in complete if record.outcome and record.outcome.speedup]
+        floor = self._study.facts.noise_floor if self.measures_time else 0.0
+        return Threshold(floor, max(bounds, default=1.0))
+
+    def run(self, space: SearchSpace, strategy: Strategy) -> bool:
+        """Run one trial; returns whether it came to an end before its time did."""
+        proposal = self._study.ask(space, strategy, self._request.seed)
+        number = proposal.number
+        self._emit(TrialStarted(trial=number, origin=proposal.origin, scopes=len(proposal.plan.scopes)))
+        outcome = proposal.known
+        if outcome is None and proposal.plan.is_baseline:
+            outcome = Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
+        outcome = outcome or self._blocked(proposal.plan)
+        if outcome is None:
+            self._runner.deadline_s = self._budget.trial_deadline_s(self.estimates(), self.has_plan())
+            try:
+                outcome = self._tried(proposal)
+            except OutOfTimeError:
+                self._emit(TimeBudgetSpent(trials=self._study.finished(), unfinished=number))
+                return False
+        self._study.tell(proposal, outcome, self._value(outcome))
+        left = self._request.most_trials - self._study.finished()
+        self._emit(TrialFinished(trial=number, origin=proposal.origin, scopes=len(proposal.plan.scopes),
+                                 known=proposal.known is not None, probe=proposal.is_probe,
+                                 simulated=not self.measures_time, **_told(outcome),
+                                 expected_left_s=self._budget.expected_left_s(left, self.estimates())))  # fmt: skip
+        return True
+
+    def _tried(self, proposal: Proposal) -> Outcome:
+        """Judge a plan; what is not its own doing leaves it to a later search."""
+        try:
+            self._runner.open()
+        except BaseException:  # a full disk, a device that is taken, Ctrl-C: no plan has run yet
+            self._study.postpone(proposal)
+            raise
+        try:
+            return self._judged(proposal.plan, proposal.number)
+        except (OutOfTimeError, KeyboardInterrupt):
+            self._study.postpone(proposal)
+            raise
+
+    def _judged(self, plan: Plan, number: int) -> Outcome:
+        records = [record for record in self._study.records() if record.outcome and record.outcome.fusion_digest]
+        twins = {record.outcome.fusion_digest: record for record in reversed(records) if record.outcome}
+        known = {digest: record.number for digest, record in twins.items()}
+
+        def report_stage(stage: str) -> None:
+            self._emit(TrialStage(trial=number, stage=stage))
+
+        request = JudgeRequest(plan, f"trial-{number:04d}.log", known, self.threshold(), self._study.banned_regions())
+        outcome = self._runner.judge(request, report_stage)
+        if rescue := self._backend.rescue(outcome, plan):
+            name, value = rescue
+            rescued = self._runner.judge(replace(request, plan=plan.with_option(name, value), known={}), report_stage)
+            if self._backend.rescue(rescued, plan):
+                detail = f"{outcome.detail}; it hangs with {name}={value}, too"
+                return replace(outcome, detail=detail, added={name: value})
+            return replace(rescued, added={name: value})
+        twin = twins.get(outcome.fusion_digest) if outcome.same_as is not None else None
+        if twin and twin.outcome:
+            detail = f"the same SuperKernels as trial {twin.number}"
+            # What its scopes took was observed once, under the twin's own scopes.
+            return replace(twin.outcome, detail=detail, same_as=twin.number, seconds=outcome.seconds, scope_times=())
+        return outcome
+
+    def _blocked(self, plan: Plan) -> Outcome | None:
+        """Return the outcome of a plan with a scope that hung in every way, without running it."""
+        labels = {scope.label for scope in plan.scopes}
+        for record in self._study.records():
+            found = record.outcome
+            if found and found.reason is Reason.TIMEOUT and found.added and found.blamed in labels:
+                return Outcome(
+                    Reason.TIMEOUT, f"scope {found.blamed} hung in trial {record.number}", blamed=found.blamed
+                )
+        return None
+
+    def _value(self, outcome: Outcome) -> float | None:
+        """Return the decode step latency in ms, freed of the machine's drift by way of the paired baseline."""
+        if outcome.speedup is None:
+            return None
+        reference = self._study.facts.baseline_ms
+        if reference is None:
+            reference = outcome.speedup.baseline_ms
+            self._study.remember(baseline_ms=reference)
+        return reference / outcome.speedup.ratio
+
+
+def _told(outcome: Outcome) -> dict[str, Any]:
+    values = outcome.to_dict()
+    speedup = values.pop("speedup") or {}
+    return {
+        "state": "complete" if outcome.is_complete else "pruned",
+        "reason": outcome.reason,
+        "detail": outcome.detail,
+        "blamed": outcome.blamed,
+        "latency_ms": speedup.get("latency_ms"),
+        "baseline_ms": speedup.get("baseline_ms"),
+        "speedup": speedup.get("ratio"),
+        "ci95": speedup.get("ci95"),
+        "comparison": outcome.comparison,
+        "noise": outcome.noise,
+        "seconds": values["seconds"],
+        "regions": outcome.regions,
+        "reused": outcome.reused,
+        "log": outcome.log,
+    }

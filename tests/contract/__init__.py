@@ -1,0 +1,1 @@
+"""One suite for each protocol, run on everything that implements it."""

@@ -1,0 +1,178 @@
+"""The documentation: links lead somewhere, every page is found from the index, and what is to be typed or run works."""
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from sktune.cli import app
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+INDEX = ROOT / "docs" / "index.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+GENERATED = {ROOT / "docs" / "reference" / name for name in ("cli.md", "exit-codes.md")}
+MOST_LINES_OF_README = 120
+COMMAND: Any = get_command(app)
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`[^`\n]+`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
+FILE = re.compile(r"`((?:sktune|benchmarks|tests|examples|search_spaces|docs)/[\w./-]+)`")
+WORDS_OF_A_SHELL = {"&&", ";", "|", "(", ")", "&", ">", "<"}
+
+
+def prose(page: Path) -> str:
+    """Return a page without its blocks of code."""
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """Return the anchors of a page's headings, as GitHub and mkdocs make them."""
+    headings = (CODE.sub(lambda code: code.group()[1:-1], heading) for heading in HEADING.findall(prose(page)))
+    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings)
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the file and the anchor of each link of a page that stays on this machine."""
+    for link in LINK.findall(CODE.sub("", prose(page))):
+        if not re.match(r"[a-z]+:", link):
+            path, _, anchor = link.partition("#")
+            yield (page.parent / path).resolve() if path else page, anchor
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_lead_somewhere(page: Path) -> None:
+    """To a file or folder that is there, and to a heading that it has."""
+    for path, anchor in links(page):
+        assert path.exists() or path in GENERATED, f"{path.relative_to(ROOT)} is not there"
+        assert not anchor or anchor in anchors(path), f"{path.relative_to(ROOT)} has no heading #{anchor}"
+
+
+def test_every_page_is_found_from_the_index() -> None:
+    """And the index from the README."""
+    assert INDEX in {path for path, _ in links(README)}
+    found, new = set[Path](), [INDEX]
+    while new:
+        page = new.pop()
+        found.add(page)
+        new += [path for path, _ in links(page) if path.suffix == ".md" and path.is_file() and path not in found]
+    assert not set(PAGES) - found - {README}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_files_that_are_named_exist(page: Path) -> None:
+    """A module that moves takes its mention with it."""
+    missing = {name for name in FILE.findall(prose(page)) if not (ROOT / name).exists()}
+    assert not missing
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Yield the words of each command of sktune in a page's blocks for a shell."""
+    for language, block in FENCE.findall(page.read_text(encoding="utf-8")):
+        if language != "bash":
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            lexer = shlex.shlex(line, posix=True, punctuation_chars="();<>|&")
+            lexer.whitespace_split = True
+            yield from of_sktune(list(lexer))
+
+
+def of_sktune(words: list[str]) -> Iterator[list[str]]:
+    """Yield what follows ``sktune`` in each command of a line."""
+    own: list[str] = []
+    for word in [*words, ";"]:
+        if word not in WORDS_OF_A_SHELL:
+            own.append(word)
+            continue
+        while own and re.match(r"[A-Z_]+=", own[0]):
+            own = own[1:]
+        if own and own[0].rpartition("/")[2] == "sktune":
+            yield own[1:]
+        own = []
+
+
+def check_command(words: list[str], *, whole: bool = True) -> None:
+    """Parse a command and run nothing.
+
+    Args:
+        words: after ``sktune``.
+        whole: whether it could be run as it stands; a sentence may leave out what a command needs.
+
+    Raises:
+        Exception: of the parser: an unknown command or option, an option without its value.
+    """
+    command = COMMAND
+    while words and words[0] in getattr(command, "commands", {}):
+        command, words = command.commands[words[0]], words[1:]
+    assert not getattr(command, "commands", {}) or words[0].startswith("--"), f"no command {words[0]!r}"
+    context = command.context_class(command, info_name="sktune")
+    given, rest, _ = command.make_parser(context).parse_args(list(words))
+    assert not rest or not whole, f"{words} has words too many: {rest}"
+    missing = whole and [param.name for param in command.params if param.required and not given.get(param.name)]
+    assert not missing, f"{words} lacks {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands_are_ones_that_sktune_knows(page: Path) -> None:
+    """No option is misspelt or gone, and none that is needed is left out."""
+    for words in commands(page):
+        check_command(words)
+    for code in CODE.findall(prose(page)):
+        if re.match(r"`sktune [a-z]+", code):
+            check_command(code.strip("`").split()[1:], whole=False)
+
+
+@pytest.mark.parametrize("line", ["sktune serch", "X=1 .venv/bin/sktune search --trails 4", "sktune apply plan.yaml"])
+def test_a_wrong_command_would_be_seen(line: str) -> None:
+    """The check itself: an unknown command, an unknown option, and an option that is missing."""
+    [words] = of_sktune(line.split())
+    with pytest.raises(Exception, match=r"serch|trails|lacks"):
+        check_command(words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_what_is_imported_exists(page: Path) -> None:
+    """In every block of Python, by the name that the block gives."""
+    for language, block in FENCE.findall(page.read_text(encoding="utf-8")):
+        for node in ast.walk(ast.parse(block)) if language == "python" else ():
+            if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("sktune."):
+                for alias in node.names:
+                    exec(f"from {node.module} import {alias.name}")
+
+
+def test_readme_is_short() -> None:
+    """A reader sees all of it."""
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= MOST_LINES_OF_README
+
+
+def blocks_of_extending() -> list[Any]:
+    """Return the python blocks of the page, each under its heading."""
+    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    return [
+        pytest.param(block, id=section.partition("\n")[0])
+        for section in sections
+        for language, block in FENCE.findall(section)
+        if language == "python"
+    ]
+
+
+MOST_LINES_OF_AN_EXTENSION = 20
+
+
+@pytest.mark.parametrize("block", blocks_of_extending())
+def test_extensions_run_as_they_stand(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a module of its own, short enough to be read at a glance, that shows by an assertion what it does."""
+    monkeypatch.chdir(tmp_path)
+    assert len(block.splitlines()) < MOST_LINES_OF_AN_EXTENSION
+    exec(compile(block, "docs/extending.md", "exec"), {"__name__": "extension"})
