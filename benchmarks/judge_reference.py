@@ -27,8 +27,8 @@ from sktune.backends.base import CompileError
 from sktune.core.errors import BadInputError, SktuneError
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
-from sktune.runners.worker import replays as verify
 from sktune.runners.worker.judge import Judge
+from sktune.runners.worker.replays import compare, prepare, record
 from sktune.runners.worker.verifier import VERIFIED_STEPS
 
 RARE = 700
@@ -113,12 +113,12 @@ def judged(model: Model, data: Mapping[str, Any], steps: int) -> list[Judged]:
         raise BadInputError(f"{model.name} has other units than in the data")
     plans = {name: Plan.from_dict(row["plan"]) for name, row in entry["plans"].items() if row["plan"]["scopes"]}
     judge = Judge(model_opened.target, model_opened.backend)
-    replays = verify.prepare(model_opened.target)
-    recordings = verify.record(judge.baseline, replays)
+    replays = prepare(model_opened.target)
+    recordings = record(judge.baseline, replays)
     quick: dict[str, bool] = {}
     for name, plan in plans.items():
         try:
-            quick[name] = verify.compare(model_opened.backend.compile(plan).step, recordings) is not None
+            quick[name] = compare(model_opened.backend.compile(plan).step, recordings) is not None
         except CompileError:
             quick[name] = False
     found = judge.verify(list(plans.items()), lambda stage: None, steps=steps)

@@ -39,7 +39,7 @@ from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.devices import Cpu
 from sktune.measure.latency import Budget, Contender, Measurement, Samples
 from sktune.measure.noise_floor import Threshold, noise_floor
-from sktune.runners.worker import replays as verify
+from sktune.runners.worker import replays
 from sktune.runners.worker.judge import FLOOR_BUDGET, Judge
 from sktune.runners.worker.step_timer import quiet_collector
 from sktune.targets.base import Target, decode_inputs
@@ -74,7 +74,7 @@ class Bench:
     budget: Budget
 
     def __post_init__(self) -> None:
-        self._replay = verify.prepare(self.target)[0]
+        self._replay = replays.prepare(self.target)[0]
         self._baseline = self.backend.compile(Plan())
         self._rng = np.random.default_rng(0)
 

@@ -92,7 +92,7 @@ def run_once(model: str, plan: Plan, out: Path) -> None:
 
     from sktune.backends.inductor import backend as inductor
     from sktune.backends.inductor import cpp_wrapper
-    from sktune.runners.worker import replays as verify
+    from sktune.runners.worker.replays import prepare, record
     from sktune.targets.base import decode_inputs
     from sktune.targets.loading import load
     from sktune.targets.tracing import trace_layout
@@ -109,8 +109,8 @@ def run_once(model: str, plan: Plan, out: Path) -> None:
         patch.object(inductor, "compile_ahead", lambda tasks, at: None),
     ):
         step = backend.compile(plan).step
-    replays = verify.prepare(target)
-    recordings = verify.record(step, replays)
+    replays = prepare(target)
+    recordings = record(step, replays)
     digest = hashlib.sha256()
     for recording in recordings:
         for tensors in (*recording.outputs, recording.state):

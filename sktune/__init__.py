@@ -51,7 +51,7 @@ def search(
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C.
     """
-    from sktune.tuning import fewer_layers as proxy
+    from sktune.tuning import fewer_layers
     from sktune.tuning.request import Request
 
     if "until_settled" in options:  # its former name
@@ -60,7 +60,7 @@ def search(
     if unknown := options.keys() - known:
         raise BadInputError(f"a search has no option {min(unknown)!r}{nearest(min(unknown), known)}")
     request = Request(model, trials, time_budget_s=time_budget_s, **options)
-    return proxy.search(request, lambda event: listener(event.to_dict()))
+    return fewer_layers.search(request, lambda event: listener(event.to_dict()))
 
 
 def apply(

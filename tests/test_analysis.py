@@ -33,7 +33,7 @@ from sktune.analysis.model import Analysis
 from sktune.analysis.model_folder import place_of, searched_on, settings_of
 from sktune.analysis.recommendation import recommend
 from sktune.analysis.sentences import LANGUAGES, SENTENCES, Sentences
-from sktune.backends import availability as doctor
+from sktune.backends import availability
 from sktune.backends.availability import best_backend
 from sktune.cli import app
 from sktune.core.errors import BadInputError
@@ -298,9 +298,9 @@ def test_the_backend_is_the_nearest_to_an_npu_that_is_there(
     monkeypatch: pytest.MonkeyPatch, usable: tuple[str, ...], gpu: bool, full: bool, expected: tuple[Any, ...]
 ) -> None:
     """A model at its published size is simulated where there is no NPU."""
-    monkeypatch.setattr(doctor, "examine", lambda: ())
-    monkeypatch.setattr(doctor, "usable", lambda findings: usable)
-    monkeypatch.setattr(doctor, "_has_cuda", lambda: gpu)
+    monkeypatch.setattr(availability, "examine", lambda: ())
+    monkeypatch.setattr(availability, "usable", lambda findings: usable)
+    monkeypatch.setattr(availability, "_has_cuda", lambda: gpu)
     choice = best_backend(is_full_scale=full)
     assert (choice.backend, choice.device, choice.why) == expected
 

@@ -18,7 +18,7 @@ from sktune.core.layout import Layout
 from sktune.core.plan import Options, Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.measure.bits import Mismatch
-from sktune.runners.worker import replays as verify
+from sktune.runners.worker.replays import compare, prepare, record, replayed_inputs
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.tracing import trace_layout
 from tests.models import faulty
@@ -45,11 +45,11 @@ class Bench:
         self.layout: Layout = trace_layout(self.target, SpaceSpec())
         self.backend = InductorBackend(self.target, self.layout, decode_inputs(self.target, 0, 1)[0])
         baseline = self.backend.compile(Plan()).step
-        self.recordings = verify.record(baseline, verify.prepare(self.target))
+        self.recordings = record(baseline, prepare(self.target))
 
     def differs(self, step: Step) -> Mismatch | None:
         """Compare with the baseline."""
-        return verify.compare(step, self.recordings)
+        return compare(step, self.recordings)
 
 
 def plan(*scopes: tuple[str, str], options: Options = EXACT) -> Plan:
@@ -145,9 +145,9 @@ def test_reductions_in_a_cpp_wrapper_are_atens_own_without_the_dispatcher(tmp_pa
     )
     with fresh_cache(dir=str(tmp_path), delete=False):
         backend = InductorBackend(target, trace_layout(target, SpaceSpec()), decode_inputs(target, 0, 1)[0])
-        recordings = verify.record(backend.compile(Plan()).step, verify.prepare(target))
+        recordings = record(backend.compile(Plan()).step, prepare(target))
         compiled = backend.compile(plan(("inner", "inner"), options=(*EXACT, ("cpp_wrapper", True))))
-    assert verify.compare(compiled.step, recordings) is None
+    assert compare(compiled.step, recordings) is None
     wrapper = max(
         (path.read_text() for path in tmp_path.rglob("*.main.cpp")), key=lambda text: "inductor_entry" in text
     )
@@ -207,9 +207,9 @@ def test_the_scopes_that_change_bits_are_named() -> None:
     compiled = bench.backend.compile(mixed)
     assert bench.differs(compiled.step) is not None
     replays = [recording.replay for recording in bench.recordings]
-    assert compiled.blame is not None and compiled.blame(verify.steps(replays)) == units
+    assert compiled.blame is not None and compiled.blame(replayed_inputs(replays)) == units
     sound = bench.backend.compile(ATTENTION)
-    assert sound.blame is not None and sound.blame(verify.steps(replays)) == ()
+    assert sound.blame is not None and sound.blame(replayed_inputs(replays)) == ()
     assert bench.differs(sound.step) is None
 
 
@@ -271,13 +271,14 @@ def test_kept_operators_do_not_share_cached_code_with_others() -> None:
 
 HELPED = """
 import logging, os, sys, torch
-from sktune.backends.inductor import parallel_compile as building
+from sktune.backends.inductor import parallel_compile
 logging.basicConfig()
 os.sched_getaffinity = lambda pid: {0, 1}
-building.HELPER_WAIT_S = 30
+parallel_compile.HELPER_WAIT_S = 30
 values = torch.ones(1_000_000)
 values.exp()  # with OpenMP's workers, which a fork does not take along
-building.compile_ahead({"ours": values.exp, "the helper's": lambda: print(values.exp().shape, flush=True)}, print)
+jobs = {"ours": values.exp, "the helper's": lambda: print(values.exp().shape, flush=True)}
+parallel_compile.compile_ahead(jobs, print)
 """
 
 

@@ -12,7 +12,7 @@ from sktune.core.plan import Option, Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import RegionCheck
 from sktune.measure.bits import difference
-from sktune.runners.worker import replays as verify
+from sktune.runners.worker import replays
 from sktune.targets import describe
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
@@ -32,7 +32,7 @@ class Bench:
         self.target = load(spec)
         self.layout = trace_layout(self.target, preset.space if preset else SpaceSpec())
         self.backend = InductorBackend(self.target, self.layout, decode_inputs(self.target, 0, 1)[0])
-        self.replays = verify.prepare(self.target)
+        self.replays = replays.prepare(self.target)
 
     def compile(self, spans: list[tuple[str, str]], options: dict[str, Option]) -> Compiled:
         """Compile a plan of scopes from first to last unit."""
@@ -41,7 +41,7 @@ class Bench:
     def check(self, compiled: Compiled, budget: RegionBudget) -> tuple[RegionCheck, ...]:
         """Compare its regions with their kernels."""
         assert compiled.check_regions is not None
-        return compiled.check_regions(verify.steps(self.replays, REGION_STEPS // len(self.replays)), budget)
+        return compiled.check_regions(replays.replayed_inputs(self.replays, REGION_STEPS // len(self.replays)), budget)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_regions_that_differ_on_rare_inputs_are_found(own: Bench, name: str) -> 
     """The 16 steps of a trial do not see what differs on one seed of 54, and of 130."""
     baseline = own.backend.compile(Plan())
     compiled = own.compile([(first, last) for first, last in SPANS[name]], FUSED)
-    assert verify.compare(compiled.step, verify.record(baseline.step, own.replays)) is None
+    assert replays.compare(compiled.step, replays.record(baseline.step, own.replays)) is None
     found = own.check(compiled, RegionBudget(seconds=10.0))
     assert len(found) == 1  # three layers share one region
     assert found[0].label in {f"{first}..{last}" if first != last else first for first, last in SPANS[name]}
@@ -84,12 +84,12 @@ def test_regions_of_exact_values_do_not_differ(own: Bench, cpp_wrapper: bool) ->
 def test_state_and_outputs_are_as_if_nothing_had_been_checked(own: Bench) -> None:
     """What is varied is put back, so that the step goes on with its own values."""
     baseline = own.backend.compile(Plan())
-    recordings = verify.record(baseline.step, own.replays)
+    recordings = replays.record(baseline.step, own.replays)
     compiled = own.compile([("blocks.0.attention", "blocks.0.attention")], EXACT)
     own.replays[0].start.restore()
     own.check(compiled, RegionBudget(elements=200_000, seconds=2.0))
     last = replace(own.replays[-1], inputs=own.replays[-1].inputs[: REGION_STEPS // 2])
     state = {name: tensor.clone() for name, tensor in own.target.state.items()}
-    expected = verify.record(baseline.step, [last])[0].state
+    expected = replays.record(baseline.step, [last])[0].state
     assert difference(expected, state, 0, 0) is None
-    assert verify.compare(compiled.step, recordings) is None
+    assert replays.compare(compiled.step, recordings) is None

@@ -10,7 +10,7 @@ import sktune
 from sktune.backends.sim.constants import ATLAS_A3
 from sktune.core.errors import BadInputError, SimulationError, SpaceError, StudyError
 from sktune.core.space import OptionRules, SpaceSpec, bind
-from sktune.tuning import profile_hints as profile_prior
+from sktune.tuning import profile_hints
 from sktune.tuning.inspect import inspect_model
 from sktune.tuning.request import Request
 from tests import profiles
@@ -134,7 +134,7 @@ def test_a_profile_orders_the_starting_points(tmp_path: Path) -> None:
         "deepseek-v3", backend="sim", scale="tiny", trials=6, runs=tmp_path / "runs", study="ordered", profile=profile
     )
     space = inspect_model(Request("deepseek-v3", backend="sim")).space
-    by_profile = [point.name for point in profile_prior.ordered(space.starting_points, profile)]
+    by_profile = [point.name for point in profile_hints.ordered(space.starting_points, profile)]
     assert [record.origin for record in ordered.trials] == by_profile[:6]
     assert by_profile[0] != space.starting_points[0].name
 
@@ -147,7 +147,7 @@ def test_a_profile_orders_the_starting_points_of_untied_spaces_alike(tmp_path: P
     layout = decoder_layout(("dense", "moe", "moe", "moe"))
     tied, per_layer = (bind(SpaceSpec(per_layer=per_layer), layout, {}, OptionRules({})) for per_layer in (False, True))
     names = [
-        [point.name for point in profile_prior.ordered(space.starting_points, profile)] for space in (tied, per_layer)
+        [point.name for point in profile_hints.ordered(space.starting_points, profile)] for space in (tied, per_layer)
     ]
     assert names[0] == names[1]
     assert names[0] != [point.name for point in tied.starting_points]

@@ -21,7 +21,7 @@ from sktune.core.layout import Layout
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import PlanFile, read_plan_file, write_plan
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
-from sktune.source import edits as changes
+from sktune.source import edits
 from sktune.source.apply import source_change
 from sktune.source.codemod import rewrite
 from sktune.source.yaml_flag import turn_on
@@ -87,7 +87,7 @@ def test_twice_is_once_another_plan_replaces_it_and_undone_all_bytes_are_back(fo
     text = (folder / "models" / "modeling_tiny.py").read_text()
     assert text.count("with superkernel_scope(") == 1
     assert "self.layer_idx >= 1" in text
-    assert changes.undo(folder)
+    assert edits.undo(folder)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
@@ -101,7 +101,7 @@ def test_windows_line_ends_and_scopes_of_the_users_own_survive_or_are_replaced(f
     after = path.read_bytes()
     assert after.count(b"\n") == after.count(b"\r\n")
     assert b"mlp_{" not in after and b"self_attn_{" in after
-    changes.undo(folder)
+    edits.undo(folder)
     assert path.read_bytes() == before
 
 
@@ -110,7 +110,7 @@ def test_a_file_edited_since_is_neither_overwritten_nor_undone(folder: Path) -> 
     source_change(plan_file(ATTENTION), folder).write()
     path = folder / "models" / "modeling_tiny.py"
     path.write_text(path.read_text() + "# mine\n")
-    for attempt in (lambda: changes.undo(folder), lambda: source_change(plan_file(ATTENTION), folder)):
+    for attempt in (lambda: edits.undo(folder), lambda: source_change(plan_file(ATTENTION), folder)):
         with pytest.raises(BadInputError, match="was edited after sktune had changed it"):
             attempt()
     assert path.read_text().endswith("# mine\n")
@@ -128,7 +128,7 @@ def test_a_file_that_the_next_plan_leaves_alone_is_restored(folder: Path) -> Non
     assert {each.path.name for each in change.changes} == {"config.yaml", "other.yaml", "modeling_tiny.py"}
     change.write()
     assert {path for path, text in before.items() if path.read_bytes() != text} == {folder / "other.yaml"}
-    assert changes.undo(folder) == [folder / "other.yaml"]
+    assert edits.undo(folder) == [folder / "other.yaml"]
     assert contents(folder) == before
 
 
@@ -149,8 +149,8 @@ def test_a_write_that_was_interrupted_can_be_finished_and_undone(
             if finish:
                 source_change(plan_file(ATTENTION), folder).write()
                 assert source_change(plan_file(ATTENTION), folder).diff == ""
-            if (folder / changes.RECORD).exists():
-                changes.undo(folder)
+            if (folder / edits.RECORD).exists():
+                edits.undo(folder)
             assert contents(folder) == before
 
 
@@ -209,7 +209,7 @@ def test_what_this_source_cannot_say_is_refused_with_the_reason(case: str, folde
     plan, reason = REFUSED[case]
     with pytest.raises(PlanError, match=reason):
         source_change(plan_file(plan), folder)
-    assert not (folder / changes.RECORD).exists()
+    assert not (folder / edits.RECORD).exists()
 
 
 LAYER = "class DecoderLayer(nn.Module):\n    def __init__(self, config{}):\n".format
@@ -493,7 +493,7 @@ def test_a_yaml_is_known_by_whatever_way_leads_to_it(folder: Path, monkeypatch: 
             change = source_change(plan_file(ATTENTION), place, yaml_file)
             assert "b/config.yaml" in change.diff
             change.write()
-            assert place / "config.yaml" in changes.undo(place)
+            assert place / "config.yaml" in edits.undo(place)
             assert contents(folder) == before
     (folder.parent / "outside.yaml").write_bytes((folder / "config.yaml").read_bytes())
     with pytest.raises(BadInputError, match="lies outside of"):

@@ -11,7 +11,7 @@ from sktune.backends.inductor.backend import InductorBackend
 from sktune.core.errors import BackendError, TargetError
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
-from sktune.runners.worker import replays as verify
+from sktune.runners.worker import replays
 from sktune.runners.worker.judge import Judge
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.state import complete_state, readable, written_by
@@ -54,15 +54,15 @@ def test_undeclared_state_is_compared_and_put_back(make: Callable[[], Target], n
     before = tensor.clone()
     baseline = backend.compile(Plan()).step
     assert torch.equal(tensor, before)
-    recordings = verify.record(baseline, verify.prepare(target, state))
-    assert verify.compare(baseline, recordings) is None
+    recordings = replays.record(baseline, replays.prepare(target, state))
+    assert replays.compare(baseline, recordings) is None
 
     def wrong(x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = baseline.run(x)
         tensor[3] += 1
         return out
 
-    difference = verify.compare(Step(wrong, baseline.prepare), recordings)
+    difference = replays.compare(Step(wrong, baseline.prepare), recordings)
     assert difference is not None
     assert name in difference.tensor
     assert difference.index == (3,)
@@ -122,14 +122,14 @@ def test_a_step_may_write_to_its_inputs() -> None:
     judge = Judge(target, backend)  # the baseline equals itself
     assert judge.model_difference == ""
     baseline = backend.compile(Plan()).step
-    recordings = verify.record(baseline, verify.prepare(target))
+    recordings = replays.record(baseline, replays.prepare(target))
 
     def wrong(x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = baseline.run(x)
         x[1, 5] += 1
         return out
 
-    difference = verify.compare(Step(wrong, baseline.prepare), recordings)
+    difference = replays.compare(Step(wrong, baseline.prepare), recordings)
     assert difference is not None
     assert (difference.tensor, difference.index) == ("input[0]", (1, 5))
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from sktune.backends.base import Step
 from sktune.measure.bits import Mismatch
-from sktune.runners.worker import replays as verify
+from sktune.runners.worker import replays
 from sktune.targets.base import Target
 
 
@@ -33,14 +33,14 @@ def difference(
 ) -> Mismatch | None:
     """Compare two outputs on the same target."""
     target, step = target_with(base)
-    recordings = verify.record(step, verify.prepare(target))
+    recordings = replays.record(step, replays.prepare(target))
     counter = target.state["counter"]
 
     def candidate(value: torch.Tensor) -> torch.Tensor:
         counter.add_(1)
         return other(value)
 
-    return verify.compare(Step(candidate), recordings)
+    return replays.compare(Step(candidate), recordings)
 
 
 def test_equal_bits_pass_for_all_seeds_and_steps() -> None:
@@ -89,17 +89,17 @@ def test_nan_equals_itself_and_not_another_nan() -> None:
 def test_a_difference_in_the_state_alone_is_found() -> None:
     """Outputs equal, state not."""
     target, step = target_with(torch.clone)
-    recordings = verify.record(step, verify.prepare(target))
+    recordings = replays.record(step, replays.prepare(target))
     counter = target.state["counter"]
 
     def forgetful(value: torch.Tensor) -> torch.Tensor:
         counter.add_(2)
         return value.clone()
 
-    found = verify.compare(Step(forgetful), recordings)
+    found = replays.compare(Step(forgetful), recordings)
     assert found is not None
     assert found.tensor == "counter"
-    assert found.step == verify.STEPS - 1
+    assert found.step == replays.STEPS - 1
 
 
 def test_another_shape_or_dtype_is_a_mismatch() -> None:

@@ -27,8 +27,7 @@ from sktune.study.facts import StudyFacts
 from sktune.study.result import BEST_PLAN, SearchResult, backend_of
 from sktune.study.study import TuningStudy, sqlite_url
 from sktune.targets.presets import FULL
-from sktune.tuning import fewer_layers as proxy
-from sktune.tuning import profile_hints as profile_prior
+from sktune.tuning import fewer_layers, profile_hints
 from sktune.tuning.request import Request
 
 FIRST_TRIALS = 8
@@ -106,7 +105,7 @@ def analyze(asked: AnalysisRequest, listener: Listener = lambda event: None, beg
     result = _searched(asked, request, guide, began_s)
     study = _study_of(result.study, result.folder)
     if request.profile:
-        study.remember(profile=profile_prior.figures(request.profile))
+        study.remember(profile=profile_hints.figures(request.profile))
     result = replace(result, facts=study.facts)
     analysis = _analysis(asked, request, result, guide, option_results(result, study.space()), told, spec.sequences)
     return replace(analysis, files=report.write(analysis, asked.out or result.folder))
@@ -173,7 +172,7 @@ class _Guide:
         is_simulated = backend is not None and backend.is_simulated
         source = "simulated" if is_simulated else "traced"
         if self._request.profile:
-            layout, source = profile_prior.with_time_shares(layout, self._request.profile), "profile"
+            layout, source = profile_hints.with_time_shares(layout, self._request.profile), "profile"
         attention = [row.status for row in options if row.option is ScopeOption.ATTENTION and row.trial is not None]
         # A simulation compares no bits.
         passed = attention[0] in (Status.PASSED, Status.SLOWER) if attention and not is_simulated else None
@@ -203,7 +202,7 @@ def _searched(asked: AnalysisRequest, request: Request, guide: _Guide, began_s: 
         exact_starting_points=True,
     )
     try:
-        return proxy.search(limited, guide, began_s)
+        return fewer_layers.search(limited, guide, began_s)
     except TargetError as failure:
         if asked.place and request.model == str(asked.place.folder):
             raise TargetError(f"{failure}; name a model to search on with --model") from failure

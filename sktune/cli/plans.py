@@ -27,14 +27,14 @@ def apply(
 ) -> None:
     """Turn a plan into a change of a model's source and configuration."""
     from sktune.core.plan_file import read_plan_file
-    from sktune.source import edits as changes  # imports libcst
+    from sktune.source import edits  # imports libcst
     from sktune.source.apply import source_change
 
     if undo == (plan is not None) or (undo and write):
         raise BadInputError("give a plan to apply, or --undo alone to take one back")
     told = Console(stderr=True)
     if plan is None:
-        restored = [str(path) for path in changes.undo(to)]
+        restored = [str(path) for path in edits.undo(to)]
         told.print(escape(f"as before: {', '.join(restored)}"), highlight=False, soft_wrap=True)
         if json:
             print_event(PlanUndone(files=restored))

@@ -13,7 +13,7 @@ from sktune.core.events import Event, print_event
 from sktune.core.events.analysis import AnalysisFinished
 from sktune.core.events.search import StudyFinished
 from sktune.samplers import STRATEGIES
-from sktune.tuning import fewer_layers as proxy
+from sktune.tuning import fewer_layers
 from sktune.tuning.request import DEFAULT_VERIFY_STEPS, Request
 from sktune.tuning.time_budget import parse_duration, process_began_s
 
@@ -71,7 +71,7 @@ def search(
                 print_event(event)
             shown(event)
 
-        result = proxy.search(request, listen, began_s)
+        result = fewer_layers.search(request, listen, began_s)
     people.print(result_table(result))
     if json:
         print_event(StudyFinished(**result.summary()))

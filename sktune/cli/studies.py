@@ -44,7 +44,7 @@ def show(
 
 def _explained(name: str, result: SearchResult, storage: str | None, console: Console) -> dict[str, Any]:
     """Show why, write its page, and return it for JSON."""
-    from sktune.reports import why_page as why_view  # imports plotly
+    from sktune.reports import why_page  # imports plotly
     from sktune.reports.why import explain
     from sktune.samplers.partition import PartitionSampler
 
@@ -54,8 +54,8 @@ def _explained(name: str, result: SearchResult, storage: str | None, console: Co
     why = explain(space, study.trials(), result.baseline_ms, outlook) if result.baseline_ms else None
     if why is None:
         raise StudyError(f"study {name!r} has measured nothing yet; run `sktune search` first")
-    console.print(why_view.why_tables(why, result.is_simulated))
-    page = why_view.write_page(why, result.study, result.is_simulated, result.folder)
+    console.print(why_page.why_tables(why, result.is_simulated))
+    page = why_page.write_page(why, result.study, result.is_simulated, result.folder)
     console.print(escape(str(page)), highlight=False)
     return {"why": why.to_dict(), "page": str(page)}
 
@@ -88,10 +88,10 @@ def compare(
     json: arg.Json = False,
 ) -> None:
     """Show side by side what studies had found after how many trials."""
-    from sktune.reports import comparison as comparing  # imports plotly
+    from sktune.reports import comparison  # imports plotly
 
-    compared = comparing.compare([stored_result(study, runs, storage) for study in dict.fromkeys(studies)])
-    picture = comparing.write_picture(compared, html, runs)
+    compared = comparison.compare([stored_result(study, runs, storage) for study in dict.fromkeys(studies)])
+    picture = comparison.write_picture(compared, html, runs)
     console = Console(stderr=json)
     console.print(comparison_table(compared.events(), compared.is_simulated))
     console.print(f"Picture: {escape(str(picture))}", highlight=False)

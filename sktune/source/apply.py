@@ -10,7 +10,7 @@ from sktune.core.errors import BadInputError, PlanError
 from sktune.core.plan import Plan
 from sktune.core.plan_file import PlanFile
 from sktune.core.scope_flavour import ScopeFlavour
-from sktune.source import edits as files
+from sktune.source import edits
 from sktune.source.codemod import HELPER, Rewritten, rewrite
 from sktune.source.edits import Change
 from sktune.source.yaml_flag import has_flag, turn_on
@@ -40,11 +40,11 @@ class SourceChange:
     @property
     def diff(self) -> str:
         """The change as a patch."""
-        return files.unified_diff(self.changes, self.folder)
+        return edits.unified_diff(self.changes, self.folder)
 
     def write(self) -> None:
         """Change the files, so that ``changes.undo`` can put them back."""
-        files.write(self.record, self.folder)
+        edits.write(self.record, self.folder)
 
 
 def source_change(plan_file: PlanFile, folder: Path, yaml_file: Path | None = None) -> SourceChange:
@@ -64,16 +64,16 @@ def source_change(plan_file: PlanFile, folder: Path, yaml_file: Path | None = No
     if not folder.is_dir():
         raise BadInputError(f"{folder} is no folder; give the model's, with its modeling_*.py")
     plan, notes = _for_source(plan_file)
-    before = files.originals(folder)
+    before = edits.originals(folder)
 
     def original(path: Path) -> str:
-        return before[path] if path in before else files.read_text(path)
+        return before[path] if path in before else edits.read_text(path)
 
     source, rewritten = _rewritten(folder, plan, plan_file.layers, original)
     switch = _below(folder, yaml_file) if yaml_file else only_yaml(folder, original)
     new = {source: rewritten.text, switch: turn_on(original(switch), switch)}
     new |= {path: text for path, text in before.items() if path not in new}
-    changed = [Change(path, files.read_text(path), text) for path, text in sorted(new.items())]
+    changed = [Change(path, edits.read_text(path), text) for path, text in sorted(new.items())]
     record = [
         Change(path, original(path), text)
         for path, text in sorted(new.items())
@@ -122,7 +122,7 @@ def _rewritten(folder: Path, plan: Plan, n_layers: int | None, original: Read) -
     raise failures[-1]
 
 
-def only_yaml(folder: Path, original: Read = files.read_text) -> Path:
+def only_yaml(folder: Path, original: Read = edits.read_text) -> Path:
     """Return the YAML file below ``folder`` that can switch scopes on.
 
     Raises:
@@ -144,7 +144,7 @@ def _helper_module(folder: Path) -> str:
     for root in (folder.resolve(), *folder.resolve().parents):
         for home in HELPER_HOMES:
             path = root / home
-            if path.is_file() and HELPER in files.read_text(path):
+            if path.is_file() and HELPER in edits.read_text(path):
                 return home.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return "executor.utils"
 

@@ -7,7 +7,7 @@ from functools import cached_property
 import libcst as cst
 import libcst.matchers as m
 
-from sktune.core import scope_options as superkernel_options
+from sktune.core import scope_options
 from sktune.core.errors import PlanError
 from sktune.core.plan import Plan
 from sktune.source.call_flow import PREFILL, Function
@@ -199,7 +199,7 @@ def _label_all(blocks: Sequence[Block], guards: _Guards, n_layers: int) -> list[
             index = guards.index(block)
             text = f'f"{label}_{{{index}}}"'
             condition = " and ".join(filter(None, (condition, _of_layers(block.layers, n_layers, index))))
-        options = superkernel_options.render(dict(block.options))
+        options = scope_options.render(dict(block.options))
         found.append((label, _Written(block, _call(f'{condition}, {text}, "{options}"'))))
     return found
 

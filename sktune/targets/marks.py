@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from sktune.core import scope_options as superkernel_options
+from sktune.core import scope_options
 from sktune.core.delivery import ExpectedCode
 from sktune.core.errors import PlanError
 from sktune.core.plan import Option, Plan
@@ -103,7 +103,7 @@ def torchair_scope(label: str, options: Mapping[str, Option]) -> Scope:
             f"the plan's scopes are TorchAir's, which cannot be imported ({str(failure).partition(chr(10))[0]}); "
             "pip install '.[npu]' in sktune's folder"
         ) from failure
-    scope: Scope = torchair.scope.super_kernel(label, superkernel_options.render(options))
+    scope: Scope = torchair.scope.super_kernel(label, scope_options.render(options))
     return scope
 
 

@@ -35,7 +35,7 @@ from sktune.study.result import SearchResult, result_of
 from sktune.study.strategy import Strategy
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.targets import TargetSpec
-from sktune.tuning import profile_hints as profile_prior
+from sktune.tuning import profile_hints
 from sktune.tuning.finals import Finals
 from sktune.tuning.interrupt import Stop, stoppable
 from sktune.tuning.prepare import bind_space, check_space_options, space_spec
@@ -77,7 +77,7 @@ def run(
     check_space_options(wanted)
     made_with = fingerprint(spec, wanted)
     if request.profile:
-        profile_prior.check(request.profile, spec.backend)
+        profile_hints.check(request.profile, spec.backend)
     name = request.study or spec.study_name
     folder = request.runs / folder_name(name)
     strategy = find_strategy(request.strategy)
@@ -233,7 +233,7 @@ class _Search:
         """Return the study's layout: with the shares of the first trace, which a resumed search must see again."""
         if (layout := self._study.facts.layout) is None:
             if self._request.profile:
-                traced = profile_prior.with_time_shares(traced, self._request.profile)
+                traced = profile_hints.with_time_shares(traced, self._request.profile)
             self._study.remember(layout=traced)
             return traced
         if layout.digest != traced.digest:
@@ -254,7 +254,7 @@ class _Search:
             self._study.queue(new)
             return self._study.finished() + len(new)
         profile, is_exact = self._request.profile, self._request.exact_starting_points
-        starts = profile_prior.ordered(space.starting_points, profile) if profile else space.starting_points
+        starts = profile_hints.ordered(space.starting_points, profile) if profile else space.starting_points
         takes_them = strategy.takes_starting_points and not profile
         if is_exact or not (takes_them or strategy.starts_alone):
             self._study.queue([point for point in starts if space.plan(point.values) not in known])

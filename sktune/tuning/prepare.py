@@ -10,7 +10,7 @@ from sktune.core.plan import Option
 from sktune.core.space import SearchSpace, SpaceSpec, bind
 from sktune.targets import TargetSpec
 from sktune.targets.presets import Preset, load_space
-from sktune.tuning import profile_hints as profile_prior
+from sktune.tuning import profile_hints
 from sktune.tuning.request import Request
 
 
@@ -35,7 +35,7 @@ def space_spec(request: Request, spec: TargetSpec, preset: Preset | None) -> Spa
     space = load_space(request.space) if request.space else given
     if request.try_inexact:
         space = _with_inexact(space, spec)
-    return profile_prior.with_hot_types(space, request.profile, spec) if request.profile else space
+    return profile_hints.with_hot_types(space, request.profile, spec) if request.profile else space
 
 
 def _with_inexact(space: SpaceSpec, spec: TargetSpec) -> SpaceSpec:

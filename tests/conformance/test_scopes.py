@@ -15,7 +15,7 @@ from torch import fx
 from sktune.backends.npu.backend import NpuBackend
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, SpaceSpec
-from sktune.runners.worker import replays as verify
+from sktune.runners.worker import replays
 from sktune.targets import TargetSpec, describe
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load
@@ -55,7 +55,7 @@ class Conversion:
     backend: NpuBackend
     baseline: Sequence[tuple[fx.Node, tuple[str, ...]]]
     operators: list[Marked]
-    recordings: tuple[verify.Recording, ...]
+    recordings: tuple[replays.Recording, ...]
 
     def check(self, plan: Plan) -> None:
         """Convert ``plan``; compare marks, options and bits."""
@@ -65,7 +65,7 @@ class Conversion:
         found = {operator.name: (operator.label, operator.options) for operator in operators if operator.label}
         assert found == expected(plan, self.baseline)
         assert {operator.label for operator in operators if operator.label} == {scope.label for scope in plan.scopes}
-        assert verify.compare(compiled.step, self.recordings) is None
+        assert replays.compare(compiled.step, self.recordings) is None
 
 
 def convert(spec: TargetSpec, wanted: SpaceSpec) -> Conversion:
@@ -76,7 +76,7 @@ def convert(spec: TargetSpec, wanted: SpaceSpec) -> Conversion:
     backend = NpuBackend(target, layout, decode_inputs(target, 0, 1)[0])
     with frontend.watched_conversion() as seen:
         compiled = backend.compile(Plan())
-    recordings = verify.record(compiled.step, verify.prepare(target))
+    recordings = replays.record(compiled.step, replays.prepare(target))
     return Conversion(target, bind_space(wanted, layout, spec), backend, seen, newest_dump(), recordings)
 
 

@@ -20,7 +20,7 @@ INDUCTOR: Mapping[str, OptionSpec] = {
     "freezing": OptionSpec((False, True), False, "treat weights as constants: fold and prepack them", exact=False),
     "cuda_graph": OptionSpec((False, True), False, "capture the scope's kernels as one CUDA graph", ("cuda",)),
 }  # fmt: skip
-"""Which values keep the bits: docs/exactness.md."""
+"""Which values keep the bits: docs/explanation/exactness.md."""
 
 EXACT: Mapping[str, Option] = {name: spec.exact for name, spec in INDUCTOR.items() if spec.exact is not None}
 OPTIONS = ListedOptions("inductor", INDUCTOR)

@@ -80,7 +80,7 @@ def compare(step: Step, recordings: Sequence[Recording]) -> Mismatch | None:
     return None
 
 
-def steps(replays: Sequence[Replay], most: int | None = None) -> Iterator[Inputs]:
+def replayed_inputs(replays: Sequence[Replay], most: int | None = None) -> Iterator[Inputs]:
     """Yield copies of the inputs of each replay's first ``most`` steps; it starts with the state after its prefill."""
     for replay in replays:
         replay.start.restore()

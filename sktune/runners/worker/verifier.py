@@ -15,8 +15,8 @@ from sktune.core.plan import Plan
 from sktune.core.verification import RegionCheck, Verification
 from sktune.measure.bits import Mismatch
 from sktune.measure.devices import ran_out_of_memory
-from sktune.runners.worker import replays as verify
 from sktune.runners.worker import step_check
+from sktune.runners.worker.replays import Replay, compare, prepare, record, replayed_inputs
 from sktune.targets.base import Inputs, Target
 from sktune.targets.state import complete_state
 
@@ -51,8 +51,8 @@ class Verifier:
         self._target, self._baseline, self._alive = target, baseline, alive
         self._state = complete_state(target, backend.written())
         self.banned: dict[str, str] = {}
-        self.replays = verify.prepare(target, self._state)
-        self._recordings = verify.record(baseline.step, self.replays)
+        self.replays = prepare(target, self._state)
+        self._recordings = record(baseline.step, self.replays)
         if difference := self.difference(baseline):
             raise NotDeterministicError(
                 f"the baseline does not equal itself ({difference}); make the model deterministic "
@@ -67,7 +67,7 @@ class Verifier:
 
     def difference(self, compiled: Compiled) -> Mismatch | None:
         """Return where the short replays differ from the baseline's."""
-        return verify.compare(compiled.step, self._recordings)
+        return compare(compiled.step, self._recordings)
 
     def quick(self, plan: Plan, compiled: Compiled) -> Verification:
         """Compare what every trial does: short replays, and the regions that are not exact by construction."""
@@ -148,7 +148,7 @@ class Verifier:
         return sum(tensor.numel() for tensor in outputs) + sum(replay.elements for replay in self.replays)
 
     def _region_steps(self) -> Iterator[Inputs]:
-        return verify.steps(self.replays, REGION_STEPS // len(self.replays))
+        return replayed_inputs(self.replays, REGION_STEPS // len(self.replays))
 
     def _difference_from_model(self, backend: Backend) -> str:
         references = backend.references()
@@ -161,7 +161,7 @@ class Verifier:
                 raise
             return f"the model does not run uncompiled: {described(failure)}"
 
-    def _inexact(self, plan: Plan, compiled: Compiled, replays: Sequence[verify.Replay]) -> tuple[str, ...]:
+    def _inexact(self, plan: Plan, compiled: Compiled, replays: Sequence[Replay]) -> tuple[str, ...]:
         """Return the labels of the scopes that change bits, none where they cannot be told from the others."""
         if len(plan.scopes) == 1:
             return (plan.scopes[0].label,)
@@ -169,7 +169,7 @@ class Verifier:
             return ()
         try:
             with torch.no_grad():
-                return compiled.blame(verify.steps(replays))
+                return compiled.blame(replayed_inputs(replays))
         except Exception:
             logger.warning("the scopes that change bits could not be found", exc_info=True)
             return ()
