@@ -375,7 +375,7 @@ def judge(runner: ProgramRunner, fault: str, **changes: object) -> Outcome:
 
 @pytest.mark.slow
 def test_a_run_that_fails_is_an_outcome_that_names_the_rank(faulty: ProgramRunner) -> None:
-    """One bit in one of two ranks, and a rank that dies while the other waits."""
+    """One bit in one of two ranks, its state alone, and a rank that dies while the other waits."""
     opened = faulty.open()
     assert "not compared" in opened.description  # memory that nobody has written differs from run to run
     assert "unwritten" in opened.description
@@ -384,6 +384,11 @@ def test_a_run_that_fails_is_an_outcome_that_names_the_rank(faulty: ProgramRunne
     assert wrong.reason is Reason.MISMATCH
     assert "rank 1, step 0: output" in wrong.detail
     assert wrong.blamed == "blocks.0"
+
+    state = judge(faulty, "state")
+    assert state.reason is Reason.MISMATCH
+    assert "rank 1: state" in state.detail
+    assert f"after {VERIFIED_STEPS} steps" in state.detail
 
     dead = judge(faulty, "die")
     assert dead.reason is Reason.CRASHED
