@@ -8,23 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from sktune.core.layout import Layer, Layout, Unit
-
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 settings.load_profile("untimed")
-
-CHILDREN = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
-
-
-def decoder_layout(kinds: tuple[str, ...], children: tuple[str, ...] = CHILDREN, outside: bool = True) -> Layout:
-    """Return the layout of a decoder with layers of ``kinds``."""
-    before = (Unit("model.embed_tokens", "embed_tokens"),) if outside else ()
-    after = (Unit("model.norm", "norm"), Unit("lm_head", "lm_head")) if outside else ()
-    inside = tuple(
-        Unit(f"model.layers.{index}.{child}", child, index) for index in range(len(kinds)) for child in children
-    )
-    layers = tuple(Layer(f"model.layers.{index}", kind) for index, kind in enumerate(kinds))
-    return Layout((*before, *inside, *after), layers)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

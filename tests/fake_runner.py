@@ -34,7 +34,7 @@ from sktune.study.study import TuningStudy, sqlite_url
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from sktune.tuning.time_budget import TimeBudget
-from tests.conftest import decoder_layout
+from tests.builders import decoder_layout
 
 LAYERS = decoder_layout(("dense", "moe"), ("self_attn", "mlp"), outside=False)
 """With ``SPACE`` there are 24 plans."""

@@ -28,7 +28,7 @@ Fitted by maximum likelihood to benchmarks/results/processes-cpu-2-cores.md: 7 p
 processes each. Each of the 14 rows gives two estimates of the standard deviation: the range over its expectation for 20
 normal values (3.735; Tippett 1925, Biometrika 17:364), and the median half-interval of 3 processes over that of one
 with a standard deviation of 1 (2.068). They run from 0.5 to 8%, which is why the degrees are so few. The table holds no
-accelerator; until one is in it, it stands for them, too. ``tests/test_verdict.py`` repeats the fit."""
+accelerator; until one is in it, it stands for them, too. ``tests/measure/test_winner.py`` repeats the fit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from sktune.runners.program.runner import ProgramRunner
 from sktune.runners.worker.client import WorkerRunner
 from sktune.targets import RecipeSpec, describe
 from tests.fake_runner import FakeRunner
-from tests.reporting import program_runner, reporting
+from tests.runners.reporting import program_runner, reporting
 
 ROOT = Path(__file__).parent.parent.parent
 RECIPE = ROOT / "tests" / "projects" / "slots" / "recipe.yaml"

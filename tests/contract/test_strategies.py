@@ -15,7 +15,7 @@ from sktune.samplers import STRATEGIES, find_strategy, strategy_names
 from sktune.study.study import Proposal, TuningStudy, sqlite_url
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
-from tests.conftest import decoder_layout
+from tests.builders import decoder_layout
 
 Judge = Callable[[Plan], Outcome]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_cli import ROOT
+from tests.builders import ROOT
 
 MODULE = '''
 """Runs the step as it is, and waits where no scope is."""

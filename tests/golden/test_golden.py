@@ -24,10 +24,10 @@ from sktune.cli import app
 from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
+from tests.analysis.test_analysis import analysis_of, made
 from tests.golden import normalised
 from tests.projects import RANKS, TEMPLATE, ModelProject
-from tests.test_analysis import analysis_of, made
-from tests.test_source import ATTENTION
+from tests.source.test_source import ATTENTION
 
 FILES = Path(__file__).parent / "files"
 REWRITE = "pytest tests/golden --rewrite-golden"

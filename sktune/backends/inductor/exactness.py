@@ -8,7 +8,8 @@ The guarantee is one of these, and an operator without one is tested:
 * a function of one 16-bit element gave the same result for each of the 65,536 values, on either code path.
 
 What is in none of these tables is not guaranteed. NaNs are NaNs: their payload and sign are outside the guarantee, and
-so are signed integers that overflow, which C++ leaves undefined. ``tests/test_exactness.py`` tries to refute it all.
+so are signed integers that overflow, which C++ leaves undefined. ``tests/backends/test_exactness.py``
+tries to refute it all.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,0 +1,210 @@
+"""Logs are explained in one line each, with what to do.
+
+The lines are written for these tests in the formats of CANN's logs. ``data/fault.plog`` follows the published example
+of torchair's ``superkernel_cases.md``, with other names.
+"""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sktune.ascend.cann_log import FAILURES, Kind, cause, explain, explain_files
+from sktune.core.errors import BadInputError
+from tests.builders import TESTS
+
+DATA = TESTS / "data"
+EVENT = "[EVENT] GE(4711,python3):2026-03-28-11:30:00.000.001 [super_kernel_pass.cc:131]4712 Run: "
+ERROR = "[ERROR] GE(4711,python3):2026-03-28-11:30:00.000.001 [super_kernel_pass.cc:300]4712 SelectFusionScope: "
+REASON = "maybe it is tbe or tik operator, please replace to ascendc operator and specify super_kernel_scope"
+
+
+def unfusable(number: int, kind: str = "Cast", spelling: str = "can not", scope: str = "layers.0") -> list[str]:
+    """Return the lines that GE writes for one operator that it cannot fuse."""
+    return [
+        (
+            f"{EVENT}find super kernel sub op {kind}_{number}({kind}) {spelling} fusion, {REASON}, "
+            f"local_memory_size 0, super_scope_name {scope}, stream_id 0, cur_pos {number}, topo id {number}, "
+            "so delete attr"
+        ),
+        (
+            f"{EVENT}node {kind}_{number} {spelling} fusion, {REASON}, local_memory_size 0. "
+            f"stream id 0 index {number}, target scope {scope}, topo id is {number}."
+        ),
+    ]
+
+
+@pytest.mark.parametrize("spelling", ["can not", "cannot"])
+def test_operators_of_one_type_are_one_line_with_a_count(spelling: str) -> None:
+    """58 casts split a scope 58 times for one reason, in either spelling."""
+    lines = [line for number in range(58) for line in unfusable(number, spelling=spelling)]
+    (only,) = explain(lines)
+    assert (only.kind, only.scope, only.operator, only.operator_type) == ("unfusable", "layers.0", "Cast_0", "Cast")
+    assert only.count == 58
+    assert "scope layers.0 holds 58 x Cast that cannot be fused" in only.message
+
+
+def test_the_same_log_on_every_rank_counts_once() -> None:
+    """Counts are of operators, not of lines."""
+    lines = unfusable(3) + unfusable(9)
+    assert explain(lines * 16) == explain(lines)
+
+
+def test_scopes_and_types_are_told_apart() -> None:
+    """Each scope has its own culprits."""
+    lines = unfusable(1) + unfusable(2, "Add") + unfusable(3, scope="layers.1") + unfusable(4, scope="layers.1")
+    assert [(each.scope, each.operator_type, each.count) for each in explain(lines)] == [
+        ("layers.0", "Cast", 1),
+        ("layers.0", "Add", 1),
+        ("layers.1", "Cast", 2),
+    ]
+
+
+def test_a_foreign_operator_gets_its_type_from_the_graph() -> None:
+    """Lines about a cut name the operator only."""
+    line = (
+        f"{EVENT}node Transpose_5 cannot fusion, please check your super_kernel_scope, local_memory_size 0. stream "
+        "id 0 index 7, target scope a, topo id is 7."
+    )
+    (only,) = explain([line], types={"Transpose_5": "Transpose"})
+    assert (only.kind, only.scope, only.operator_type) == ("foreign", "a", "Transpose")
+    assert "1 x Transpose run between the operators of scope a" in only.message
+
+
+OPTION = "EB0500: [Super Kernel] Invalid compile option: {}[FUNC:raise][FILE:common.py][LINE:1]"
+SIMPLE: list[tuple[str, Kind, str]] = [
+    (OPTION.format("stream-funsion option is not supported."), "option", "did you mean 'stream-fusion'"),
+    (OPTION.format("early-start option is not supported."), "option", "does not know early-start: leave it out"),
+    (OPTION.format("split-mode option should between (0, 64], 65 is invalid."), "option", "split-mode is 1 to 64"),
+    (OPTION.format("early-start option has been set."), "option", "early-start option has been set"),
+    ("E EB0500: early start of sub kernel differs", "option", "early start of sub kernel differs"),
+    (
+        f"{ERROR}In abort check scene, node Cast_3 can not fusion, {REASON}, target scope layers.0",
+        "aborted",
+        "scope layers.0 cannot be one SuperKernel: Cast_3 is in the way",
+    ),
+    (
+        f"{EVENT}current node Cast_3 can not fusion, {REASON}, target scope layers.0",
+        "bypassed",
+        "scope layers.0 was dropped whole at Cast_3",
+    ),
+    (
+        "ERROR: super kernel do not support more than 2 real stream: oplist: [te_add, te_mul]",
+        "streams",
+        "do not support more than 2 real stream",
+    ),
+    ("ERROR: exists send-recv event pair within 1 op", "streams", "end it where the stream changes"),
+    (
+        ("[ERROR] FE(1,python3): SuperKernel node[MatMul_2, MatMulV3] that has reused binary is not going into the "
+        "tiling sink procedure, SK procedure failed."),
+        "tiling",
+        "MatMul_2 (MatMulV3) needs tiling on the device; compile with tiling_schedule_optimize=True",
+    ),
+    ("Superkernel check: current soc Ascend310P do not support", "product", "use Atlas A3"),
+    (
+        "[ERROR] FE(1,python3): [GenTask][GenerateTask] Op[sk_a_start_X_end_Y][SuperKernel] compile subkernel failed.",
+        "compile",
+        "compiling a subkernel of sk_a_start_X_end_Y failed",
+    ),
+    (
+        "[INFO] GE(1,python3): SuperKernelPass only support static graph[graph_1]",
+        "dynamic",
+        "graph graph_1 has dynamic shapes",
+    ),
+    ("[INFO] GE(1,python3): graph [graph_1] has no super kernel scope", "unmarked", "graph graph_1 holds no scope"),
+    ("[WARNING] HCCL(1,p): no support alg, del superKernelScope attr", "collective", "HCCL_OP_EXPANSION_MODE=AIV"),
+    ("scope layers.0 split before node MatMul_7", "deadlock", "scope layers.0 was split before MatMul_7"),
+    ("exclude node MatMul_7 from scope due to deadlock", "deadlock", "MatMul_7 was left out of its scope"),
+    ("deadlock check did not converge after 10 rounds", "deadlock", "make the scopes smaller"),
+    ("EI0006: Getting socket times out.", "communication", "give all the same plan"),
+    ("[ERROR] HCCL(1,python3): wait for notify timeout, remote rank 3", "communication", "HCCL timeout"),
+    (
+        "EZ9999[PID: 1] 2026-07-07-07:20:43.817.613 (EZ9999):  Kernel task happen error, retCode=0x26.[FUNC:a][FILE:b]",
+        "runtime",
+        "failed (Kernel task happen error, retCode=0x26)",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "kind", "part"), SIMPLE)
+def test_a_line_is_explained(line: str, kind: Kind, part: str) -> None:
+    """Every family of messages has its kind, and one line for people."""
+    (only,) = explain([line], labels=["a"])
+    assert only.kind == kind
+    assert part in only.message
+    assert "\n" not in only.message
+
+
+FAULT = (DATA / "fault.plog").read_text(encoding="utf-8").splitlines()
+
+
+def test_a_fault_names_the_guilty_sub_kernel() -> None:
+    """The three searches of superkernel_cases.md in one: kernel, scope, sub-kernel, the one on most cores first."""
+    first, second = explain(FAULT, labels=["sp_start_1"])
+    assert (first.kind, first.scope, first.operator_type, first.count) == (
+        "timeout", "sp_start_1", "quantbatchmatmulv3", 2
+    )  # fmt: skip
+    assert first.sub_kernel == f"te_quantbatchmatmulv3_{'ab' * 32}__kernel0_middle_split3"
+    assert "scope sp_start_1 timed out (507014) in quantbatchmatmulv3 on 2 cores; try feed-sync-all=1" in first.message
+    assert second.operator_type == "add"
+
+
+def test_a_log_that_is_read_twice_counts_cores_once() -> None:
+    """The screen shows again what plog holds."""
+    assert explain(FAULT * 2, labels=["sp_start_1"]) == explain(FAULT, labels=["sp_start_1"])
+
+
+def test_a_timeout_that_a_collective_reports_is_still_a_timeout() -> None:
+    """HCCL passes the runtime's error on."""
+    (only,) = explain(["[ERROR] HCCL(1,python3): stream sync failed, retCode is 507014, aicore timeout"])
+    assert only.kind == "timeout"
+
+
+def test_a_rank_that_only_waited_is_not_blamed() -> None:
+    """Where one process names the kernel, a timeout of another says nothing more."""
+    other = "[ERROR] RUNTIME(99,python3): Kernel task happen error, retCode=0x25, [aicore timeout]."
+    assert explain([other, *FAULT], labels=["sp_start_1"]) == explain(FAULT, labels=["sp_start_1"])
+
+
+def test_a_fault_outside_superkernels_is_not_blamed_on_a_scope() -> None:
+    """Timeouts happen without scopes too."""
+    (only,) = explain(["rts failed, retCode is 507014", "fault kernel_name=MoeDistributeDispatchV2_1, ext=none"])
+    assert (only.kind, only.scope) == ("timeout", "")
+    assert "MoeDistributeDispatchV2_1 timed out (507014) and is not known to be a SuperKernel" in only.message
+
+
+def test_the_cause_comes_before_its_consequences() -> None:
+    """A refused option is reported again by all that called the compiler."""
+    lines = [*unfusable(1), SIMPLE[11][0], SIMPLE[0][0]]
+    explanations = explain(lines)
+    assert [each.kind for each in explanations] == ["option", "compile", "unfusable"]
+    assert cause(explanations) == explanations[0]
+    assert cause(explain(unfusable(1))) is None
+    assert "unfusable" not in FAILURES
+
+
+def test_lines_about_other_things_say_nothing() -> None:
+    """Settings that name a timeout are none."""
+    assert (
+        explain(["HCCL_EXEC_TIMEOUT=1200", "op_timeout set to 507013", "SuperKernelPass start graph is [g]", ""]) == ()
+    )
+
+
+@given(st.lists(st.tuples(st.sampled_from([*FAULT, *(line for line, _, _ in SIMPLE)]), st.integers(0, 400))))
+def test_lines_that_were_cut_are_read_as_far_as_they_go(lines: list[tuple[str, int]]) -> None:
+    """A process that dies leaves half a line."""
+    for each in explain(line[:length] for line, length in lines):
+        assert each.message
+        assert "\n" not in each.message
+
+
+def test_files_are_read_one_after_another(tmp_path: Path) -> None:
+    """Bytes that are no text, as crashed processes leave behind, do not stop the reading."""
+    for rank in range(2):
+        text = "\n".join(unfusable(rank))
+        (tmp_path / f"plog-{rank}.log").write_bytes(b"\xff\xfe\x00 broken\n" + text.encode())
+    (only,) = explain_files(sorted(tmp_path.iterdir()))
+    assert only.count == 2
+    with pytest.raises(BadInputError, match="cannot be read"):
+        explain_files([tmp_path / "none.log"])

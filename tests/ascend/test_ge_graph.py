@@ -1,0 +1,180 @@
+"""Graph dumps of TorchAir and GE are read without protobuf.
+
+``data/torchair_dump.txt`` and ``.pbtxt`` are what the real TorchAir (torch_npu 2.13.0, ``config.debug.graph_dump``, its
+front end run without a device) wrote for::
+
+    with torchair.scope.super_kernel("mlp_start_0", "stream-fusion=1"):
+        h = torch.softmax(x @ w1, dim=-1)
+        with torchair.scope.npu_stream_switch("side"):
+            h = h * 2
+    with torchair.scope.super_kernel("out"):
+        y = (h.float() * 0.5).bfloat16() @ w2
+        with torchair.scope.super_kernel(None):
+            y = y.relu()
+    return y + x
+
+The files ``data/ge_*`` are written for these tests in GE's formats.
+"""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sktune.ascend.ge_graph import GeGraph, TensorSpec, read_ge_graph
+from sktune.core.errors import BadInputError
+from tests.builders import TESTS
+
+DATA = TESTS / "data"
+TORCHAIR = ("torchair_dump.txt", "torchair_dump.pbtxt")
+DUMPS = (*TORCHAIR, "ge_proto_AfterSkGraph.txt", "ge_onnx.pbtxt")
+
+
+@pytest.mark.parametrize("name", TORCHAIR)
+def test_each_scope_has_the_operators_that_torchair_marked(name: str) -> None:
+    """The innermost scope owns an operator, and None owns none; constants are no tasks."""
+    scopes = read_ge_graph(DATA / name).by_scope()
+    assert {label: [operator.name for operator in operators] for label, operators in scopes.items()} == {
+        "mlp_start_0": ["MatMul", "SoftmaxV2", "Muls", "Cast"],
+        "out": ["Cast_1", "Mul", "Cast_2", "Cast_3", "MatMul_1"],
+    }
+    assert {operator.options for operator in scopes["mlp_start_0"]} == {"stream-fusion=1"}
+    assert {operator.options for operator in scopes["out"]} == {""}
+
+
+def test_both_formats_of_torchair_say_the_same() -> None:
+    """txt and pbtxt hold the same graph; only txt names it."""
+    text, tensorboard = (read_ge_graph(DATA / name) for name in TORCHAIR)
+    assert text.operators == tensorboard.operators
+    assert text.name == "graph_1"
+
+
+@pytest.mark.parametrize("name", TORCHAIR)
+def test_streams_edges_and_shapes_are_read(name: str) -> None:
+    """Shapes come from the descriptor, from TorchAir's _meta, or, inside one ATen operator, by inference."""
+    operators = {operator.name: operator for operator in read_ge_graph(DATA / name).operators}
+    assert operators["MatMul"].inputs == ("arg0_1:0", "arg1_1:0")  # the bias that is not fed is no edge
+    assert operators["MatMul"].input_specs == (TensorSpec((4, 32), "bfloat16"), TensorSpec((32, 64), "bfloat16"))
+    assert operators["MatMul"].output_specs == (TensorSpec((4, 64), "bfloat16"),)
+    assert (operators["Muls"].stream, operators["MatMul"].stream) == ("side", "")
+    assert operators["Muls"].output_specs == (TensorSpec((4, 64), "bfloat16"),)
+    assert operators["Mul"].output_specs == (TensorSpec((4, 64), "float32"),)
+
+
+def test_tasks_are_what_the_device_runs() -> None:
+    """Inputs, outputs and constants are no tasks."""
+    graph = read_ge_graph(DATA / TORCHAIR[0])
+    left_out = {operator.type for operator in graph.operators} - {operator.type for operator in graph.device_tasks}
+    assert left_out == {"Data", "Const", "NetOutput"}
+
+
+def test_what_depends_on_constants_alone_is_folded() -> None:
+    """GE computes it when it compiles; views become nothing either."""
+    graph = read_ge_graph(
+        """
+        op { name: "c" type: "Const" output_desc { dtype: DT_INT64 shape { } } }
+        op { name: "r" type: "Range" input: "c:0" input: "c:0" }
+        op { name: "x" type: "Data" }
+        op { name: "a" type: "Add" input: "x:0" input: "r:0" }
+        op { name: "v" type: "Reshape" input: "a:0" input: "c:0" }
+        op { name: "o" type: "NetOutput" input: "v:0" }
+        """
+    )
+    assert [operator.name for operator in graph.device_tasks] == ["a"]
+
+
+def test_ge_shows_superkernels_and_what_is_in_them() -> None:
+    """The graph after fusion has the SuperKernels; the dump of each subgraph has its operators."""
+    root = read_ge_graph(DATA / "ge_proto_AfterSkGraph.txt")
+    assert [task.type for task in root.device_tasks] == [
+        "SuperKernel", "SoftmaxV2", "SuperKernel", "SuperKernel", "Relu", "Add"
+    ]  # fmt: skip
+    assert [task.stream for task in root.device_tasks][:3] == ["", "", "1"]
+    inner = read_ge_graph(DATA / "ge_proto_super_kernel_sub_graph1.txt")
+    assert [(task.name, task.superkernel) for task in inner.device_tasks] == [
+        ("Muls", "sk_mlp_start_0_split_4_7_start_Muls_end_Cast"),
+        ("Cast", "sk_mlp_start_0_split_4_7_start_Muls_end_Cast"),
+    ]
+    assert inner.device_tasks[0].output_specs == (TensorSpec((4, 64), "bfloat16"),)
+
+
+def test_a_subgraph_inside_its_superkernel_is_read_too() -> None:
+    """After GE has compiled, the subgraph is an attribute of the SuperKernel."""
+    graph = read_ge_graph(
+        """graph { name: "g"
+        op { name: "sk_a_start_x_end_x" type: "SuperKernel"
+             attr { key: "_sk_sub_graph" value { g { name: "sub_graph0" op { name: "x" type: "Add" } } } } }
+        op { name: "NetOutput" type: "NetOutput" } }"""
+    )
+    assert [(task.name, task.superkernel) for task in graph.device_tasks] == [
+        ("sk_a_start_x_end_x", ""),
+        ("x", "sk_a_start_x_end_x"),
+    ]
+
+
+def test_ge_onnx_dumps_are_read() -> None:
+    """GE's other format: descriptors are attributes, scalars have no shape, control edges are no inputs."""
+    graph = read_ge_graph(DATA / "ge_onnx.pbtxt")
+    matmul, reduce = graph.device_tasks
+    assert (matmul.type, matmul.scope, matmul.options) == ("MatMulV2", "a", "early-start=0")
+    assert matmul.input_specs == (TensorSpec((4, 32), "bfloat16"), TensorSpec((32, 64), "bfloat16"))
+    assert (reduce.inputs, reduce.stream) == (("MatMul_1:0",), "1")
+    assert reduce.output_specs == (TensorSpec((), "bfloat16"),)
+
+
+@pytest.mark.parametrize("name", DUMPS)
+@settings(max_examples=40)
+@given(st.floats(0.01, 0.999))
+def test_a_dump_that_was_cut_off_is_one_clear_line(name: str, share: float) -> None:
+    """Wherever the file ends, nobody gets half a graph."""
+    text = (DATA / name).read_text(encoding="utf-8").rstrip()
+    with pytest.raises(BadInputError) as error:
+        read_ge_graph(text[: int(len(text) * share)])
+    assert "\n" not in str(error.value)
+    assert "cut off" in str(error.value) or "no operators" in str(error.value)
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(DUMPS), st.floats(0, 0.999), st.sampled_from(["}", "{", '"', "\\", "x", "dim {", "input { }", "-"])
+)
+def test_a_damaged_dump_is_a_graph_or_one_clear_line(name: str, share: float, damage: str) -> None:
+    """No file makes the reader stumble."""
+    text = (DATA / name).read_text(encoding="utf-8")
+    place = int(len(text) * share)
+    try:
+        assert read_ge_graph(text[:place] + damage + text[place + 1 :]).operators
+    except BadInputError as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "mend"),
+    [
+        ("# -*- coding: utf-8 -*-\nfrom torch import tensor\n", "carries no scopes; dump with graph_dump.type = 'txt'"),
+        ("<html>404</html>", "protobuf text only up to line 1"),
+        ("", "holds no operators"),
+        ('name: "x"', "holds no operators"),
+    ],
+)
+def test_what_is_no_dump_is_refused(text: str, mend: str) -> None:
+    """One line that says what to give instead."""
+    with pytest.raises(BadInputError) as error:
+        read_ge_graph(text)
+    assert mend in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """One line with the path."""
+    with pytest.raises(BadInputError, match=r"none\.txt cannot be read: No such file"):
+        read_ge_graph(tmp_path / "none.txt")
+
+
+def test_strings_keep_their_letters() -> None:
+    """Labels are the user's: quotes, backslashes and UTF-8, which protobuf writes as octal bytes."""
+    graph: GeGraph = read_ge_graph(
+        r"""op { name: "a\"b\\c" type: "Add" attr { key: "_super_kernel_scope" value { s: "\345\261\202 1\'" } } }
+        op { name: 'n' type: 'NetOutput' }"""
+    )
+    assert (graph.operators[0].name, graph.operators[0].scope) == ('a"b\\c', "层 1'")

@@ -1,0 +1,309 @@
+"""The inductor backend, on real models compiled for real."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor.utils import fresh_cache
+
+import sktune
+from sktune.backends.base import CompileError, Step
+from sktune.backends.inductor.backend import InductorBackend
+from sktune.core.errors import PlanError
+from sktune.core.layout import Layout
+from sktune.core.plan import Options, Plan, Scope
+from sktune.core.space import SpaceSpec
+from sktune.measure.bits import Mismatch
+from sktune.runners.worker.replays import compare, prepare, record, replayed_inputs
+from sktune.targets.base import Target, decode_inputs
+from sktune.targets.tracing import trace_layout
+from tests.builders import ROOT
+from tests.models import faulty
+
+sys.path.insert(0, str(ROOT / "examples"))
+import own_model
+
+EXACT: Options = (("emulate_precision_casts", True), ("matmul", "aten"), ("reductions", "aten"))
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Any:
+    """Decode without autograd, as a worker does, and from a clean compiler."""
+    torch._dynamo.reset()
+    with torch.no_grad():
+        yield
+
+
+class Bench:
+    """A target with its backend, and the baseline's recording."""
+
+    def __init__(self) -> None:
+        self.target: Target = own_model.target()
+        self.layout: Layout = trace_layout(self.target, SpaceSpec())
+        self.backend = InductorBackend(self.target, self.layout, decode_inputs(self.target, 0, 1)[0])
+        baseline = self.backend.compile(Plan()).step
+        self.recordings = record(baseline, prepare(self.target))
+
+    def differs(self, step: Step) -> Mismatch | None:
+        """Compare with the baseline."""
+        return compare(step, self.recordings)
+
+
+def plan(*scopes: tuple[str, str], options: Options = EXACT) -> Plan:
+    """Return a plan of scopes given by first and last unit."""
+    return Plan(tuple(Scope(first, last, options) for first, last in scopes))
+
+
+ATTENTION = plan(*((f"blocks.{index}.attention", f"blocks.{index}.attention") for index in range(3)))
+
+
+def test_the_baseline_has_the_bits_of_the_model_uncompiled() -> None:
+    """Kernel by kernel, the captured graph is the model."""
+    bench = Bench()
+    assert bench.differs(bench.backend.references()["uncompiled"]().step) is None
+
+
+@pytest.mark.slow
+def test_scopes_keep_the_bits_and_equal_regions_are_compiled_once() -> None:
+    """One module, one layer, across layers, and the whole step."""
+    bench = Bench()
+    attention = bench.backend.compile(ATTENTION)
+    assert bench.differs(attention.step) is None
+    assert (attention.regions, attention.reused) == (1, 0)  # three layers, one region
+    assert bench.backend.compile(plan(("blocks.1.attention", "blocks.1.attention"))).reused == 1
+    layers = bench.backend.compile(
+        plan(
+            ("blocks.0.attention_norm", "blocks.0.feed_forward"),
+            ("blocks.1.attention_norm", "blocks.2.feed_forward"),
+        )
+    )
+    assert bench.differs(layers.step) is None
+    whole = bench.backend.compile(plan(("embedding", "head")))
+    assert bench.differs(whole.step) is None
+
+
+@pytest.mark.slow
+def test_a_step_compiled_earlier_stays_valid() -> None:
+    """Baseline and candidates are called in turn."""
+    bench = Bench()
+    first = bench.backend.compile(ATTENTION)
+    second = bench.backend.compile(plan(("blocks.0.feed_forward", "blocks.0.feed_forward")))
+    uncompiled = bench.backend.references()["uncompiled"]().step
+    for step in (first.step, second.step, uncompiled, first.step):
+        assert bench.differs(step) is None
+
+
+@pytest.mark.slow
+def test_inductors_own_numerics_change_bits() -> None:
+    """Without the options that keep them, a bf16 layer does not verify."""
+    bench = Bench()
+    found = bench.differs(bench.backend.compile(plan(("embedding", "head"), options=())).step)
+    assert found is not None
+    assert found.largest_ulp is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "extra", [("cpp_wrapper", True), ("freezing", True), ("matmul", "autotune"), ("reductions", "fused")]
+)
+def test_every_option_reaches_the_compiler(extra: tuple[str, Any]) -> None:
+    """An option changes the generated code, or the search would try it in vain."""
+    bench = Bench()
+    scope = ("blocks.0.attention_norm", "blocks.0.attention")
+    options = tuple(dict([*EXACT, extra]).items())
+    code = {bench.backend.compile(plan(scope, options=each)).code_digest for each in (EXACT, options)}
+    assert len(code) == 2
+
+
+class Reductions(torch.nn.Module):
+    """Every reduction that C++ wrappers have a C function of ours for, in each form of its arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(48, dtype=torch.bfloat16)
+        self.plain = torch.nn.LayerNorm((6, 48), elementwise_affine=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.plain(self.norm(x)).softmax(-1)
+        x = x / x.sum() - x.mean(dtype=torch.float32).to(x.dtype)
+        x = x - x.mean(-1, keepdim=True) + x.sum((0, 1))
+        return x * x.sum(-1, keepdim=True, dtype=torch.float32).to(x.dtype) + x.sum(1).mean()
+
+
+@pytest.mark.slow
+def test_reductions_in_a_cpp_wrapper_are_atens_own_without_the_dispatcher(tmp_path: Path) -> None:
+    """The C functions that wrappers call give the bits of eager execution."""
+    module, inner = torch.nn.Module(), Reductions()
+    module.inner = inner
+    target = Target(
+        module,
+        lambda x: inner(x),
+        lambda seed, steps: [(torch.randn(3, 6, 48).bfloat16(),) for _ in torch.arange(steps)],
+    )
+    with fresh_cache(dir=str(tmp_path), delete=False):
+        backend = InductorBackend(target, trace_layout(target, SpaceSpec()), decode_inputs(target, 0, 1)[0])
+        recordings = record(backend.compile(Plan()).step, prepare(target))
+        compiled = backend.compile(plan(("inner", "inner"), options=(*EXACT, ("cpp_wrapper", True))))
+    assert compare(compiled.step, recordings) is None
+    wrapper = max(
+        (path.read_text() for path in tmp_path.rglob("*.main.cpp")), key=lambda text: "inductor_entry" in text
+    )
+    calls = ("sum(", "sum_dim_IntList(", "mean(", "mean_dim(", "_softmax(", "native_layer_norm(")
+    assert all(f"aoti_torch_cpu_{call}" in wrapper for call in calls)
+    assert "c10::Dispatcher" not in wrapper
+
+
+@pytest.mark.slow
+def test_the_same_plan_is_the_same_code_in_another_process(compile_cache: Path) -> None:
+    """What was chosen by timing is frozen with the region."""
+    options = (*EXACT, ("freezing", True))
+    code = (
+        "import sys; sys.path.insert(0, 'examples'); import torch; torch.set_grad_enabled(False)\n"
+        "from tests.backends.test_inductor import Bench, plan\n"
+        f"print(Bench().backend.compile(plan(('embedding', 'head'), options={options!r})).code_digest)"
+    )
+    digests = set()
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        digests.add(done.stdout.strip())
+    assert len(digests) == 1
+
+
+@pytest.mark.slow
+def test_the_pieces_of_a_plan_hold_every_unit_and_leave_the_state_alone() -> None:
+    """Scopes and gaps in execution order, both sides timed; the step verifies afterwards as before."""
+    bench = Bench()
+    scopes = plan(("embedding", "blocks.0.attention_norm"), ("blocks.1.attention", "blocks.2.feed_forward"))
+    compiled = bench.backend.compile(scopes)
+    assert compiled.observe is not None
+    replay = bench.recordings[0].replay
+
+    def begin() -> Any:
+        replay.start.restore()
+        return replay.inputs[0]
+
+    pieces = compiled.observe(begin)
+    names = [unit.name for unit in bench.layout.units]
+    covered = [name for piece in pieces for name in names[names.index(piece.first) : names.index(piece.last) + 1]]
+    assert covered == names
+    assert [(piece.first, piece.last) for piece in pieces if piece.in_scope] == [
+        (scope.first, scope.last) for scope in scopes.scopes
+    ]
+    assert [piece.in_scope for piece in pieces] == [True, False, True, False]
+    assert all(piece.baseline_ms > 0 and piece.latency_ms > 0 for piece in pieces)
+    assert bench.differs(compiled.step) is None
+
+
+@pytest.mark.slow
+def test_the_scopes_that_change_bits_are_named() -> None:
+    """All of them, among sound scopes before, between and after them, and none where all are sound."""
+    bench = Bench()
+    units = "blocks.0.feed_forward", "blocks.1.feed_forward"
+    unsound = [Scope(unit, unit) for unit in units]
+    mixed = Plan((ATTENTION.scopes[0], unsound[0], ATTENTION.scopes[1], unsound[1], ATTENTION.scopes[2]))
+    compiled = bench.backend.compile(mixed)
+    assert bench.differs(compiled.step) is not None
+    replays = [recording.replay for recording in bench.recordings]
+    assert compiled.blame is not None and compiled.blame(replayed_inputs(replays)) == units
+    sound = bench.backend.compile(ATTENTION)
+    assert sound.blame is not None and sound.blame(replayed_inputs(replays)) == ()
+    assert bench.differs(sound.step) is None
+
+
+@pytest.mark.slow
+def test_the_scope_that_does_not_compile_is_named() -> None:
+    """Of several, the one that holds the operator that the compiler refuses; it was told before it was compiled."""
+    target = faulty.raises()
+    layout = trace_layout(target, SpaceSpec())
+    backend = InductorBackend(target, layout, decode_inputs(target, 0, 1)[0])
+    told: list[str] = []
+    with pytest.raises(CompileError, match=r"scope layers.1.fault: .*cannot be fused") as failure:
+        backend.compile(plan(("layers.0.mix", "layers.0.mix"), ("layers.1.fault", "layers.1.fault")), told.append)
+    assert failure.value.blamed == "layers.1.fault" == told[-1]
+    assert "layers.0.mix" in told
+
+
+@pytest.mark.slow
+def test_applied_scopes_are_the_ones_that_were_tuned() -> None:
+    """``sktune.apply`` and the Dynamo backend give the bits that the search verified."""
+    bench = Bench()
+    bench.backend.references()["uncompiled"]().step.prepare()  # takes the tuner's own marks away
+    marks = sktune.apply(bench.target.module, ATTENTION)
+    compiled = torch.compile(bench.target.decode_step, backend="sktune", fullgraph=True, dynamic=False)
+    assert bench.differs(Step(compiled)) is None
+    marks.detach()
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in bench.target.module.modules())
+
+
+def test_a_plan_is_applied_to_a_part_of_the_model_and_refused_elsewhere() -> None:
+    """One prefix may be added or dropped; a tree that lacks a unit gets one line."""
+    target = own_model.target()
+    wrapped = torch.nn.Module()
+    wrapped.inner = target.module
+    for tree in (target.module, wrapped):
+        sktune.apply(tree, ATTENTION).detach()
+    blocks = target.module.get_submodule("blocks")
+    sktune.apply(blocks, Plan((Scope("blocks.0.attention", "blocks.0.attention"),))).detach()
+    with pytest.raises(PlanError, match=r"does not fit this model.*blocks.0.attention"):
+        sktune.apply(faulty.Stack(), ATTENTION)
+
+
+def test_a_unit_that_is_not_in_the_graph_is_a_compile_error() -> None:
+    """The plan's failure is told as such."""
+    bench = Bench()
+    with pytest.raises(CompileError, match="left no mark"):
+        bench.backend.compile(plan(("blocks.0", "blocks.0")))
+
+
+@pytest.mark.slow
+def test_kept_operators_do_not_share_cached_code_with_others() -> None:
+    """A region compiled one way is not answered with what was compiled another way."""
+    scope = ("norm", "norm")
+    fused = (("emulate_precision_casts", True), ("matmul", "aten"))
+    with fresh_cache():
+        first = Bench().backend.compile(plan(scope)).code_digest
+        torch._dynamo.reset()
+        assert Bench().backend.compile(plan(scope, options=fused)).code_digest != first
+
+
+HELPED = """
+import logging, os, sys, torch
+from sktune.backends.inductor import parallel_compile
+logging.basicConfig()
+os.sched_getaffinity = lambda pid: {0, 1}
+parallel_compile.HELPER_WAIT_S = 30
+values = torch.ones(1_000_000)
+values.exp()  # with OpenMP's workers, which a fork does not take along
+jobs = {"ours": values.exp, "the helper's": lambda: print(values.exp().shape, flush=True)}
+parallel_compile.compile_ahead(jobs, print)
+"""
+
+
+def test_a_helper_can_compute_with_threads() -> None:
+    """Freezing folds weights, and autotuning runs kernels, while regions are compiled."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", HELPED], env=environment, capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.splitlines()) == ["ours", "torch.Size([1000000])"]
+    assert not done.stderr  # no helper was given up
+
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+
+
+@needs_cuda
+@pytest.mark.cuda
+@pytest.mark.slow
+@pytest.mark.parametrize("cuda_graph", [False, True])
+def test_scopes_on_cuda_keep_the_bits(tmp_path: Path, cuda_graph: bool) -> None:
+    """The same code path, on a GPU, with and without capture of a scope as a CUDA graph."""
+    space = tmp_path / "space.yaml"
+    space.write_text(
+        "version: 1\nspace:\n  options: {inductor: {cuda: {emulate_precision_casts: [true], matmul: [aten], "
+        f"reductions: [aten], cuda_graph: [{str(cuda_graph).lower()}]}}}}}}\n"
+    )
+    result = sktune.search("llama", trials=3, scale="tiny", device="cuda", space=space, runs=tmp_path / "runs")
+    assert any(record.outcome and record.outcome.is_feasible for record in result.trials)

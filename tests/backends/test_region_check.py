@@ -1,0 +1,95 @@
+"""Every distinct region is compared with the kernels that it replaces, on inputs that are made to break it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sktune.backends.base import REGION_STEPS, Compiled, RegionBudget
+from sktune.backends.inductor.backend import InductorBackend
+from sktune.core.plan import Option, Plan, Scope
+from sktune.core.space import SpaceSpec
+from sktune.core.verification import RegionCheck
+from sktune.measure.bits import difference
+from sktune.runners.worker import replays
+from sktune.targets import describe
+from sktune.targets.base import decode_inputs
+from sktune.targets.loading import load
+from sktune.targets.tracing import trace_layout
+from tests.builders import ROOT
+
+OWN = f"{ROOT / 'examples' / 'own_model.py'}:target"
+EXACT: dict[str, Option] = {"emulate_precision_casts": True, "matmul": "aten", "reductions": "aten"}
+FUSED: dict[str, Option] = {**EXACT, "reductions": "fused"}
+
+
+class Bench:
+    """A model's backend, and what its regions are compared on."""
+
+    def __init__(self, model: str) -> None:
+        torch.set_grad_enabled(False)
+        spec, preset = describe(model)
+        self.target = load(spec)
+        self.layout = trace_layout(self.target, preset.space if preset else SpaceSpec())
+        self.backend = InductorBackend(self.target, self.layout, decode_inputs(self.target, 0, 1)[0])
+        self.replays = replays.prepare(self.target)
+
+    def compile(self, spans: list[tuple[str, str]], options: dict[str, Option]) -> Compiled:
+        """Compile a plan of scopes from first to last unit."""
+        return self.backend.compile(Plan(tuple(Scope(a, b, tuple(sorted(options.items()))) for a, b in spans)))
+
+    def check(self, compiled: Compiled, budget: RegionBudget) -> tuple[RegionCheck, ...]:
+        """Compare its regions with their kernels."""
+        assert compiled.check_regions is not None
+        return compiled.check_regions(replays.replayed_inputs(self.replays, REGION_STEPS // len(self.replays)), budget)
+
+
+@pytest.fixture(scope="module")
+def own() -> Bench:
+    """Return the example's model."""
+    return Bench(OWN)
+
+
+SPANS = {
+    "attention_norm": [(f"blocks.{layer}.attention_norm",) * 2 for layer in range(3)],
+    "feed_forward": [(f"blocks.{layer}.feed_forward_norm", f"blocks.{layer}.feed_forward") for layer in range(3)],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPANS)
+def test_regions_that_differ_on_rare_inputs_are_found(own: Bench, name: str) -> None:
+    """The 16 steps of a trial do not see what differs on one seed of 54, and of 130."""
+    baseline = own.backend.compile(Plan())
+    compiled = own.compile([(first, last) for first, last in SPANS[name]], FUSED)
+    assert replays.compare(compiled.step, replays.record(baseline.step, own.replays)) is None
+    found = own.check(compiled, RegionBudget(seconds=10.0))
+    assert len(found) == 1  # three layers share one region
+    assert found[0].label in {f"{first}..{last}" if first != last else first for first, last in SPANS[name]}
+    assert "differs from the kernels that it replaces" in found[0].difference
+    assert found[0].key in compiled.region_labels
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cpp_wrapper", [False, True])
+def test_regions_of_exact_values_do_not_differ(own: Bench, cpp_wrapper: bool) -> None:
+    """The same spans and the whole step, with ATen's own reductions and products."""
+    for spans in (*SPANS.values(), [("embedding", "head")]):
+        compiled = own.compile([(first, last) for first, last in spans], {**EXACT, "cpp_wrapper": cpp_wrapper})
+        for found in own.check(compiled, RegionBudget(elements=3_000_000, seconds=6.0)):
+            assert found.difference == ""
+            assert found.elements > 100_000
+
+
+def test_state_and_outputs_are_as_if_nothing_had_been_checked(own: Bench) -> None:
+    """What is varied is put back, so that the step goes on with its own values."""
+    baseline = own.backend.compile(Plan())
+    recordings = replays.record(baseline.step, own.replays)
+    compiled = own.compile([("blocks.0.attention", "blocks.0.attention")], EXACT)
+    own.replays[0].start.restore()
+    own.check(compiled, RegionBudget(elements=200_000, seconds=2.0))
+    last = replace(own.replays[-1], inputs=own.replays[-1].inputs[: REGION_STEPS // 2])
+    state = {name: tensor.clone() for name, tensor in own.target.state.items()}
+    expected = replays.record(baseline.step, [last])[0].state
+    assert difference(expected, state, 0, 0) is None
+    assert replays.compare(compiled.step, recordings) is None

@@ -1,0 +1,142 @@
+"""The commands of the Ascend path, as far as they go on a machine without an NPU."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sktune.backends.availability import examine, usable
+from sktune.backends.info import State
+from sktune.core.scope_options import has_superkernel
+from sktune.tuning.prepare import bind_space, check_space_options, space_spec
+from sktune.tuning.request import Request
+from tests import profiles
+from tests.builders import TESTS, decoder_layout, sktune_command
+
+DATA = TESTS / "data"
+
+
+def space_file(folder: Path, options: str) -> Path:
+    """Write a space with options for the npu backend."""
+    path = folder / "space.yaml"
+    path.write_text(f"version: 1\nspace:\n  options:\n    npu:\n      npu:\n        {options}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("stream-funsion: [0, 1]", "no option 'stream-funsion'; did you mean 'stream-fusion'"),
+        ("stream-fusion: [0, 2]", "option stream-fusion is 0 or 1, got 2"),
+        ("stream-fusion: [false, true]", "option stream-fusion is 0 or 1, got False"),
+        ("split-mode: [128]", "option split-mode is 1 to 64, got 128"),
+        ("preload-code: [all]", "per-func, max, none"),
+        ("preload-data: [1]", "its parser refuses it"),
+        ('dcci-disable-on-kernel: ["Mul:Add"]', "cannot hold ':'"),
+        ("feed-sync-all: [0, 1]", "is for rescue, not for a search"),
+        ("strict-scope-check: [abort]", "is for probe, not for a search"),
+        ("topology_sorting_strategy: [Stable]", "StableRDFS"),
+        ("early-start: []", "has no value; list at least one"),
+    ],
+)
+def test_option_mistakes_of_a_space_are_told_before_a_model_is_loaded(
+    tmp_path: Path, options: str, message: str
+) -> None:
+    """One line, exit code 2, whatever backend the search is for."""
+    space = space_file(tmp_path, options)
+    done = sktune_command("search", "--model", "llama", "--space", str(space), "--trials", "1", folder=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_doctor_names_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
+    """Every row that is not in order has a fix; the last line is for programs."""
+    done = sktune_command("doctor", "--json", folder=tmp_path)
+    assert done.returncode == 0
+    event = json.loads(done.stdout.splitlines()[-1])
+    assert event["event"] == "doctor_finished"
+    assert {"inductor", "sim"} <= set(event["backends"])
+    assert all(row["fix"] == row["mend"] for row in event["findings"] if row["state"] != "ok")
+    assert "how to get it" in done.stderr
+
+
+def test_a_backend_that_lacks_something_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No C++ compiler, no inductor."""
+    monkeypatch.setenv("PATH", "")
+    findings = examine()
+    assert any(finding.what == "C++ compiler" and finding.state is State.MISSING for finding in findings)
+    assert "inductor" not in usable(findings)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("torch_npu") is not None, reason="torch_npu is there")
+def test_a_search_without_torch_npu_says_so_in_one_line(tmp_path: Path) -> None:
+    """No traceback: what is missing, and what to do."""
+    done = sktune_command("search", "--model", "llama", "--device", "npu", "--trials", "1", folder=tmp_path)
+    assert done.returncode == 1
+    (line,) = done.stderr.strip().splitlines()
+    assert "torch_npu cannot be imported" in line
+    assert "sktune doctor" in line
+
+
+@pytest.mark.slow
+def test_calibrated_constants_are_what_the_simulation_takes(tmp_path: Path) -> None:
+    """A profile with larger gaps makes a slower simulated baseline."""
+    kernels = profiles.kernel_details(profiles.deepseek(gap=9)).replace(",2.0,", ",9.0,")
+    profiles.write(tmp_path / "kernel_details.csv", kernels)
+    done = sktune_command("calibrate", "kernel_details.csv", "--out", "mine.yaml", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    constants = yaml.safe_load((tmp_path / "mine.yaml").read_text())["constants"]
+    assert constants["dispatch_gap_us"]["value"] == pytest.approx(9.0, abs=0.5)
+    words = ("search", "--model", "llama", "--backend", "sim", "--trials", "1", "--json")
+    shipped = sktune_command(*words, "--study", "shipped", folder=tmp_path)
+    fitted = sktune_command(*words, "--study", "fitted", "--constants", "mine.yaml", folder=tmp_path)
+    baselines = [json.loads(each.stdout.splitlines()[-1])["baseline_ms"] for each in (shipped, fitted)]
+    assert baselines[1] > baselines[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "known"), [("Ascend910_9391", True), ("Ascend910B3", True), ("Ascend310P3", False), ("Ascend910A", False)]
+)
+def test_products_are_told_by_the_names_of_their_dies(name: str, known: bool) -> None:
+    """Atlas A3 and A2 have SuperKernel, earlier ones do not."""
+    assert has_superkernel(name) is known
+
+
+def test_a_profile_adds_the_hottest_operator_types_to_the_space(tmp_path: Path) -> None:
+    """The dcci options take operator types, which only a profile can tell; one that is not given stays out of plans."""
+    profile = profiles.write(tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek()))
+    request = Request("deepseek-v3", device="npu", profile=profile)
+    spec, preset = request.target()
+    wanted = space_spec(request, spec, preset)
+    check_space_options(wanted)
+    space = bind_space(wanted, decoder_layout(("dense", "moe")), spec)
+    off, hottest, *_ = space.choices["dcci-disable-on-kernel"]
+    assert off == ""
+    assert str(hottest) in profile.read_text()
+    values = {**space.starting_points[0].values, "dcci-disable-on-kernel": hottest}
+    assert space.plan(space.starting_points[0].values).scopes[0].options == ()
+    assert space.plan(values).scopes[0].options == (("dcci-disable-on-kernel", hottest),)
+
+
+def test_what_the_scopes_became_is_told_from_dump_and_profile(tmp_path: Path) -> None:
+    """TorchAir's dump says what was marked; the profile, that a SuperKernel was formed."""
+    dump = DATA / "torchair_dump.txt"
+    done = sktune_command("fusion", str(dump), "--json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    event = json.loads(done.stdout.splitlines()[-1])
+    scope = event["scopes"][0]
+    assert scope["marked"]
+    assert "what was fused is not known" in done.stderr
+    first, last = scope["marked"][0]["name"], scope["marked"][-1]["name"]
+    kernels = [
+        profiles.Kernel("SuperKernel", 0, 9, "MIX_AIC", step=1, name=f"sk_{scope['label']}_start_{first}_end_{last}")
+    ]
+    profile = profiles.write(tmp_path / "kernel_details.csv", profiles.kernel_details(kernels))
+    done = sktune_command("fusion", str(dump), "--profile", str(profile), folder=tmp_path)
+    assert "1 SuperKernel (" in done.stdout
+    missing = sktune_command("fusion", "nothing.txt", folder=tmp_path)
+    assert (missing.returncode, len(missing.stderr.strip().splitlines())) == (2, 1)

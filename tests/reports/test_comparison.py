@@ -1,0 +1,102 @@
+"""Studies side by side."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sktune.cli.views.search import comparison_table
+from sktune.core.errors import BadInputError, StudyError
+from sktune.reports.comparison import ComparedStudies, compare, write_picture
+from tests.builders import sktune_command, study_of
+
+
+def shown(compared: ComparedStudies) -> str:
+    """Return what a terminal of 80 columns shows."""
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(comparison_table(compared.events(), compared.is_simulated))
+    return captured.get()
+
+
+def test_incumbents_are_told_after_5_10_20_trials(tmp_path: Path) -> None:
+    """A study that is shorter has no figure there; failed and slower trials are no incumbents."""
+    slow = study_of(tmp_path, "slow", [None, 0.8, 1.1, None, 1.05, 1.2, 1.2, 1.3, 1.1, 1.15, 1.4])
+    quick = study_of(tmp_path, "quick", [1.35, 1.3, 1.2, 1.1, 1.36])
+    events = compare([slow, quick]).events()
+    assert [event.best_after for event in events] == [{"5": 1.1, "10": 1.3}, {"5": 1.36, "10": None}]
+    assert events[0].failed_share == pytest.approx(2 / 11)
+    assert events[0].strategies == ("grid",)
+    assert events[0].seconds == 12.5
+    assert [event.differs for event in events] == [(), ()]
+    text = shown(compare([slow, quick]))
+    assert "no final comparison yet" in text
+    assert "differs" not in text
+
+
+@pytest.mark.parametrize(
+    ("made_with", "difference"),
+    [({"backend": "npu"}, "backend 'npu'"), ({"dtype": "float32"}, "dtype"), ({"model": "llama-tiny 9999"}, "model")],
+)
+def test_other_targets_are_refused_with_the_difference(
+    tmp_path: Path, made_with: dict[str, str], difference: str
+) -> None:
+    """Figures of two devices say nothing about two strategies."""
+    first, second = study_of(tmp_path, "a", [1.1]), study_of(tmp_path, "b", [1.1], **made_with)
+    with pytest.raises(BadInputError, match=f"study 'b' has {difference}.*compare studies of one target") as caught:
+        compare([first, second])
+    assert "\n" not in str(caught.value)
+
+
+def test_another_seed_or_version_is_told(tmp_path: Path) -> None:
+    """Strategies are compared over seeds, of which the weights depend."""
+    other: dict[str, Any] = {"model": "llama-tiny 4567", "seed": "1", "torch": "2.12", "OMP_NUM_THREADS": "1"}
+    compared = compare([study_of(tmp_path, "a", [1.1] * 5), study_of(tmp_path, "b", [1.1] * 5, **other)])
+    assert compared.curves[1].differs == ("torch", "seed", "OMP_NUM_THREADS")
+    assert "torch, seed" in shown(compared)
+
+
+def test_simulated_figures_are_marked(tmp_path: Path) -> None:
+    """In the table, the events and the picture."""
+    compared = compare([study_of(tmp_path, "a", [1.1] * 5, backend="sim")])
+    assert compared.is_simulated
+    assert "simulated speedup" in shown(compared)
+    assert all(event.simulated for event in compared.events())
+    assert "so far, simulated" in write_picture(compared, None, tmp_path).read_text()
+
+
+def test_the_picture_needs_no_network_and_runs_no_name(tmp_path: Path) -> None:
+    """One file; names of studies are text in it."""
+    name = "<script>alert(1)</script>"
+    path = write_picture(compare([study_of(tmp_path, name, [1.1, 1.2])]), tmp_path / "deep" / "page.html", tmp_path)
+    page = path.read_text()
+    assert "alert(1)" in page
+    assert "<script>alert" not in page
+    assert 'src="http' not in page
+    assert "Plotly.newPlot" in page
+
+
+def test_a_picture_that_cannot_be_written_gets_one_line(tmp_path: Path) -> None:
+    """The line names the option."""
+    (tmp_path / "file").write_text("")
+    compared = compare([study_of(tmp_path, "a", [1.1])])
+    with pytest.raises(StudyError, match="another place with --html"):
+        write_picture(compared, tmp_path / "file" / "page.html", tmp_path)
+
+
+def test_the_command_prints_a_table_and_json_lines(tmp_path: Path) -> None:
+    """A study that is missing is one line."""
+    study_of(tmp_path, "a", [1.1] * 5)
+    study_of(tmp_path, "b", [1.2] * 5)
+    done = sktune_command("compare", "a", "b", "--runs", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["event"] for line in lines] == ["study_compared", "study_compared", "compare_finished"]
+    assert Path(lines[-1]["picture"]).is_file()
+    assert "1.200" in done.stderr
+    missing = sktune_command("compare", "a", "c", "--runs", str(tmp_path))
+    assert missing.returncode == 2
+    assert "there is no study" in missing.stderr
+    assert len(missing.stderr.strip().splitlines()) == 1

@@ -1,0 +1,136 @@
+"""What a study has learned, as people and programs are told."""
+
+import json
+from pathlib import Path
+
+import optuna
+import pytest
+from typer.testing import CliRunner
+
+import sktune
+from sktune.cli import app
+from sktune.core.plan import Plan
+from sktune.core.space import NEW, OptionRules, SpaceSpec, bind
+from sktune.reports.why import Experiment, explain
+from sktune.samplers.partition import Outlook
+from sktune.study.strategy import distributions
+from sktune.tuning.request import Request
+from tests.builders import decoder_layout
+
+RUNNER = CliRunner()
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> sktune.SearchResult:
+    """Return a simulated search of the tiny model."""
+    runs = tmp_path_factory.mktemp("why")
+    return sktune.search("deepseek-v3", trials=12, backend="sim", study="a<b>", runs=runs)
+
+
+def test_why_tells_effects_failures_and_the_next_experiment(study: sktune.SearchResult) -> None:
+    """Every unit type and border has a saving with an interval that holds it, and a count of trials."""
+    told = RUNNER.invoke(app, ["show", "a<b>", "--runs", str(study.folder.parent), "--why", "--json"])
+    assert told.exit_code == 0, told.output
+    why = json.loads(told.stdout.strip().splitlines()[-1])["why"]
+    names = {effect["name"] for effect in why["units"]}
+    assert {"moe.self_attn", "dense.mlp", "step.lm_head"} <= names
+    for effect in why["units"] + why["borders"] + why["options"]:
+        low, high = effect["ci95"]
+        assert low <= effect["saving_ms"] <= high
+        assert 0 <= effect["trials"] <= 12
+    assert any(
+        "self_attn | post_attention_layernorm" in effect["name"].replace("moe.", "") for effect in why["borders"]
+    )
+    assert why["expected_gain_left"] >= 0.0
+    tried = {trial.plan for trial in study.trials}
+    assert sktune.Plan.from_dict(why["next_experiment"]["plan"]) not in tried
+
+
+def test_attention_is_believed_to_save_more_than_a_norm(study: sktune.SearchResult) -> None:
+    """As in the simulation, where attention has many operators and a norm has few."""
+    told = RUNNER.invoke(app, ["show", "a<b>", "--runs", str(study.folder.parent), "--why", "--json"])
+    why = json.loads(told.stdout.strip().splitlines()[-1])["why"]
+    saves = {effect["name"]: effect["saving_ms"] for effect in why["units"]}
+    assert saves["moe.self_attn"] > saves["moe.post_attention_layernorm"]
+
+
+def test_the_page_shows_layers_and_keeps_names_harmless(study: sktune.SearchResult) -> None:
+    """One file without network; the study's name is text."""
+    told = RUNNER.invoke(app, ["show", "a<b>", "--runs", str(study.folder.parent), "--why"])
+    assert told.exit_code == 0, told.output
+    assert "simulated ms" in told.output
+    page = (study.folder / "why.html").read_text(encoding="utf-8")
+    assert "input_layernorm" in page
+    assert "a<b>" not in page.partition("Plotly.newPlot")[2]
+    assert 'src="http' not in page
+
+
+def test_why_needs_a_measurement(tmp_path: Path) -> None:
+    """A study that is missing is one line."""
+    told = RUNNER.invoke(app, ["show", "nothing", "--runs", str(tmp_path), "--why"])
+    assert told.exit_code != 0
+
+
+def test_without_a_plan_that_may_win_there_is_no_next_experiment() -> None:
+    """What is known to save less than the best plan is not worth a trial."""
+    space = bind(SpaceSpec(), decoder_layout(("dense", "moe", "moe")), {}, OptionRules({}))
+    trials = optuna.create_study()
+    for name, latency_ms in {
+        "moe.mlp": 5.0, "moe.self_attn": 10.0, "moe.input_layernorm": 10.0, "dense.self_attn": 10.0,
+        "dense.input_layernorm": 10.0,
+    }.items():  # fmt: skip
+        trials.enqueue_trial({**space.simplest, name: NEW})
+        trials.tell(trials.ask(distributions(space)), latency_ms)
+    hopeless = space.plan({**space.simplest, "moe.self_attn": NEW, "moe.input_layernorm": NEW})
+    unknown = space.plan({**space.simplest, "moe.post_attention_layernorm": NEW})
+
+    def next_experiment(*candidates: Plan) -> Experiment | None:
+        found = explain(space, trials.trials, 10.0, Outlook(0.0, candidates))
+        assert found
+        return found.experiment
+
+    assert next_experiment(hopeless) is None
+    experiment = next_experiment(hopeless, unknown)
+    assert experiment and experiment.plan == unknown
+
+
+def test_a_search_until_settled_says_what_is_left(tmp_path: Path) -> None:
+    """It stops by itself, and its event has what was expected."""
+    events: list[dict[str, object]] = []
+    sktune.search(
+        "deepseek-v3",
+        backend="sim",
+        scale="full",
+        runs=tmp_path,
+        until_converged=True,
+        trials=60,
+        listener=events.append,
+    )
+    settled = [event for event in events if event["event"] == "settled"]
+    finished = [event for event in events if event["event"] == "trial_finished"]
+    assert settled or len(finished) == 60
+    converged = [event for event in events if event["event"] == "converged"]
+    assert settled == [{**event, "event": "settled"} for event in converged]
+    for event in settled:
+        assert isinstance(event["expected_gain_left"], float)
+        assert isinstance(event["threshold"], float)
+        assert event["expected_gain_left"] < event["threshold"]
+
+
+def test_the_former_name_of_until_converged_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Python as on the command line."""
+    asked: list[Request] = []
+    monkeypatch.setattr("sktune.tuning.fewer_layers.search", lambda request, *_: asked.append(request))
+    sktune.search("llama", until_settled=True)
+    sktune.search("llama", until_converged=True)
+    assert [request.until_converged for request in asked] == [True, True]
+
+
+@pytest.mark.parametrize("strategy", ["partition", "tpe"])
+def test_a_study_that_ends_converged_can_go_on(tmp_path: Path, strategy: str) -> None:
+    """With more trials the same study continues, with whatever strategy."""
+    first = sktune.search("deepseek-v3", backend="sim", trials=9, runs=tmp_path)
+    more = sktune.search("deepseek-v3", backend="sim", trials=11, runs=tmp_path, strategy=strategy)
+    assert [trial.plan for trial in more.trials[:9]] == [trial.plan for trial in first.trials]
+    assert len(more.trials) == 11

@@ -1,0 +1,269 @@
+"""A study is run by one search, or by several that have joined: whatever races, figures of two targets never mix."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+from sqlalchemy import Engine
+
+from sktune.core.contents import content_digest
+from sktune.core.errors import StudyError
+from sktune.core.outcome import Outcome, Speedup
+from sktune.samplers import find_strategy
+from sktune.study.claims import Claims, Holder
+from sktune.study.study import Proposal, TuningStudy, sqlite_url
+from tests.study.test_study import SPACE
+
+LLAMA, QWEN = {"format": "2", "model": "llama"}, {"format": "2", "model": "qwen3"}
+FAST = Outcome(speedup=Speedup(10.0, 8.0, 1.25, (1.2, 1.3), 40))
+ELSEWHERE = "another-host 1234 pid:[1]"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """Return the URL of a fresh database."""
+    return sqlite_url(tmp_path)
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    """Return an engine of the database."""
+    made = sqlalchemy.create_engine(url)
+    yield made
+    made.dispose()
+
+
+def opened(url: str, *, is_ours_alone: bool = False) -> TuningStudy:
+    """Open the study."""
+    return TuningStudy.open("study", url, create=True, is_ours_alone=is_ours_alone)
+
+
+def holder(**changes: object) -> Holder:
+    """Return this process as a holder, with ``changes``."""
+    return replace(Holder.here(LLAMA, has_folder=False), **changes)  # type: ignore[arg-type]
+
+
+def ask(study: TuningStudy) -> Proposal:
+    """Ask for the next plan."""
+    return study.ask(SPACE, find_strategy("random"), 0)
+
+
+def test_a_study_that_is_run_is_refused_by_the_name_of_its_process(url: str) -> None:
+    """In another folder of the same storage, too, where no lock stands between the two."""
+    with (
+        opened(url).claimed(LLAMA),
+        pytest.raises(StudyError, match=rf"being run by process {os.getpid()} since .*--join.*--study"),
+        opened(url).claimed(LLAMA),
+    ):
+        pass
+
+
+def test_a_study_is_free_when_its_search_has_ended(url: str) -> None:
+    """However it ended; one that asked for no trial leaves no fingerprint behind."""
+    with pytest.raises(ZeroDivisionError), opened(url).claimed(LLAMA):
+        raise ZeroDivisionError
+    with opened(url).claimed(QWEN):
+        pass
+
+
+def test_a_dead_process_holds_nothing(engine: Engine) -> None:
+    """Nor does one whose number another process has now."""
+    claims = Claims(engine, "study")
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    claims.acquire(holder(pid=done.pid, fingerprint=QWEN))
+    claims.acquire(holder(started=1, fingerprint=QWEN))
+    claims.acquire(holder())
+    assert [one.fingerprint for one in claims.holders()] == [LLAMA]
+
+
+def test_a_process_on_another_host_holds_a_study_until_it_is_taken_over(engine: Engine) -> None:
+    """Nobody here can see whether it lives; its number says nothing."""
+    claims = Claims(engine, "study")
+    far = holder(host="far", place=ELSEWHERE, pid=17)
+    claims.acquire(far)
+    with pytest.raises(StudyError, match=r"held by process 17 on far since \d{4}-.*--take-over"):
+        claims.acquire(holder())
+    me = holder()
+    claims.acquire(me, take_over=True)
+    assert claims.holders() == (me,)
+
+
+def test_a_living_process_on_this_host_is_not_taken_over(engine: Engine) -> None:
+    """It can be seen, and ended."""
+    claims = Claims(engine, "study")
+    claims.acquire(holder())
+    with pytest.raises(StudyError, match="being run by"):
+        claims.acquire(holder(), take_over=True)
+
+
+def test_who_has_the_folders_lock_takes_it_from_a_container_that_is_gone(engine: Engine) -> None:
+    """That one had the lock, too, and the kernel has given it back."""
+    claims = Claims(engine, "study")
+    claims.acquire(holder(place=ELSEWHERE, has_folder=True))
+    me = holder(has_folder=True)
+    claims.acquire(me)
+    assert claims.holders() == (me,)
+
+
+def test_a_search_joins_with_the_same_fingerprint_only(url: str) -> None:
+    """Both ask and tell; the study is held until the last of them has ended."""
+    first, second = opened(url), opened(url)
+    with first.claimed(LLAMA):
+        with (
+            pytest.raises(StudyError, match="made with model 'llama', but now it is 'qwen3'"),
+            opened(url).claimed(QWEN, join=True),
+        ):
+            pass
+        joined = second.claimed(LLAMA, join=True)
+        joined.__enter__()
+        proposals = [ask(one) for one in (first, second, first, second)]
+        assert len({proposal.number for proposal in proposals}) == 4
+        for one, proposal in zip((first, second) * 2, proposals, strict=True):
+            one.tell(proposal, FAST, 8.0)
+    with pytest.raises(StudyError, match="being run by"), opened(url).claimed(QWEN):
+        pass
+    joined.__exit__(None, None, None)
+    assert opened(url).finished() == 4
+
+
+def test_the_trial_of_a_search_that_joined_is_not_taken_up(url: str) -> None:
+    """Even by one that holds the lock of the database's own folder."""
+    first, second = opened(url, is_ours_alone=True), opened(url)
+    with first.claimed(LLAMA):
+        with second.claimed(LLAMA, join=True):
+            theirs = ask(second)
+            assert ask(first).number != theirs.number
+        assert ask(opened(url, is_ours_alone=True)).number in (0, 1)
+
+
+def test_a_search_that_was_taken_over_ends(url: str, engine: Engine) -> None:
+    """Before it asks for another trial, or stores an answer."""
+    study = opened(url)
+    with study.claimed(LLAMA):
+        claims = Claims(engine, "study")
+        claims.release(claims.holders()[0].token)
+        claims.acquire(holder(fingerprint=QWEN))
+        with pytest.raises(StudyError, match="was taken over by process"):
+            ask(study)
+        with pytest.raises(StudyError, match="was taken over by process"):
+            study.remember(uncompared=True)
+    assert [one.fingerprint for one in claims.holders()] == [QWEN]
+
+
+def test_a_module_that_changed_ends_the_study(url: str, tmp_path: Path) -> None:
+    """By the name of its file, before anything is imported."""
+    helper = tmp_path / "helper.py"
+    helper.write_text("SCALE = 1\n")
+    study = opened(url)
+    with study.claimed(LLAMA, tmp_path):
+        study.add_modules({"helper.py": content_digest(helper)[:16]})
+    with study.claimed(LLAMA, tmp_path):
+        study.add_modules({"lazy.py": "ab"})
+        with pytest.raises(StudyError, match=r"another content of module helper\.py"):
+            study.add_modules({"helper.py": "cd"})
+    assert set(study.facts.modules) == {"helper.py", "lazy.py"}
+    helper.write_text("SCALE = 2\n")
+    with pytest.raises(StudyError, match=rf"made with module {helper}, which has another content"):
+        study.check_modules(tmp_path)
+
+
+def test_a_study_of_an_earlier_sktune_is_refused_in_words_of_its_own(url: str) -> None:
+    """It does not say that a variable was unset which nobody looked at."""
+    opened(url).remember(fingerprint={"model": "llama"})
+    with pytest.raises(StudyError, match=r"another version of sktune.*--study"), opened(url).claimed(LLAMA):
+        pass
+
+
+RACER = """
+import sys
+from sktune.core.errors import StudyError
+from sktune.core.outcome import Outcome, Reason
+from sktune.samplers import find_strategy
+from sktune.study.study import TuningStudy
+from tests.study.test_study import SPACE
+
+url, model, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+print("ready", flush=True)
+for number in range(count):
+    sys.stdin.readline()
+    told = "refused"
+    try:
+        study = TuningStudy.open(f"study-{number}", url.format(number=number), create=True)
+        with study.claimed({"format": "2", "model": model}):
+            study.remember(fingerprint={"format": "2", "model": model})
+            proposal = study.ask(SPACE, find_strategy("random"), 0)
+            study.tell(proposal, Outcome(Reason.SLOWER, model), None)
+            told = "ran"
+            print(told, flush=True)
+            sys.stdin.readline()
+    except StudyError as failure:
+        print(f"{told} {failure}", flush=True)
+        sys.stdin.readline()
+"""
+REPETITIONS = 20
+
+
+@pytest.mark.slow
+def test_of_two_processes_that_race_for_a_study_one_runs_it(tmp_path: Path) -> None:
+    """Each repetition is a database that neither has made yet; the one that comes second is refused in one line."""
+    url = f"sqlite:///{tmp_path}/{{number}}.db"
+    command = [sys.executable, "-c", RACER, url]
+    racers = {
+        model: subprocess.Popen(
+            [*command, model, str(REPETITIONS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for model in ("llama", "qwen3")
+    }
+    winners = set()
+    try:
+        for racer in racers.values():
+            assert racer.stdout is not None
+            assert racer.stdout.readline() == "ready\n"
+        for number in range(REPETITIONS):
+            for racer in racers.values():
+                say(racer)
+            told = {model: hear(racer) for model, racer in racers.items()}
+            ran = [model for model, line in told.items() if line == "ran"]
+            assert len(ran) == 1, told
+            (refused,) = set(told) - set(ran)
+            assert "is being run by process" in told[refused], told
+            for racer in racers.values():
+                say(racer)
+            winners |= set(ran)
+            study = TuningStudy.open(f"study-{number}", url.format(number=number), create=False)
+            assert study.facts.fingerprint["model"] == ran[0]
+            assert [one.outcome.detail for one in study.records() if one.outcome] == ran
+    finally:
+        for racer in racers.values():
+            racer.kill()
+            racer.communicate()
+    assert winners
+
+
+def say(racer: subprocess.Popen[str]) -> None:
+    """Let a racer go on."""
+    assert racer.stdin is not None
+    racer.stdin.write("\n")
+    racer.stdin.flush()
+
+
+def hear(racer: subprocess.Popen[str]) -> str:
+    """Return what a racer says next."""
+    assert racer.stdout is not None
+    return racer.stdout.readline().strip()
+
+
+def test_holders_survive_their_way_through_the_database(engine: Engine) -> None:
+    """Text and back."""
+    me = holder()
+    Claims(engine, "study").acquire(me)
+    assert Claims(engine, "study").holders() == (me,)
+    assert Claims(engine, "another").holders() == ()
+    assert Holder(**json.loads(json.dumps(asdict(me)))) == me

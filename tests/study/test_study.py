@@ -1,0 +1,339 @@
+"""Studies live in Optuna's storage alone, and survive what happens to their process."""
+
+import fcntl
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from sktune.core.errors import StudyError
+from sktune.core.outcome import Outcome, Reason, Speedup, Stage
+from sktune.core.plan import Plan
+from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
+from sktune.samplers import find_strategy
+from sktune.study.claims import locked
+from sktune.study.records import incumbent_first, without_twins
+from sktune.study.study import Proposal, TuningStudy, folder_name, sqlite_url
+from tests.builders import decoder_layout
+
+SPACE = bind(SpaceSpec(), decoder_layout(("dense", "moe")), {"fast": (False, True)}, OptionRules({"fast": False}))
+FAST = Outcome(speedup=Speedup(10.0, 8.0, 1.25, (1.2, 1.3), 40))
+FAILED = Outcome(Reason.COMPILE_FAILED, "no")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """Return the URL of a fresh database."""
+    return sqlite_url(tmp_path)
+
+
+def opened(url: str, name: str = "study") -> TuningStudy:
+    """Open or create a study."""
+    return TuningStudy.open(name, url, create=True)
+
+
+def ask(study: TuningStudy, sampler: str = "tpe", space: SearchSpace = SPACE, seed: int = 0) -> Proposal:
+    """Ask for the next plan."""
+    return study.ask(space, find_strategy(sampler), seed)
+
+
+def test_starting_points_come_first_and_once(url: str) -> None:
+    """Queueing again, as a resumed search does, adds nothing."""
+    study = opened(url)
+    study.queue(SPACE.starting_points)
+    study.queue(SPACE.starting_points)
+    origins = []
+    for _ in range(len(SPACE.starting_points) + 1):
+        proposal = ask(study)
+        origins.append(proposal.origin)
+        study.tell(proposal, FAST, 8.0)
+        study.queue(SPACE.starting_points)
+    assert origins == [point.name for point in SPACE.starting_points] + ["tpe"]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_no_plan_is_proposed_twice(url: str, sampler: str) -> None:
+    """Neither by the sampler nor through different points of one plan; the empty plan is known."""
+    study = opened(url)
+    plans = []
+    for _ in range(60):
+        proposal = ask(study, sampler)
+        plans.append(proposal.plan)
+        study.tell(
+            proposal,
+            FAST if len(proposal.plan.scopes) < 3 else FAILED,
+            8.0 if len(proposal.plan.scopes) < 3 else None,
+        )
+    assert len(set(plans)) == 60
+    assert Plan() not in plans
+
+
+def test_a_small_space_is_used_up_to_its_last_plan(url: str) -> None:
+    """The last unknown plan is found even where chance would rarely meet it."""
+    space = bind(SpaceSpec(), decoder_layout(("dense",), ("a", "b"), outside=False), {}, OptionRules({}))
+    study = opened(url)
+    plans = set()
+    for _ in range(space.size - 1):
+        proposal = ask(study, "random", space)
+        plans.add(proposal.plan)
+        study.tell(proposal, FAST, 8.0)
+    assert len(plans) == space.size - 1
+
+
+def test_a_trial_left_running_is_taken_up_under_its_number(url: str) -> None:
+    """What was proposed when the process died is proposed again, and nothing is lost."""
+    first = ask(opened(url))
+    again = ask(opened(url))
+    assert (again.number, again.plan) == (first.number, first.plan)
+    assert again.known is None
+
+
+@pytest.mark.parametrize(
+    ("left_by", "is_ours_alone", "is_taken_up"),
+    [
+        ({"host": "a container that is gone"}, True, True),
+        ({"host": "a container that is gone"}, False, False),
+        ({"pid": os.getppid()}, False, False),
+        ({"pid": os.getppid()}, True, True),
+        ({"pid": 2**22 + 1}, False, True),
+    ],
+)
+def test_a_running_trial_is_taken_up_where_nobody_can_be_at_it(
+    url: str, left_by: dict[str, Any], is_ours_alone: bool, is_taken_up: bool
+) -> None:
+    """In a folder of our own that is any; in a shared database one whose process on this host has ended."""
+    first = ask(opened(url))
+    key = "sktune:proposal"
+    first.trial.set_user_attr(key, first.trial.user_attrs[key] | left_by)
+    study = TuningStudy.open("study", url, create=False, is_ours_alone=is_ours_alone)
+    assert (ask(study).number == first.number) is is_taken_up
+
+
+def test_twins_stand_for_one_in_the_final_comparison(url: str) -> None:
+    """Of plans that became the same kernels the simplest is compared, for all."""
+    study = opened(url)
+    proposals = []
+    for number in range(6):
+        proposal = ask(study)
+        proposals.append(proposal)
+        study.tell(proposal, replace(FAST, same_as=1 if number > 1 else None), 8.0)
+    found = without_twins(incumbent_first(study.records()))
+    assert len(found) == 2
+    assert {record.number for record in found} > {0}
+    assert min(each.plan.complexity for each in proposals[1:]) in {record.plan.complexity for record in found}
+
+
+def test_an_outcome_stored_but_not_told_is_not_run_again(url: str) -> None:
+    """A process that dies between the two leaves the answer in the record."""
+    study = opened(url)
+    proposal = ask(study)
+    proposal.trial.set_user_attr("sktune:outcome", FAST.to_dict())
+    again = ask(opened(url))
+    assert again.number == proposal.number
+    assert again.known == FAST
+
+
+def test_an_outcome_of_an_earlier_version_is_read() -> None:
+    """It names no stage, and what is told of one is kept from now on."""
+    stored = Outcome(Reason.TIMEOUT, "measure did not end within 60 s", stage=Stage.MEASURE).to_dict()
+    assert Outcome.from_dict(stored).stage is Stage.MEASURE
+    del stored["stage"]
+    assert Outcome.from_dict(stored).stage is None
+
+
+def test_a_trial_that_keeps_ending_the_search_is_given_up(url: str) -> None:
+    """Three attempts, then it counts as crashed."""
+    for _ in range(3):
+        assert ask(opened(url)).known is None
+    known = ask(opened(url)).known
+    assert known is not None
+    assert known.reason is Reason.CRASHED
+
+
+def test_a_plan_queued_by_somebody_else_is_answered_from_the_record(url: str) -> None:
+    """An agent may enqueue what is known already."""
+    study = opened(url)
+    proposal = ask(study)
+    study.tell(proposal, FAST, 8.0)
+    optuna.load_study(study_name="study", storage=url).enqueue_trial(proposal.trial.params)
+    again = ask(study)
+    assert again.plan == proposal.plan
+    assert again.known == FAST
+
+
+def test_a_resumed_search_proposes_what_an_uninterrupted_one_would(tmp_path: Path) -> None:
+    """The random state belongs to the trial's number, not to the process."""
+
+    def proposals(folder: Path, reopen: bool) -> list[str]:
+        folder.mkdir()
+        study = opened(sqlite_url(folder))
+        digests = []
+        for number in range(20):
+            if reopen:
+                study = opened(sqlite_url(folder))
+            proposal = ask(study, seed=3)
+            digests.append(proposal.plan.digest)
+            study.tell(proposal, FAST, 8.0 + number % 5)
+        return digests
+
+    assert proposals(tmp_path / "a", False) == proposals(tmp_path / "b", True)
+
+
+def test_infeasible_trials_count_as_bad(url: str) -> None:
+    """Optuna sees a violated constraint where a plan failed, and a value where it was slower."""
+    study = opened(url)
+    study.tell(ask(study), FAILED, None)
+    slower = Outcome(Reason.SLOWER, "slow", Speedup(10.0, 12.0, 0.83, (0.8, 0.85), 40))
+    study.tell(ask(study), slower, 12.0)
+    trials = optuna.load_study(study_name="study", storage=url).trials
+    assert [trial.state.name for trial in trials] == ["PRUNED", "PRUNED"]
+    assert [trial.constraints["feasible"] for trial in trials] == [1.0, 0.0]
+    assert trials[1].intermediate_values == {0: 12.0}
+    assert incumbent_first(study.records()) == []
+
+
+def test_another_fingerprint_is_refused_with_both_shown(url: str) -> None:
+    """Figures of two machines are not mixed."""
+    opened(url).remember(fingerprint={"torch": "2.13", "device": "A"})
+    opened(url).check_fingerprint({"torch": "2.13", "device": "A"})
+    with pytest.raises(StudyError, match=r"device 'A', but now it is 'B'.*--study"):
+        opened(url).check_fingerprint({"torch": "2.13", "device": "B"})
+
+
+def test_a_model_that_differs_by_a_setting_is_refused_by_the_setting(url: str) -> None:
+    """The model's digest holds its settings, and tells nobody which of them to mend."""
+    opened(url).remember(fingerprint={"context": "None", "model": "llama 1a", "seed": "0"})
+    with pytest.raises(StudyError, match="made with seed '0', but now it is '4'"):
+        opened(url).check_fingerprint({"context": "None", "model": "llama 2b", "seed": "4"})
+    with pytest.raises(StudyError, match="made with context the default, but now it is '99'"):
+        opened(url).check_fingerprint({"context": "99", "model": "llama 3c", "seed": "0"})
+
+
+def test_a_corrupt_file_is_refused_and_kept(tmp_path: Path, url: str) -> None:
+    """Nothing is overwritten."""
+    (tmp_path / "study.db").write_bytes(b"this is no database" * 99)
+    with pytest.raises(StudyError, match="not a readable database"):
+        opened(url)
+    assert (tmp_path / "study.db").read_bytes() == b"this is no database" * 99
+
+
+def test_a_truncated_database_is_refused(tmp_path: Path, url: str) -> None:
+    """A file that begins like one is not enough."""
+    opened(url).queue(SPACE.starting_points)
+    path = tmp_path / "study.db"
+    path.write_bytes(path.read_bytes()[:9000])
+    with pytest.raises(StudyError, match=r"study.db"):
+        opened(url)
+
+
+def test_a_database_of_another_program_is_refused(tmp_path: Path, url: str) -> None:
+    """Optuna's tables are not written beside somebody else's."""
+    connection = sqlite3.connect(tmp_path / "study.db")
+    connection.execute("CREATE TABLE recipes (name TEXT)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(StudyError, match="another program"):
+        opened(url)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a lock only a moment."""
+    monkeypatch.setattr("sktune.study.storage.LOCK_WAIT_S", 0.1)
+
+
+@pytest.fixture
+def locked_database(tmp_path: Path, url: str) -> Iterator[None]:
+    """Hold the database exclusively, as another program would."""
+    opened(url)
+    connection = sqlite3.connect(tmp_path / "study.db", isolation_level=None)
+    connection.execute("BEGIN EXCLUSIVE")
+    yield
+    connection.close()
+
+
+@pytest.mark.usefixtures("impatient", "locked_database")
+def test_a_locked_file_is_refused(url: str) -> None:
+    """One line instead of a traceback."""
+    with pytest.raises(StudyError, match="locked"):
+        opened(url)
+
+
+def test_a_study_that_runs_is_not_run_twice(tmp_path: Path) -> None:
+    """The second process is told who holds it."""
+    with (
+        locked(tmp_path / "s"),
+        pytest.raises(StudyError, match=f"process {os.getpid()}"),
+        locked(tmp_path / "s"),
+    ):
+        pass
+
+
+def test_a_lock_of_a_dead_process_does_not_matter(tmp_path: Path) -> None:
+    """The kernel gives it back."""
+    with locked(tmp_path / "s"):
+        pass
+    with (tmp_path / "s" / "lock").open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_runs_that_cannot_be_written_get_one_line(tmp_path: Path) -> None:
+    """Here a file stands where the folder should be."""
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(StudyError, match="cannot be written"), locked(tmp_path / "runs" / "study"):
+        pass
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "..", "", "x" * 300, "<script>", "深度 搜索", "-rf"])
+def test_any_study_name_becomes_a_harmless_folder(name: str) -> None:
+    """One path component, no hidden file, no two names alike."""
+    folder = folder_name(name)
+    assert "/" not in folder
+    assert not folder.startswith((".", "-"))
+    assert 0 < len(folder) <= 81
+    assert folder != folder_name(name + "!")
+
+
+@pytest.mark.parametrize("name", ["cache", "jobs", "comparisons", "profiles"])
+def test_a_study_keeps_out_of_the_folders_of_others(name: str) -> None:
+    """Who empties the compilers' cache does not lose a study that is called so."""
+    assert re.fullmatch(rf"{name}-[0-9a-f]{{8}}", folder_name(name))
+
+
+def test_a_misspelt_study_is_told_its_neighbours(tmp_path: Path) -> None:
+    """Those that lie in the same folder."""
+    TuningStudy.open("llama-cpu", sqlite_url(made(tmp_path / "llama-cpu")), create=True)
+    with pytest.raises(StudyError, match="did you mean 'llama-cpu'"):
+        TuningStudy.open("lama-cpu", sqlite_url(tmp_path / "lama-cpu"), create=False)
+
+
+def made(folder: Path) -> Path:
+    """Make a folder, and return it."""
+    folder.mkdir()
+    return folder
+
+
+def test_an_unknown_study_is_refused_with_those_that_exist(url: str) -> None:
+    """Showing a study does not create it."""
+    opened(url, "one")
+    with pytest.raises(StudyError, match=r"no study 'two'.*one"):
+        TuningStudy.open("two", url, create=False)
+
+
+def test_samplers_of_ones_own_are_taken_and_mistakes_explained(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The seam is a function of a space and a seed."""
+    (tmp_path / "own_sampler.py").write_text(
+        "import optuna\ndef make(space, seed):\n    return optuna.samplers.RandomSampler(seed=seed)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert ask(opened(url), "own_sampler:make").plan
+    with pytest.raises(Exception, match="did you mean 'tpe'"):
+        find_strategy("tpee")

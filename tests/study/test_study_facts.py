@@ -1,0 +1,133 @@
+"""What is known of a whole study is typed and has a format, and studies of sktune 0.1.0 are read."""
+
+import shutil
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import optuna
+import pytest
+from typer.testing import CliRunner
+
+from sktune.cli import app
+from sktune.core.errors import StudyError
+from sktune.core.outcome import Outcome, Reason
+from sktune.measure.final_comparison import FinalComparison
+from sktune.samplers import find_strategy
+from sktune.study.facts import FORMAT, CarriedPlan, DeliveryRecord, NewFacts, ProxyFindings, StudyFacts
+from sktune.study.result import stored_result
+from sktune.study.study import TuningStudy, sqlite_url
+from sktune.tuning.loop import run
+from sktune.tuning.request import Request
+from tests.builders import TESTS, decoder_layout
+
+STUDIES = TESTS / "data" / "studies"
+"""Simulated searches of the preset llama, 6 trials each, by the first and the last commit of 0.1.0 that simulate."""
+OLD = ("first-of-0.1.0", "last-of-0.1.0")
+
+
+def copied(name: str, runs: Path) -> Path:
+    """Put an old study into ``runs``, under the name that it was made with; return its folder."""
+    folder = runs / "old"
+    folder.mkdir()
+    shutil.copy(STUDIES / f"{name}.db", folder / "study.db")
+    return folder
+
+
+def stored(url: str, name: str, value: Any) -> None:
+    """Set an attribute of the study ``old`` as Optuna stores it."""
+    optuna.load_study(study_name="old", storage=url).set_user_attr(f"sktune:{name}", value)
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_a_study_of_0_1_0_is_shown(tmp_path: Path, name: str) -> None:
+    """Its winner, its trials and its report."""
+    folder = copied(name, tmp_path)
+    result = stored_result("old", tmp_path)
+    assert result.facts.format == FORMAT
+    assert result.facts.layout and len(result.facts.layout.layers) == 4
+    assert result.is_simulated and result.is_compared
+    assert len(result.trials) == result.facts.final_trials == 6
+    assert result.winner and result.winner.plan == result.best_plan
+    for command in (["show", "old"], ["report", "old"]):
+        done = CliRunner().invoke(app, [*command, "--runs", str(tmp_path)])
+        assert done.exit_code == 0, done.output
+    assert (
+        f"Trial {result.winner.number} is {result.winner.speedup.ratio:.3f} times" in (folder / "report.md").read_text()
+    )
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_a_study_of_0_1_0_goes_on(tmp_path: Path, name: str) -> None:
+    """Where it was made with the same things; what its trials tell is learned from."""
+    url = sqlite_url(copied(name, tmp_path))
+    study = TuningStudy.open("old", url, create=False)
+    known = {record.plan for record in study.records()}
+    with study.claimed(study.facts.fingerprint):
+        for _ in range(2):
+            proposal = study.ask(study.space(), find_strategy("partition"), seed=0)
+            assert proposal.plan not in known
+            known.add(proposal.plan)
+            study.tell(proposal, Outcome(Reason.CRASHED, "no"), None)
+    assert study.finished() == 8
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_a_search_of_today_continues_a_study_of_0_1_0_or_refuses_it_in_one_line(tmp_path: Path, name: str) -> None:
+    """It depends on what is installed: figures of other versions are not mixed."""
+    copied(name, tmp_path)
+    try:
+        result = run(Request("llama", backend="sim", study="old", trials=7, runs=tmp_path))
+    except StudyError as refused:
+        assert "study 'old' was made " in str(refused)
+        assert "--study" in str(refused)
+        assert "\n" not in str(refused)
+    else:
+        assert len(result.trials) == 7
+
+
+def test_a_study_states_the_format_of_its_facts(tmp_path: Path) -> None:
+    """From its first moment on."""
+    url = sqlite_url(tmp_path)
+    TuningStudy.open("study", url, create=True)
+    assert optuna.load_study(study_name="study", storage=url).user_attrs["sktune:format"] == FORMAT
+
+
+def test_facts_of_a_newer_sktune_are_refused_in_one_line(tmp_path: Path) -> None:
+    """Rather than read as what they are not."""
+    url = sqlite_url(copied("last-of-0.1.0", tmp_path))
+    stored(url, "format", FORMAT + 1)
+    with pytest.raises(StudyError, match=r"made by a newer sktune .* upgrade sktune") as refused:
+        stored_result("old", tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("layout", {"units": 3}), ("final", {}), ("delivery", [])])
+def test_a_damaged_fact_is_named_in_one_line(tmp_path: Path, name: str, value: Any) -> None:
+    """Whatever is wrong with it."""
+    url = sqlite_url(copied("last-of-0.1.0", tmp_path))
+    stored(url, name, value)
+    with pytest.raises(StudyError, match=f"its fact '{name}' cannot be read") as refused:
+        stored_result("old", tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_facts_are_read_as_they_were_stored(tmp_path: Path) -> None:
+    """Values of several parts, too; those that are not stored stay as they are."""
+    study = TuningStudy.open("study", sqlite_url(tmp_path), create=True)
+    layout = decoder_layout(("dense", "moe"))
+    proxy = ProxyFindings("small", 2, 20, (CarriedPlan(3, 1.25, {"dense.mlp": "new"}),))
+    final = FinalComparison((), {}, 0.01, ("a",))
+    study.remember(layout=layout, proxy=proxy, final=final, modules={"a.py": "ab"})
+    study.remember(delivery=DeliveryRecord(4, problem="the disk is full"), uncompared=True)
+    assert study.facts == StudyFacts(
+        layout=layout, proxy=proxy, final=final, modules={"a.py": "ab"}, uncompared=True,
+        delivery=DeliveryRecord(4, problem="the disk is full"),
+    )  # fmt: skip
+
+
+def test_only_facts_are_remembered(tmp_path: Path) -> None:
+    """Every fact can be given, and nothing else."""
+    assert get_type_hints(NewFacts) == get_type_hints(StudyFacts)
+    study = TuningStudy.open("study", sqlite_url(tmp_path), create=True)
+    with pytest.raises(TypeError, match="no facts of a study: colour"):
+        study.remember(colour="red")  # type: ignore[call-arg]

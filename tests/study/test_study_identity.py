@@ -1,0 +1,112 @@
+"""Whole searches: what ends a study, what does not, and what two of them do on one storage."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sktune.core.errors import TargetError
+from sktune.core.space import SpaceSpec
+from sktune.runners.base import RunnerSetup
+from sktune.runners.worker.client import WorkerRunner
+from sktune.targets import describe
+from tests.builders import ROOT, sktune_command
+
+MODEL = "from own_parts import target as parts\n\n\ndef target():\n    return parts()\n"
+LAZY = "def target():\n    from ownpackage.own_parts import target as parts\n\n    return parts()\n"
+QUICK = ("--backend", "sim", "--trials", "2", "--study", "s")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return a package with two models whose parts lie in a module of their own; one imports it when it is called."""
+    package = tmp_path / "project" / "ownpackage"
+    package.mkdir(parents=True)
+    shutil.copy(ROOT / "examples" / "own_model.py", package / "own_parts.py")
+    (package / "__init__.py").write_text("")
+    (package / "model.py").write_text(MODEL)
+    (package / "packaged.py").write_text(LAZY)
+    return package.parent
+
+
+def search(project: Path, model: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Search a model of ``project`` as a user would who stands there."""
+    return sktune_command("search", "--model", model, *QUICK, *words, folder=project)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["ownpackage/model.py:target", "ownpackage.packaged:target"])
+def test_a_module_that_the_model_imports_ends_the_study_when_it_changes(project: Path, model: str) -> None:
+    """A stale answer does not come back; the answer of the same files does, wherever they have moved to."""
+    first = search(project, model)
+    assert first.returncode == 0, first.stderr
+    moved = Path(shutil.copytree(project, project.parent / "moved"))
+    again = search(moved, model)
+    assert again.returncode == 0, again.stderr
+    parts = moved / "ownpackage" / "own_parts.py"
+    parts.write_text(parts.read_text() + "\n# changed\n")
+    changed = search(moved, model)
+    assert changed.returncode == 2
+    assert f"made with module {parts}, which has another content now" in changed.stderr
+    assert len(changed.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_the_module_of_a_package_ends_the_study_when_it_changes(project: Path) -> None:
+    """Given as ``package.module:function`` it is found as the worker finds it, and not imported."""
+    model = "ownpackage.packaged:target"
+    done = search(project, model)
+    assert done.returncode == 0, done.stderr
+    file = project / "ownpackage" / "packaged.py"
+    file.write_text(file.read_text() + "\n# changed\n")
+    changed = search(project, model)
+    assert changed.returncode == 2
+    assert f"made with module {file}, which has another content now" in changed.stderr
+
+
+@pytest.mark.slow
+def test_a_module_that_changes_while_a_search_runs_ends_it(project: Path, tmp_path: Path) -> None:
+    """The next worker would import it: its plans would be those of another model."""
+    model = project / "ownpackage" / "model.py"
+    spec, _ = describe(f"{model}:target", backend="sim")
+    with WorkerRunner(RunnerSetup(spec, SpaceSpec(), tmp_path / "study", tmp_path / "cache")) as runner:
+        assert set(runner.open().modules) == {"model.py", "own_parts.py"}
+        runner.close()
+        parts = model.with_name("own_parts.py")
+        parts.write_text(parts.read_text() + "\n# changed\n")
+        with pytest.raises(TargetError, match=r"module own_parts\.py was changed while the search ran"):
+            runner.open()
+
+
+@pytest.mark.slow
+def test_two_searches_on_one_storage_do_not_mix(tmp_path: Path) -> None:
+    """Folders of their own kept no lock between them: both asked and told in one study, and both named a winner."""
+    shared = ["--storage", f"sqlite:///{tmp_path}/shared.db", "--study", "s", "--backend", "sim", "--json"]
+    command = [sys.executable, "-m", "sktune.cli", "search", "--model", "llama", "--runs", str(tmp_path / "a"), *shared]
+    first = subprocess.Popen([*command, "--trials", "4000"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert first.stdout is not None
+        began = json.loads(first.stdout.readline())
+        assert began["event"] == "search_started"
+        qwen3 = ["search", "--model", "qwen3", "--runs", str(tmp_path / "b"), *shared, "--trials", "2"]
+        for words in ([], ["--take-over"]):
+            refused = sktune_command(*qwen3, *words)
+            assert refused.returncode == 2
+            assert f"is being run by process {first.pid}" in refused.stderr
+        refused = sktune_command(*qwen3, "--join")
+        assert refused.returncode == 2
+        assert "made with scale" in refused.stderr or "made with model" in refused.stderr
+        llama = ["search", "--model", "llama", "--runs", str(tmp_path / "c"), *shared, "--trials", "2", "--join"]
+        joined = sktune_command(*llama)
+        assert joined.returncode == 0, joined.stderr
+        first.send_signal(signal.SIGINT)
+        first.communicate(timeout=120)
+    finally:
+        first.kill()
+    refused = sktune_command(*qwen3)
+    assert refused.returncode == 2
+    assert "made with" in refused.stderr

@@ -1,0 +1,30 @@
+"""The simulation over the graph that the true TorchAir builds."""
+
+import pytest
+import torch
+
+from sktune.backends.sim.backend import SimBackend
+from sktune.core.plan import Plan
+from sktune.targets import describe
+from sktune.targets.base import decode_inputs
+from sktune.targets.loading import load
+from sktune.targets.presets import load_preset
+from sktune.targets.tracing import trace_layout
+from tests.torchair import frontend  # noqa: F401 - leaves the engine out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["deepseek-v3", "llama"])
+def test_the_simulation_starts_from_torchairs_graph(model: str) -> None:
+    """It says so, every unit has its share of the step, and one scope over all is faster than none."""
+    torch.set_grad_enabled(False)
+    target = load(describe(model, backend="sim")[0], takes_torchair=True)
+    layout = trace_layout(target, load_preset(model).space)
+    simulation = SimBackend(target, layout, decode_inputs(target, 0, 1)[0])
+    assert simulation.notes == "simulated over TorchAir's GE graph"
+    shares = simulation.time_shares()
+    assert all(shares[unit.name] > 0 for unit in layout.units)
+    whole = Plan.from_dict({"scopes": [{"first": layout.units[0].name, "last": layout.units[-1].name, "options": {}}]})
+    baseline, fused = simulation.compile(Plan()).simulated_ms, simulation.compile(whole).simulated_ms
+    assert baseline is not None and fused is not None
+    assert fused < baseline

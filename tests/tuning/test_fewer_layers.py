@@ -1,0 +1,132 @@
+"""Fewer layers first: what is found there is tried on the whole model, and only there can a plan win."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sktune
+from sktune.core.errors import BadInputError, TargetError
+from sktune.core.outcome import FinalRow, Speedup
+from sktune.core.space import LAYERS_PER_SCOPE
+from sktune.measure.final_comparison import FinalComparison
+from sktune.reports.study import proxy_line
+from sktune.study.facts import CarriedPlan, ProxyFindings
+from sktune.study.result import result_of
+from sktune.study.study import TuningStudy, sqlite_url
+from sktune.tuning.inspect import inspect_model
+from sktune.tuning.request import Request
+from tests.builders import ROOT, study_of
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layers", "kinds"), [(1, ["dense", "moe"]), (2, ["dense", "moe", "moe"])])
+def test_a_model_is_cut_to_layers_of_each_kind(layers: int, kinds: list[str]) -> None:
+    """DeepSeek-V3, tiny, has one dense and three MoE layers."""
+    found = inspect_model(Request("deepseek-v3", backend="sim", layers=layers))
+    assert [layer.kind for layer in found.layout.layers] == kinds
+    assert f"{len(kinds)} of 61 layers" in found.description
+
+
+@pytest.mark.slow
+def test_the_best_plans_of_few_layers_are_tried_on_all(tmp_path: Path) -> None:
+    """They alone; the winner is of the whole model, and the report says how well few layers ranked."""
+    events: list[dict[str, Any]] = []
+    options: dict[str, Any] = {
+        "backend": "sim", "trials": 7, "proxy_layers": 2, "runs": tmp_path, "study": "s", "listener": events.append,
+    }  # fmt: skip
+    result = sktune.search("deepseek-v3", **options)
+    small = [event for event in events if event["event"] == "proxy_finished"]
+    assert [event["study"] for event in small] == ["s-proxy2"]
+    assert small[0]["trials"] == 7
+    assert result.study == "s"
+    assert len(result.trials) == 5
+    assert all(record.origin.startswith("proxy trial") for record in result.trials)
+    assert "4 of 61 layers" in result.facts.description
+    assert result.winner is not None
+    assert -1 <= events[-1]["proxy_rank_correlation"] <= 1
+    assert "2 layers of each kind in 7 trials (study s-proxy2)" in (result.folder / "report.md").read_text()
+    events.clear()
+    again = sktune.search("deepseek-v3", **options)
+    assert [event["event"] for event in events] == ["proxy_finished", "study_finished"]
+    assert again.best_plan == result.best_plan
+
+
+@pytest.mark.slow
+def test_limits_that_few_layers_cannot_tell_apart_are_carried_over(tmp_path: Path) -> None:
+    """The small model's widest scopes are as wide as the space allows in the whole model."""
+    (tmp_path / "space.yaml").write_text("version: 1\nspace: {layers_per_scope: [2, 4]}\n")
+    result = sktune.search(
+        "llama", backend="sim", trials=3, proxy_layers=2, space=tmp_path / "space.yaml", runs=tmp_path
+    )
+    assert result.trials
+    assert {record.values[LAYERS_PER_SCOPE] for record in result.trials} == {4}
+
+
+def ranked(runs: Path, on_proxy: list[float], on_whole: list[float | None]) -> sktune.SearchResult:
+    """Return a study of plans that were carried over."""
+    study_of(runs, "a", on_whole)
+    study = TuningStudy.open("a", sqlite_url(runs / "a"), create=False)
+    carried = [
+        CarriedPlan(number, ratio, dict(record.values))
+        for number, (ratio, record) in enumerate(zip(on_proxy, study.records(), strict=True))
+    ]
+    study.remember(proxy=ProxyFindings("a-proxy1", 1, 20, tuple(carried)))
+    return result_of(study, runs / "a")
+
+
+@pytest.mark.parametrize(
+    ("on_whole", "correlation", "words"),
+    [
+        (
+            [1.1, 1.2, 1.3, 1.4],
+            -1.0,
+            "4 passed on the whole model: Spearman's rank correlation",
+        ),
+        ([1.4, 1.3, None, 1.1], 1.0, "3 passed"),
+        ([1.4, None, None, 1.1], None, "2 passed on the whole model: too few to rank"),
+    ],
+)
+def test_ranks_are_compared_over_the_plans_that_passed(
+    tmp_path: Path, on_whole: list[float | None], correlation: float | None, words: str
+) -> None:
+    """By Spearman's correlation; two plans are too few."""
+    result = ranked(tmp_path, [1.8, 1.6, 1.4, 1.2], on_whole)
+    assert result.proxy_rank_correlation == pytest.approx(correlation)
+    assert words in proxy_line(result)
+
+
+def test_the_final_comparison_says_which_plans_are_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial's own figure may be luck; a plan that changed bits there is none of the compared ones."""
+    study_of(tmp_path, "a", [1.1, 1.2, 1.3, 1.4, 1.15])
+    study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
+    rows = [
+        FinalRow(name, Speedup(10, 10 / ratio, ratio, (ratio, ratio), 40), "", same, "")
+        for name, ratio, same in [("baseline", 1.0, True), ("1", 1.25, True), ("2", 1.22, True), ("3", 1.5, False)]
+    ]
+    study.remember(final=FinalComparison.of([(rows, "")], []))
+    carried: list[ProxyFindings] = []
+
+    def run(request: Request, listener: Any, began_s: float, findings: ProxyFindings | None = None) -> Any:
+        carried.extend([findings] if findings else [])
+        return result_of(study, tmp_path / "a")
+
+    monkeypatch.setattr("sktune.tuning.fewer_layers.run", run)
+    sktune.search("llama", proxy_layers=1, runs=tmp_path)
+    plans = carried[0].carried
+    assert [(plan.trial, plan.speedup) for plan in plans] == [(1, 1.25), (2, 1.22), (3, 1.4), (4, 1.15), (0, 1.1)]
+
+
+def test_a_model_of_ones_own_cannot_be_cut(tmp_path: Path) -> None:
+    """Only a configuration says what a layer is."""
+    with pytest.raises(TargetError, match="--proxy-layers cuts models that are built from a configuration"):
+        sktune.search(str(ROOT / "examples" / "own_model.py") + ":target", proxy_layers=1, runs=tmp_path)
+
+
+def test_layers_with_parameters_of_their_own_cannot_be_carried_over(tmp_path: Path) -> None:
+    """There is no layer that a small model's would stand for."""
+    (tmp_path / "space.yaml").write_text("version: 1\nspace: {per_layer: true}\n")
+    with pytest.raises(BadInputError, match="each layer has parameters of its own"):
+        sktune.search("llama", proxy_layers=1, space=tmp_path / "space.yaml", runs=tmp_path)
+    with pytest.raises(BadInputError, match="--proxy-layers is at least 1"):
+        sktune.search("llama", proxy_layers=0)

@@ -1,0 +1,221 @@
+"""Searches on the simulated device: quick, plain about what they are, and the way to test what no CPU does."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import sktune
+from sktune.backends.sim.constants import ATLAS_A3
+from sktune.core.errors import BadInputError, SimulationError, SpaceError, StudyError
+from sktune.core.space import OptionRules, SpaceSpec, bind
+from sktune.tuning import profile_hints
+from sktune.tuning.inspect import inspect_model
+from sktune.tuning.request import Request
+from tests import profiles
+from tests.builders import decoder_layout
+
+
+def search(runs: Path, **options: Any) -> sktune.SearchResult:
+    """Search DeepSeek-V3 as published, shapes only."""
+    values: dict[str, Any] = {"backend": "sim", "scale": "full", "trials": 10, "runs": runs} | options
+    return sktune.search("deepseek-v3", **values)
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[sktune.SearchResult, list[dict[str, Any]]]:
+    """Return one search of the published model, and its events."""
+    events: list[dict[str, Any]] = []
+    return search(tmp_path_factory.mktemp("runs"), trials=15, listener=events.append), events
+
+
+@pytest.mark.slow
+def test_the_published_model_is_planned_without_weights(
+    planned: tuple[sktune.SearchResult, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    """61 layers, a winner that no starting point beats, tried in the search or not, and no claim about bits."""
+    result, events = planned
+    assert "61 layers" in result.facts.description
+    assert result.winner is not None
+    as_they_stand = search(tmp_path, trials=7, strategy="random", exact_starting_points=True).trials
+    points = [trial.outcome.speedup.ratio for trial in as_they_stand if trial.outcome and trial.outcome.speedup]
+    assert all(trial.origin for trial in as_they_stand)
+    assert len(points) >= 7
+    assert result.winner.speedup.ratio >= max(points)
+    assert events[-1]["bit_identical"] is None
+    assert events[-1]["simulated"] is True
+    trials = [event for event in events if event["event"] == "trial_finished"]
+    assert all(event["simulated"] and event["ci95"] is None for event in trials)
+
+
+@pytest.mark.slow
+def test_inspect_shows_shares_of_the_simulated_step() -> None:
+    """Shapes take no time, so the model of the device says what each unit would take."""
+    found = inspect_model(Request("deepseek-v3", backend="sim", scale="full"))
+    shares = {unit.name: unit.time_share for unit in found.layout.units}
+    assert found.is_simulated
+    assert "simulated" in found.description
+    assert 0.9 < sum(shares.values()) <= 1.0 + 1e-9
+    assert shares["model.layers.30.mlp"] > shares["model.layers.30.input_layernorm"] > 0
+
+
+@pytest.mark.slow
+def test_every_file_says_simulated(planned: tuple[sktune.SearchResult, list[dict[str, Any]]]) -> None:
+    """Report and plan carry the word, and that nothing was verified."""
+    result, _ = planned
+    report = (result.folder / "report.md").read_text()
+    assert "simulated" in report.splitlines()[2]
+    assert "verification was not done" in report
+    assert " to " not in report.partition("## Trials")[2].partition("## Made with")[0].replace("attention to", "")
+    assert "simulated Atlas A3" in report
+    evidence = yaml.safe_load((result.folder / "best_plan.yaml").read_text())["evidence"]
+    assert evidence["simulated"] is True
+    assert evidence["bit_identical"] is None
+
+
+@pytest.mark.slow
+def test_what_the_scopes_take_adds_up_to_the_step(
+    planned: tuple[sktune.SearchResult, list[dict[str, Any]]],
+) -> None:
+    """Simulated scope times have no noise, and survive the record."""
+    measured = [record for record in planned[0].trials if record.outcome and record.outcome.speedup]
+    for record in measured:
+        assert record.outcome is not None and record.outcome.speedup is not None
+        pieces, speedup = record.outcome.scope_times, record.outcome.speedup
+        assert sum(piece.in_scope for piece in pieces) == len(record.plan.scopes)
+        assert sum(piece.latency_ms for piece in pieces) == pytest.approx(speedup.latency_ms, abs=1e-6 * len(pieces))
+        assert sum(piece.baseline_ms for piece in pieces) == pytest.approx(speedup.baseline_ms, abs=1e-6 * len(pieces))
+    assert measured
+
+
+@pytest.mark.slow
+def test_other_constants_are_another_study(tmp_path: Path) -> None:
+    """Figures of two simulated devices do not mix."""
+    constants = tmp_path / "mine.yaml"
+    text = ATLAS_A3.read_text()
+    constants.write_text(text)
+    first = search(tmp_path / "runs", scale="tiny", constants=constants, study="mine", trials=3)
+    changed = yaml.safe_load(text)
+    changed["constants"]["dispatch_gap_us"]["value"] *= 5
+    constants.write_text(yaml.safe_dump(changed))
+    with pytest.raises(StudyError, match="was made with constants"):
+        search(tmp_path / "runs", scale="tiny", constants=constants, study="mine", trials=3)
+    second = search(tmp_path / "runs", scale="tiny", constants=constants, study="other", trials=3)
+    assert first.baseline_ms is not None and second.baseline_ms is not None
+    assert second.baseline_ms > first.baseline_ms
+
+
+@pytest.mark.slow
+def test_a_hang_is_rescued_once_with_feed_sync_all(tmp_path: Path) -> None:
+    """Where an operator waits for cores that do not run, the plan is judged again with the rescue option."""
+    constants = tmp_path / "syncing.yaml"
+    values = yaml.safe_load(ATLAS_A3.read_text())
+    values["sync_all_types"]["value"] = ["MatMulV2"]
+    constants.write_text(yaml.safe_dump(values))
+    result = search(tmp_path / "runs", scale="tiny", constants=constants, trials=4)
+    rescued = [record for record in result.trials if record.outcome and record.outcome.added]
+    assert rescued
+    for record in rescued:
+        assert record.outcome is not None and record.outcome.reason is None
+        assert all(dict(scope.options)["feed-sync-all"] == 1 for scope in record.judged_plan.scopes)
+    assert result.winner is not None
+    if result.winner.number in {record.number for record in rescued}:
+        assert "feed-sync-all" in (result.folder / "best_plan.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_a_profile_orders_the_starting_points(tmp_path: Path) -> None:
+    """What covers the most that scopes can save is tried first."""
+    profile = profiles.write(
+        tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek(dense=1, moe=3))
+    )
+    ordered = sktune.search(
+        "deepseek-v3", backend="sim", scale="tiny", trials=6, runs=tmp_path / "runs", study="ordered", profile=profile
+    )
+    space = inspect_model(Request("deepseek-v3", backend="sim")).space
+    by_profile = [point.name for point in profile_hints.ordered(space.starting_points, profile)]
+    assert [record.origin for record in ordered.trials] == by_profile[:6]
+    assert by_profile[0] != space.starting_points[0].name
+
+
+def test_a_profile_orders_the_starting_points_of_untied_spaces_alike(tmp_path: Path) -> None:
+    """There each layer has parameters of its own, named by its number."""
+    profile = profiles.write(
+        tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek(dense=1, moe=3))
+    )
+    layout = decoder_layout(("dense", "moe", "moe", "moe"))
+    tied, per_layer = (bind(SpaceSpec(per_layer=per_layer), layout, {}, OptionRules({})) for per_layer in (False, True))
+    names = [
+        [point.name for point in profile_hints.ordered(space.starting_points, profile)] for space in (tied, per_layer)
+    ]
+    assert names[0] == names[1]
+    assert names[0] != [point.name for point in tied.starting_points]
+
+
+def test_constants_belong_to_the_simulation() -> None:
+    """They mean nothing elsewhere, and a file that is missing is named."""
+    with pytest.raises(BadInputError, match="add --backend sim"):
+        sktune.search("llama", constants=ATLAS_A3)
+    with pytest.raises(BadInputError, match="there is no file"):
+        sktune.search("llama", backend="sim", constants=Path("nowhere.yaml"))
+
+
+def test_an_unknown_constant_is_named_with_the_nearest(tmp_path: Path) -> None:
+    """A misspelt key of the constants is one line."""
+    constants = tmp_path / "misspelt.yaml"
+    constants.write_text(ATLAS_A3.read_text().replace("dispatch_gap_us", "dispatch_gab_us"))
+    with pytest.raises(SimulationError, match="dispatch_gap_us"):
+        sktune.search("llama", backend="sim", constants=constants, runs=tmp_path / "runs")
+
+
+@pytest.mark.slow
+def test_a_small_model_is_not_verified_either(tmp_path: Path) -> None:
+    """The simulation runs the model's own step whatever the plan: comparing its bits would prove nothing."""
+    result = search(tmp_path / "runs", scale="tiny", trials=2)
+    assert result.summary()["bit_identical"] is None
+    assert result.final[0].verdict == "not verified: simulated"
+
+
+@pytest.mark.slow
+def test_a_profile_of_another_model_is_refused(tmp_path: Path) -> None:
+    """Six layers are not four."""
+    kernels = profiles.kernel_details(profiles.deepseek(dense=2, moe=4))
+    profile = profiles.write(tmp_path / "kernel_details.csv", kernels)
+    with pytest.raises(SimulationError, match="has 6 layers and the model 4"):
+        search(tmp_path / "runs", scale="tiny", profile=profile)
+
+
+def test_options_of_sim_are_those_of_npu(tmp_path: Path) -> None:
+    """A space that lists them twice would be read once."""
+    space = tmp_path / "space.yaml"
+    space.write_text("version: 1\nspace:\n  options: {sim: {cpu: {early-start: [0]}}}\n")
+    with pytest.raises(SpaceError, match="list options of sim there"):
+        search(tmp_path / "runs", space=space)
+
+
+def test_an_option_that_no_search_has_is_named_with_the_nearest() -> None:
+    """A misspelt keyword is bad input, not a TypeError."""
+    with pytest.raises(BadInputError, match="did you mean 'trials'"):
+        sktune.search("llama", trial=3)
+
+
+@pytest.mark.slow
+def test_probes_do_not_exhaust_a_space(tmp_path: Path) -> None:
+    """A probe is no plan of the space: all of its plans are tried beside it."""
+    space = tmp_path / "space.yaml"
+    space.write_text(
+        "version: 1\n"
+        "space:\n"
+        "  units: [self_attn, mlp]\n"
+        "  step_units: []\n"
+        "  layers_per_scope: [1]\n"
+        "  options: {npu: {npu: {stream-fusion: [0, 1]}}}\n"
+    )
+    events: list[dict[str, Any]] = []
+    result = sktune.search(
+        "llama", backend="sim", scale="full", trials=30, space=space, runs=tmp_path, listener=events.append
+    )
+    (size,) = [event["space_size"] for event in events if event["event"] == "target_ready"]
+    assert any(record.is_probe for record in result.trials)
+    assert len({record.plan for record in result.trials if not record.is_probe}) == size - 1
