@@ -98,7 +98,7 @@ def run(space: SearchSpace, trials: int, failing: bool = False) -> Timed:
         trial = study.ask(wanted)
         plan = space.plan(trial.params)
         if faults and (failure := faults.failure(plan)):
-            told = Outcome(failure.reason, blamed=failure.blamed, inexact=failure.inexact)
+            told = Outcome(failure.reason, blamed=failure.blamed, changes_bits=failure.changes_bits)
             trial.set_user_attr(OUTCOME, told.to_dict())
             study.tell(trial, state=TrialState.PRUNED)
             continue

@@ -43,7 +43,7 @@ class Truth:
         latency_ms: of the decode step; None where the plan fails.
         reason: one of ``FAILURES`` where the plan fails, else None.
         blamed: label of the scope that is seen to be at fault; empty where nobody can tell.
-        inexact: labels of all scopes that change bits, where each can be compared by itself; ``blamed`` is the first.
+        changes_bits: labels of all scopes that change bits, where each can be compared alone; ``blamed`` is the first.
         scope_times: of each scope and each gap, in execution order; empty where they cannot be observed. A plan that
             compiles and changes bits may have them, too.
     """
@@ -51,7 +51,7 @@ class Truth:
     latency_ms: float | None
     reason: Reason | None = None
     blamed: str = ""
-    inexact: tuple[str, ...] = ()
+    changes_bits: tuple[str, ...] = ()
     scope_times: tuple[ScopeTime, ...] = ()
 
 
@@ -262,7 +262,7 @@ def measured(landscape: Landscape, plan: Plan, truth: Truth, seed: int, scope_ti
     if truth.latency_ms is None:
         pieces = _noisy(truth.scope_times, rng) if scope_times else ()
         why = "fails in this landscape"
-        return Outcome(truth.reason, why, blamed=truth.blamed, inexact=truth.inexact, scope_times=pieces)
+        return Outcome(truth.reason, why, blamed=truth.blamed, changes_bits=truth.changes_bits, scope_times=pieces)
     latency_ms = truth.latency_ms * (1 + landscape.noise * rng.standard_normal())
     ratio = landscape.baseline_ms / latency_ms
     halfwidth = 1.96 * landscape.noise * ratio

@@ -47,8 +47,8 @@ class Faults:
             return None
         if self._chance(plan.digest) >= 0.5:
             return Truth(None, Reason.MISMATCH)
-        inexact = [scope.label for scope, reason in zip(plan.scopes, reasons, strict=True) if reason]
-        return Truth(None, Reason.MISMATCH, inexact[0], tuple(inexact))
+        changes_bits = [scope.label for scope, reason in zip(plan.scopes, reasons, strict=True) if reason]
+        return Truth(None, Reason.MISMATCH, changes_bits[0], tuple(changes_bits))
 
     def _reason(self, first: int, last: int) -> Reason | None:
         chance = self._chance(self._segment(first, last)) / self._share if self._share else 1.0

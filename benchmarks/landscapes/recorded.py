@@ -129,7 +129,7 @@ def to_entry(plan: Plan, outcome: Outcome, position: Mapping[str, int]) -> dict[
         "reason": outcome.reason,
         "detail": outcome.detail,
         "blamed": outcome.blamed,
-        "inexact": list(outcome.inexact),
+        "inexact": list(outcome.changes_bits),
         "baseline_ms": round(speedup.baseline_ms, 5) if speedup else None,
         "ratio": round(speedup.ratio, 5) if speedup else None,
         "ci95": [round(end, 5) for end in speedup.bounds] if speedup else None,

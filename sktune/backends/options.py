@@ -57,7 +57,7 @@ class BackendOptions(Protocol):
         """Return what to try of every option, for a space that lists none: nothing that may change bits."""
         ...
 
-    def inexact_values(self, device: str) -> Mapping[str, tuple[Option, ...]]:
+    def bit_changing_values(self, device: str) -> Mapping[str, tuple[Option, ...]]:
         """Return all values of the options of which some may change bits."""
         ...
 
@@ -77,13 +77,15 @@ class ListedOptions:
     @property
     def rules(self) -> OptionRules:
         """See ``BackendOptions``."""
-        inexact = {
+        changes_bits = {
             (name, value)
             for name, spec in self.table.items()
             for value in spec.values
             if spec.exact is not None and value != spec.exact
         }
-        return OptionRules({name: spec.default for name, spec in self.table.items()}, inexact=frozenset(inexact))
+        return OptionRules(
+            {name: spec.default for name, spec in self.table.items()}, changes_bits=frozenset(changes_bits)
+        )
 
     def check(self, device: str, name: str, value: Option) -> None:
         """Raise ``SpaceError`` unless ``name=value`` is an option on ``device``."""
@@ -105,7 +107,7 @@ class ListedOptions:
         known = self._known(device)
         return {name: spec.values if spec.exact is None else (spec.exact,) for name, spec in known.items()}
 
-    def inexact_values(self, device: str) -> Mapping[str, tuple[Option, ...]]:
+    def bit_changing_values(self, device: str) -> Mapping[str, tuple[Option, ...]]:
         """See ``BackendOptions``."""
         return {name: spec.values for name, spec in self._known(device).items() if spec.exact is not None}
 
@@ -126,7 +128,7 @@ def with_inexact(
     """Return ``choices`` and, after them, the values that may change bits."""
     found = {name: list(values) for name, values in choices.items()}
     exact = options.default_choices(device)
-    for name, values in options.inexact_values(device).items():
+    for name, values in options.bit_changing_values(device).items():
         own = found.setdefault(name, list(exact[name]))
         own += [value for value in values if value not in own]
     return found

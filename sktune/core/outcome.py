@@ -91,7 +91,7 @@ class Outcome:
         fusion: what became of each scope, in lines for people, where the compiler tells.
         fusion_digest: equal for plans that became the same kernels.
         blamed: label of the scope that is to blame for the failure, as far as that is known.
-        inexact: labels of all scopes that change bits by themselves, where each was compared; the others keep them.
+        changes_bits: labels of all scopes that change bits on their own, where each was compared; the others keep them.
         same_as: number of the trial that became the same kernels, whose figures these are.
         added: options that sktune set in every scope to rescue the plan.
         scope_times: what each scope and each gap took, in execution order, where the backend can tell.
@@ -114,7 +114,7 @@ class Outcome:
     fusion: tuple[str, ...] = ()
     fusion_digest: str = ""
     blamed: str = ""
-    inexact: tuple[str, ...] = ()
+    changes_bits: tuple[str, ...] = ()
     same_as: int | None = None
     added: Mapping[str, Option] = field(default_factory=dict)
     scope_times: tuple[ScopeTime, ...] = ()
@@ -144,8 +144,8 @@ class Outcome:
             self,
             reason=Reason.MISMATCH,
             detail=str(verification),
-            blamed=next(iter(verification.inexact), ""),
-            inexact=verification.inexact,
+            blamed=next(iter(verification.changes_bits), ""),
+            changes_bits=verification.changes_bits,
             verification=verification,
             stage=Stage.VERIFY,
         )
@@ -157,11 +157,11 @@ class Outcome:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Outcome":
-        """Inverse of ``to_dict``."""
+        """Inverse of ``to_dict``; also reads what sktune 0.1 stored, which called ``changes_bits`` ``inexact``."""
         values = dict(data)
         values["reason"] = Reason(data["reason"]) if data["reason"] else None
         values["stage"] = Stage(data["stage"]) if data.get("stage") else None
-        values["inexact"] = tuple(data.get("inexact", ()))
+        values["changes_bits"] = tuple(values.pop("inexact", None) or data.get("changes_bits", ()))
         values["fusion"] = tuple(data.get("fusion", ()))
         values["scope_times"] = tuple(ScopeTime(*piece) for piece in data.get("scope_times", ()))
         stored = data.get("verification")

@@ -67,7 +67,7 @@ class OptionRules:
     Attributes:
         defaults: what it does where an option is not given; a plan lists only what differs.
         of_step: the options that hold for the whole step and not for a scope.
-        inexact: the values that often change bits.
+        changes_bits: the values that often change bits.
         normalise: takes a scope's options and returns those that act, so that plans that compile to the same thing
             are equal.
     """
@@ -75,7 +75,7 @@ class OptionRules:
     defaults: Values
     of_step: frozenset[str] = frozenset()
     normalise: Callable[[Values], Values] = _as_given
-    inexact: frozenset[tuple[str, Option]] = frozenset()
+    changes_bits: frozenset[tuple[str, Option]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

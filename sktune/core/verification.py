@@ -43,7 +43,7 @@ class Verification:
         regions: of a plan on Inductor, each distinct region against the kernels that it replaces.
         difference: the first difference between plan and baseline; empty where all bits were equal.
         code_digest: of the code that was verified; empty where the compiler does not tell.
-        inexact: labels of the scopes that change bits, as far as they are known.
+        changes_bits: labels of the scopes that change bits, as far as they are known.
         is_broken: whether the plan does not compile or run any more; ``difference`` says why.
     """
 
@@ -53,7 +53,7 @@ class Verification:
     regions: tuple[RegionCheck, ...] = ()
     difference: str = ""
     code_digest: str = ""
-    inexact: tuple[str, ...] = ()
+    changes_bits: tuple[str, ...] = ()
     is_broken: bool = False
 
     @property
@@ -115,9 +115,11 @@ class Verification:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Verification":
-        """Inverse of ``to_dict``."""
-        regions = tuple(RegionCheck(**region) for region in data["regions"])
-        return cls(**{**data, "regions": regions, "inexact": tuple(data["inexact"])})
+        """Inverse of ``to_dict``; also reads what sktune 0.1 stored, which called ``changes_bits`` ``inexact``."""
+        values = dict(data)
+        values["changes_bits"] = tuple(values.pop("inexact", None) or data.get("changes_bits", ()))
+        values["regions"] = tuple(RegionCheck(**region) for region in data["regions"])
+        return cls(**values)
 
     def __str__(self) -> str:
         if self.difference or self.differing_regions:

@@ -109,7 +109,7 @@ class Learned:
         of_step = [option for combination in self.combinations for option in combination.of_step]
         self.model = SegmentModel(self.catalogue, tuple(dict.fromkeys(options + of_step)), space.options.of_step)
         searched = {name: value for name, value in space.options.defaults.items() if name in space.option_names}
-        self.feasibility = Feasibility(self.catalogue, searched, space.options.inexact)
+        self.feasibility = Feasibility(self.catalogue, searched, space.options.changes_bits)
         self.ranked: list[CompletePlan] = []
         self.seen: set[Plan] = {Plan()}
         self.ranges: set[Ranges] = set()
@@ -236,7 +236,7 @@ class Learned:
         self.reasons[number] = str(outcome.reason or "failed")
         self._failed.append((number, keys))
         labelled = {scope.label: key for scope, key in zip(plan.scopes, keys, strict=True)}
-        changing = {labelled[label] for label in outcome.inexact if label in labelled}
+        changing = {labelled[label] for label in outcome.changes_bits if label in labelled}
         if changing:
             self.feasibility.succeeded([key for key in keys if key not in changing])
             for key in sorted(changing, key=repr):

@@ -40,10 +40,9 @@ def space_spec(request: Request, spec: TargetSpec, preset: Preset | None) -> Spa
 
 def _with_inexact(space: SpaceSpec, spec: TargetSpec) -> SpaceSpec:
     options = backend_info(spec.backend).options
-    if not options.inexact_values(spec.device):
+    if not options.bit_changing_values(spec.device):
         raise BadInputError(
-            f"--try-inexact adds values of Inductor's options, and {spec.backend} has none that may change bits; "
-            "leave it out"
+            f"--try-inexact adds option values that may change bits, and {spec.backend} has none; leave it out"
         )
     of_backend = space.options.get(spec.backend, {})
     listed = of_backend.get(spec.device) or options.default_choices(spec.device)

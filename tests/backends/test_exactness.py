@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from sktune.backends.inductor import exactness
 from sktune.backends.inductor.backend import InductorBackend
-from sktune.backends.inductor.exactness import dispatched, inexact_operators
+from sktune.backends.inductor.exactness import bit_changing_operators, dispatched
 from sktune.backends.inductor.numerics import FUNCTIONS, MATMULS, NARROW, REDUCTIONS, WIDE
 from sktune.backends.inductor.options import EXACT, with_defaults
 from sktune.backends.inductor.regions import Region
@@ -602,7 +602,7 @@ NOT_CLAIMED: Mapping[str, tuple[Body, tuple[Tensor, ...], str]] = {
 def test_what_is_not_guaranteed_is_called_inexact(name: str) -> None:
     """With the reason; most of these have been seen to differ."""
     body, inputs, reason = NOT_CLAIMED[name]
-    found = inexact_operators(region_of(body, *inputs), with_defaults(EXACT), "cpu")
+    found = bit_changing_operators(region_of(body, *inputs), with_defaults(EXACT), "cpu")
     assert any(reason in each for each in found), found
 
 
@@ -619,7 +619,7 @@ def test_option_values_that_may_change_bits_are_called_inexact(option: dict[str,
     """Whatever the operators are; 16 bits need emulated casts, where something is computed, cast or filled in."""
     options = with_defaults({**EXACT, **option})
     for body in (lambda x: x.exp(), lambda x: torch.empty_like(x).copy_(x.float()), lambda x: x + x):
-        found = inexact_operators(region_of(body, NARROW_X), options, "cpu")
+        found = bit_changing_operators(region_of(body, NARROW_X), options, "cpu")
         assert found and all(reason in each for each in found), found
 
 
@@ -627,5 +627,5 @@ def test_a_gpu_may_have_other_functions() -> None:
     """What a compiler for GPUs may approximate is exact on a CPU only."""
     options = with_defaults(EXACT)
     for body, value in ((torch.reciprocal, X), (lambda x: x / x, X), (torch.exp, NARROW_X)):
-        assert inexact_operators(region_of(body, value), options, "cpu") == ()
-        assert "GPU" in inexact_operators(region_of(body, value), options, "cuda")[0]
+        assert bit_changing_operators(region_of(body, value), options, "cpu") == ()
+        assert "GPU" in bit_changing_operators(region_of(body, value), options, "cuda")[0]

@@ -175,7 +175,7 @@ def test_trials_tell_what_a_study_of_sktune_would(scope_times: bool) -> None:
         ran = outcome.speedup is not None or outcome.reason is Reason.MISMATCH
         assert bool(outcome.scope_times) == (scope_times and ran)
         labels = {scope.label for scope in plan.scopes}
-        assert {outcome.blamed, *outcome.inexact} <= labels | {""}
+        assert {outcome.blamed, *outcome.changes_bits} <= labels | {""}
 
 
 def test_any_landscape_can_have_failing_segments() -> None:
@@ -190,7 +190,7 @@ def test_any_landscape_can_have_failing_segments() -> None:
     for plan, truth in truths.items():
         before = whole.evaluate(plan)
         if truth.reason is Reason.MISMATCH and before.latency_ms:
-            assert {scope.label for scope in plan.scopes if scope not in sound} >= set(truth.inexact)
+            assert {scope.label for scope in plan.scopes if scope not in sound} >= set(truth.changes_bits)
             assert truth.scope_times == before.scope_times
         elif truth.reason is not Reason.CRASHED:
             assert truth == before

@@ -168,7 +168,7 @@ def test_a_recorded_landscape_answers_as_what_was_recorded() -> None:
     replayed = RecordedLandscape("recorded", landscape.space, record_of(landscape, entries_of(landscape)))
     for plan in plans_of(landscape.space):
         ours, theirs = replayed.evaluate(plan), landscape.evaluate(plan)
-        assert (ours.reason, ours.blamed, ours.inexact) == (theirs.reason, theirs.blamed, theirs.inexact)
+        assert (ours.reason, ours.blamed, ours.changes_bits) == (theirs.reason, theirs.blamed, theirs.changes_bits)
         assert len(ours.scope_times) == len(theirs.scope_times)
         if theirs.latency_ms is not None:
             assert ours.latency_ms == pytest.approx(theirs.latency_ms, rel=1e-4)
@@ -194,7 +194,7 @@ def test_a_probe_with_a_scope_that_changes_bits_fails() -> None:
     landscape = tiny(Traits(failing_share=0.4), 1)
     replayed = RecordedLandscape("recorded", landscape.space, record_of(landscape, entries_of(landscape)))
     plans = plans_of(landscape.space)
-    unsound = {scope for plan in plans for scope in plan.scopes if scope.label in replayed.evaluate(plan).inexact}
+    unsound = {scope for plan in plans for scope in plan.scopes if scope.label in replayed.evaluate(plan).changes_bits}
     probes = [probe for scope in unsound if (probe := Plan((scope,))) not in plans]
     assert probes
     for probe in probes:

@@ -82,7 +82,7 @@ def test_what_it_tries_by_itself_it_accepts(info: BackendInfo, device: str) -> N
         assert values
         for value in {*values, rules.defaults[name]}:
             info.options.check_searched(device, name, value)
-        assert not rules.inexact & {(name, value) for value in values}
+        assert not rules.changes_bits & {(name, value) for value in values}
 
 
 @each_device
@@ -91,8 +91,8 @@ def test_values_that_may_change_bits_come_after_those_that_do_not(info: BackendI
     exact = info.options.default_choices(device)
     found = with_inexact(info.options, exact, device)
     added = {(name, value) for name in found for value in found[name] if value not in exact[name]}
-    assert added <= info.options.rules.inexact
-    assert bool(added) == bool(info.options.inexact_values(device))
+    assert added <= info.options.rules.changes_bits
+    assert bool(added) == bool(info.options.bit_changing_values(device))
     assert all(found[name][: len(values)] == list(values) for name, values in exact.items())
     for name, value in added:
         info.options.check_searched(device, name, value)

@@ -60,7 +60,7 @@ def test_a_failure_has_a_reason_and_blames_the_plans_own_scopes(make: Callable[[
         truth, labels = landscape.evaluate(plan), {scope.label for scope in plan.scopes}
         assert (truth.latency_ms is None) == (truth.reason is not None)
         assert truth.reason is None or truth.reason in FAILURES
-        assert {truth.blamed, *truth.inexact} <= (labels if truth.reason else set()) | {""}
+        assert {truth.blamed, *truth.changes_bits} <= (labels if truth.reason else set()) | {""}
 
 
 @every_landscape

@@ -64,7 +64,7 @@ def test_a_fault_is_an_outcome_with_its_reason(
         assert (tmp_path / "study" / outcome.log).is_file()
         assert outcome.blamed in {scope.label for scope in plan.scopes}
         if reason is Reason.MISMATCH:  # it ran, so it teaches what can be seen of it
-            assert outcome.inexact[0] == outcome.blamed
+            assert outcome.changes_bits[0] == outcome.blamed
             assert sum(piece.in_scope for piece in outcome.scope_times) == len(plan.scopes)
         runner._compile_timeout_s = 60
         assert judged(runner, plans["sound"]).is_feasible

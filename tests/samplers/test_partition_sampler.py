@@ -286,7 +286,7 @@ def test_a_probe_holds_no_option_that_often_changes_bits() -> None:
     """Dozens of scopes in one compile fail together."""
     land = landscape("synthetic-61", seed=0)
     suspects = frozenset(("split", value) for value in (1, 2, 8))
-    land.space = replace(land.space, options=replace(land.space.options, inexact=suspects))
+    land.space = replace(land.space, options=replace(land.space.options, changes_bits=suspects))
     run = replay(land, PARTITION, trials=8, seed=0)
     probes = [plan for plan, is_probe in zip(run.plans, run.probe, strict=True) if is_probe]
     assert probes
@@ -321,7 +321,7 @@ def test_a_plan_that_changes_bits_teaches_what_its_scopes_do() -> None:
     plan = SPACE.plan(point)
     unsound = tuple(scope.label for scope in plan.scopes if "gate" in scope.label)
     times = tuple(ScopeTime(scope.first, scope.last, True, 1.0, 0.5) for scope in plan.scopes)
-    outcome = Outcome(Reason.MISMATCH, "bits differ", blamed=unsound[0], inexact=unsound, scope_times=times)
+    outcome = Outcome(Reason.MISMATCH, "bits differ", blamed=unsound[0], changes_bits=unsound, scope_times=times)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     study.enqueue_trial(point)
     trial = study.ask(distributions(SPACE))
@@ -349,7 +349,7 @@ def test_a_search_in_which_every_plan_changes_bits_goes_on() -> None:
         plans.append(plan := space.plan(trial.params))
         labels = tuple(scope.label for scope in plan.scopes)
         times = tuple(ScopeTime(scope.first, scope.last, True, 1.0, 0.5) for scope in plan.scopes)
-        outcome = Outcome(Reason.MISMATCH, "bits differ", blamed=labels[0], inexact=labels, scope_times=times)
+        outcome = Outcome(Reason.MISMATCH, "bits differ", blamed=labels[0], changes_bits=labels, scope_times=times)
         trial.set_user_attr(OUTCOME, outcome.to_dict())
         study.tell(trial, state=TrialState.PRUNED)
     assert len(set(plans)) == 8

@@ -90,7 +90,7 @@ class InductorBackend:
         pieces = Pieces(cutting)
         self._try(self._step(pieces.first_run(on_scope, self._device)))
         keys = {slot.label: region_key(slot) for slot in cutting.slots}
-        exact = {region_key(slot): not self._regions.inexact(slot) for slot in cutting.slots}
+        exact = {region_key(slot): not self._regions.changes_bits(slot) for slot in cutting.slots}
         return Compiled(
             step, len(used), len(used & before), digest,
             observe=partial(self._observe, plan, pieces), blame=partial(pieces.blame, self._step),
@@ -100,8 +100,8 @@ class InductorBackend:
         )  # fmt: skip
 
     def exactness(self, plan: Plan) -> dict[str, tuple[str, ...]]:
-        """Return, by scope's label, the operators of each scope that may change bits; see ``inexact_operators``."""
-        return {slot.label: self._regions.inexact(slot) for slot in self._cut(plan).slots}
+        """Return, by label, the operators of each scope that may change bits; see ``bit_changing_operators``."""
+        return {slot.label: self._regions.changes_bits(slot) for slot in self._cut(plan).slots}
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: the model uncompiled, and the whole step in max-autotune."""

@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from sktune.backends.base import CompileError, OnScope, ignore
 from sktune.backends.inductor import cpp_wrapper, numerics
 from sktune.backends.inductor.cuda_graph import CapturedRegion, written_inputs
-from sktune.backends.inductor.exactness import inexact_operators
+from sktune.backends.inductor.exactness import bit_changing_operators
 from sktune.backends.inductor.generated_code import lasting_names, recorded_code
 from sktune.backends.inductor.numerics import CacheIdentity, kept_operators
 from sktune.backends.inductor.options import with_defaults
@@ -65,12 +65,12 @@ class RegionCache:
         self.has_built_wrapper |= bool(single_files)  # from here on, helpers find the headers and the shims built
         return [self.compiled[identity(slot)] for slot in slots]
 
-    def inexact(self, slot: RegionSlot) -> tuple[str, ...]:
-        """Return the operators of the slot's region that may change bits; see ``inexact_operators``."""
+    def changes_bits(self, slot: RegionSlot) -> tuple[str, ...]:
+        """Return the operators of the slot's region that may change bits; see ``bit_changing_operators``."""
         key = identity(slot)
         if key not in self.doubts:
             options = with_defaults(slot.options)
-            self.doubts[key] = inexact_operators(slot.region, options, device_type(slot.region.inputs))
+            self.doubts[key] = bit_changing_operators(slot.region, options, device_type(slot.region.inputs))
         return self.doubts[key]
 
 

@@ -122,7 +122,7 @@ class Call:
                 yield float(value)
 
 
-def inexact_operators(region: Region, options: Mapping[str, Option], device: str) -> tuple[str, ...]:
+def bit_changing_operators(region: Region, options: Mapping[str, Option], device: str) -> tuple[str, ...]:
     """Return the operators of ``region`` that are not guaranteed to equal their own kernels, each with the reason.
 
     Args:

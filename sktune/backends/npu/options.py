@@ -67,7 +67,7 @@ class SuperKernelOptions:
         """See ``BackendOptions``: TorchAir's own keep their defaults."""
         return {name: option.choices for name, option in SUPERKERNEL_OPTIONS.items() if _is_worth_a_search(name)}
 
-    def inexact_values(self, device: str) -> Mapping[str, tuple[Option, ...]]:  # noqa: ARG002
+    def bit_changing_values(self, device: str) -> Mapping[str, tuple[Option, ...]]:  # noqa: ARG002
         """See ``BackendOptions``: none."""
         return {}
 

@@ -254,7 +254,7 @@ class ProgramRunner:
 def _blaming(found: Verification, plan: Plan) -> Verification:
     """Return ``found`` with the scope that changes bits, where there is one scope."""
     is_known = found.difference and len(plan.scopes) == 1
-    return replace(found, inexact=(plan.scopes[0].label,)) if is_known else found
+    return replace(found, changes_bits=(plan.scopes[0].label,)) if is_known else found
 
 
 def _seconds(run: Run) -> dict[str, float]:

@@ -76,8 +76,8 @@ class Verifier:
         if difference := self.difference(compiled):
             # The seed that showed it comes first; the step need not be the one in which it arose.
             replays = sorted(self.replays, key=lambda replay: replay.seed != difference.seed)
-            inexact = self._inexact(plan, compiled, replays)
-            return Verification(difference=_located(difference, inexact), inexact=inexact)
+            changes_bits = self._changing_scopes(plan, compiled, replays)
+            return Verification(difference=_located(difference, changes_bits), changes_bits=changes_bits)
         found = Verification(self.quick_steps, len(self.replays), self._elements, code_digest=compiled.code_digest)
         if compiled.check_regions is None or compiled.is_exact:
             return found
@@ -88,7 +88,7 @@ class Verifier:
         for key, label in compiled.region_labels.items():
             if key in self.banned:
                 region = RegionCheck(label, key, difference=self.banned[key])
-                return Verification(regions=(region,), code_digest=compiled.code_digest, inexact=(label,))
+                return Verification(regions=(region,), code_digest=compiled.code_digest, changes_bits=(label,))
         return None
 
     def _with_regions(self, found: Verification, compiled: Compiled, budget: RegionBudget) -> Verification:
@@ -97,7 +97,7 @@ class Verifier:
         regions = compiled.check_regions(self._region_steps(), budget)
         differing = [region for region in regions if region.difference]
         self.banned.update({region.key: region.difference for region in differing})
-        return replace(found, regions=regions, inexact=tuple(region.label for region in differing))
+        return replace(found, regions=regions, changes_bits=tuple(region.label for region in differing))
 
     def thorough(
         self, entries: Mapping[str, tuple[Plan, Compiled]], steps: int, seconds: float | None
@@ -130,10 +130,10 @@ class Verifier:
             blamed: tuple[str, ...] = ()
             if own.mismatch and own.place:
                 replay = step_check.replay_of(self._target, self._state, self._baseline.step, own.place)
-                blamed = self._inexact(*entries[name], [replay])
+                blamed = self._changing_scopes(*entries[name], [replay])
             found[name] = replace(
                 found[name], steps=own.steps, contexts=own.contexts, elements=own.elements,
-                difference=_located(own.mismatch, blamed), inexact=blamed,
+                difference=_located(own.mismatch, blamed), changes_bits=blamed,
             )  # fmt: skip
         return found
 
@@ -161,7 +161,7 @@ class Verifier:
                 raise
             return f"the model does not run uncompiled: {described(failure)}"
 
-    def _inexact(self, plan: Plan, compiled: Compiled, replays: Sequence[Replay]) -> tuple[str, ...]:
+    def _changing_scopes(self, plan: Plan, compiled: Compiled, replays: Sequence[Replay]) -> tuple[str, ...]:
         """Return the labels of the scopes that change bits, none where they cannot be told from the others."""
         if len(plan.scopes) == 1:
             return (plan.scopes[0].label,)
