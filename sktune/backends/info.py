@@ -78,6 +78,8 @@ class BackendInfo:
         is_simulated: whether latencies are computed; its class is then a ``sktune.backends.base.SimulatedBackend``.
         plans_for: the backend that its plans are for, where that is another one: space files name that one's options
             and starting points.
+        runner: what runs its plans for models that sktune builds, ``module:factory``, a
+            ``sktune.runners.base.RunnerFactory``; empty for sktune's worker process.
         settings: fields of ``TargetSpec`` that its class takes as keywords.
         hot_type_options: options that take operator types, and are worth a trial on those that take the most time.
         program_compiler: what a recipe's program compiles its decode step with, ``module:function``, a Dynamo backend;
@@ -101,6 +103,7 @@ class BackendInfo:
     scope_flavour: ScopeFlavour = ScopeFlavour.REGION
     is_simulated: bool = False
     plans_for: "BackendInfo | None" = None
+    runner: str = ""
     settings: tuple[str, ...] = ()
     hot_type_options: tuple[str, ...] = ()
     program_compiler: str = ""

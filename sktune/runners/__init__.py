@@ -3,9 +3,10 @@
 Which plan comes next is decided in ``tuning``.
 """
 
-import importlib
 from collections.abc import Mapping
 
+from sktune.backends import backend_info
+from sktune.backends.info import attribute_at
 from sktune.runners.base import Runner, RunnerFactory, RunnerSetup
 
 RUNNERS: Mapping[str, str] = {
@@ -16,7 +17,9 @@ RUNNERS: Mapping[str, str] = {
 
 
 def make_runner(setup: RunnerSetup) -> Runner:
-    """Return the runner of a target."""
-    module, _, factory = RUNNERS[setup.spec.runner].partition(":")
-    make: RunnerFactory = getattr(importlib.import_module(module), factory)
+    """Return the runner of a target: its backend's where that has one for the models that sktune builds."""
+    address = RUNNERS[setup.spec.runner]
+    if setup.spec.runner == "worker":
+        address = backend_info(setup.spec.backend).runner or address
+    make: RunnerFactory = attribute_at(address)
     return make(setup)
