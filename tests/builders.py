@@ -4,12 +4,16 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from io import StringIO
 from math import exp
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from jsonschema import Draft202012Validator
 
+from sktune.cli import main
 from sktune.core.layout import Layer, Layout, Unit
 from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup
 from sktune.core.space import OptionRules, SpaceSpec, bind
@@ -68,10 +72,24 @@ def row(name: str, log_ratio: float = 0.0, verdict: str = "identical") -> FinalR
     return FinalRow(name, Speedup(5.0, 5.0, exp(log_ratio), bounds, 100), verdict, verdict == "identical", "abc")
 
 
-def sktune_command(*words: str, folder: Path | None = None, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
+def sktune_command(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run ``sktune`` in this process: a second less for each command than ``sktune_process``."""
+    output, errors, exit_code = StringIO(), StringIO(), 0
+    with (
+        patch.object(sys, "argv", ["sktune", *words]), redirect_stdout(output), redirect_stderr(errors),
+        chdir(folder or Path.cwd()),
+    ):  # fmt: skip
+        try:
+            main()
+        except SystemExit as end:
+            exit_code = int(end.code or 0)
+    return subprocess.CompletedProcess(words, exit_code, output.getvalue(), errors.getvalue())
+
+
+def sktune_process(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run ``sktune`` as a user would."""
     command = [sys.executable, "-m", "sktune.cli", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=timeout_s)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=600)
 
 
 def published() -> dict[str, Any]:

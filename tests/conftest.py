@@ -28,8 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Keep compiled code of the session in one fresh folder."""
-    folder = tmp_path_factory.mktemp("cache")
+    """Keep compiled code of the session in one fresh folder, which the processes of ``pytest -n`` share."""
+    session = tmp_path_factory.getbasetemp()
+    folder = (session.parent if "PYTEST_XDIST_WORKER" in os.environ else session) / "compiled"
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     yield folder
     del os.environ["TORCHINDUCTOR_CACHE_DIR"]
@@ -42,10 +43,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def few_verified_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verify finalists on some hundred steps at most: the thousands of a real search cost half a minute each time."""
+def quick_searches(monkeypatch: pytest.MonkeyPatch, compile_cache: Path) -> None:
+    """Find what other tests have compiled, and verify finalists on some hundred steps at most.
+
+    A first compile costs seconds, and the thousands of steps of a real search half a minute each time.
+    """
     steps = property(lambda finals: min(finals._request.verify_steps, 320))
     monkeypatch.setattr("sktune.tuning.finals.Finals._verify_steps", steps)
+    monkeypatch.setattr("sktune.tuning.request.Request.cache", property(lambda request: compile_cache))
 
 
 @pytest.fixture

@@ -81,8 +81,7 @@ def run(
     name = request.study or spec.study_name
     folder = request.runs / folder_name(name)
     strategy = find_strategy(request.strategy)
-    cache = (request.runs / "cache").resolve()
-    setup = RunnerSetup(spec, wanted, folder, cache, request.compile_timeout_s)
+    setup = RunnerSetup(spec, wanted, folder, request.cache, request.compile_timeout_s)
     with locked(folder), runner_factory(setup) as runner:
         url = request.storage or sqlite_url(folder.resolve())
         study = TuningStudy.open(name, url, create=True, is_ours_alone=request.storage is None)

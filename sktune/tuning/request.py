@@ -122,6 +122,11 @@ class Request:
             return self.trials
         return math.inf if self.time_budget_s or self.until_converged else DEFAULT_TRIALS
 
+    @property
+    def cache(self) -> Path:
+        """Folder of the compilers' caches, which the studies of one runs folder share."""
+        return (self.runs / "cache").resolve()
+
     def target(self) -> tuple[TargetSpec, Preset | None]:
         """Return what ``model`` or ``recipe`` names."""
         if self.recipe:

@@ -152,7 +152,7 @@ def project(tmp_path: Path) -> Project:
     folder = tmp_path / "project" / TEMPLATE.model
     model, space = as_model(tmp_path / "project", tmp_path)
     where = f"(--backend sim --space {shlex.quote(str(space))})"
-    settings = {"MODEL": shlex.quote(model), "FOLDER": shlex.quote(str(folder)), "STUDY": "own", "BUDGET": "40s"}
+    settings = {"MODEL": shlex.quote(model), "FOLDER": shlex.quote(str(folder)), "STUDY": "own", "BUDGET": "25s"}
     return Project(tmp_path, (tmp_path / PATHS[0]).read_text(), settings | {"WHERE": where}, folder)
 
 

@@ -138,7 +138,7 @@ def studies(runs: Path) -> Path:
         "schema-b": ("--until-settled", "--time-budget", "60s", "--strategy", "bottom-up"),
     }
     for study, words in ways.items():
-        done = sktune_command("search", *SIM, "--study", study, "--runs", str(runs), "--json", *words)
+        done = sktune_process("search", *SIM, "--study", study, "--runs", str(runs), "--json", *words)
         assert done.returncode == 0, done.stderr
         assert checked(done.stdout)[-1]["event"] == "study_finished"
     return runs

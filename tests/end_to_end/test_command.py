@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import sktune
-from tests.builders import OWN_MODEL, ROOT, check, checked, sktune_command
+from tests.builders import OWN_MODEL, ROOT, check, checked, sktune_command, sktune_process
 
 FAULTY = str(ROOT / "tests" / "models" / "faulty.py")
 
@@ -138,9 +138,10 @@ def test_inspect_prints_units_parameters_size_and_starting_points() -> None:
 @pytest.fixture(scope="module")
 def own_study(runs: Path) -> tuple[list[dict[str, Any]], Path]:
     """Search the example model with --json; return the events and the study's folder."""
-    done = sktune_command(
-        "search", "--model", OWN_MODEL, "--trials", "5", "--study", "own", "--runs", str(runs), "--json", *FEW_STEPS
-    )
+    words = ["search", "--model", OWN_MODEL, "--trials", "5", "--study", "own", "--runs", str(runs), "--json"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sktune.backends.info.FINAL_PROCESSES", 1)
+        done = sktune_command(*words, *FEW_STEPS)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()], runs / "own"
 
@@ -194,7 +195,8 @@ def test_the_study_leaves_a_plan_a_table_and_a_report(own_study: tuple[list[dict
 
 
 @pytest.mark.slow
-def test_the_same_command_again_answers_at_once_and_more_trials_continue(
+@pytest.mark.usefixtures("one_final_process")
+def test_the_same_command_again_returns_the_stored_result_and_more_trials_continue(
     own_study: tuple[list[dict[str, Any]], Path],
 ) -> None:
     """Nothing is left to do, so no worker starts; one more trial is one more."""
@@ -330,6 +332,7 @@ def test_ctrl_c_stops_after_the_trial_and_a_second_one_at_once(runs: Path) -> No
     assert process.returncode == 1
     assert "of 30 trials; the same command goes on" in errors
     assert [event["event"] for event in checked(output)[-2:]] == ["trial_finished", "stopped"]
+    assert (runs / "cache").is_dir()
     process = start_search(runs, "--study", "stopped", "--trials", "30")
     wait_for(process, "trial_stage")
     process.send_signal(signal.SIGINT)
@@ -371,6 +374,6 @@ def test_no_scope_is_an_answer(tmp_path: Path) -> None:
 
 def test_an_installed_sktune_needs_no_checkout(tmp_path: Path) -> None:
     """Presets are found from any folder."""
-    done = sktune_command("search", "--model", "qwen", folder=tmp_path)
+    done = sktune_process("search", "--model", "qwen", folder=tmp_path)
     assert "did you mean 'qwen3' or 'qwen3-moe'" in done.stderr
     assert list(tmp_path.iterdir()) == []

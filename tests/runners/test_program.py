@@ -375,7 +375,7 @@ def judge(runner: ProgramRunner, fault: str, **changes: object) -> Outcome:
 
 @pytest.mark.slow
 def test_a_run_that_fails_is_an_outcome_that_names_the_rank(faulty: ProgramRunner) -> None:
-    """One bit in one of two ranks, its state alone, and a rank that dies while the other waits."""
+    """One bit in one of two ranks, and its state alone."""
     opened = faulty.open()
     assert "not compared" in opened.description  # memory that nobody has written differs from run to run
     assert "unwritten" in opened.description
@@ -389,10 +389,6 @@ def test_a_run_that_fails_is_an_outcome_that_names_the_rank(faulty: ProgramRunne
     assert state.reason is Reason.MISMATCH
     assert "rank 1: state" in state.detail
     assert f"after {VERIFIED_STEPS} steps" in state.detail
-
-    dead = judge(faulty, "die")
-    assert dead.reason is Reason.CRASHED
-    assert "rank 1 died after decode step 5" in dead.detail
 
 
 @pytest.mark.parametrize(
@@ -512,10 +508,10 @@ def test_the_report_says_how_the_program_was_started(tmp_path: Path) -> None:
 def test_two_ranks_are_searched(project: Path) -> None:
     """A verified winner, or an honest "no scope"; the program's files are as before."""
     recipe = project / "ranks" / "recipe.yaml"
-    request = Request("", trials=2, recipe=recipe, runs=project / "runs", exact_starting_points=True)
+    request = Request("", trials=1, recipe=recipe, runs=project / "runs", exact_starting_points=True)
     result = run(request)
     assert result.verdict is not None
-    assert len(result.trials) == 2
+    assert len(result.trials) == 1
     assert all(record.outcome and record.outcome.speedup for record in result.trials), result.trials
     complete = {str(record.number) for record in result.trials if record.outcome and record.outcome.is_complete}
     assert {row.name for row in result.final} == {"baseline", *complete}

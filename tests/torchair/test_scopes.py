@@ -120,11 +120,11 @@ def deepseek(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Conversio
 
 
 def random_plans(part: int) -> Any:
-    """Return a test of 50 points of the space where every layer has boundaries of its own."""
+    """Return a test of points of the space where every layer has its own boundaries."""
 
     @pytest.mark.slow
     @seed(part)
-    @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(data=st.data())
     def test(data: st.DataObject, deepseek: Callable[[], Conversion]) -> None:
         """Each random plan marks what it asks for."""

@@ -84,7 +84,9 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Search once; tests work on copies."""
     folder = tmp_path_factory.mktemp("found")
     shutil.copy(MODEL, folder)
-    result = sktune.search(f"{folder / MODEL.name}:target", trials=2, study="study", runs=folder, verify_steps=200)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sktune.backends.info.FINAL_PROCESSES", 1)
+        result = sktune.search(f"{folder / MODEL.name}:target", trials=2, study="study", runs=folder, verify_steps=200)
     assert result.winner is not None
     return folder
 

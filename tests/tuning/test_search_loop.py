@@ -487,6 +487,5 @@ def test_a_runner_is_made_from_what_the_request_says(tmp_path: Path) -> None:
     loop.run(Request("llama", trials=1, runs=tmp_path, compile_timeout_s=7), runner_factory=factory)
     assert (made[0].spec.source, made[0].compile_timeout_s) == ("llama", 7)
     assert made[0].folder.parent == tmp_path
-    assert made[0].cache == tmp_path / "cache"
     assert runner.deadline_s == math.inf
     assert runner.clock() - 1000 > TRIAL_S + OPENING_S
