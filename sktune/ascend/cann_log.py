@@ -147,7 +147,7 @@ _RULES = (
     _rule(
         "unmarked",
         r"graph \[(?P<text>[^\]]*)\] has no super kernel scope",
-        "graph {text} has no scope that can be fused; expected for a baseline, but a plan's units must be in this graph",
+        "graph {text} has no scope that can be fused; normal for a baseline, but a plan's units must be in this graph",
     ),
     _rule(
         "collective",

@@ -17,13 +17,10 @@ import pandas as pd
 
 from sktune.ascend.cann_log import Explanation
 from sktune.ascend.ge_graph import GeGraph, GeOperator
-from sktune.ascend.kernel_name import SuperKernelName, parse_superkernel_name
+from sktune.ascend.kernel_name import SUPERKERNEL, SuperKernelName, parse_superkernel_name
 from sktune.core.errors import SpaceError
 from sktune.core.plan import Option
 from sktune.core.scope_options import normalise, parse, render
-
-SUPERKERNEL = "SuperKernel"
-"""The operator type of a fused kernel."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -254,7 +251,7 @@ def _contradictions(label: str, marks: Sequence[GeOperator]) -> Iterator[str]:
     if len(options) > 1:
         # GE uses the first operator's options for the SuperKernel, and each operator's own for its sub-kernel.
         listed = " and ".join(map(repr, options))
-        yield f"operators of scope {label} carry different options, {listed}; use one options string for each label"
+        yield f"operators of scope {label} carry different options, {listed}; use one string per label"
 
 
 def _members(graphs: Iterable[GeGraph]) -> dict[str, tuple[Operator, ...]]:

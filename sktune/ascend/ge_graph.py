@@ -111,9 +111,7 @@ def read_ge_graph(path_or_text: Path | str) -> GeGraph:
     """
     source, text = _load(path_or_text)
     if text.startswith("# -*- coding") or "get_default_ge_graph" in text[:1000]:
-        raise BadInputError(
-            f"{source} is a dump of type py, which has no scopes; dump with graph_dump.type = 'txt'"
-        )
+        raise BadInputError(f"{source} is a dump of type py, which has no scopes; dump with graph_dump.type = 'txt'")
     root = parse_message(text, source)
     graphs = list(messages(root, "graph")) or [root]
     operators = [operator for graph in graphs for operator in _operators(graph)]

@@ -10,6 +10,9 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+SUPERKERNEL = "SuperKernel"
+"""The operator type of a fused kernel."""
+
 _PREFIX = re.compile(r"sk_(?:\d+_)?")
 _FRAGMENT = re.compile(r"_split_(\d+)_(\d+)$")
 

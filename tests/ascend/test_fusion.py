@@ -148,8 +148,7 @@ def test_one_label_with_two_strings_of_options_is_reported() -> None:
     mixed = tuple(replace(op, scope="one") if op.scope else op for op in MARKED.operators)
     (one,) = realised_fusion(marked=GeGraph("g", mixed)).scopes
     assert one.reasons == (
-        "operators of scope one carry different options, '' and 'stream-fusion=1'; "
-        "use one options string for each label",
+        "operators of scope one carry different options, '' and 'stream-fusion=1'; use one string per label",
     )
 
 

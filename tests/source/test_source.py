@@ -296,7 +296,7 @@ STYLES = (
 
 
 def test_the_recipes_coding_styles_are_supported() -> None:
-    """Attributes set in methods that ``__init__`` calls, lists filled by append, the flag and the metadata passed on."""
+    """Attributes set in methods that ``__init__`` calls, lists filled by append, flag and metadata as arguments."""
     text = SOURCE.read_text()
     for old, new in STYLES:
         assert old in text
