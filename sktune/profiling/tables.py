@@ -139,8 +139,8 @@ def comparison_table(comparison: Comparison) -> Table:
     )  # fmt: skip
     before, after = comparison.baseline.median.step_ms, comparison.candidate.median.step_ms
     note = (
-        f"{len(comparison.gains)} SuperKernels, {sum(gain.gain_us for gain in known):+.1f} us per step in total; the gain "
-        f"of a row is the sum over its SuperKernels. Median step {before:.3f} ms before, {after:.3f} ms after "
+        f"{len(comparison.gains)} SuperKernels, {sum(gain.gain_us for gain in known):+.1f} us per step in total; the "
+        f"gain of a row is the sum over its SuperKernels. Median step {before:.3f} ms before, {after:.3f} ms after "
         f"({comparison.speedup:.3f}x); profiling slows down both, so measure the speedup with a search."
     )
     if missing := len(comparison.gains) - len(known):
