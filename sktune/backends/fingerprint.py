@@ -1,4 +1,4 @@
-"""Fingerprints: the conditions under which a study's figures are valid; read without torch, so that resuming is quick."""
+"""Fingerprints: the conditions under which a study's figures are valid; read without torch, to resume quickly."""
 
 import hashlib
 import platform
