@@ -66,7 +66,7 @@ def _times(profile: Profile) -> Table:
         row("step", median.step_ms),
         row("compute", median.compute_ms),
         row("communication", median.communication_ms),
-        row("  hidden behind compute", median.hidden_ms),
+        row("  hidden by compute", median.hidden_ms),
         row("  exposed", median.exposed_ms),
         row("gap: device idle", median.gap_ms),
     ]

@@ -72,24 +72,24 @@ def compared(
     compiled.step.prepare()
     differences: dict[str, str] = {}
     for inputs in draws:
-        expected, got = inner(*inputs), compiled.step.run(*inputs)
-        for name, one, other in zip(cases, expected, got, strict=True):
+        expected, actual = inner(*inputs), compiled.step.run(*inputs)
+        for name, one, other in zip(cases, expected, actual, strict=True):
             if difference := _difference(one, other):
                 differences.setdefault(name, difference)
     return differences
 
 
-def _difference(expected: Tensor, got: Tensor) -> str:
-    assert (expected.dtype, expected.shape) == (got.dtype, got.shape)
-    expected, got = expected.contiguous().flatten(), got.contiguous().flatten()
+def _difference(expected: Tensor, actual: Tensor) -> str:
+    assert (expected.dtype, expected.shape) == (actual.dtype, actual.shape)
+    expected, actual = expected.contiguous().flatten(), actual.contiguous().flatten()
     if expected.is_floating_point():
-        both = expected.isnan() & got.isnan()
-        expected, got = expected.masked_fill(both, 0.0), got.masked_fill(both, 0.0)
-    differing = (bits_of(expected) != bits_of(got)).view(len(expected), -1).any(1)
+        both = expected.isnan() & actual.isnan()
+        expected, actual = expected.masked_fill(both, 0.0), actual.masked_fill(both, 0.0)
+    differing = (bits_of(expected) != bits_of(actual)).view(len(expected), -1).any(1)
     if not differing.any():
         return ""
     index = int(differing.nonzero()[0])
-    return f"{expected[index].item()!r} became {got[index].item()!r}; {int(differing.sum())} of {len(expected)} differ"
+    return f"{expected[index].item()!r} became {actual[index].item()!r}; {int(differing.sum())} of {len(expected)} differ"
 
 
 def drawn(dtype: torch.dtype, *shape: int) -> Tensor:
@@ -377,7 +377,7 @@ GROUPED: Cases = {
 WIDTH = 256
 
 
-def kept(dtype: torch.dtype) -> Cases:
+def kept_kernels(dtype: torch.dtype) -> Cases:
     """Return the kept reductions and products, on an intermediate and two inputs."""
     return {
         **REDUCED,
@@ -489,7 +489,7 @@ def test_kept_kernels_keep_their_bits(dtype: torch.dtype) -> None:
     for _ in range(3):
         scale = torch.exp2(torch.randint(-4, 5, (60, WIDTH)))
         draws.append((torch.randn(60, WIDTH).to(dtype), (torch.randn(60, WIDTH) * scale).to(dtype)))
-    assert compared(kept(dtype), draws, prologue=lambda x, w: x * w + x) == {}
+    assert compared(kept_kernels(dtype), draws, prologue=lambda x, w: x * w + x) == {}
 
 
 @pytest.mark.slow
@@ -523,8 +523,8 @@ def _prefixed(**groups: Cases) -> Cases:
 def region_of(body: Body, *inputs: Any) -> Region:
     """Return a region that only calls ``body``."""
     graph = fx.Graph()
-    given = [graph.placeholder(f"input_{index}") for index in range(len(inputs))]
-    graph.output((graph.call_function(body, tuple(given)),))
+    placeholders = [graph.placeholder(f"input_{index}") for index in range(len(inputs))]
+    graph.output((graph.call_function(body, tuple(placeholders)),))
     return Region(fx.GraphModule(nn.Module(), graph), inputs, (False,) * len(inputs), "")
 
 
@@ -542,7 +542,7 @@ def test_there_is_a_case_for_every_claim() -> None:
         pointwise = _prefixed(rounded=ROUNDED, compared=COMPARED, moved=MOVED, wide=RSQRT if dtype in WIDE else {})
         seen |= operators_of(pointwise, x, x, x) | operators_of(functions(dtype), x, x)
         seen |= operators_of(PLACED, plane, plane, torch.arange(11))
-        seen |= operators_of(kept(dtype), *(torch.randn(60, WIDTH).to(dtype) for _ in range(3)))
+        seen |= operators_of(kept_kernels(dtype), *(torch.randn(60, WIDTH).to(dtype) for _ in range(3)))
     for dtype in INTEGERS:
         x = drawn(dtype, LENGTH)
         seen |= operators_of(_prefixed(whole=WHOLE, negative={} if dtype == torch.uint8 else NEGATIVE), x, x, x)

@@ -180,7 +180,7 @@ class InductorBackend:
 
     def _written_tensors(self, graph_module: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Return the tensors that the captured step writes, by name, except for the step's inputs."""
-        given = {id(value) for value in self._inputs}
+        step_inputs = {id(value) for value in self._inputs}
         try:
             written = written_inputs(graph_module, inputs)
         except Exception:
@@ -190,7 +190,9 @@ class InductorBackend:
         known = {id(tensor): name for name, tensor in reachable(self._target).items()}
         values = {known.get(id(inputs[index])) or _source_name(names[index]): inputs[index] for index in written}
         return {
-            name: value for name, value in values.items() if isinstance(value, torch.Tensor) and id(value) not in given
+            name: value
+            for name, value in values.items()
+            if isinstance(value, torch.Tensor) and id(value) not in step_inputs
         }
 
     def _check_replaced(self, at_first: Held) -> None:
@@ -220,10 +222,10 @@ class InductorBackend:
                 "count in a persistent tensor, and keep shapes, strides and types of inputs and state fixed"
             ) from failure
         held.check()
-        given = {id(value) for value in self._inputs}
+        step_inputs = {id(value) for value in self._inputs}
         names = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
         for node, before, now in zip(names, *calls, strict=True):
-            if isinstance(now, torch.Tensor) and before is not now and id(now) not in given:
+            if isinstance(now, torch.Tensor) and before is not now and id(now) not in step_inputs:
                 raise replaced(_source_name(node))
 
     def _step(self, run: Callable[..., Any]) -> Step:

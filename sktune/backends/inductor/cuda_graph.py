@@ -27,10 +27,10 @@ Capture = Callable[[Run, tuple[Any, ...], Sequence[int]], tuple[Callable[[], Non
 def written_inputs(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> tuple[int, ...]:
     """Return which inputs the graph writes, from the version counters of fake tensors."""
     with torch.inference_mode(False), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-        given = [_like(value) if isinstance(value, torch.Tensor) else value for value in inputs]
-        before = [_version(value) for value in given]
-        fx.Interpreter(graph_module).run(*given)
-        return tuple(index for index, value in enumerate(given) if _version(value) != before[index])
+        fakes = [_like(value) if isinstance(value, torch.Tensor) else value for value in inputs]
+        before = [_version(value) for value in fakes]
+        fx.Interpreter(graph_module).run(*fakes)
+        return tuple(index for index, value in enumerate(fakes) if _version(value) != before[index])
 
 
 def _like(value: torch.Tensor) -> torch.Tensor:
@@ -98,9 +98,9 @@ class CapturedRegion:
         captured = self._captured[key]
         if captured is None:
             return tuple(self._function(*inputs))
-        for held, given in zip(captured.inputs, inputs, strict=True):
-            if isinstance(given, torch.Tensor) and held.data_ptr() != given.data_ptr():
-                _dense(held).copy_(_dense(given))
+        for held, current in zip(captured.inputs, inputs, strict=True):
+            if isinstance(current, torch.Tensor) and held.data_ptr() != current.data_ptr():
+                _dense(held).copy_(_dense(current))
         captured.replay()
         for index in self._written:
             if captured.inputs[index].data_ptr() != inputs[index].data_ptr():

@@ -133,7 +133,7 @@ def bit_changing_operators(region: Region, options: Mapping[str, Option], device
     Returns:
         lines such as ``"aten.exp.default: ..."``, each once, in execution order; empty if the region is exact.
     """
-    if reasons := _inexact_options(options):
+    if reasons := _bit_changing_options(options):
         return reasons
     try:
         calls = dispatched(region)
@@ -248,7 +248,7 @@ def _is_filled(call: Call) -> bool:
     return call.name == "zero" or (call.name == "fill" and not isinstance(call.arguments.get("value"), torch.Tensor))
 
 
-def _inexact_options(options: Mapping[str, Option]) -> tuple[str, ...]:
+def _bit_changing_options(options: Mapping[str, Option]) -> tuple[str, ...]:
     doubts = {
         "matmul": ("aten", "products may use other kernels, chosen by timing"),
         "reductions": ("aten", "sums are in another order, and operators may be rewritten"),

@@ -135,10 +135,10 @@ def _lowered_unless(types: tuple[torch.dtype, ...], op: Any) -> Callable[..., An
 def _constrain_to_eager_strides(node: torch.fx.Node, *args: Any, **keywords: Any) -> Any:
     """Lay out the inputs as in eager execution, including gaps and repeats; an order of strides is not enough."""
 
-    def constrained(value: Any, given: Any) -> Any:
+    def constrained(value: Any, argument: Any) -> Any:
         if isinstance(value, list | tuple):
-            return type(value)(map(constrained, value, given))
-        expected = given.meta.get("val") if isinstance(given, torch.fx.Node) else None
+            return type(value)(map(constrained, value, argument))
+        expected = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else None
         if not isinstance(value, ir.TensorBox) or not isinstance(expected, torch.Tensor):
             return value
         return ir.ExternKernel.require_exact_strides(value, expected.stride())

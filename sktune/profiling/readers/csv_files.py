@@ -62,9 +62,9 @@ def read_csv(data: bytes, shown: str) -> KernelTable:
             f"or op_summary, and begins {header[:40].strip()!r}; give one of these, or a chrome trace (trace_view.json)"
         )
     ratios = {index: _PIPES[match[1]] for index, name in enumerate(names) if (match := _PIPE.fullmatch(name.strip()))}
-    kept = sorted({index for index, role in roles.items() if role} | set(ratios))
+    used_columns = sorted({index for index, role in roles.items() if role} | set(ratios))
     data, cut = _without_partial_row(data, len(names))
-    frame, rows = _parse(data, {index: names[index] for index in kept}, roles, shown)
+    frame, rows = _parse(data, {index: names[index] for index in used_columns}, roles, shown)
     table = _table(frame, roles, ratios)
     repeated = int(table["name"].map(_plain, na_action="ignore").isin(_NAMES).sum())
     whole = table.dropna(subset=["name", "start_ns", "duration_us"])
@@ -97,15 +97,15 @@ def _without_partial_row(data: bytes, columns: int) -> tuple[bytes, int]:
 
 
 def _parse(
-    data: bytes, kept: Mapping[int, str], roles: Mapping[int, str | None], shown: str
+    data: bytes, used_columns: Mapping[int, str], roles: Mapping[int, str | None], shown: str
 ) -> tuple[pd.DataFrame, int]:
     """Return the kept columns, named by their position, and the number of rows in the file."""
     rows = sum(1 for line in io.BytesIO(data) if line.strip()) - 1
     try:
         frame = pd.read_csv(
             io.BytesIO(data),
-            usecols=list(kept),
-            dtype={name: str for index, name in kept.items() if roles[index] in _TEXT},
+            usecols=list(used_columns),
+            dtype={name: str for index, name in used_columns.items() if roles[index] in _TEXT},
             na_values=["N/A", "NA", ""],
             keep_default_na=False,
             on_bad_lines="skip",
@@ -116,7 +116,7 @@ def _parse(
         )
     except pd.errors.ParserError as failure:
         raise ProfileError(f"{shown} is damaged ({failure}); export the profile again") from failure
-    frame.columns = pd.Index(list(kept))
+    frame.columns = pd.Index(list(used_columns))
     return frame, rows
 
 
