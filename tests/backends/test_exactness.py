@@ -89,7 +89,9 @@ def _difference(expected: Tensor, actual: Tensor) -> str:
     if not differing.any():
         return ""
     index = int(differing.nonzero()[0])
-    return f"{expected[index].item()!r} became {actual[index].item()!r}; {int(differing.sum())} of {len(expected)} differ"
+    return (
+        f"{expected[index].item()!r} became {actual[index].item()!r}; {int(differing.sum())} of {len(expected)} differ"
+    )
 
 
 def drawn(dtype: torch.dtype, *shape: int) -> Tensor:
