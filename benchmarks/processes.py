@@ -33,7 +33,7 @@ from sktune.runners.worker.client import WorkerRunner
 from sktune.tuning.prepare import bind_space, space_spec
 from sktune.tuning.request import Request
 
-SETTINGS: dict[str, dict[str, str]] = {"kept": info.KEPT_MEMORY, "as glibc adapts itself": {}}
+SETTINGS: dict[str, dict[str, str]] = {"kept": info.RETAINED_MEMORY, "as glibc adapts itself": {}}
 TOGETHER = FINAL_PROCESSES
 """As in the final comparison."""
 FEW_FAULTS = 10_000
@@ -111,7 +111,7 @@ def measured(model: str, plans: Sequence[tuple[str, Plan]], setting: str, folder
             before.append(_page_faults())
 
     with (
-        patch.object(info, "KEPT_MEMORY", SETTINGS[setting]),
+        patch.object(info, "RETAINED_MEMORY", SETTINGS[setting]),
         _runner(Request(model), folder) as runner,
     ):
         rows = runner.compare(CompareRequest(plans), report).rows

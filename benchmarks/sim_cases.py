@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sktune.backends.sim.constants import Constants, load_constants
 from sktune.backends.sim.deployment import deploy
-from sktune.backends.sim.model import SimulatedStep, StepModel, step_latency
+from sktune.backends.sim.model import SimulatedStep, StepModel
 from sktune.backends.sim.operators import Operator, numbered
 from sktune.backends.sim.superkernel import busy_us, head_us
 from sktune.backends.sim.trace import ATTENTION, trace_operators
@@ -183,7 +183,7 @@ def _quantised(operator: Operator) -> Operator:
 
 
 def _simulated(operators: Sequence[Operator], plan: Plan, layout: Layout, constants: Constants) -> float:
-    step = step_latency(operators, plan, layout, constants)
+    step = StepModel(operators, layout, constants).step(plan)
     assert isinstance(step, SimulatedStep), step
     return step.total_us
 

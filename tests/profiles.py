@@ -1,4 +1,4 @@
-"""Profiles in the true formats, written for the tests: names and columns are the profilers', the times invented."""
+"""Profiles for tests in the profilers' formats, with their names and columns and made-up times."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ MOE = [
 
 
 def decode_step(dense: int, moe: int) -> list[tuple[str, str]]:
-    """Return type and core of the kernels of a DeepSeek-V3 decode step; the first norm adds no residual."""
+    """Return type and core of the kernels of a DeepSeek-V3 decode step; the first norm has no residual."""
     layers = [*[ATTENTION + DENSE] * dense, *[ATTENTION + MOE] * moe]
     inside = [kernel for layer in layers for kernel in layer]
     inside[0] = ("RmsNorm", "AI_VECTOR_CORE")
@@ -69,7 +69,7 @@ def decode_step(dense: int, moe: int) -> list[tuple[str, str]]:
 def deepseek(
     steps: int = 3, dense: int = 3, moe: int = 58, duration: int = 8, gap: int = 2, pause: int = 400
 ) -> list[Kernel]:
-    """Return the kernels of ``steps`` decode steps, one after the other on one stream."""
+    """Return the kernels of ``steps`` consecutive decode steps on one stream."""
     kernels, now = [], 0
     for step in range(steps):
         for kind, core in decode_step(dense, moe):
@@ -80,7 +80,7 @@ def deepseek(
 
 
 def kernel_details(kernels: Sequence[Kernel], old: bool = False) -> str:
-    """Return a ``kernel_details.csv``, in the old spelling or the new; without steps where the kernels have none."""
+    """Return a ``kernel_details.csv``, with old or new column names; without steps if the kernels have none."""
     header = KERNEL_DETAILS.replace("Block Num", "Block Dim") if old else KERNEL_DETAILS
     names = header.split(",")
     lines = []
@@ -108,7 +108,7 @@ def op_summary(kernels: Sequence[Kernel]) -> str:
 
 
 def npu_trace(kernels: Sequence[Kernel]) -> str:
-    """Return a ``trace_view.json``: a list, times as text, collectives in a process of their own."""
+    """Return a ``trace_view.json``: a list, times as text, collectives in a separate process."""
 
     def process(pid: int, name: str) -> dict[str, Any]:
         return {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
@@ -127,8 +127,8 @@ def npu_trace(kernels: Sequence[Kernel]) -> str:
             events.append({**times, "name": "Computing", "pid": 4, "tid": 1, "args": {}})
     steps = sorted({kernel.step for kernel in kernels if kernel.step is not None})
     for step in steps:
-        own = [kernel for kernel in kernels if kernel.step == step]
-        begin, end = min(k.start for k in own), max(k.start + k.duration for k in own)
+        inside = [kernel for kernel in kernels if kernel.step == step]
+        begin, end = min(k.start for k in inside), max(k.start + k.duration for k in inside)
         mark = {"ph": "X", "name": f"ProfilerStep#{step}", "pid": 1, "tid": 1, "ts": f"{EPOCH_US + begin}.000"}
         events.append({**mark, "dur": end - begin + 1, "args": {}})
     return json.dumps(events)
@@ -150,9 +150,9 @@ def gpu_trace(kernels: Sequence[Kernel], lag: int = 0) -> str:
         events.append({**launch, "ts": kernel.start - lag + 0.125, "args": {"correlation": number}})
         events.append({**launch, "cat": "cpu_op", "name": "aten::op", "ts": kernel.start - lag + 0.125, "args": {}})
     for step in sorted({kernel.step for kernel in kernels if kernel.step is not None}):
-        own = [kernel.start - lag for kernel in kernels if kernel.step == step]
+        launches = [kernel.start - lag for kernel in kernels if kernel.step == step]
         mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 7, "tid": 7}
-        events.append({**mark, "ts": float(min(own)), "dur": float(max(own) - min(own) + 1)})
+        events.append({**mark, "ts": float(min(launches)), "dur": float(max(launches) - min(launches) + 1)})
     events.append({"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "python"}})
     return json.dumps({"schemaVersion": 1, "deviceProperties": [{"id": 0}], "traceEvents": events, "traceName": "t"})
 
@@ -175,7 +175,7 @@ def write(path: Path, text: str) -> Path:
 
 @dataclass(frozen=True)
 class Truth:
-    """What a step takes in microseconds, counted microsecond by microsecond."""
+    """Times of a step in microseconds, counted one microsecond at a time."""
 
     span: int
     compute: int

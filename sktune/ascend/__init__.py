@@ -1,4 +1,4 @@
-"""What CANN names and writes: SuperKernels' names, GE graphs, logs, and what became of a plan's scopes in them.
+"""Readers for what CANN writes (SuperKernel names, GE graphs, logs), and how a plan's scopes were fused.
 
-Texts and files are read here; compiling for Ascend is in ``backends.npu``.
+Only text and files are read here; compiling for Ascend is in ``backends.npu``.
 """

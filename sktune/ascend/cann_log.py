@@ -1,8 +1,8 @@
 """Why a plan failed, and why a scope was split, read from plog and compile logs.
 
-The strings are those of ``super_kernel_pass.cc`` and of the FE and HCCL engines in hicann/ge, of graph-autofusion, and
-of torchair's ``superkernel_cases.md``. Logs run to gigabytes and say the same thing
-for each operator, rank and retry: lines are read one at a time, and what is the same becomes one explanation.
+The strings come from ``super_kernel_pass.cc`` and the FE and HCCL engines in hicann/ge, from graph-autofusion, and
+from torchair's ``superkernel_cases.md``. Logs grow to gigabytes and repeat a message for each operator, rank and
+retry: lines are read one at a time, and equal messages become one explanation.
 """
 
 import re
@@ -24,19 +24,19 @@ Kind = Literal[
 FAILURES: tuple[Kind, ...] = (
     "option", "aborted", "streams", "tiling", "product", "timeout", "fault", "communication", "compile", "runtime",
 )  # fmt: skip
-"""Kinds that end a trial, the most telling first: a failed compile is also reported by all that called it."""
+"""Kinds that end a trial, the most specific first: a failed compile is also reported by all its callers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One thing that the logs say.
+    """One finding in the logs.
 
     Attributes:
-        message: one line for people: what happened, and what to do.
-        operator: the first operator that it was said of.
-        operator_type: its type; of a ``sub_kernel`` in lower case, as in its symbol.
+        message: one readable line: what happened, and what to do.
+        operator: the first operator concerned.
+        operator_type: its type; for a ``sub_kernel`` in lower case, as in its symbol.
         sub_kernel: symbol of the code inside a SuperKernel that was running when it failed.
-        count: distinct operators, or cores where a sub-kernel failed, that it was said of.
+        count: distinct operators concerned; for a sub-kernel, the cores on which it failed.
     """
 
     kind: Kind
@@ -50,7 +50,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A kind of line. The groups of ``pattern`` are fields of an explanation, and ``text``."""
+    """How to explain one kind of line. The groups of ``pattern`` are fields of an explanation, and ``text``."""
 
     kind: Kind
     pattern: re.Pattern[str]
@@ -63,7 +63,7 @@ def _rule(kind: Kind, pattern: str, message: str) -> _Rule:
 
 _UNFUSABLE = (
     "scope {scope} holds {count} x {operator_type} that cannot be fused and split it, first {operator}; "
-    "end the scope before, and begin another behind"
+    "end the scope before it, and start another after it"
 )
 
 # The first rule that matches explains a line.
@@ -78,12 +78,12 @@ _RULES = (
         "aborted",
         r"In abort check scene, node (?P<operator>\S+) .*target scope (?P<scope>.*?)(?:\[FUNC:|$)",
         "scope {scope} cannot be one SuperKernel: {operator} is in the way, and strict-scope-check=abort ended the "
-        "compile; end the scope before it",
+        "compilation; end the scope before it",
     ),
     _rule(
         "bypassed",
         r"current node (?P<operator>\S+) can ?not fusion.*target scope (?P<scope>.*?)(?:\[FUNC:|$)",
-        "scope {scope} was dropped whole at {operator} by strict-scope-check=bypass; leave the option out",
+        "scope {scope} was dropped entirely at {operator} by strict-scope-check=bypass; leave the option out",
     ),
     _rule(
         "unfusable",
@@ -94,34 +94,34 @@ _RULES = (
         "foreign",
         r"node (?P<operator>\S+) can ?not fusion.*target scope (?P<scope>.*?), topo id",
         "{count} x {operator_type} run between the operators of scope {scope} without belonging to it and split it, "
-        "first {operator}; take them into the scope, or end it before",
+        "first {operator}; include them in the scope, or end it before them",
     ),
     _rule(
         "deadlock",
         r"scope (?P<scope>\S+) split before node (?P<operator>[^\s,;]+)",
-        "scope {scope} was split before {operator}, since streams would wait for each other; end the scope there",
+        "scope {scope} was split before {operator}, because streams would deadlock; end the scope there",
     ),
     _rule(
         "deadlock",
         r"exclude node (?P<operator>[^\s,;]+).*due to deadlock",
-        "{operator} was left out of its scope, since streams would wait for each other; end the scope before it",
+        "{operator} was left out of its scope, because streams would deadlock; end the scope before it",
     ),
     _rule(
         "deadlock",
         r"deadlock check did not converge",
-        "GE found no split of the scopes in which streams do not wait for each other; make the scopes smaller",
+        "GE found no split of the scopes that avoids a deadlock between streams; make the scopes smaller",
     ),
     _rule(
         "option",
         r"\[Super Kernel\] Invalid compile option: (?P<text>.*?)(?:\[FUNC:|$)",
-        "the compiler refuses the options (EB0500): {text}{hint}",
+        "the compiler rejects the options (EB0500): {text}{hint}",
     ),
-    _rule("option", r"EB0500\W*(?P<text>[^\[]*)", "the compiler refuses the options (EB0500): {text}{hint}"),
+    _rule("option", r"EB0500\W*(?P<text>[^\[]*)", "the compiler rejects the options (EB0500): {text}{hint}"),
     _rule(
         "streams",
         r"(?P<text>do not support more than 2 real stream|do not support self send/receive pair within 1 real stream"
         r"|exists send-recv event pair within 1 op)(?:.*?oplist: (?P<operator>\S+))?",
-        "a scope reaches over streams that one SuperKernel cannot hold ({text}); end it where the stream changes",
+        "a scope spans streams that one SuperKernel does not support ({text}); end it where the stream changes",
     ),
     _rule(
         "tiling",
@@ -132,7 +132,7 @@ _RULES = (
     _rule(
         "product",
         r"[Ss]uper ?[Kk]ernel.*current soc (?P<text>.*?do not support)",
-        "this product has no SuperKernel ({text}); use Atlas A3",
+        "this product does not support SuperKernel ({text}); use Atlas A3",
     ),
     _rule(
         "compile",
@@ -147,7 +147,7 @@ _RULES = (
     _rule(
         "unmarked",
         r"graph \[(?P<text>[^\]]*)\] has no super kernel scope",
-        "graph {text} holds no scope that can be fused; a baseline has none, a plan's units must lie in this graph",
+        "graph {text} has no scope that can be fused; normal for a baseline, but a plan's units must be in this graph",
     ),
     _rule(
         "collective",
@@ -157,7 +157,8 @@ _RULES = (
     _rule(
         "communication",
         r"^(?!.*(?:507014|aicore timeout)).*(?:\bEI000[26]\b|(?:hccl|HCCL|Hccl).*\btime[sd]? ?out\b)",
-        "a rank waited in vain for another (HCCL timeout); see the other ranks' logs first, and give all the same plan",
+        "a rank timed out waiting for another (HCCL timeout); check the other ranks' logs first, and give all the same "
+        "plan",
     ),
 )  # fmt: skip
 
@@ -169,7 +170,7 @@ _RUNTIME = re.compile(r".*EZ9999\)?: *(?!Inner Error)(?P<text>.+?)\.?(?:\[FUNC:|
 _PROCESS = re.compile(r"\] ?\w+\((\d+),|\[PID: ?(\d+)\]")
 _SUB_KERNEL = re.compile(r"(?:te_)?(?P<type>\w+?)_[0-9a-f]{32,64}(?:_|$)")
 
-# Most lines of a log say nothing here; this decides it in one pass over the line.
+# Most lines are irrelevant; this decides it in one pass over the line.
 _OF_INTEREST = re.compile(
     r"can ?not fusion|[Ss]uper ?[Kk]ernel|deadlock|EB0500|real stream|send-recv event|compile subkernel"
     r"|EI000|time[sd]? ?out|507014|0x25|fault kernel_name|origin_op_name|symbol name|EZ9999|split before"
@@ -179,7 +180,7 @@ _OF_INTEREST = re.compile(
 
 @dataclass(slots=True)
 class _Seen:
-    """Lines that say the same: the first of them, and of which operators."""
+    """Lines with the same message: the first of them, and the operators that they name."""
 
     rule: _Rule
     groups: dict[str, str]
@@ -188,7 +189,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Fault:
-    """What one process said about a kernel that did not end well."""
+    """What one process reported about a kernel that failed."""
 
     timed_out: bool = False
     kernels: set[str] = field(default_factory=set)
@@ -198,7 +199,7 @@ class _Fault:
 
     @property
     def is_blamed(self) -> bool:
-        """Whether it tells which kernel it was."""
+        """Whether it names the kernel."""
         return bool(self.kernels or self.origin)
 
     @property
@@ -207,7 +208,7 @@ class _Fault:
 
 
 class _Log:
-    """Takes lines, keeps what they say."""
+    """Collects the findings of the lines added to it."""
 
     def __init__(self, labels: Collection[str], types: Mapping[str, str]) -> None:
         self._labels = labels
@@ -228,7 +229,7 @@ class _Log:
     def _count(self, rule: _Rule, groups: dict[str, str]) -> None:
         operator, scope = groups.get("operator", ""), groups.get("scope", "")
         if rule.kind in ("unfusable", "foreign"):
-            # An operator that GE takes out of its scope is named a second time as the place of the cut.
+            # GE names an operator that it removes from its scope a second time, as the place of the cut.
             if (scope, operator) in self._explained:
                 return
             self._explained.add((scope, operator))
@@ -251,7 +252,7 @@ class _Log:
 
     def explanations(self) -> Iterator[Explanation]:
         faults = [fault for fault in self._faults.values() if fault.happened]
-        # A process that waits for the one that failed, and the text on screen, report a fault without its kernel.
+        # A process that waits for the failed one, and the console output, report a fault without its kernel.
         blamed = [
             replace(fault, timed_out=any(each.timed_out for each in faults)) for fault in faults if fault.is_blamed
         ]
@@ -265,7 +266,7 @@ class _Log:
         operator, scope = groups.get("operator", ""), groups.get("scope", "")
         if not scope and (name := parse_superkernel_name(operator, self._labels)):
             scope = name.scope
-        words = {
+        fields = {
             "scope": scope,
             "operator": operator or "an operator",
             "operator_type": groups["operator_type"] or "operators",
@@ -273,54 +274,54 @@ class _Log:
             "text": groups.get("text", ""),
             "hint": _hint(groups.get("text", "")) if kind == "option" else "",
         }
-        message = seen.rule.message.format(**words)
+        message = seen.rule.message.format(**fields)
         return Explanation(kind, message, scope, operator, groups["operator_type"], count=len(seen.operators))
 
     def _explain_fault(self, fault: _Fault) -> Iterator[Explanation]:
         kind: Kind = "timeout" if fault.timed_out else "fault" if fault.kernels else "runtime"
         what = {"timeout": "timed out (507014)", "fault": "failed", "runtime": f"failed ({fault.text})"}[kind]
-        mend = (
-            "try feed-sync-all=1 once, then leave its block out"
+        fix = (
+            "try feed-sync-all=1, then leave its block out"
             if kind == "timeout"
-            else "leave its block out of the scope, and run the baseline to see that it is well without scopes"
+            else "leave its block out of the scope, and run the baseline to check that it works without scopes"
         )
         name = parse_superkernel_name(fault.origin, self._labels)
         if name is None and not any(kernel.startswith("te_superkernel") for kernel in fault.kernels):
             kernel = min(fault.kernels, default="a kernel")
             yield Explanation(
-                kind, f"{kernel} {what} and is not known to be a SuperKernel; run the baseline, which may fail as well",
+                kind, f"{kernel} {what} and does not appear to be a SuperKernel; check whether the baseline fails too",
             )  # fmt: skip
             return
         place = f"scope {name.scope}" if name else "a SuperKernel"
         scope = name.scope if name else ""
         if not fault.symbols:
-            yield Explanation(kind, f"{place} {what}; {mend}", scope, fault.origin)
+            yield Explanation(kind, f"{place} {what}; {fix}", scope, fault.origin)
         for symbol, cores in Counter(symbol for symbol, _ in sorted(fault.symbols)).most_common():
             match = _SUB_KERNEL.match(symbol)
             guilty = match["type"] if match else symbol
-            message = f"{place} {what} in {guilty} on {cores} core{'s' * (cores > 1)}; {mend}"
+            message = f"{place} {what} in {guilty} on {cores} core{'s' * (cores > 1)}; {fix}"
             yield Explanation(kind, message, scope, fault.origin, guilty, symbol, cores)
 
 
 def _hint(text: str) -> str:
-    """Return what to do about an option that the compiler refused."""
+    """Return what to do about an option that the compiler rejected."""
     name = next((word for word in re.findall(r"[\w-]+", text) if "-" in word), text.partition(" ")[0])
     option = SUPERKERNEL_OPTIONS.get(name)
     if option is None:
         return nearest(name, SUPERKERNEL_OPTIONS) if "not supported" in text else ""
     if "not supported" in text:
-        return f"; this CANN does not know {name}: leave it out"
+        return f"; this version of CANN does not support {name}: leave it out"
     return f"; {name} is {option.values.description}"
 
 
 def explain(
     lines: Iterable[str], labels: Collection[str] = (), types: Mapping[str, str] | None = None
 ) -> tuple[Explanation, ...]:
-    """Return what ``lines`` of logs say about SuperKernel: failures first, the most telling before those it caused.
+    """Return what ``lines`` of logs say about SuperKernel: failures first, a cause before its consequences.
 
     Args:
         lines: of any number of logs, one after another.
-        labels: of the plan's scopes, to tell them from operators in names of SuperKernels.
+        labels: of the plan's scopes, to recognize them in names of SuperKernels.
         types: of operators by name, as in a graph dump, for lines that name an operator without its type.
     """
     log = _Log(labels, types or {})
@@ -351,5 +352,5 @@ def _lines(paths: Iterable[Path]) -> Iterator[str]:
 
 
 def cause(explanations: Iterable[Explanation]) -> Explanation | None:
-    """Return what made a trial fail, None where the logs tell of no failure."""
+    """Return what made a trial fail, or None if the logs show no failure."""
     return next((each for each in explanations if each.kind in FAILURES), None)

@@ -1,8 +1,8 @@
-"""What the scopes of a plan became: marking is not fusion.
+"""How the scopes of a plan were fused: marking is not fusion.
 
-GE fuses what it can of a scope and runs the rest as before. What it did shows in four places, each of which tells a
-part: TorchAir's dump what was marked, GE's ``AfterSkGraph`` dump and a profile what was formed, plog why. Any of them
-can be given; what is not known is left open, never guessed.
+GE fuses what it can of a scope and runs the rest as before. Each of four sources shows a part of the result: TorchAir's
+dump what was marked, GE's ``AfterSkGraph`` dump and a profile what was fused, plog why. Any of them may be missing;
+what they do not show is left open, never guessed.
 """
 
 import hashlib
@@ -17,13 +17,10 @@ import pandas as pd
 
 from sktune.ascend.cann_log import Explanation
 from sktune.ascend.ge_graph import GeGraph, GeOperator
-from sktune.ascend.kernel_name import SuperKernelName, parse_superkernel_name
+from sktune.ascend.kernel_name import SUPERKERNEL, SuperKernelName, parse_superkernel_name
 from sktune.core.errors import SpaceError
 from sktune.core.plan import Option
 from sktune.core.scope_options import normalise, parse, render
-
-SUPERKERNEL = "SuperKernel"
-"""The operator type that GE gives to what it fused."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,11 +33,11 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class FormedSuperKernel:
-    """A SuperKernel that exists.
+    """A SuperKernel that GE formed.
 
     Attributes:
-        first, last: names of the operators that it runs from and to.
-        operators: what is inside, where GE's own dump tells; empty where only a profile was seen.
+        first, last: names of its first and last operators.
+        operators: its content, if GE's own dump shows it; empty if only a profile was given.
         is_split: whether its scope became several SuperKernels.
     """
 
@@ -53,7 +50,7 @@ class FormedSuperKernel:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Where a scope was cut in two: the operator that runs between, or ``""`` where none does."""
+    """Where a scope was cut in two: the operator that runs in between, or ``""`` if none does."""
 
     operator: str
     operator_type: str
@@ -61,15 +58,15 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class ScopeFusion:
-    """What became of one scope.
+    """How one scope was fused.
 
     Attributes:
-        marked: the operators that carry the label, where TorchAir's dump was seen.
+        marked: the operators that carry the label, if TorchAir's dump was given.
         options: as marked.
         superkernels: in execution order.
         splits: the operators at which the scope was cut.
-        left_out: operators of the scope that ran on their own, and those that ran between its SuperKernels.
-        reasons: what the logs say about it, and marks that contradict each other.
+        left_out: operators of the scope that ran as separate kernels, and those that ran between its SuperKernels.
+        reasons: what the logs say about it, and contradictory marks.
     """
 
     label: str
@@ -83,11 +80,11 @@ class ScopeFusion:
 
 @dataclass(frozen=True, slots=True)
 class RealisedFusion:
-    """What became of all scopes of a plan.
+    """How all scopes of a plan were fused.
 
     Attributes:
-        evidence: what was seen, of ``marks``, ``graph``, ``profile`` and ``plog``.
-        alone: digest of the names of all kernels of the step that are no SuperKernels.
+        evidence: the sources given, out of ``marks``, ``graph``, ``profile`` and ``plog``.
+        alone: digest of the names of all kernels of the step that are not SuperKernels.
     """
 
     scopes: tuple[ScopeFusion, ...]
@@ -96,16 +93,16 @@ class RealisedFusion:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything tells what was formed; marks and logs alone do not."""
+        """Whether the evidence shows what was fused; marks and logs alone do not."""
         return "graph" in self.evidence or "profile" in self.evidence
 
     @property
     def digest(self) -> str:
         """64 hexadecimal digits, equal for plans that became the same kernels.
 
-        Labels do not count, nor marks on what was not fused. Which operators are in one SuperKernel does, the options
-        that it was compiled with, and what runs on its own. Before fusion is known, the marks stand for it. Comparable
-        between plans of one model that were seen in the same way.
+        It depends on which operators are in one SuperKernel, the options that it was compiled with, and the kernels
+        outside; not on labels, nor on marks without effect. While fusion is not known, the marks stand in for it.
+        Comparable between plans of one model with the same kinds of evidence.
         """
         if self.is_known:
             groups = [
@@ -122,9 +119,9 @@ class RealisedFusion:
         return _hashed([self.is_known, self.alone, sorted(groups)])
 
     def digest_under(self, step_options: Mapping[str, Option]) -> str:
-        """Return ``digest`` for a step that was compiled with such options of its own, none left out.
+        """Return ``digest`` for a step that was compiled with exactly these options of the whole step.
 
-        They act on every kernel and on their order, which marks and kernel names do not tell.
+        They affect every kernel and their order, which marks and kernel names do not show.
         """
         return _hashed([self.digest, sorted(step_options.items())])
 
@@ -141,13 +138,13 @@ def realised_fusion(
     explanations: Iterable[Explanation] = (),
     labels: Collection[str] = (),
 ) -> RealisedFusion:
-    """Combine the evidence of what the scopes of a plan became.
+    """Combine the evidence of how the scopes of a plan were fused.
 
     Args:
         marked: TorchAir's dump of the graph that GE was given.
         fused: GE's dumps after fusion: ``AfterSkGraph``, and each ``super_kernel_sub_graph<N>``.
         kernels: a profile's kernels with columns ``step``, ``device``, ``stream``, ``name``, ``type``, ``start_us``.
-            One step on one device is looked at. Counts for more than ``fused``, being later.
+            Only one step on one device is used. Takes precedence over ``fused``, since it is later.
         explanations: of the logs.
         labels: of the plan's scopes. Scopes that are found but not listed are reported too.
     """
@@ -177,7 +174,7 @@ def realised_fusion(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Something that the device runs as one task."""
+    """One task of the device."""
 
     stream: str
     operator: Operator
@@ -205,10 +202,10 @@ class _Step:
         return [(self._rows[place], name) for place, name in self._names.items() if name.scope == label]
 
     def between(self, label: str) -> Iterator[Operator | None]:
-        """Return what runs between the SuperKernels of a scope on their streams, None where nothing does."""
+        """Yield what runs between the SuperKernels of a scope on their streams, None where nothing does."""
         places = [place for place, name in self._names.items() if name.scope == label]
         for left, right in pairwise(places):
-            # One culprit cuts a scope on all its streams.
+            # One operator cuts a scope on all its streams.
             streams = {self._rows[left].stream, self._rows[right].stream}
             inside = [row.operator for row in self._rows[left + 1 : right] if row.stream in streams]
             yield from inside or (None,)
@@ -224,12 +221,12 @@ def _scope(
     members: Mapping[str, tuple[Operator, ...]],
     explanations: Sequence[Explanation],
 ) -> ScopeFusion:
-    own = [each for each in explanations if each.scope == label]
+    findings = [each for each in explanations if each.scope == label]
     between = list(step.between(label))
     splits = [Split(each.name, each.type) if each else Split("", "") for each in between]
     if not splits:
-        # Without a step to look at, the logs name the first culprit of each type.
-        cuts = [each for each in own if each.kind in ("unfusable", "foreign", "deadlock")]
+        # Without a graph or profile of the step, the logs name the first operator of each type that cut it.
+        cuts = [each for each in findings if each.kind in ("unfusable", "foreign", "deadlock")]
         splits = [Split(each.operator, each.operator_type) for each in cuts]
     names = {operator.name for operator in marks}
     outside = [each for each in between if each and each.type != SUPERKERNEL] + step.ran(names)
@@ -245,20 +242,20 @@ def _scope(
         ),
         tuple(splits),
         tuple(dict.fromkeys(outside)),
-        (*_contradictions(label, marks), *(each.message for each in own)),
+        (*_contradictions(label, marks), *(each.message for each in findings)),
     )
 
 
 def _contradictions(label: str, marks: Sequence[GeOperator]) -> Iterator[str]:
     options = sorted({operator.options for operator in marks})
     if len(options) > 1:
-        # GE takes the first operator's options for the whole, and each operator's own for its sub-kernel.
+        # GE uses the first operator's options for the SuperKernel, and each operator's own for its sub-kernel.
         listed = " and ".join(map(repr, options))
-        yield f"operators of scope {label} carry {listed}; give one label one string of options"
+        yield f"operators of scope {label} carry different options, {listed}; use one string per label"
 
 
 def _members(graphs: Iterable[GeGraph]) -> dict[str, tuple[Operator, ...]]:
-    """Return what is inside each SuperKernel, by its name."""
+    """Return the operators inside each SuperKernel, by its name."""
     members: dict[str, list[Operator]] = {}
     for graph in graphs:
         for operator in graph.device_tasks:
@@ -284,7 +281,7 @@ def _profile_rows(kernels: pd.DataFrame) -> list[_Row]:
         frame = frame[frame["step"] == steps.min()]
     columns = zip(frame["stream"].astype(str), frame["name"].astype(str), frame["type"].astype(str), strict=True)
     rows = [_Row(stream, Operator(name, kind)) for stream, name, kind in columns]
-    # A SuperKernel is named after its operators, so a name comes back only with the next step.
+    # A SuperKernel is named after its operators, so a name repeats only in the next step.
     seen: set[str] = set()
     for place, row in enumerate(rows):
         if row.operator.type == SUPERKERNEL:
@@ -295,7 +292,7 @@ def _profile_rows(kernels: pd.DataFrame) -> list[_Row]:
 
 
 def _acting(options: str) -> str:
-    """Return the options that act, so that scopes which compile to the same thing are equal."""
+    """Return the options that have an effect, so that scopes that compile to the same thing are equal."""
     try:
         return render(normalise(parse(options)))
     except SpaceError:
@@ -303,19 +300,19 @@ def _acting(options: str) -> str:
 
 
 def describe(fusion: RealisedFusion) -> list[str]:
-    """Return one line for each scope: marked, formed, split, left out; then what the logs say about it."""
+    """Return one line for each scope (marked, formed, split, left out), then what the logs say about it."""
     lines = []
     for scope in fusion.scopes:
         parts = [f"{_counted(len(scope.marked), 'operator')} marked ({_types(scope.marked)})"] if scope.marked else []
         if not fusion.is_known:
-            parts.append("what was fused is not known: that shows in GE's AfterSkGraph dump or in a profile")
+            parts.append("what was fused is not known; give GE's AfterSkGraph dump or a profile")
         elif not scope.superkernels:
             parts.append("no SuperKernel was formed")
         else:
             parts.append(_formed(scope.superkernels))
         if scope.splits:
-            culprits = [Operator(split.operator, split.operator_type or "no operator") for split in scope.splits]
-            parts.append(f"split at {_types(culprits)}")
+            operators = [Operator(split.operator, split.operator_type or "no operator") for split in scope.splits]
+            parts.append(f"split at {_types(operators)}")
         if scope.left_out:
             parts.append(f"{len(scope.left_out)} ran outside ({_types(scope.left_out)})")
         lines.append(f"{scope.label}: " + "; ".join(parts))

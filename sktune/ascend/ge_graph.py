@@ -1,8 +1,8 @@
-"""GE graphs, as TorchAir and GE dump them.
+"""Read GE graphs, as dumped by TorchAir and GE.
 
 Three formats: GE's own IR as text (TorchAir's ``config.debug.graph_dump`` of type ``txt``, GE's ``ge_proto_*.txt``),
 TorchAir's ``pbtxt``, and GE's ``ge_onnx_*.pbtxt`` (field names from ``ge_ir_utils.cc`` in hicann/ge). A dump before GE
-shows which operators are marked; ``AfterSkGraph`` and the ``super_kernel_sub_graph<N>`` beside it, what was fused.
+shows which operators are marked; ``AfterSkGraph`` and the ``super_kernel_sub_graph<N>`` beside it show what was fused.
 """
 
 import re
@@ -45,7 +45,7 @@ _ATTRIBUTES = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Shape and element type of a tensor; ``None`` and ``""`` where the dump does not tell."""
+    """Shape and element type of a tensor; ``None`` and ``""`` if they are not in the dump."""
 
     shape: tuple[int, ...] | None
     dtype: str = ""
@@ -55,9 +55,9 @@ class TensorSpec:
 class GeOperator:
     """One operator of a GE graph.
 
-    ``inputs`` are ``producer:output index``, data edges only, in step with ``input_specs``. ``stream`` is the label of
-    ``npu_stream_switch`` before GE, GE's stream number after it. ``superkernel`` names the SuperKernel that holds the
-    operator, in dumps made after fusion.
+    ``inputs`` are ``producer:output index``, data edges only, aligned with ``input_specs``. ``stream`` is the label of
+    ``npu_stream_switch`` before GE, and GE's stream number after it. ``superkernel`` names the SuperKernel that holds
+    the operator, in dumps made after fusion.
     """
 
     name: str
@@ -82,7 +82,7 @@ class GeGraph:
     def device_tasks(self) -> tuple[GeOperator, ...]:
         """The operators that become a task on the device.
 
-        Left out: ``NO_TASK_TYPES``, and what depends on constants alone, which GE folds when it compiles.
+        Left out: ``NO_TASK_TYPES``, and what depends only on constants, which GE folds when it compiles.
         """
         constant = set[str]()
         tasks = []
@@ -107,21 +107,19 @@ def read_ge_graph(path_or_text: Path | str) -> GeGraph:
     """Read a dump: a ``Path``, or the text itself.
 
     Raises:
-        BadInputError: the file cannot be read, is cut off, or is no graph; TorchAir's ``py`` dumps carry no scopes.
+        BadInputError: the file cannot be read, is truncated, or is not a graph; TorchAir's ``py`` dumps have no scopes.
     """
     source, text = _load(path_or_text)
     if text.startswith("# -*- coding") or "get_default_ge_graph" in text[:1000]:
-        raise BadInputError(
-            f"{source} is a dump of type py, which carries no scopes; dump with graph_dump.type = 'txt'"
-        )
+        raise BadInputError(f"{source} is a dump of type py, which has no scopes; dump with graph_dump.type = 'txt'")
     root = parse_message(text, source)
     graphs = list(messages(root, "graph")) or [root]
     operators = [operator for graph in graphs for operator in _operators(graph)]
     if not operators:
-        raise BadInputError(f"{source} holds no operators; give a graph dump of TorchAir (txt, pbtxt) or of GE")
-    # Every graph ends in its outputs, so a file cut between two operators shows here.
+        raise BadInputError(f"{source} has no operators; give a graph dump of TorchAir (txt, pbtxt) or of GE")
+    # Every graph ends with its outputs, so a file cut between two operators is detected here.
     if not any(operator.type == "NetOutput" for operator in operators):
-        raise BadInputError(f"{source} has no NetOutput: it was cut off; copy the whole file, or dump it again")
+        raise BadInputError(f"{source} has no NetOutput: it is truncated; copy the whole file, or dump it again")
     return GeGraph(scalar(graphs[0], "name") or source, tuple(_with_specs(operators)))
 
 
@@ -137,7 +135,7 @@ def _load(path_or_text: Path | str) -> tuple[str, str]:
 def _operators(graph: Message) -> Iterable[GeOperator]:
     for op in messages(graph, "op"):
         yield _ge_operator(op)
-        # After GE has compiled, a SuperKernel carries its own graph in an attribute.
+        # After GE has compiled, a SuperKernel has its own graph in an attribute.
         for attribute in messages(op, "attr"):
             for value in messages(attribute, "value"):
                 for inner in messages(value, "g"):
@@ -199,7 +197,7 @@ def _operator(
     attributes: Mapping[str, str],
 ) -> GeOperator:
     names = [string(value) for value in message.get("input", ()) if isinstance(value, str)]
-    # "^a" and "a:-1" are control edges, which come after the data edges; "" is an optional input that is not fed.
+    # "^a" and "a:-1" are control edges, which come after the data edges; "" is an optional input that is not connected.
     names = [name for name in names if not name.startswith("^") and not name.endswith(":-1")]
     edges = [(name, spec) for name, spec in zip_longest(names, input_specs, fillvalue=None) if name]
     if kind == "Cast" and output_specs and not output_specs[0].dtype:
@@ -235,7 +233,7 @@ def _dtype(name: str) -> str:
 
 def _dims(values: Iterable[object]) -> tuple[int, ...] | None:
     dims = tuple(map(_number, values))
-    return dims if all(dim >= 0 for dim in dims) else None  # GE writes a dimension that it does not know as -1 or -2
+    return dims if all(dim >= 0 for dim in dims) else None  # GE writes an unknown dimension as -1 or -2
 
 
 def _number(value: object) -> int:
@@ -243,14 +241,14 @@ def _number(value: object) -> int:
         return int(str(value))
     except ValueError as error:
         raise BadInputError(
-            f"the graph dump has {value!r} where a number belongs: it was damaged; dump it again"
+            f"the graph dump has {value!r} where a number is expected: it is damaged; dump it again"
         ) from error
 
 
 def _with_specs(operators: Iterable[GeOperator]) -> Iterator[GeOperator]:
-    """Fill in what follows from the producers.
+    """Infer missing specs from the producers.
 
-    TorchAir describes the tensors of the captured graph, not those between the operators that stand for one ATen
+    TorchAir describes the tensors of the captured graph, not those between the GE operators that implement one ATen
     operator, such as a product before the cast that ends an addition in float32.
     """
     known: dict[str, TensorSpec] = {}

@@ -1,14 +1,17 @@
-"""What the name of a SuperKernel says.
+"""Parse the name of a SuperKernel.
 
-GE calls it ``sk_<scope>_start_<first operator>_end_<last operator>``, and a fragment of a scope that it split
+GE names it ``sk_<scope>_start_<first operator>_end_<last operator>``, and the scope of a fragment
 ``<scope>_split_<begin>_<end>``, after the topological ids that cut it (``super_kernel_pass.cc`` in hicann/ge).
-npugraph_ex puts a number after ``sk_``. Labels are the user's and may hold any of these words, so the labels of the
-plan settle what belongs to the label.
+npugraph_ex puts a number after ``sk_``. Labels come from the user and may contain any of these words, so the labels of
+the plan decide where the label ends.
 """
 
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+
+SUPERKERNEL = "SuperKernel"
+"""The operator type of a fused kernel."""
 
 _PREFIX = re.compile(r"sk_(?:\d+_)?")
 _FRAGMENT = re.compile(r"_split_(\d+)_(\d+)$")
@@ -21,7 +24,7 @@ class SuperKernelName:
     Attributes:
         scope: the label that was marked.
         first, last: names of the first and the last operator inside.
-        fragment: the topological ids between which the operators lie, where GE split the scope.
+        fragment: the topological ids between which its operators are, if GE split the scope.
     """
 
     scope: str
@@ -36,7 +39,7 @@ class SuperKernelName:
 
 
 def split_scope(scope: str, labels: Collection[str] = ()) -> tuple[str, tuple[int, int] | None]:
-    """Return the label that GE made ``scope`` from, and the fragment, where it is one."""
+    """Return the label in ``scope``, and the ids of the fragment if it is one."""
     match = _FRAGMENT.search(scope)
     if match is None or scope in labels:
         return scope, None
@@ -46,10 +49,10 @@ def split_scope(scope: str, labels: Collection[str] = ()) -> tuple[str, tuple[in
 def parse_superkernel_name(
     name: str, labels: Collection[str] = (), operators: Collection[str] = ()
 ) -> SuperKernelName | None:
-    """Return what ``name`` says, or None where no SuperKernel is called so.
+    """Return the parts of ``name``, or None if it is not the name of a SuperKernel.
 
-    ``labels`` are those of the plan and ``operators`` the names of the marked operators, where they are known: of
-    several readings the one that fits them wins.
+    ``labels`` are those of the plan and ``operators`` the names of the marked operators, if known: of several readings
+    the one that matches them best is returned.
     """
     readings = list(_readings(name, labels))
     if not readings:
@@ -60,7 +63,7 @@ def parse_superkernel_name(
 def _readings(name: str, labels: Collection[str]) -> Iterator[SuperKernelName]:
     prefix = _PREFIX.match(name)
     starts = {len("sk_"), prefix.end()} if prefix else set()
-    # Without a label to tell, digits after sk_ are npugraph_ex's number.
+    # Without a known label, digits after sk_ are taken as npugraph_ex's number.
     for start in sorted(starts, reverse=True):
         for scope_end in _places(name, "_start_", start + 1):
             scope, fragment = split_scope(name[start:scope_end], labels)

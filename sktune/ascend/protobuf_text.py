@@ -1,7 +1,7 @@
-"""Protobuf's text format, read without protobuf and without a schema.
+"""Read protobuf's text format without protobuf and without a schema.
 
-TorchAir and GE write their graphs in it; reading them must not need the wheel that wrote them. The grammar is
-that of https://protobuf.dev/reference/protobuf/textformat-spec/, as far as printers use it: fields, messages, strings.
+TorchAir and GE write their graphs in it; reading them must not require the wheel that wrote them. The grammar is that
+of https://protobuf.dev/reference/protobuf/textformat-spec/, as far as printers use it: fields, messages, strings.
 """
 
 import re
@@ -24,9 +24,9 @@ _CONTROL = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f
 
 
 def parse_message(text: str, source: str) -> Message:
-    """Return the message that ``text`` holds; ``source`` names it in errors.
+    """Return ``text`` as a message; errors call it ``source``.
 
-    Strings keep their quotes and escapes until ``string`` takes them off: most are tensor data that nobody reads.
+    Strings keep their quotes and escapes until ``string`` removes them: most are tensor data that nobody reads.
 
     Raises:
         BadInputError: the text is not in protobuf's text format, or ends inside a message.
@@ -46,22 +46,22 @@ def parse_message(text: str, source: str) -> Message:
         elif kind is not None:
             raise BadInputError(_where(text, token.start(kind), source))
     if enclosing:
-        raise BadInputError(f"{source} ends inside a message: it was cut off; copy the whole file, or dump it again")
+        raise BadInputError(f"{source} ends inside a message: it is truncated; copy the whole file, or dump it again")
     return root
 
 
 def _where(text: str, offset: int, source: str) -> str:
     rest = text[offset:].rstrip()
-    # Printers write no line breaks inside a field, so an end of the text here is the end of a line.
+    # Printers write no line breaks inside a field, so an error in the last line means that the text was cut.
     if offset and "\n" not in rest:
-        return f"{source} ends at {rest[:40]!r}: it was cut off; copy the whole file, or dump it again"
+        return f"{source} ends at {rest[:40]!r}: it is truncated; copy the whole file, or dump it again"
     line = text.count("\n", 0, offset) + 1
-    found = rest.splitlines()[0][:40]
-    return f"{source} is protobuf text only up to line {line}, {found!r}; give a graph as TorchAir or GE dumped it"
+    unexpected = rest.splitlines()[0][:40]
+    return f"{source} is protobuf text only up to line {line}, {unexpected!r}; give a graph dump of TorchAir or GE"
 
 
 def string(value: str) -> str:
-    """Return a scalar without its quotes and escapes; a number or word as it is."""
+    """Return a scalar without its quotes and escapes; a number or word unchanged."""
     if value[:1] not in ("'", '"'):
         return value
     return _ESCAPE.sub(_unescape, value[1:-1].encode()).decode("utf-8", "replace") if "\\" in value else value[1:-1]
@@ -75,7 +75,7 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def scalar(message: Message, name: str) -> str:
-    """Return the first value of a field as text, ``""`` where the message does not have the field."""
+    """Return the first value of a field as text, ``""`` if the message does not have the field."""
     values = message.get(name)
     return string(values[0]) if values and isinstance(values[0], str) else ""
 

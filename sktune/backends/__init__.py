@@ -1,7 +1,7 @@
-"""Backends: what compiles a plan and runs a step. Each package of them says in ``info`` what others may know of it.
+"""Backends compile plans and run steps. Each has a package here, which describes it to other code in ``info``.
 
-Other installed packages declare theirs as entry points of the group ``sktune.backends``, whose value is the address of
-a ``BackendInfo``.
+Other installed packages declare backends as entry points of the group ``sktune.backends``, whose value is the address
+of a ``BackendInfo``.
 """
 
 from functools import cache
@@ -18,12 +18,12 @@ ENTRY_POINTS = "sktune.backends"
 
 
 def backend_info(name: str) -> BackendInfo:
-    """Return what is known of the backend ``name``.
+    """Return the description of the backend ``name``.
 
     Raises:
-        BadInputError: there is none of that name, or another package's cannot be imported.
+        BadInputError: there is no backend of that name, or another package's cannot be imported.
     """
-    for info in BUILT_IN:  # these need no look at what is installed
+    for info in BUILT_IN:  # no need to look at installed packages for these
         if info.name == name:
             return info
     others = {info.name: info for info in all_backends()}
@@ -37,9 +37,9 @@ def all_backends() -> tuple[BackendInfo, ...]:
     """Return all backends, those of sktune first.
 
     Raises:
-        BadInputError: that of another package cannot be imported, or is none, or has a name that is taken.
+        BadInputError: another package's backend cannot be imported, is not a ``BackendInfo``, or has a name in use.
     """
-    found = list(BUILT_IN)
+    backends = list(BUILT_IN)
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         where = f"the backend {point.name!r} ({point.value})"
         try:
@@ -47,13 +47,13 @@ def all_backends() -> tuple[BackendInfo, ...]:
         except Exception as failure:  # another package's code may raise anything
             raise BadInputError(f"{where} cannot be imported: {described(failure)}; fix or remove it") from failure
         if not isinstance(info, BackendInfo):
-            raise BadInputError(f"{where} is {type(info).__name__}, no BackendInfo; fix or remove its package")
-        if any(info.name == other.name for other in found):
-            raise BadInputError(f"{where} is called {info.name!r}, as another is; remove one of the packages")
-        found.append(info)
-    return tuple(found)
+            raise BadInputError(f"{where} is {type(info).__name__}, not a BackendInfo; fix or remove its package")
+        if any(info.name == other.name for other in backends):
+            raise BadInputError(f"{where} has the name {info.name!r} of another backend; remove one of the packages")
+        backends.append(info)
+    return tuple(backends)
 
 
 def backend_on(device: str | None) -> BackendInfo:
-    """Return the first backend that runs on a device type, or of all where none is given."""
+    """Return the first backend that runs on a device type, or the first of all if none is given."""
     return next(info for info in all_backends() if device in (None, *info.devices))

@@ -1,4 +1,4 @@
-"""What a machine has of what sktune needs, by backend: a table for people, read without importing torch."""
+"""Which requirements of each backend this machine meets; read without importing torch."""
 
 import subprocess
 import sys
@@ -11,19 +11,19 @@ from sktune.backends.installed import NOT_INSTALLED, PROBE_TIMEOUT_S, device_nam
 
 
 def examine() -> tuple[Finding, ...]:
-    """Look at this machine."""
+    """Return a finding for each requirement on this machine."""
     return (*_common(), *(finding for info in all_backends() for finding in info.examine()))
 
 
 def usable(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Return the backends that lack nothing."""
+    """Return the backends whose requirements are all met."""
     broken = {finding.backend for finding in findings if finding.state is not State.OK}
     return () if "all" in broken else tuple(info.name for info in all_backends() if info.name not in broken)
 
 
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
-    """A backend and its device, and why it: ``npu``, ``cuda``, ``cpu``, ``full_scale`` or ``no_compiler``."""
+    """A backend, its device, and the reason: ``npu``, ``cuda``, ``cpu``, ``full_scale`` or ``no_compiler``."""
 
     backend: str
     device: str | None
@@ -31,7 +31,7 @@ class BackendChoice:
 
 
 def best_backend(*, is_full_scale: bool) -> BackendChoice:
-    """Return what comes nearest to an NPU on this machine; a model at its published size is simulated without one."""
+    """Return the backend closest to an NPU on this machine; without one, a model at its published size is simulated."""
     backends = usable(examine())
     if "npu" in backends:
         return BackendChoice("npu", "npu", "npu")
@@ -44,7 +44,7 @@ def best_backend(*, is_full_scale: bool) -> BackendChoice:
 
 
 def _has_cuda() -> bool:
-    """Whether torch can use a GPU; it is asked in a process of its own, and only where there is one."""
+    """Whether torch can use a GPU: if there is one, checked in a separate process."""
     if device_name("cuda") == "no NVIDIA GPU":
         return False
     probe = [sys.executable, "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"]
@@ -56,10 +56,10 @@ def _has_cuda() -> bool:
 
 
 def _common() -> list[Finding]:
-    found = []
+    findings = []
     for package in ("torch", "transformers", "optuna"):
         version = package_version(package)
-        is_there = version != NOT_INSTALLED
-        fix = "" if is_there else f"pip install {package}"
-        found.append(Finding("all", package, State.OK if is_there else State.MISSING, version, fix))
-    return found
+        is_installed = version != NOT_INSTALLED
+        fix = "" if is_installed else f"pip install {package}"
+        findings.append(Finding("all", package, State.OK if is_installed else State.MISSING, version, fix))
+    return findings

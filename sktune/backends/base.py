@@ -1,4 +1,4 @@
-"""The backend protocol: what compiles a plan and runs a step."""
+"""The backend protocol: compile a plan and run a step."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,22 +14,22 @@ from sktune.core.verification import RegionCheck
 from sktune.targets.base import Inputs
 
 Observe = Callable[[Callable[[], Inputs]], tuple[ScopeTime, ...]]
-"""Tells what each piece of a step takes. Its argument puts the state in place and returns the inputs of a step."""
+"""Measures each scope and gap of a step. Its argument sets up the state and returns the inputs of a step."""
 
 Blame = Callable[[Iterable[Inputs]], tuple[str, ...]]
-"""Takes the inputs of consecutive baseline steps, which put the state in place as they are drawn.
+"""Takes the inputs of consecutive baseline steps, which set up the state as they are drawn from the iterable.
 
-Returns the labels of the scopes that differ from the baseline's pieces on the same inputs, in execution order.
+Returns the labels of the scopes whose outputs differ from the baseline's on the same inputs, in execution order.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RegionBudget:
-    """How far the regions of one plan are compared with their kernels.
+    """Limits of the comparison of a plan's regions with the kernels that they replace.
 
     Attributes:
         elements: output elements of each region.
-        seconds: for all of them.
+        seconds: for all regions.
     """
 
     elements: int = 100_000_000
@@ -37,16 +37,16 @@ class RegionBudget:
 
 
 REGION_STEPS = 8
-"""Decode steps whose activations regions are compared on."""
+"""Decode steps whose activations are the inputs of the comparison."""
 
 CheckRegions = Callable[[Iterable[Inputs], RegionBudget], tuple[RegionCheck, ...]]
 """Takes the inputs of ``REGION_STEPS`` baseline steps, drawn as for ``Blame``; checks each distinct region."""
 
 Deliver = Callable[[Path], Delivery]
-"""Writes the compiled code into a folder, for another process to load; raises ``BackendError`` where that fails."""
+"""Writes the compiled code into a folder, for another process to load; raises ``BackendError`` if that fails."""
 
 OnScope = Callable[[str], None]
-"""Called with the label of the scope that is compiled or run from now on; with ``""`` after the last."""
+"""Called with the label of a scope before it is compiled or run, and with ``""`` after the last one."""
 
 
 def _nothing() -> None:
@@ -54,15 +54,15 @@ def _nothing() -> None:
 
 
 def ignore(label: str) -> None:
-    """Do nothing: nobody follows which scope it is."""
+    """Do nothing: an ``OnScope`` for callers that do not need to know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One decode step, ready to be run.
+    """One decode step, ready to run.
 
     Attributes:
-        run: called with the step's inputs; returns what the model returns.
+        run: called with the step's inputs; returns the model's outputs.
         prepare: called before ``run``, and never timed.
     """
 
@@ -71,9 +71,9 @@ class Step:
 
 
 class CompileError(Exception):
-    """A plan that the compiler refuses. The message is one line; the cause holds the compiler's own error.
+    """The compiler rejects a plan. The message is one line; the cause is the compiler's own error.
 
-    ``blamed`` is the label of the scope that failed, where that is known.
+    ``blamed`` is the label of the scope that failed, if it is known.
     """
 
     def __init__(self, message: str, reason: Reason = Reason.COMPILE_FAILED, blamed: str = "") -> None:
@@ -87,19 +87,19 @@ class Compiled:
 
     Attributes:
         step: runs one decode step.
-        regions: distinct regions that the plan's scopes consist of.
-        reused: how many of these were compiled before, in this process.
+        regions: distinct regions in the plan's scopes.
+        reused: how many of these were already compiled in this process.
         code_digest: identity of the generated code; equal for equal code, in every process.
-        fusion: what became of each scope, in lines for people, where the compiler tells.
-        fusion_digest: equal for plans that became the same kernels; empty where the compiler does not tell.
-        simulated_ms: the step's latency where it is computed and cannot be measured.
-        observe: tells what each scope and each gap takes, beside the baseline; None where that cannot be told.
-        blame: finds the scopes that change bits; None where that cannot be told.
-        region_labels: of each distinct region, by its key: the first scope that has it.
+        fusion: how each scope was fused, in readable lines, if known.
+        fusion_digest: equal for plans that became the same kernels; empty if unknown.
+        simulated_ms: the step's latency if it is simulated, not measured.
+        observe: measures each scope and each gap, beside the baseline; None if it is not possible.
+        blame: finds the scopes that change bits; None if it is not possible.
+        region_labels: the first scope with each distinct region, by the region's key.
         is_exact: whether every region consists of operators whose fused code equals their kernels by construction.
-        check_regions: compares each distinct region with the kernels that it replaces; None where there are none.
-        code: digest of the generated code of each scope, by label, where the compiler tells.
-        deliver: writes the code into a folder; None where it cannot be had.
+        check_regions: compares each distinct region with the kernels that it replaces; None if there are none.
+        code: digest of the generated code of each scope, by label, if known.
+        deliver: writes the code into a folder; None if the code is not available.
     """
 
     step: Step
@@ -121,40 +121,40 @@ class Compiled:
 class Backend(Protocol):
     """Compiles plans of one target.
 
-    A worker makes one backend, asks for the baseline (the empty plan), then for one plan after another.
-    Steps that were compiled stay valid until the process ends, and may be called in turn: they share the
-    target's weights and its state.
+    A worker creates one backend, asks for the baseline (the empty plan), then for one plan after another.
+    Compiled steps stay valid until the process ends, and their calls may be interleaved: they share the target's
+    weights and its state.
 
     Attributes:
-        notes: what a reader of the figures must know, in a few words; empty where they are measured as usual.
+        notes: what a reader of the figures must know, in a few words; empty if they are measured as usual.
     """
 
     notes: str
 
     def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:
-        """Compile ``plan`` and run it once, so that nothing is left to do at the first timed step.
+        """Compile ``plan`` and run it once, so that the first timed step has nothing left to compile.
 
-        Calls ``on_scope`` before it begins with a scope, for the case that it does not come back.
+        Calls ``on_scope`` before each scope, so that a hang can be attributed.
 
         Raises:
-            CompileError: the compiler refuses the plan.
+            CompileError: the compiler rejects the plan.
         """
         ...
 
     def written(self) -> Mapping[str, torch.Tensor]:
-        """Return the tensors that a step writes to in place and that outlive it, by name, as far as that is known.
+        """Return the known tensors that a step writes in place and that outlive it, by name.
 
-        They are the same objects through the target's life; ``Target.state`` may name some of them, or none.
+        They are the same objects for the lifetime of the target; ``Target.state`` may include some of them, or none.
         """
         ...
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
-        """Return what a user has without sktune, by name: functions that compile it, and may raise CompileError."""
+        """Return the alternatives without sktune: functions that compile them, by name; they may raise CompileError."""
         ...
 
 
 class SimulatedBackend(Backend, Protocol):
-    """A backend that computes latencies: ``Compiled.simulated_ms`` is never None."""
+    """A backend that simulates latencies: ``Compiled.simulated_ms`` is never None."""
 
     def time_shares(self) -> Mapping[str, float]:
         """Return each unit's share of the baseline's latency, 0 to 1."""

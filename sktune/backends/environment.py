@@ -1,7 +1,7 @@
-"""Environment variables that change what a step computes or how long it takes; a study's fingerprint holds them.
+"""Environment variables that change what a step computes or how long it takes; a study's fingerprint includes them.
 
-A prefix counts as a whole, so that a variable that a later release reads is not missed; what is known to change
-neither bits nor figures (logs, dumps, caches, how compiling is spread over processes) is named as an exception.
+Whole prefixes are listed, to include variables of later releases; those known to change neither bits nor figures (logs,
+dumps, caches, distribution of compilation over processes) are exceptions.
 """
 
 import os
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Variables that are read for one reason.
+    """Variables with the same effect.
 
     Attributes:
         why: what they change.
         names: regular expressions, each for a whole name.
-        devices: devices whose steps they change; none named: all.
-        without: of the names, those that change neither bits nor figures.
+        devices: devices whose steps they change; empty for all.
+        without: exceptions, which change neither bits nor figures.
     """
 
     why: str
@@ -29,7 +29,7 @@ class Group:
 
 GROUPS = (
     Group(
-        "threads, and where they run: the order of partial sums, and the time",
+        "threads and their placement: the order of partial sums, and the time",
         ("OMP_.+", "GOMP_.+", "KMP_.+", "MKL_.*NUM_THREADS", "MKL_DYNAMIC", "OPENBLAS_.+", "GOTO_NUM_THREADS"),
         without=(
             "OMP_DISPLAY_.+", "OMP_AFFINITY_FORMAT", "OMP_TOOL.*", "OMP_DEBUG.*", "GOMP_DEBUG", "KMP_DUPLICATE_LIB_OK",
@@ -37,7 +37,7 @@ GROUPS = (
         ),
     ),
     Group(
-        "instruction sets and kernels of ATen, oneDNN and MKL, on which the order of sums depends",
+        "instruction sets and kernels of ATen, oneDNN and MKL, which determine the order of sums",
         ("ATEN_CPU_CAPABILITY", "MKL_.+", "(ONE)?DNNL?_.+", "TORCH_(MKLDNN|BLAS|LINALG|LINEAR)_.+"),
         without=(
             "MKL_VERBOSE.*", "(ONE)?DNNL?_(JIT_|GRAPH_)?(VERBOSE|DUMP|PROFILE).*", "(ONE)?DNNL?_JITDUMP.*",
@@ -94,17 +94,17 @@ GROUPS = (
 
 
 def numerics_environment(device: str, environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return what the environment sets of the variables in ``GROUPS`` for a step on ``device``.
+    """Return the variables of ``GROUPS`` that are set and matter for a step on ``device``.
 
     Args:
         device: ``cpu``, ``cuda`` or ``npu``.
         environment: None for this process's.
     """
-    found = os.environ if environment is None else environment
-    return {name: value for name, value in sorted(found.items()) if any(_reads(one, name, device) for one in GROUPS)}
+    variables = sorted((os.environ if environment is None else environment).items())
+    return {name: value for name, value in variables if any(_includes(group, name, device) for group in GROUPS)}
 
 
-def _reads(group: Group, name: str, device: str) -> bool:
+def _includes(group: Group, name: str, device: str) -> bool:
     if group.devices and device not in group.devices:
         return False
     is_named = any(re.fullmatch(pattern, name) for pattern in group.names)

@@ -1,4 +1,4 @@
-"""Fingerprints: what a study's figures hold for. Read without importing torch, so that a resume is quick."""
+"""Fingerprints: the conditions under which a study's figures are valid; read without torch, to resume quickly."""
 
 import hashlib
 import platform
@@ -9,18 +9,18 @@ from sktune.core.space import SpaceSpec
 from sktune.targets import TargetSpec
 
 FORMAT = "2"
-"""Of fingerprints: since 2 they hold the environment, and files by their content alone."""
+"""Version 2 added the environment, and identifies files only by their content."""
 
 
 def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
     """Return what must be equal for a study to be continued: versions, device, environment, model and space.
 
-    What the model's import brings in is known to the worker alone: ``TuningStudy.check_modules`` compares that.
+    Only the worker knows the modules that the model imports: ``TuningStudy.check_modules`` compares them.
     """
     info = backend_info(spec.backend)
-    # By the keys of version 0.1, whose studies can go on.
+    # With the keys of version 0.1, so that its studies can be continued.
     space_digest = hashlib.sha256(space.model_dump_json(by_alias=True).encode()).hexdigest()[:16]
-    found = {
+    common = {
         "format": FORMAT,
         "sktune": package_version("sktune"),
         "torch": package_version("torch"),
@@ -28,11 +28,11 @@ def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
         "python": platform.python_version(),
         "backend": spec.backend,
         "device": device_name(spec.device),
-        # Spelt out, so that a user sees what to give; the model's digest depends on them, too.
+        # Listed so that a user sees which options to give; the model's digest also depends on them.
         **spec.choices(),
         "model": f"{spec.name} {spec.fingerprint()[:16]}",
         "space": space_digest,
     }
     if not spec.has_own_environment and (variables := info.worker_environment(spec.device)):
-        found["memory"] = " ".join(f"{name}={value}" for name, value in variables.items())
-    return {**found, **info.fingerprint(spec)}
+        common["memory"] = " ".join(f"{name}={value}" for name, value in variables.items())
+    return {**common, **info.fingerprint(spec)}

@@ -1,4 +1,4 @@
-"""What is known of a backend before it is imported: one value for each, which the backend's own package defines."""
+"""Describes a backend before it is imported: one ``BackendInfo`` for each, defined in the backend's package."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +17,12 @@ from sktune.targets import TargetSpec
 
 FINAL_PROCESSES = 3
 """Fresh processes of the final comparison."""
-SHAPES_ALONE = "meta"
-"""The device type of a model of shapes without values."""
+META_DEVICE = "meta"
+"""The device type of a model that only has shapes, without values."""
 
 
 class State(StrEnum):
-    """Whether a thing is there."""
+    """Whether a requirement is met."""
 
     OK = "ok"
     MISSING = "missing"
@@ -31,7 +31,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One row: what was looked for, for which backend, what is there, and how to get it where it is not."""
+    """One requirement of a backend: what is needed, its state, what was found, and how to fix it."""
 
     backend: str
     what: str
@@ -41,7 +41,7 @@ class Finding:
 
 
 Rescue = Callable[[Outcome, Plan], tuple[str, Option] | None]
-"""Takes a failed outcome and its plan; returns an option that may help if every scope has it, None for no such hope."""
+"""Takes a failed outcome and its plan; returns an option that may help if all scopes have it, or None."""
 
 
 def _no_variables(device: str) -> Mapping[str, str]:  # noqa: ARG001
@@ -52,11 +52,11 @@ def _environment_of(spec: TargetSpec) -> Mapping[str, str]:
     return numerics_environment(spec.device)
 
 
-def _lacks_nothing() -> Sequence[Finding]:
+def _no_findings() -> Sequence[Finding]:
     return ()
 
 
-def _hopeless(outcome: Outcome, plan: Plan) -> None:  # noqa: ARG001
+def _no_rescue(outcome: Outcome, plan: Plan) -> None:  # noqa: ARG001
     return None
 
 
@@ -66,34 +66,34 @@ def _never(device: str) -> bool:  # noqa: ARG001
 
 @dataclass(frozen=True, slots=True)
 class BackendInfo:
-    """A backend, as everything but its own package knows it. Defining one imports no torch.
+    """A backend as seen by code outside of its package. Defining one does not import torch.
 
     Attributes:
-        name: what ``--backend`` calls it.
-        backend_class: where its class is, ``module:Class``; called with target, layout and the inputs of one step, it
-            gives a ``sktune.backends.base.Backend``.
-        devices: device types that it runs on, the default first; ``meta`` for models of shapes alone.
-        options: what plans may carry.
+        name: its name for ``--backend``.
+        backend_class: address of its class, ``module:Class``; called with target, layout and the inputs of one step, it
+            returns a ``sktune.backends.base.Backend``.
+        devices: device types that it runs on, the default first; ``meta`` for models that only have shapes.
+        options: the options that plans may have.
         scope_flavour: what its scopes become.
-        is_simulated: whether latencies are computed; its class is then a ``sktune.backends.base.SimulatedBackend``.
-        plans_for: the backend that its plans are for, where that is another one: space files name that one's options
-            and starting points.
-        runner: what runs its plans for models that sktune builds, ``module:factory``, a
+        is_simulated: whether latencies are simulated; its class is then a ``sktune.backends.base.SimulatedBackend``.
+        plans_for: the backend that its plans are for, if another: space files use that one's name for options and
+            starting points.
+        runner: runs its plans for models that sktune builds, ``module:factory``, a
             ``sktune.runners.base.RunnerFactory``; empty for sktune's worker process.
         settings: fields of ``TargetSpec`` that its class takes as keywords.
-        hot_type_options: options that take operator types, and are worth a trial on those that take the most time.
-        program_compiler: what a recipe's program compiles its decode step with, ``module:function``, a Dynamo backend;
-            empty where that is the program's own.
-        artifact_installer: what loads delivered code into this process, ``module:function``; empty where none is
-            delivered. See ``install``.
-        needs_fresh_process: whether each plan needs a process and a working folder of its own.
+        hot_type_options: options that take operator types; they are tried on the types that take the most time.
+        program_compiler: the Dynamo backend that compiles the decode step of a recipe's program, ``module:function``;
+            empty if the program compiles it.
+        artifact_installer: function that loads delivered code into this process, ``module:function``; empty if no code
+            is delivered. See ``install``.
+        needs_fresh_process: whether each plan needs a separate process and working folder.
         worker_folders: environment variables that name folders below that working folder.
-        worker_environment: takes a device type; returns the environment variables of the process that measures, with
-            which figures change.
+        worker_environment: takes a device type; returns environment variables for the measuring process, on which
+            figures depend.
         takes_torchair: takes a device type; whether TorchAir has to convert the model's operators.
-        fingerprint: takes what is tuned; returns what figures depend on, beside versions, device and model.
-        examine: looks at what this machine has of what the backend needs.
-        rescue: may save a plan that failed.
+        fingerprint: takes the target's spec; returns what figures depend on besides versions, device and model.
+        examine: checks the backend's requirements on this machine.
+        rescue: returns an option that may save a failed plan.
     """
 
     name: str
@@ -113,25 +113,25 @@ class BackendInfo:
     worker_environment: Callable[[str], Mapping[str, str]] = _no_variables
     takes_torchair: Callable[[str], bool] = _never
     fingerprint: Callable[[TargetSpec], Mapping[str, str]] = _environment_of
-    examine: Callable[[], Sequence[Finding]] = _lacks_nothing
-    rescue: Rescue = _hopeless
+    examine: Callable[[], Sequence[Finding]] = _no_findings
+    rescue: Rescue = _no_rescue
 
     @property
     def final_processes(self) -> int:
-        """In how many fresh processes plans are compared at the end: what is computed is the same in each."""
+        """In how many fresh processes plans are compared at the end; simulated figures are the same in each."""
         return 1 if self.is_simulated else FINAL_PROCESSES
 
     @property
     def runs_superkernels(self) -> bool:
-        """Whether SuperKernels are what is measured, on an NPU."""
+        """Whether real SuperKernels run, on an NPU."""
         return self.scope_flavour is ScopeFlavour.SUPERKERNEL and not self.is_simulated
 
     def in_spaces(self, device: str) -> tuple[str, str]:
-        """Return the backend and the device type under which a space file lists what holds on ``device``."""
+        """Return the backend and the device type under which a space file lists the settings for ``device``."""
         return (self.plans_for.name, self.plans_for.devices[0]) if self.plans_for else (self.name, device)
 
     def settings_of(self, spec: TargetSpec) -> dict[str, Any]:
-        """Return the keywords that the backend's class is called with."""
+        """Return the keyword arguments of the backend's class."""
         return {name: getattr(spec, name) for name in self.settings}
 
     def load(self) -> Any:
@@ -139,18 +139,18 @@ class BackendInfo:
         return attribute_at(self.backend_class)
 
     def install(self, folder: Path, delivery: Delivery, *, strict: bool = False) -> str:
-        """Load delivered code; return why that was not possible, empty where it was.
+        """Load delivered code; return why that failed, empty if it succeeded.
 
         Raises:
-            PlanError: with ``strict``, where it was not possible.
+            PlanError: with ``strict``, if it failed.
         """
         if not self.artifact_installer:
-            return f"the backend {self.name} loads no delivered code"
+            return f"the backend {self.name} cannot load delivered code"
         problem: str = attribute_at(self.artifact_installer)(folder, delivery, strict=strict)
         return problem
 
 
 def attribute_at(address: str) -> Any:
-    """Return what lies at ``module:attribute``."""
+    """Import and return ``module:attribute``."""
     module, _, attribute = address.partition(":")
     return getattr(importlib.import_module(module), attribute)

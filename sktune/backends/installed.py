@@ -1,4 +1,4 @@
-"""What this machine has: processor, accelerators, packages. Read without importing torch."""
+"""Processor, accelerators and packages of this machine, read without importing torch."""
 
 import importlib.metadata
 import os
@@ -9,11 +9,11 @@ from pathlib import Path
 
 NOT_INSTALLED = "not installed"
 PROBE_TIMEOUT_S = 300.0
-"""Most time for a process that imports a package to look at it."""
+"""Time limit for a process that imports a package to check it."""
 
 
 def device_name(device: str) -> str:
-    """Return the processor's name and how much of it there is."""
+    """Return the processor's name, with the number of cores or chips, or the GPU's with its driver."""
     if device == "cuda":
         return _gpu_name()
     if device == "npu":

@@ -1,6 +1,6 @@
-"""The options that plans may carry on a backend: what every backend says of its own.
+"""The options that plans may have on a backend.
 
-A default is what the compiler does when the option is not given, so a plan lists only what differs.
+A default is the compiler's behaviour without the option, so a plan only lists other values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from sktune.core.space import OptionRules
 
 @dataclass(frozen=True, slots=True)
 class OptionSpec:
-    """One option: the values that it may have, the compiler's default, and the device types that know it.
+    """One option: its values, the compiler's default, and the device types that support it.
 
     Attributes:
-        exact: the value that keeps the bits, where others may change them: these are searched only if they are asked
-            for. None where all values keep them.
-        devices: none named: all of the backend's.
+        exact: the value that does not change bits, if others may: those are searched only on request. None if no value
+            changes bits.
+        devices: empty for all of the backend's.
     """
 
     values: tuple[Option, ...]
@@ -29,11 +29,11 @@ class OptionSpec:
     exact: Option | None = None
 
     def exists_on(self, device: str) -> bool:
-        """Whether the device type knows the option."""
+        """Whether the device type supports the option."""
         return not self.devices or device in self.devices
 
     def takes(self, value: Option) -> bool:
-        """Whether ``value`` is one of the values; True == 1 in Python, but words and truth values are no numbers."""
+        """Whether ``value`` is allowed, also by type: True == 1 in Python, but a boolean is not a number here."""
         return any(value == allowed and type(value) is type(allowed) for allowed in self.values)
 
 
@@ -42,33 +42,33 @@ class BackendOptions(Protocol):
 
     @property
     def rules(self) -> OptionRules:
-        """The defaults, which options hold for the whole step, and which of them act."""
+        """The defaults, the options of the whole step, and how to drop options without effect."""
         ...
 
     def check_searched(self, device: str, name: str, value: Option) -> None:
-        """Raise ``SpaceError`` unless ``name=value`` is something for a search on ``device`` to try."""
+        """Raise ``SpaceError`` unless a search on ``device`` may try ``name=value``."""
         ...
 
     def check_step(self, plan: Plan) -> None:
-        """Raise ``PlanError`` unless the plan's options of the whole step are options of the backend."""
+        """Raise ``PlanError`` unless the backend supports the plan's options of the whole step."""
         ...
 
     def default_choices(self, device: str) -> dict[str, tuple[Option, ...]]:
-        """Return what to try of every option, for a space that lists none: nothing that may change bits."""
+        """Return the values of every option to try if a space lists none; none of them may change bits."""
         ...
 
     def bit_changing_values(self, device: str) -> Mapping[str, tuple[Option, ...]]:
-        """Return all values of the options of which some may change bits."""
+        """Return all values of each option that has a value that may change bits."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ListedOptions:
-    """Options of scopes that each have a few values; none holds for the whole step.
+    """Options of scopes, each with a list of values; none is for the whole step.
 
     Args:
         backend: its name, for messages.
-        table: by the options' names.
+        table: options by name.
     """
 
     backend: str
@@ -93,14 +93,14 @@ class ListedOptions:
         if name not in known:
             raise SpaceError(f"{self.backend} on {device} has no option {name!r}{nearest(name, known)}")
         if not known[name].takes(value):
-            raise SpaceError(f"option {name} is one of {list(known[name].values)}, got {value!r}")
+            raise SpaceError(f"option {name} must be one of {list(known[name].values)}, got {value!r}")
 
     check_searched = check
 
     def check_step(self, plan: Plan) -> None:
         """See ``BackendOptions``."""
         for name, _ in plan.options:
-            raise PlanError(f"options of the whole step belong to the backend npu, got {name!r}; leave it out")
+            raise PlanError(f"only the backend npu has options of the whole step, got {name!r}; leave it out")
 
     def default_choices(self, device: str) -> dict[str, tuple[Option, ...]]:
         """See ``BackendOptions``."""
@@ -116,19 +116,19 @@ class ListedOptions:
 
 
 def step_options(options: BackendOptions, plan: Plan) -> dict[str, Option]:
-    """Return every option that holds for the whole step, with its value under ``plan``."""
+    """Return every option of the whole step, with its value under ``plan``."""
     rules = options.rules
     values = {**rules.defaults, **dict(plan.options)}
     return {name: values[name] for name in sorted(rules.of_step)}
 
 
-def with_inexact(
+def with_bit_changing(
     options: BackendOptions, choices: Mapping[str, Sequence[Option]], device: str
 ) -> dict[str, list[Option]]:
-    """Return ``choices`` and, after them, the values that may change bits."""
-    found = {name: list(values) for name, values in choices.items()}
+    """Return ``choices``, extended by the values that may change bits."""
+    extended = {name: list(values) for name, values in choices.items()}
     exact = options.default_choices(device)
     for name, values in options.bit_changing_values(device).items():
-        own = found.setdefault(name, list(exact[name]))
-        own += [value for value in values if value not in own]
-    return found
+        listed = extended.setdefault(name, list(exact[name]))
+        listed += [value for value in values if value not in listed]
+    return extended

@@ -1,8 +1,9 @@
-"""Where the time of a decode step goes, and what scopes can save of it.
+"""Where the time of a decode step goes, and how much of it scopes can save.
 
-All times are device times. A step lasts from its first kernel's start to its last kernel's end; of it, ``compute`` is
-when any kernel computes, ``exposed`` communication is when only communication runs, and ``gap`` is when nothing
-runs: these three add up. Times that streams spend side by side count once, so that no figure is a sum of wait columns.
+All times are device times. A step lasts from its first kernel's start to its last kernel's end, and is the sum of
+three parts: ``compute``, in which any kernel computes; ``exposed`` communication, in which only communication runs; and
+``gap``, in which nothing runs. Time in which several streams are busy counts once, so these figures differ from sums of
+the profiler's wait column.
 """
 
 from collections.abc import Mapping
@@ -20,16 +21,15 @@ from sktune.profiling.structure import NO_LAYER, add_structure
 
 TOP_TYPES = 10
 DEVIATION = 0.3
-"""From this share of the median on, a step's time is worth a warning."""
+"""Relative deviation from the median above which a step's time causes a warning."""
 SHORTEST_QUANTILE = 0.05
-"""Kernels as short as this do next to nothing but start and end: what one launch costs, at most."""
-
+"""Kernels this short do little but start and end: their duration is an upper bound for the cost of one launch."""
 
 _SCALAR = "scalar"
 
 
 class Bound(StrEnum):
-    """What limits a step: cube and vector cores, moving data, nothing to run, or waiting for other devices."""
+    """What limits a step: cube and vector cores, moving data, idle time, or waiting for other devices."""
 
     COMPUTE = "compute"
     MEMORY = "memory"
@@ -42,12 +42,12 @@ class StepFigures:
     """One step, in milliseconds.
 
     Attributes:
-        number: the profiler's, or counted from 0 where sktune found the steps.
+        number: the profiler's, or counted from 0 if sktune found the steps.
         step_ms: from the first kernel's start to the last one's end; compute_ms + exposed_ms + gap_ms.
-        compute_ms: while any kernel computes, on any stream.
-        communication_ms: while any communication runs; hidden_ms of it while something computes, exposed_ms not.
-        gap_ms: while nothing runs.
-        kernels, superkernels: how many; SuperKernels are kernels too.
+        compute_ms: in which any kernel computes, on any stream.
+        communication_ms: in which any communication runs; hidden_ms of it overlap with compute, exposed_ms do not.
+        gap_ms: in which nothing runs.
+        kernels, superkernels: counts; SuperKernels are included in ``kernels``.
     """
 
     number: int
@@ -63,7 +63,7 @@ class StepFigures:
 
 @dataclass(frozen=True, slots=True)
 class TypeFigures:
-    """An operator type over all steps; ``share`` of the sum of all kernels' durations."""
+    """An operator type over all steps; ``share`` is relative to the sum of all kernels' durations."""
 
     type: str
     count: int
@@ -73,12 +73,12 @@ class TypeFigures:
 
 @dataclass(frozen=True, slots=True)
 class UnitFigures:
-    """A unit of one layer kind, in all its layers together; times are per step.
+    """A unit of one layer kind, summed over its layers; times are per step.
 
     Attributes:
         kernels: of one layer.
-        gap_ms: idle time between its kernels, what is before the first not counted: no scope over it can save that.
-        launch_ms: at most what launching all but its first kernel costs, by the shortest kernels of the profile.
+        gap_ms: idle time between its kernels, without that before the first, which no scope over the unit can save.
+        launch_ms: upper bound for launching all but its first kernel, from the shortest kernels of the profile.
     """
 
     kind: str
@@ -90,13 +90,13 @@ class UnitFigures:
     launch_ms: float
 
     @property
-    def word(self) -> str:
+    def parameter(self) -> str:
         """The name of the unit's parameter in a search space."""
         return f"{self.kind}.{self.unit}"
 
     @property
     def potential_ms(self) -> float:
-        """What a scope over the unit can save at most."""
+        """The most that a scope over the unit can save."""
         return self.gap_ms + self.launch_ms
 
 
@@ -106,8 +106,8 @@ class Bottleneck:
 
     Attributes:
         shares: of the step's time, by bound; they add up to 1.
-        scalar_share: part of the share of compute: kernels whose scalar unit is their busiest pipe.
-        evidence: what the split between compute and memory was told from.
+        scalar_share: the part of the compute share in kernels whose scalar unit is their busiest pipe.
+        evidence: the basis for the split between compute and memory.
     """
 
     bound: Bound
@@ -121,13 +121,13 @@ class Profile:
     """An analysed profile, of the slowest device in it.
 
     Attributes:
-        median: figures of the median step, each its own median.
+        median: figures of a median step; each is a separate median over the steps.
         layer_kinds: of the shown step, in order.
         units: in the order in which to try scopes on them.
         shown_step: the step that is closest to the median.
-        launch_us: what starting one kernel costs at most: the duration of the shortest kernels.
-        between_steps_ms: idle time from one step to the next, median; the host's, which no scope can save.
-        wait_ms: the profiler's own wait column per step, by stream; empty where there is none.
+        launch_us: upper bound for starting one kernel: the duration of the shortest kernels.
+        between_steps_ms: median idle time between steps, due to the host; no scope can save it.
+        wait_ms: the profiler's wait column per step, by stream; empty if there is none.
         kernels: rows of all steps, with the columns of ``structure.add_structure``.
     """
 
@@ -149,13 +149,13 @@ class Profile:
 
     @property
     def gap_share(self) -> float:
-        """Share of the step in which the device has nothing to do: the most that scopes can save of it."""
+        """Share of the step in which the device is idle: the most that scopes can save by closing gaps."""
         return self.median.gap_ms / self.median.step_ms if self.median.step_ms else 0.0
 
     @property
     def unit_order(self) -> tuple[str, ...]:
-        """Unit words, ``kind.unit`` as in search spaces, most promising first."""
-        return tuple(unit.word for unit in self.units)
+        """Names of units, ``kind.unit`` as in search spaces, most promising first."""
+        return tuple(unit.parameter for unit in self.units)
 
     def summary(self) -> dict[str, Any]:
         """Return plain values, ready for JSON: the event ``profile_finished`` without its name."""
@@ -179,7 +179,7 @@ _TIMES = ("step_ms", "compute_ms", "communication_ms", "hidden_ms", "exposed_ms"
 
 
 def analyse(table: KernelTable) -> Profile:
-    """Analyse the slowest device of ``table``, which holds at least one kernel."""
+    """Analyse the slowest device of ``table``, which must have at least one kernel."""
     devices = {
         str(device): (kernels, _steps(kernels))
         for device, rows in table.frame.groupby("device", sort=True)
@@ -217,8 +217,9 @@ def _steps(kernels: pd.DataFrame) -> tuple[StepFigures, ...]:
 def _step(number: int, rows: pd.DataFrame) -> StepFigures:
     start = rows["start_us"].to_numpy()
     end = start + rows["duration_us"].to_numpy()
-    talks = rows["is_communication"].to_numpy()
-    busy, compute, communication = (busy_us(start[on], end[on]) for on in (slice(None), ~talks, talks))
+    communicates = rows["is_communication"].to_numpy()
+    masks = (slice(None), ~communicates, communicates)
+    busy, compute, communication = (busy_us(start[mask], end[mask]) for mask in masks)
     span = float(end.max() - start[0])
     return StepFigures(
         number=number,
@@ -261,9 +262,9 @@ def _launch_us(kernels: pd.DataFrame) -> float:
 
 
 def _units(kernels: pd.DataFrame, launch_us: float) -> tuple[UnitFigures, ...]:
-    """Return figures of units inside layers, by what scopes over them can save."""
-    nowhere = (str(UnitKey.COMMUNICATION), str(UnitKey.LAYER))
-    inside = kernels[(kernels["layer"] != NO_LAYER) & ~kernels["unit"].isin(nowhere)]
+    """Return figures of units inside layers, ordered by the time that scopes over them can save."""
+    not_units = (str(UnitKey.COMMUNICATION), str(UnitKey.LAYER))
+    inside = kernels[(kernels["layer"] != NO_LAYER) & ~kernels["unit"].isin(not_units)]
     groups = inside.groupby(["kind", "unit", "step", "layer"], sort=False)
     idle = groups["idle_us"].agg(["sum", "first", "size"])
     each = pd.DataFrame(
@@ -272,17 +273,17 @@ def _units(kernels: pd.DataFrame, launch_us: float) -> tuple[UnitFigures, ...]:
     of_step = each.groupby(["kind", "unit", "step"], sort=False).agg(
         gap=("gap", "sum"), kernels=("kernels", "sum"), busy=("busy", "sum"), layers=("gap", "size")
     )
-    found = []
+    units = []
     for key, row in of_step.groupby(["kind", "unit"], sort=False).median().iterrows():
         kind, unit = key if isinstance(key, tuple) else (key, "")
         count, layers = float(row["kernels"]), int(row["layers"])
         launch_ms = (count - layers) * launch_us / 1e3
-        found.append(
+        units.append(
             UnitFigures(
                 kind, unit, layers, count / layers, float(row["busy"]) / 1e3, float(row["gap"]) / 1e3, launch_ms
             )
         )
-    return tuple(sorted(found, key=lambda unit: (-unit.potential_ms, -unit.kernels)))
+    return tuple(sorted(units, key=lambda unit: (-unit.potential_ms, -unit.kernels)))
 
 
 def _between_steps_ms(kernels: pd.DataFrame) -> float:
@@ -315,43 +316,45 @@ def _bottleneck(kernels: pd.DataFrame, median: StepFigures) -> Bottleneck:
 
 
 def _kernel_bounds(kernels: pd.DataFrame) -> tuple[npt.NDArray[np.object_], str]:
-    """Return what bounds each kernel, by its busiest pipe; by its type where the profile has no pipes."""
+    """Return what bounds each kernel, by its busiest pipe, or by its type if the profile has no pipes."""
     heavy = {kind: role_of(kind) in (Role.MATMUL, Role.ATTENTION, Role.EXPERTS) for kind in kernels["type"].unique()}
     by_type = np.where(kernels["type"].map(heavy).to_numpy(bool), Bound.COMPUTE, Bound.MEMORY).astype(object)
     ratios = [ratio for ratio in RATIOS if ratio in kernels]
     if not ratios or not (known := (kernels[ratios].max(axis=1) > 0).to_numpy()).any():
-        return by_type, "operator types: the profile has no pipe columns, so memory and compute are an inference"
+        return by_type, "operator types: the profile has no pipe columns, so memory and compute are estimates"
     busiest = kernels.loc[known, ratios].idxmax(axis=1)
     meaning = {"mac_ratio": Bound.COMPUTE, "vec_ratio": Bound.COMPUTE, "scalar_ratio": _SCALAR}
     by_type[known] = busiest.map(lambda ratio: meaning.get(ratio, Bound.MEMORY)).to_numpy(object)
     share = kernels.loc[known, "duration_us"].sum() / max(kernels["duration_us"].sum(), 1e-9)
-    return by_type, f"pipe ratios, which cover {share:.0%} of the computing time"
+    return by_type, f"pipe ratios, which cover {share:.0%} of the compute time"
 
 
 def _doubts(
     table: KernelTable, kernels: pd.DataFrame, steps: tuple[StepFigures, ...], devices: int, layers: int
 ) -> list[str]:
-    """Return a line for each reason to trust the figures less."""
+    """Return one line for each reason to trust the figures less."""
     doubts = []
     recorded = int((table.frame["device"] == kernels["device"].iloc[0]).sum())
     if recorded > len(kernels):
-        doubts.append(f"{recorded - len(kernels)} of {recorded} kernels lie outside of steps and were left out")
+        doubts.append(f"{recorded - len(kernels)} of {recorded} kernels are outside of steps and were left out")
     counts = sorted(step.kernels for step in steps)
     if counts[0] != counts[-1]:
         doubts.append(f"steps differ in their number of kernels ({counts[0]} to {counts[-1]}); figures are medians")
     usual = float(np.median([step.step_ms for step in steps]))
     for step in steps:
         if abs(step.step_ms - usual) > DEVIATION * usual:
-            doubts.append(f"step {step.number} took {step.step_ms:.3f} ms where the median is {usual:.3f} ms")
+            doubts.append(f"step {step.number} took {step.step_ms:.3f} ms; the median is {usual:.3f} ms")
     if not table.has_steps:
-        how = f"{len(steps)} were found by what repeats" if len(steps) > 1 else "the file is taken as one step"
+        how = f"{len(steps)} were found by repetition" if len(steps) > 1 else "the file is treated as one step"
         if len(steps) > 1 and layers == 1:
             how += ", and may be layers instead"
         doubts.append(
             f"the profile does not mark steps: {how}; to be sure, record steps with a schedule (ProfilerStep)"
         )
     if devices > 1:
-        doubts.append(f"the profile holds {devices} devices; shown is the slowest")
+        doubts.append(f"the profile has {devices} devices; the slowest is shown")
     if layers == 1:
-        doubts.append("no repeating layers were found: what lies between embedding and final norm is taken as one")
+        doubts.append(
+            "no repeating layers were found: everything between embedding and final norm is treated as one layer"
+        )
     return doubts

@@ -1,7 +1,7 @@
-"""Baseline against candidate: what each SuperKernel of the candidate gains over the operators that it replaces.
+"""Compare a candidate with its baseline: what each SuperKernel gains over the operators that it replaces.
 
-Per SuperKernel the baseline's figure is the span of those operators, from the first one's start to the last one's end
-within a step, and medians over the steps are compared: the method of graph-autofusion's profile analysis.
+For each SuperKernel, the baseline's figure is the span of those operators, from the first one's start to the last one's
+end within a step, and medians over the steps are compared: the method of graph-autofusion's profile analysis.
 """
 
 from collections import defaultdict
@@ -17,13 +17,13 @@ from sktune.ascend.kernel_name import SuperKernelName, parse_superkernel_name
 from sktune.profiling.analysis import Profile
 from sktune.profiling.structure import main_stream
 
-LEAST_OCCURRENCES = 3
+MIN_OCCURRENCES = 3
 NOISE_SHARE = 0.03
 NOISE_US = 1.0
 
 
 class Verdict(StrEnum):
-    """What a SuperKernel brings."""
+    """Whether a SuperKernel pays off."""
 
     BENEFICIAL = "beneficial"
     NEUTRAL = "neutral"
@@ -37,11 +37,11 @@ class SuperKernelGain:
 
     Attributes:
         scope: the label of its scope.
-        is_fragment: whether it is a part of a scope that was split.
+        is_fragment: whether it is part of a scope that was split.
         operators: how many operators of the baseline it replaces.
-        baseline_us, candidate_us: medians over the steps; the baseline's is NaN where its operators were not found.
-        noise_us: differences up to this are noise: the largest of 3%, both median absolute deviations and 1 us.
-        occurrences: steps that were compared.
+        baseline_us, candidate_us: medians over the steps; the baseline's is NaN if its operators were not found.
+        noise_us: differences up to this are noise: the largest of 3%, both median absolute deviations, and 1 us.
+        occurrences: number of steps compared.
     """
 
     name: str
@@ -55,13 +55,13 @@ class SuperKernelGain:
 
     @property
     def gain_us(self) -> float:
-        """What is saved per step; negative for a loss."""
+        """Time saved per step; negative for a loss."""
         return self.baseline_us - self.candidate_us
 
     @property
     def verdict(self) -> Verdict:
-        """Whether that is more than noise."""
-        if self.occurrences < LEAST_OCCURRENCES:
+        """Whether the gain exceeds the noise."""
+        if self.occurrences < MIN_OCCURRENCES:
             return Verdict.INSUFFICIENT
         if abs(self.gain_us) <= self.noise_us:
             return Verdict.NEUTRAL
@@ -70,7 +70,7 @@ class SuperKernelGain:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """A candidate beside its baseline; ``gains`` in the order in which they run."""
+    """A candidate compared with its baseline; ``gains`` in execution order."""
 
     baseline: Profile
     candidate: Profile
@@ -78,18 +78,18 @@ class Comparison:
 
     @property
     def speedup(self) -> float:
-        """Median step of the baseline over that of the candidate: of profiled steps, so no measurement of either."""
+        """Median step of the baseline divided by that of the candidate; both are slowed down by profiling."""
         return self.baseline.median.step_ms / self.candidate.median.step_ms
 
 
 def compare(baseline: Profile, candidate: Profile) -> Comparison:
-    """Set every SuperKernel of ``candidate`` beside the operators of ``baseline`` that it replaces."""
-    own = candidate.kernels[candidate.kernels["is_superkernel"]]
+    """Compare every SuperKernel of ``candidate`` with the operators of ``baseline`` that it replaces."""
+    superkernels = candidate.kernels[candidate.kernels["is_superkernel"]]
     replaced = _replaced(_main_rows(baseline, baseline.shown_step), _main_rows(candidate, candidate.shown_step))
     spans = _spans(baseline, replaced)
     gains = tuple(
         _gain(str(name), rows["duration_us"].to_numpy(), spans.get(str(name), []), replaced.get(str(name), (0, 0)))
-        for name, rows in own.groupby("name", sort=False)
+        for name, rows in superkernels.groupby("name", sort=False)
     )
     return Comparison(baseline, candidate, gains)
 
@@ -119,34 +119,34 @@ def _main_rows(profile: Profile, step: int) -> pd.DataFrame:
 
 
 def _replaced(baseline: pd.DataFrame, candidate: pd.DataFrame) -> dict[str, tuple[int, int]]:
-    """Return for each SuperKernel the baseline's kernels that it stands for, as positions on the main stream.
+    """Return for each SuperKernel the baseline's kernels that it replaces, as positions on the main stream.
 
-    By the names of its first and last operator, where the baseline has them; else by what is between its neighbours
-    in both profiles.
+    They are found by the names of its first and last operators if the baseline has them, else by its neighbours in both
+    profiles.
     """
-    # A name that recurs in a step, as aclnn's do, tells no place.
+    # A name that recurs within a step, as aclnn's do, has no unique position.
     once = ~baseline["name"].duplicated(keep=False).to_numpy()
     names = {name: place for place, name in enumerate(baseline["name"]) if once[place]}
-    found = {}
+    by_name = {}
     missing = False
     for name in candidate.loc[candidate["is_superkernel"], "name"].unique():
         parsed = parse_superkernel_name(name)
         if parsed and parsed.first in names and names[parsed.first] <= names.get(parsed.last, -1):
-            found[name] = (names[parsed.first], names[parsed.last] + 1)
+            by_name[name] = (names[parsed.first], names[parsed.last] + 1)
         else:
             missing = True
-    return {**_between_neighbours(baseline, candidate), **found} if missing else found
+    return {**_between_neighbours(baseline, candidate), **by_name} if missing else by_name
 
 
 def _between_neighbours(baseline: pd.DataFrame, candidate: pd.DataFrame) -> dict[str, tuple[int, int]]:
     before, after = baseline["token"].tolist(), candidate["token"].tolist()
     names, fused = candidate["name"].tolist(), candidate["is_superkernel"].tolist()
-    found = {}
+    replaced = {}
     for kind, low, high, first, last in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         inside = [names[place] for place in range(first, last) if fused[place]]
         if kind == "replace" and len(inside) == 1:
-            found[inside[0]] = (low, high)
-    return found
+            replaced[inside[0]] = (low, high)
+    return replaced
 
 
 def _spans(baseline: Profile, replaced: dict[str, tuple[int, int]]) -> dict[str, list[float]]:

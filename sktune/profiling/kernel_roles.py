@@ -1,8 +1,8 @@
-"""Roles of kernels by their names, and the units of a decoder layer that they belong to.
+"""Roles of kernels by their names, and the units of a decoder layer to which they belong.
 
-A profile does not say which module launched a kernel. What is known is the order, and what each kernel does: attention
-lies between a layer's first norm and the norm after it, the MLP or the experts behind that. SuperKernels say it in
-their names.
+A profile does not record which module launched a kernel. The units follow from the order of the kernels and their
+roles: attention is between a layer's first norm and the next, the MLP or the experts follow. A SuperKernel's unit is in
+its name.
 """
 
 import re
@@ -13,7 +13,7 @@ from sktune.ascend.kernel_name import parse_superkernel_name
 
 
 class Role(StrEnum):
-    """What a kernel does, as far as it shows where in a layer it stands."""
+    """What a kernel does, as far as it indicates a position in a layer."""
 
     COMMUNICATION = "communication"
     EXPERTS = "experts"
@@ -29,14 +29,14 @@ class Role(StrEnum):
 
 
 class UnitKey(StrEnum):
-    """Units inside a layer, as search spaces call them, and what is none."""
+    """Units inside a layer, named as in search spaces, and values for kernels that are in none of them."""
 
     INPUT_NORM = "input_layernorm"
     ATTENTION = "self_attn"
     POST_NORM = "post_attention_layernorm"
     MLP = "mlp"
     LAYER = "layer"
-    """Kernels of a layer whose parts cannot be told apart."""
+    """Kernels of a layer whose units cannot be distinguished."""
     COMMUNICATION = "communication"
     EMBEDDING = "embed_tokens"
     NORM = "norm"
@@ -44,7 +44,7 @@ class UnitKey(StrEnum):
     OUTSIDE = "step"
 
 
-# The first that matches decides: MoeGatingTopKSoftmax is no softmax, KvRmsNormRopeCache no norm.
+# The first match decides: MoeGatingTopKSoftmax is not a softmax, KvRmsNormRopeCache is not a norm.
 _PATTERNS = {
     Role.VIEW: "^aten::(empty|view|_?reshape|as_strided|transpose|t_?$|expand|slice|select|unsqueeze|squeeze|permute"
     "|detach|alias|resize_|resolve_|lift|split|chunk|narrow|is_|item|_local_scalar|result_type|unflatten|flatten|unbind"
@@ -80,9 +80,9 @@ _UNIT_OF_ROLE = {Role.ATTENTION: UnitKey.ATTENTION, Role.EXPERTS: UnitKey.MLP, R
 
 
 def superkernel_unit(name: str) -> UnitKey | None:
-    """Return the unit that a SuperKernel covers by its label, else by its first and last operator.
+    """Return the unit that a SuperKernel covers, from its label, else from its first and last operators.
 
-    ``LAYER`` where they tell of several units; None where they tell of none, or no SuperKernel is called so.
+    ``LAYER`` if it covers several units; None if the unit is unknown or ``name`` is not that of a SuperKernel.
     """
     parsed = parse_superkernel_name(name)
     if parsed is None:
@@ -94,7 +94,7 @@ def superkernel_unit(name: str) -> UnitKey | None:
 
 
 def superkernel_role(name: str) -> Role:
-    """Return what a SuperKernel stands for among the kernels of its layer."""
+    """Return the role of a SuperKernel among the kernels of its layer."""
     unit, role = superkernel_unit(name), role_of(name)
     if unit is UnitKey.ATTENTION:
         return Role.ATTENTION
@@ -108,13 +108,13 @@ def _named(text: str) -> set[UnitKey]:
     return {unit for unit, word in _SCOPES if word.search(text)} or ({role_unit} if role_unit else set())
 
 
-# What an unfused RMSNorm is made of, before and after its reciprocal root.
+# The operators of an unfused RMSNorm, before and after its reciprocal root.
 NORM_PIECE = re.compile(r"(^|[:_])(pow|square|mean|sum|div|add|mul|to|copy|_to_copy|cast|rsqrt)_?$", re.IGNORECASE)
 NORM_START = re.compile(r"(^|[:_])(pow|square)_?$", re.IGNORECASE)
 
 
 def norm_start(tokens: Sequence[str], roles: Sequence[Role], norm: int) -> int:
-    """Return where the norm at ``norm`` begins: unfused, it begins at its square."""
+    """Return the index of the first kernel of the norm at ``norm``: if unfused, its square."""
     if "rsqrt" not in tokens[norm].lower():
         return norm
     place = norm
@@ -155,22 +155,22 @@ def _parts(tokens: Sequence[str], roles: Sequence[Role]) -> list[UnitKey]:
     elif superkernel_unit(tokens[core]):
         end = core + 1
     else:  # without a norm between them, attention ends with its output projection
-        behind = rest[0] if rest and rest[0] > core else len(roles)
-        end = next((place + 1 for place in range(core + 1, behind) if roles[place] is Role.MATMUL), behind)
+        limit = rest[0] if rest and rest[0] > core else len(roles)
+        end = next((place + 1 for place in range(core + 1, limit) if roles[place] is Role.MATMUL), limit)
     units[end:] = [UnitKey.MLP] * (len(roles) - end)
     return units
 
 
 def attention_places(roles: Sequence[Role]) -> list[int]:
-    """Return where attention is computed; a bare softmax counts only where nothing else shows it."""
+    """Return the indices of attention kernels; a plain softmax counts only if there are no others."""
     for wanted in (Role.ATTENTION, Role.SOFTMAX):
-        if found := [place for place, role in enumerate(roles) if role is wanted]:
-            return found
+        if places := [place for place, role in enumerate(roles) if role is wanted]:
+            return places
     return []
 
 
 def _norm_end(tokens: Sequence[str], roles: Sequence[Role], norm: int) -> int:
-    """Return where the norm's kernels end; unfused, it ends with products and casts."""
+    """Return the index after the norm's kernels: if unfused, it ends with products and casts."""
     end = norm + 1
     if "rsqrt" in tokens[norm].lower():
         while end < len(tokens) and (NORM_PIECE.search(tokens[end]) or roles[end] is Role.VIEW):
@@ -179,5 +179,5 @@ def _norm_end(tokens: Sequence[str], roles: Sequence[Role], norm: int) -> int:
 
 
 def _by_scope(tokens: Sequence[str]) -> list[UnitKey]:
-    """Return units by the words in names, where no kernel of attention is to be seen."""
+    """Return units from the scopes in names, for layers without recognizable attention."""
     return [next((unit for unit, word in _SCOPES if word.search(token)), UnitKey.LAYER) for token in tokens]

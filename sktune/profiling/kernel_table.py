@@ -1,4 +1,4 @@
-"""The kernel table: what ran on a device, one row a kernel, whatever profiler wrote it down."""
+"""The kernel table: what ran on a device, one row per kernel, for all profilers."""
 
 import re
 from dataclasses import dataclass
@@ -7,15 +7,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from sktune.ascend.kernel_name import parse_superkernel_name
+from sktune.ascend.kernel_name import SUPERKERNEL, parse_superkernel_name
 
 NO_STEP = -1
-SUPERKERNEL = "SuperKernel"
-"""The operator type that GE gives to what it fused."""
 
 RATIOS = ("mac_ratio", "vec_ratio", "scalar_ratio", "mte2_ratio", "mte3_ratio")
 """Shares of a kernel's time in which a pipe was busy; on mixed kernels the larger of cube and vector cores.
-``mte3_ratio`` is everything that writes out: MTE3 of vector cores, fixpipe of cube cores."""
+``mte3_ratio`` covers all writes: MTE3 of vector cores, fixpipe of cube cores."""
 
 COLUMNS = (
     "step", "device", "stream", "name", "type", "core", "start_us", "duration_us", "wait_us", "blocks",
@@ -27,7 +25,7 @@ _COMMUNICATION = re.compile(
     r"|all_?to_?all",
     re.IGNORECASE,
 )
-# Operators that compute as well; the profiler counts them as computing, and so does sktune.
+# Operators that also compute; the profiler counts them as compute, and so does sktune.
 _FUSED_WITH_COMPUTE = re.compile(
     r"(mat_?mul|mm|gemm)[a-z]*_?(all|reduce)|(all|reduce)_?[a-z]+_?(mat_?mul|mm|gemm)", re.IGNORECASE
 )
@@ -39,12 +37,12 @@ class KernelTable:
     """A profile's kernels, ordered by device and start.
 
     Attributes:
-        frame: columns ``COLUMNS``, and of ``RATIOS`` those that the profile has. ``step`` is ``NO_STEP`` outside of
-            steps, ``start_us`` counts from the first kernel of the file, ``wait_us`` and ``blocks`` are NaN where
-            unknown. ``token`` is what repeats from layer to layer: the operator type on NPUs, the name elsewhere.
+        frame: columns ``COLUMNS``, and those of ``RATIOS`` that the profile has. ``step`` is ``NO_STEP`` outside of
+            steps, ``start_us`` counts from the first kernel of the file, ``wait_us`` and ``blocks`` are NaN if
+            unknown. ``token`` repeats from layer to layer: the operator type on NPUs, the name elsewhere.
         source: ``kernel_details``, ``op_summary``, ``npu_trace``, ``gpu_trace`` or ``cpu_trace``.
         has_steps: whether the profiler marked the steps.
-        warnings: what was left out while reading, a line each.
+        warnings: what was left out while reading, one line each.
     """
 
     frame: pd.DataFrame
@@ -54,10 +52,10 @@ class KernelTable:
 
 
 def complete(frame: pd.DataFrame, *, repeating: str) -> pd.DataFrame:
-    """Derive the remaining columns from ``name``, ``type`` and ``core``, put rows in order, and start at zero.
+    """Derive the remaining columns from ``name``, ``type`` and ``core``, sort the rows, and start at zero.
 
     Args:
-        frame: the columns as read; ``start_ns`` (int64) stands for ``start_us``.
+        frame: the columns as read, with ``start_ns`` (int64) instead of ``start_us``.
         repeating: the column that repeats from layer to layer.
     """
     for column in ("name", "type", "core", "stream", "device"):
@@ -68,11 +66,11 @@ def complete(frame: pd.DataFrame, *, repeating: str) -> pd.DataFrame:
     is_superkernel = fused | (frame["type"] == SUPERKERNEL).to_numpy()
     frame["type"] = frame["type"].where(~is_superkernel, SUPERKERNEL)
     frame["is_superkernel"] = is_superkernel
-    called = pd.Series([is_communication(name) for name in names]).to_numpy(bool)[place]
-    kinds = {kind: is_communication(kind) for kind in frame["type"].unique()}
-    in_core = frame["core"].str.upper().isin(_COMMUNICATION_CORES)
-    frame["is_communication"] = (called | frame["type"].map(kinds).to_numpy(bool) | in_core) & ~is_superkernel
-    # Labels and operators of a SuperKernel carry the layer's number.
+    by_name = pd.Series([is_communication(name) for name in names]).to_numpy(bool)[place]
+    by_type = frame["type"].map({kind: is_communication(kind) for kind in frame["type"].unique()}).to_numpy(bool)
+    by_core = frame["core"].str.upper().isin(_COMMUNICATION_CORES)
+    frame["is_communication"] = (by_name | by_type | by_core) & ~is_superkernel
+    # Labels and operators of a SuperKernel contain the layer's number.
     patterns = np.array([re.sub(r"\d+", "#", name) for name in names], dtype=object)
     frame["token"] = np.where(is_superkernel, patterns[place], frame[repeating])
     frame = frame.sort_values(["device", "start_ns"], kind="stable", ignore_index=True)
@@ -81,17 +79,17 @@ def complete(frame: pd.DataFrame, *, repeating: str) -> pd.DataFrame:
 
 
 def _printable(column: "pd.Series[str]") -> "pd.Series[str]":
-    """Replace what could steer a terminal or not be encoded: names are whatever the file says."""
+    """Replace control characters and unencodable ones: names come from the file and cannot be trusted."""
     place, values = pd.factorize(column)
-    shown = ["".join(sign if sign.isprintable() else "\ufffd" for sign in value) for value in values]
-    return pd.Series(np.array([*shown, ""], dtype=object)[place], index=column.index)
+    printable = ["".join(char if char.isprintable() else "\ufffd" for char in value) for value in values]
+    return pd.Series(np.array([*printable, ""], dtype=object)[place], index=column.index)
 
 
 def type_of_npu_name(name: str) -> str:
-    """Return the operator type that an NPU kernel's name ends in: formats without a type column.
+    """Return the operator type in an NPU kernel's name, for formats without a type column.
 
-    ``aclnnMatmul_MatMulCommon_MatMulV2`` is aclnn's naming, ``model/layers/MatMulV2_12`` GE's, and
-    ``hcom_allReduce__661_0_1`` HCCL's.
+    aclnn's names are like ``aclnnMatmul_MatMulCommon_MatMulV2``, GE's like ``model/layers/MatMulV2_12``, and HCCL's
+    like ``hcom_allReduce__661_0_1``.
     """
     if parse_superkernel_name(name):
         return SUPERKERNEL
@@ -102,7 +100,7 @@ def type_of_npu_name(name: str) -> str:
 
 
 def is_communication(name: str) -> bool:
-    """Whether a kernel of this name or type moves data between devices and does nothing else."""
+    """Whether a kernel of this name or type only moves data between devices."""
     return bool(_COMMUNICATION.search(name)) and not _FUSED_WITH_COMPUTE.search(name)
 
 
@@ -116,7 +114,7 @@ def start_gain(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return for each interval, ordered by start, the idle time before it and the busy time that it adds.
 
-    Idle is what no earlier interval covers; zero before the first.
+    Idle time is not covered by any earlier interval; it is zero before the first.
     """
     if not len(start_us):
         return np.zeros(0), np.zeros(0)

@@ -1,6 +1,6 @@
 """Repetition in a sequence of kernels: the steps of a profile, the layers of a step.
 
-Pure functions on arrays of integer tokens, one a kernel, in the order in which one stream ran them.
+Pure functions on arrays of integer tokens, one per kernel, in the order in which one stream ran them.
 """
 
 from collections import Counter
@@ -13,20 +13,20 @@ import numpy.typing as npt
 
 Tokens = npt.NDArray[np.int64]
 
-LONGEST_LAYER = 4096
-MOST_COMPARISONS = 200_000_000
-"""Bound of the search for layers: sequences of more than 50,000 kernels are searched for shorter layers only."""
-LEAST_COVERAGE = 0.3
+MAX_LAYER = 4096
+MAX_COMPARISONS = 200_000_000
+"""Limits the search for layers: in sequences of more than 50,000 kernels, only shorter layers are searched for."""
+MIN_COVERAGE = 0.3
 """Share of a step that repeating layers must cover to count as such."""
-LIKENESS = 0.7
-"""Share of equal kernels from which on a neighbour of repeating layers is one of them."""
+MIN_SIMILARITY = 0.7
+"""Share of equal kernels above which a neighbour of repeating layers is one of them."""
 STEP_GAP = 3.0
-"""How many times the usual idle time before a repetition marks a new step."""
+"""Idle time before a repetition, relative to the usual one, above which it is a new step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """``count`` repetitions of ``period`` tokens from ``start`` on; the pattern goes on for ``extra`` more tokens."""
+    """``count`` repetitions of ``period`` tokens from ``start``; the pattern continues for ``extra`` more tokens."""
 
     start: int
     period: int
@@ -40,9 +40,9 @@ class Run:
 
 
 def longest_run(tokens: Tokens, least_period: int = 1) -> Run | None:
-    """Return the run that covers most tokens, with the shortest period; None where nothing repeats."""
+    """Return the run that covers the most tokens, with the shortest period; None if nothing repeats."""
     best: Run | None = None
-    longest = min(len(tokens) // 2, LONGEST_LAYER, MOST_COMPARISONS // max(len(tokens), 1))
+    longest = min(len(tokens) // 2, MAX_LAYER, MAX_COMPARISONS // max(len(tokens), 1))
     for period in range(least_period, longest + 1):
         if best and best.coverage >= len(tokens) - best.period:
             break
@@ -66,7 +66,7 @@ def _longest_stretch(equal: npt.NDArray[np.bool_]) -> tuple[int, int]:
 
 
 def whole_period(tokens: Tokens) -> int:
-    """Return the shortest period of the whole sequence: its length, where it does not repeat.
+    """Return the shortest period of the whole sequence: its length if it does not repeat.
 
     The last repetition may be incomplete (Knuth, Morris and Pratt's failure function).
     """
@@ -84,12 +84,12 @@ def whole_period(tokens: Tokens) -> int:
 def split_steps(
     tokens: Tokens, idle_us: npt.NDArray[np.float64], is_step_marker: npt.NDArray[np.bool_]
 ) -> list[tuple[int, int]]:
-    """Return the steps as half-open ranges; one range over everything where no repetition of steps is seen.
+    """Return the steps as half-open ranges; a single range over everything if no repeating steps are found.
 
     Args:
         tokens: of all steps.
         idle_us: how long the device was idle before each kernel.
-        is_step_marker: kernels that run once a step: embedding, sampling.
+        is_step_marker: True for kernels that run once per step: embedding, sampling.
     """
     whole = [(0, len(tokens))]
     period = whole_period(tokens)
@@ -100,7 +100,7 @@ def split_steps(
         return whole
     steps = list(pairwise([*anchors, len(tokens)]))
     usual = float(np.median([end - start for start, end in steps[:-1]]))
-    # What precedes the first anchor is the rest of a step; so may be what follows the last.
+    # Before the first anchor is the rest of a step, and after the last one there may be an incomplete step.
     return steps if steps[-1][1] - steps[-1][0] >= 0.9 * usual else steps[:-1]
 
 
@@ -109,15 +109,15 @@ def _periodic_steps(
 ) -> list[tuple[int, int]]:
     count, rest = divmod(len(tokens), period)
     offset = 0
-    if rest:  # cut in the middle of a step: it begins after the longest pause
+    if rest:  # the recording starts in the middle of a step; steps begin after the longest pause
         table = idle_us[: count * period].reshape(count, period)[1:] if count > 1 else idle_us[None, :period]
         offset = int(np.argmax(np.median(table, axis=0)))
         count = (len(tokens) - offset) // period
     starts = offset + period * np.arange(count)
     inner = longest_run(tokens[starts[0] : starts[0] + period], least_period=2)
-    holds_layers = inner is not None and inner.coverage >= LEAST_COVERAGE * period
-    if not holds_layers and not is_step_marker[starts[0] : starts[0] + period].any():
-        # Layers and nothing else: only longer pauses can tell where a step begins.
+    has_layers = inner is not None and inner.coverage >= MIN_COVERAGE * period
+    if not has_layers and not is_step_marker[starts[0] : starts[0] + period].any():
+        # Only layers: longer pauses are the only sign of where a step begins.
         pauses = idle_us[starts]
         inside = np.delete(idle_us[offset : offset + count * period], starts - offset)
         if (
@@ -131,7 +131,7 @@ def _periodic_steps(
 
 
 def _anchors(tokens: Tokens, idle_us: npt.NDArray[np.float64]) -> list[int] | None:
-    """Return where the rarest kernel that recurs evenly stands: it runs once a step."""
+    """Return the positions of the rarest kernel that recurs evenly: it runs once per step."""
     kinds, counts = np.unique(tokens, return_counts=True)
     best: tuple[float, list[int]] | None = None
     for count in sorted({int(count) for count in counts if count >= 2}):
@@ -151,12 +151,12 @@ def _anchors(tokens: Tokens, idle_us: npt.NDArray[np.float64]) -> list[int] | No
 
 @dataclass(frozen=True, slots=True)
 class Landmarks:
-    """What is known about single kernels of a step: True where it holds; all False where nothing is known.
+    """What is known about each kernel of a step; all False if nothing is known.
 
     Attributes:
         attention: computes attention.
         rest: belongs to MLP or experts.
-        norm: begins a norm, or what may hold one.
+        norm: begins a norm, or a SuperKernel that may contain one.
     """
 
     attention: npt.NDArray[np.bool_]
@@ -164,21 +164,21 @@ class Landmarks:
     norm: npt.NDArray[np.bool_]
 
     def part(self, begin: int, end: int) -> "Landmarks":
-        """Return those of some of the kernels."""
+        """Return the landmarks of the kernels from ``begin`` to ``end``."""
         return Landmarks(self.attention[begin:end], self.rest[begin:end], self.norm[begin:end])
 
 
 def split_layers(tokens: Tokens, marks: Landmarks) -> list[tuple[int, int]]:
-    """Return the layers of a step as half-open ranges, in order: what repeats, else what the landmarks show."""
+    """Return the layers of a step as half-open ranges, in order: by repetition, else by landmarks."""
     run = longest_run(tokens)
-    if run is None or run.coverage < LEAST_COVERAGE * len(tokens):
+    if run is None or run.coverage < MIN_COVERAGE * len(tokens):
         return _by_landmarks(marks)
-    found: list[list[tuple[int, int]]] = [_around(tokens, marks, run, offset) for offset in _first_kernels(marks, run)]
-    return max(found, key=lambda layers: sum(end - start for start, end in layers))
+    splits: list[list[tuple[int, int]]] = [_around(tokens, marks, run, offset) for offset in _first_kernels(marks, run)]
+    return max(splits, key=lambda layers: sum(end - start for start, end in layers))
 
 
 def _first_kernels(marks: Landmarks, run: Run) -> Sequence[int]:
-    """Return where, counted from the run's start, a layer may begin: every turn of a period fits as well."""
+    """Return the offsets from the run's start at which a layer may begin: by repetition alone, all fit equally well."""
     period = np.arange(run.start, run.start + run.period)
     rest, norms = np.flatnonzero(marks.rest[period]), np.flatnonzero(marks.norm[period])
     if len(rest) and len(norms) and marks.attention[period].any():
@@ -192,42 +192,41 @@ def _first_kernels(marks: Landmarks, run: Run) -> Sequence[int]:
 
 
 def _around(tokens: Tokens, marks: Landmarks, run: Run, offset: int) -> list[tuple[int, int]]:
-    """Return the run's layers when they begin at ``offset``, and those of other kinds before and behind them."""
+    """Return the run's layers if they begin at ``offset``, and those of other kinds before and after them."""
     start = run.start + offset
     count = run.count - (offset > run.extra)
     pattern = tokens[start : start + run.period]
-    while start >= run.period and np.mean(tokens[start - run.period : start] == pattern) >= LIKENESS:
+    while start >= run.period and np.mean(tokens[start - run.period : start] == pattern) >= MIN_SIMILARITY:
         start, count = start - run.period, count + 1
     end = start + count * run.period
-    while end + run.period <= len(tokens) and np.mean(tokens[end : end + run.period] == pattern) >= LIKENESS:
+    while end + run.period <= len(tokens) and np.mean(tokens[end : end + run.period] == pattern) >= MIN_SIMILARITY:
         end, count = end + run.period, count + 1
     layers = [(begin, begin + run.period) for begin in range(start, end, run.period)]
     heads = np.flatnonzero(marks.attention[start : start + run.period])
     head = pattern[: int(heads[0]) + 1 if len(heads) else max(1, run.period // 2)]
     inside = _by_landmarks(marks.part(start, start + run.period))
-    if len(inside) > 1:  # kinds that alternate repeat together only
+    if len(inside) > 1:  # alternating kinds only repeat together
         cuts = [0, *(low for low, _ in inside[1:]), run.period]
         layers = [(begin + low, begin + high) for begin, _ in layers for low, high in pairwise(cuts)]
-    behind = _beside(tokens[end:], marks.part(end, len(tokens)), None)
-    return (
-        _beside(tokens[:start], marks.part(0, start), head) + layers + [(low + end, high + end) for low, high in behind]
-    )
+    before = _beside(tokens[:start], marks.part(0, start), head)
+    after = _beside(tokens[end:], marks.part(end, len(tokens)), None)
+    return before + layers + [(low + end, high + end) for low, high in after]
 
 
 def _beside(tokens: Tokens, marks: Landmarks, head: Tokens | None) -> list[tuple[int, int]]:
-    """Return layers of other kinds: by their landmarks, or where ``head`` begins them, or by repetition."""
+    """Return layers of other kinds: by their landmarks, else by their beginning ``head``, else by repetition."""
     if layers := _by_landmarks(marks):
         return layers
     if head is not None and len(head) > 1 and (begins := _occurrences(tokens, head)):
         return list(pairwise([*begins, len(tokens)]))
     run = longest_run(tokens, least_period=4)
-    if run is None or run.coverage < 2 * LEAST_COVERAGE * len(tokens):
+    if run is None or run.coverage < 2 * MIN_COVERAGE * len(tokens):
         return []
     return [(start, start + run.period) for start in range(run.start, run.start + run.coverage, run.period)]
 
 
 def _by_landmarks(marks: Landmarks) -> list[tuple[int, int]]:
-    """Return a layer for each attention that an MLP follows, from the norm before it to the norm behind that."""
+    """Return a layer for each attention followed by an MLP, from the norm before it to the next layer's norm."""
     begins, norm, in_attention = [], None, False
     for place in np.flatnonzero(marks.attention | marks.rest | marks.norm).tolist():
         if marks.rest[place]:
@@ -255,9 +254,9 @@ def _occurrences(tokens: Tokens, wanted: Tokens) -> list[int]:
 
 
 def name_kinds(layers: Sequence[Tokens], word: Callable[[int], str]) -> list[str]:
-    """Return the kind of each layer: ``word`` of its index, numbered where different kinds share one.
+    """Return the kind of each layer: ``word`` of its index, numbered if different kinds share a word.
 
-    Layers are of one kind when they share word and ``LIKENESS`` of their kernels.
+    Layers are of one kind if they share the word and ``MIN_SIMILARITY`` of their kernels.
     """
     kinds: dict[str, tuple[str, Counter[int]]] = {}
     names = []
@@ -266,7 +265,7 @@ def name_kinds(layers: Sequence[Tokens], word: Callable[[int], str]) -> list[str
         alike = (
             name
             for name, (known_base, known) in kinds.items()
-            if base == known_base and (counts & known).total() >= LIKENESS * max(counts.total(), known.total())
+            if base == known_base and (counts & known).total() >= MIN_SIMILARITY * max(counts.total(), known.total())
         )
         same = sum(known_base == base for known_base, _ in kinds.values())
         names.append(next(alike, f"{base}_{same + 1}" if same else base))

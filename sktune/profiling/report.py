@@ -18,7 +18,7 @@ FOLDER = "profiles"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProfileReport:
-    """An analysed profile, its comparison with a candidate where there is one, and the picture of both."""
+    """An analysed profile, its comparison with a candidate if there is one, and the path of the page."""
 
     profile: Profile
     comparison: Comparison | None
@@ -29,10 +29,10 @@ def report(path: Path, candidate: Path | None, picture: Path | None, runs: Path)
     """Analyse the profile at ``path``, compare it with ``candidate``, and draw both.
 
     Args:
-        picture: where to write the page; by default into the folder ``profiles`` of ``runs``, under the file's name.
+        picture: where to write the page; by default in the folder ``profiles`` of ``runs``, named after the file.
 
     Raises:
-        ProfileError: a file cannot be read or written, or is no profile.
+        ProfileError: a file cannot be read or written, or is not a profile.
     """
     profile = analyse(read_profile(path))
     comparison = compare(profile, analyse(read_profile(candidate))) if candidate else None
@@ -43,15 +43,15 @@ def report(path: Path, candidate: Path | None, picture: Path | None, runs: Path)
 
 
 def fusion_of_files(graph: Path, fused: Sequence[Path], profile: Path | None, logs: Sequence[Path]) -> RealisedFusion:
-    """Return what the scopes that ``graph`` marks became, by GE's dumps, a profile and CANN's logs.
+    """Return how the scopes marked in ``graph`` were fused, from GE's dumps, a profile and CANN's logs.
 
     Raises:
-        BadInputError: a file cannot be read, or is not what it is given as.
+        BadInputError: a file cannot be read, or is not of the expected kind.
     """
     marked = read_ge_graph(graph)
     labels = list(marked.by_scope())
     if not labels:
-        raise BadInputError(f"{graph} marks no scope; give TorchAir's dump of a step that was compiled with scopes")
+        raise BadInputError(f"{graph} has no scopes; give TorchAir's dump of a step that was compiled with scopes")
     types = {operator.name: operator.type for operator in marked.operators}
     return realised_fusion(
         marked=marked,
@@ -63,7 +63,7 @@ def fusion_of_files(graph: Path, fused: Sequence[Path], profile: Path | None, lo
 
 
 def _name(path: Path) -> str:
-    """Return a name for what may be one of many files called kernel_details.csv: its folder's, where that says more."""
+    """Return a name for the page, with the profiler's folder if any: many files are called kernel_details.csv."""
     path = path.resolve()
     stem = path.name.partition(".")[0]
     for parent in path.parents:

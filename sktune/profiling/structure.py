@@ -1,4 +1,4 @@
-"""Where each kernel of a profile stands: its step, layer, layer kind and unit."""
+"""Find the step, layer, layer kind and unit of each kernel of a profile."""
 
 from dataclasses import dataclass
 
@@ -24,10 +24,10 @@ _STEP_MARKERS = (Role.EMBEDDING, Role.SAMPLING)
 
 
 def add_structure(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one device's kernels that lie in steps, with the columns ``layer``, ``kind``, ``unit`` and ``idle_us``.
+    """Return one device's kernels inside steps, with the columns ``layer``, ``kind``, ``unit`` and ``idle_us``.
 
-    ``layer`` counts from 0 in each step, ``NO_LAYER`` outside of layers, where ``kind`` is empty. ``idle_us`` is for
-    how long no stream of the device did anything just before the kernel, zero for the first of a step.
+    ``layer`` counts from 0 in each step; outside of layers it is ``NO_LAYER``, and ``kind`` is empty. ``idle_us`` is
+    the time just before the kernel in which all streams of the device were idle, zero for the first of a step.
     """
     frame = frame.reset_index(drop=True)
     roles = _roles(frame)
@@ -50,7 +50,7 @@ def add_structure(frame: pd.DataFrame) -> pd.DataFrame:
         if key not in known:
             tokens = frame["token"].to_numpy()[on_main].tolist()
             known[key] = _places(codes[on_main], tokens, list(roles[on_main]))
-        # Other streams: where the main stream is when their kernel starts.
+        # A kernel of another stream is in the layer and unit that the main stream is running when it starts.
         at = np.searchsorted(frame["start_us"].to_numpy()[on_main], start, side="right") - 1
         places = known[key]
         layer[rows], kind[rows], unit[rows] = (
@@ -61,14 +61,14 @@ def add_structure(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def main_stream(frame: pd.DataFrame) -> str:
-    """Return the stream that computes longest: layers are looked for on it alone, as others run beside it."""
+    """Return the stream that computes longest: layers are searched for only there, as the others run beside it."""
     computing = frame[~frame["is_communication"]]
     busy = (computing if len(computing) else frame).groupby("stream")["duration_us"].sum()
     return str(busy.idxmax())
 
 
 def _roles(frame: pd.DataFrame) -> npt.NDArray[np.object_]:
-    """Return each kernel's role by its type, or by its whole name where the type says nothing."""
+    """Return each kernel's role from its type, or from its token if the type says nothing."""
     columns = ["type", "token", "is_communication", "is_superkernel"]
     distinct = frame.groupby(columns, sort=False).ngroup().to_numpy()
     roles = []
@@ -79,7 +79,7 @@ def _roles(frame: pd.DataFrame) -> npt.NDArray[np.object_]:
 
 
 def _codes(frame: pd.DataFrame, roles: npt.NDArray[np.object_]) -> npt.NDArray[np.int64]:
-    """Return one number for each kernel that repeats; fused and plain norms are one, as first layers differ in them."""
+    """Return one number per distinct kernel; RmsNorm and AddRmsNorm share one, as the first layer's norm differs."""
     fused_norm = (roles == Role.NORM) & ~frame["token"].str.contains("rsqrt").to_numpy()
     return pd.factorize(np.where(fused_norm, "norm", frame["token"]))[0].astype(np.int64)
 
@@ -115,7 +115,7 @@ def _places(codes: npt.NDArray[np.int64], tokens: list[str], roles: list[Role]) 
     attention[attention_places(roles)] = True
     rest[[place for place, role in enumerate(roles) if role in (Role.EXPERTS, Role.ACTIVATION)]] = True
     norm[[norm_start(tokens, roles, place) for place, role in enumerate(roles) if role is Role.NORM]] = True
-    # A SuperKernel of attention may hold the norms around it, and begins the layer then.
+    # A SuperKernel of attention may contain the norms around it, and then begins the layer.
     norm[[place for place, token in enumerate(tokens) if superkernel_unit(token) is UnitKey.ATTENTION]] = True
     layers = split_layers(codes, Landmarks(attention, rest, norm)) or [_only_layer(roles, norm)]
 
@@ -128,12 +128,12 @@ def _places(codes: npt.NDArray[np.int64], tokens: list[str], roles: list[Role]) 
     unit = np.array([str(_outside(role)) for role in roles], dtype=object)
     for index, (begin, end) in enumerate(layers):
         layer[begin:end], kind[begin:end] = index, kinds[index]
-        unit[begin:end] = [str(found) for found in layer_units(tokens[begin:end], roles[begin:end])]
+        unit[begin:end] = [str(key) for key in layer_units(tokens[begin:end], roles[begin:end])]
     return _Places(layer, kind, unit)
 
 
 def _only_layer(roles: list[Role], norm: npt.NDArray[np.bool_]) -> tuple[int, int]:
-    """Return what is between embedding and final norm, where nothing repeats."""
+    """Return the range between embedding and final norm, used if nothing repeats."""
     begin = next((place for place, role in enumerate(roles) if role not in (Role.EMBEDDING, Role.VIEW)), 0)
     last = max(
         (p for p, role in enumerate(roles) if role in (Role.EXPERTS, Role.ACTIVATION, Role.ATTENTION)), default=-1

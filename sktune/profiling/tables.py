@@ -1,4 +1,4 @@
-"""What a profile says, in words and tables: the same for terminals and for the picture."""
+"""A profile in text and tables, for both the terminal and the page."""
 
 import math
 import re
@@ -17,7 +17,7 @@ UNITS_TO_TRY = 3
 class Table:
     """Cells as text; the first column is a name, the others are figures.
 
-    ``spare`` are the columns that a narrow terminal can do without, the least wanted first.
+    ``spare`` are the columns that a narrow terminal leaves out, the least important first.
     """
 
     title: str
@@ -28,15 +28,15 @@ class Table:
 
 
 def headline(profile: Profile) -> str:
-    """Return what matters for scopes, in two sentences."""
+    """Return what scopes can save and where to try them, in two sentences."""
     first = (
-        f"In {profile.median.gap_ms:.3f} ms of a step of {profile.median.step_ms:.3f} ms ({profile.gap_share:.1%}) the "
-        "device has nothing to run: the most that scopes can save by closing gaps."
+        f"The device is idle for {profile.median.gap_ms:.3f} ms of a step of {profile.median.step_ms:.3f} ms "
+        f"({profile.gap_share:.1%}): the most that scopes can save by closing gaps."
     )
-    tried = [unit for unit in profile.units if unit.potential_ms > 0][:UNITS_TO_TRY]
-    if not tried:
+    promising = [unit for unit in profile.units if unit.potential_ms > 0][:UNITS_TO_TRY]
+    if not promising:
         return first
-    listed = ", ".join(f"{unit.word} ({unit.gap_ms:.3f} ms of gaps inside)" for unit in tried)
+    listed = ", ".join(f"{unit.parameter} ({unit.gap_ms:.3f} ms of gaps inside)" for unit in promising)
     return f"{first} Try scopes first on {listed}."
 
 
@@ -47,7 +47,7 @@ def overview(profile: Profile) -> str:
     steps = "1 step" if len(profile.steps) == 1 else f"{len(profile.steps)} steps"
     return (
         f"{profile.source.replace('_', ' ')}{device}: {steps} of {profile.median.kernels} kernels, "
-        f"{len(profile.layer_kinds)} layers ({kinds}), {profile.median.superkernels} SuperKernels a step"
+        f"{len(profile.layer_kinds)} layers ({kinds}), {profile.median.superkernels} SuperKernels per step"
     )
 
 
@@ -66,48 +66,46 @@ def _times(profile: Profile) -> Table:
         row("step", median.step_ms),
         row("compute", median.compute_ms),
         row("communication", median.communication_ms),
-        row("  hidden behind compute", median.hidden_ms),
+        row("  hidden by compute", median.hidden_ms),
         row("  exposed", median.exposed_ms),
-        row("gap: nothing runs", median.gap_ms),
+        row("gap: device idle", median.gap_ms),
     ]
     waits = ", ".join(f"stream {stream} {wait:.3f} ms" for stream, wait in profile.wait_ms.items())
     notes = []
     if len(profile.steps) > 1:
-        notes.append(
-            f"From one step to the next the device is idle for {profile.between_steps_ms:.3f} ms, which is the host's."
-        )
+        notes.append(f"Between steps the device waits {profile.between_steps_ms:.3f} ms for the host.")
     if waits:
-        notes.append(f"The profiler's wait column, a step: {waits}.")
+        notes.append(f"The profiler's wait column, per step: {waits}.")
     return Table("Time of a step, medians", ("", "ms", "of the step"), tuple(rows), " ".join(notes))
 
 
 def _bounds(profile: Profile) -> Table:
-    found = profile.bottleneck
+    bottleneck = profile.bottleneck
     meaning = {
-        Bound.COMPUTE: "kernels that compute most of their time",
-        Bound.MEMORY: "kernels that move data most of their time",
+        Bound.COMPUTE: "kernels that mostly compute",
+        Bound.MEMORY: "kernels that mostly move data",
         Bound.SCHEDULING: "gaps: no kernel runs",
-        Bound.SYNCHRONISATION: "communication that nothing hides",
+        Bound.SYNCHRONISATION: "exposed communication",
     }
-    rows = tuple((str(bound), f"{found.shares[bound]:.1%}", meaning[bound]) for bound in Bound)
-    note = f"Compute and memory are told apart by {found.evidence}."
-    if found.scalar_share:
-        note += f" {found.scalar_share:.1%} of the step are in kernels whose busiest pipe is the scalar unit."
-    return Table(f"Bottleneck: {found.bound}", ("", "of the step", "what"), rows, note, spare=("what",))
+    rows = tuple((str(bound), f"{bottleneck.shares[bound]:.1%}", meaning[bound]) for bound in Bound)
+    note = f"Compute and memory are distinguished by {bottleneck.evidence}."
+    if bottleneck.scalar_share:
+        note += f" {bottleneck.scalar_share:.1%} of the step is in kernels whose busiest pipe is the scalar unit."
+    return Table(f"Bottleneck: {bottleneck.bound}", ("", "of the step", "what"), rows, note, spare=("what",))
 
 
 def _units(profile: Profile) -> Table:
     rows = tuple(
         (
-            unit.word, str(unit.layers), f"{unit.kernels:.0f}", f"{unit.busy_ms:.3f}", f"{unit.gap_ms:.3f}",
+            unit.parameter, str(unit.layers), f"{unit.kernels:.0f}", f"{unit.busy_ms:.3f}", f"{unit.gap_ms:.3f}",
             f"{unit.launch_ms:.3f}",
         )
         for unit in profile.units
     )  # fmt: skip
     note = (
-        f"Launches are counted with {profile.launch_us:.2f} us, the duration of the shortest kernels: an upper bound."
+        f"Each launch is counted as {profile.launch_us:.2f} us, the duration of the shortest kernels: an upper bound."
         if rows
-        else "No units could be told apart."
+        else "No units could be distinguished."
     )
     columns = ("unit", "layers", "kernels each", "busy ms", "gaps inside ms", "launches ms")
     title = "Units, in the order in which to try scopes on them"
@@ -120,11 +118,11 @@ def _top(profile: Profile) -> Table:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Return gains and losses of the SuperKernels, those of scopes that differ only in numbers together."""
+    """Return gains and losses of the SuperKernels, in one row if their scopes differ only in numbers."""
     title = "SuperKernels against the operators that they replace (P50)"
     columns = ("scope", "SKs", "ops", "before us", "SK us", "gain us", "noise us", "verdict")
     if not comparison.gains:
-        return Table(title, columns, (), "The candidate has no SuperKernel; are the files swapped?")
+        return Table(title, columns, (), "The candidate has no SuperKernels; are the files swapped?")
     known = [gain for gain in comparison.gains if not math.isnan(gain.baseline_us)]
     groups: dict[tuple[str, bool], list[SuperKernelGain]] = {}
     for gain in known:
@@ -141,12 +139,12 @@ def comparison_table(comparison: Comparison) -> Table:
     )  # fmt: skip
     before, after = comparison.baseline.median.step_ms, comparison.candidate.median.step_ms
     note = (
-        f"{len(comparison.gains)} SuperKernels, together {sum(gain.gain_us for gain in known):+.1f} us a step; a row's "
-        f"gain is that of all its SuperKernels. Median step {before:.3f} ms before, {after:.3f} ms after "
-        f"({comparison.speedup:.3f}x); profiling slows both, so measure the speedup with a search."
+        f"{len(comparison.gains)} SuperKernels, {sum(gain.gain_us for gain in known):+.1f} us per step in total; the "
+        f"gain of a row is the sum over its SuperKernels. Median step {before:.3f} ms before, {after:.3f} ms after "
+        f"({comparison.speedup:.3f}x); profiling slows down both, so measure the speedup with a search."
     )
     if missing := len(comparison.gains) - len(known):
-        note += f" For {missing} the replaced operators were not found in the baseline."
+        note += f" For {missing}, the operators that they replace were not found in the baseline."
     return Table(title, columns, rows, note, spare=("noise us", "ops", "SKs", "SK us", "before us"))
 
 

@@ -1,4 +1,4 @@
-"""The picture of a profile: one HTML file without network, a step as a timeline by layer, unit and stream."""
+"""The page of a profile: one self-contained HTML file with the timeline of a step by layer, unit and stream."""
 
 import json
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from sktune.profiling.comparison import Comparison
 from sktune.profiling.structure import NO_LAYER, main_stream
 from sktune.profiling.tables import Table, comparison_table, headline, overview, profile_tables
 
-MOST_KERNELS = 50_000
-"""Of a step that long only the beginning is drawn: a browser has to hold the page."""
+MAX_KERNELS = 50_000
+"""Only this many kernels of a step are drawn, so that a browser can handle the page."""
 
 _PAGE = Path(__file__).parent / "timeline.html"
 
 
 def render(profile: Profile, title: str, comparison: Comparison | None = None) -> str:
-    """Return the page: ``profile``, and where ``comparison`` is given its candidate below it on the same time axis."""
+    """Return the page: ``profile``, and below it the candidate of ``comparison``, if given, on the same time axis."""
     shown = [("baseline" if comparison else "", profile)]
     tables = profile_tables(profile)
     if comparison:
@@ -29,18 +29,18 @@ def render(profile: Profile, title: str, comparison: Comparison | None = None) -
         tables.insert(0, comparison_table(comparison))
     data = {
         "title": title,
-        "headlines": [f"{label}: {headline(found)}" if label else headline(found) for label, found in shown],
-        "warnings": [f"{label}: {line}" if label else line for label, found in shown for line in found.warnings],
-        "profiles": [{"label": label, **_drawn(found)} for label, found in shown],
+        "headlines": [f"{label}: {headline(each)}" if label else headline(each) for label, each in shown],
+        "warnings": [f"{label}: {line}" if label else line for label, each in shown for line in each.warnings],
+        "profiles": [{"label": label, **_drawn(each)} for label, each in shown],
         "tables": [_plain(table) for table in tables],
     }
-    # Inside a script element only "<" could end it; names come from files.
+    # Names come from files; "<" could end the script element.
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return _PAGE.read_text(encoding="utf-8").replace('"SKTUNE_DATA"', text)
 
 
 def write(page: str, path: Path) -> Path:
-    """Write ``page``, making its folder.
+    """Write ``page``, creating its folder.
 
     Raises:
         ProfileError: the file cannot be written.
@@ -49,7 +49,7 @@ def write(page: str, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")
     except OSError as failure:
-        raise ProfileError(f"{path} cannot be written ({failure}); give another place with --html") from failure
+        raise ProfileError(f"{path} cannot be written ({failure}); give another path with --html") from failure
     return path
 
 
@@ -59,7 +59,7 @@ def _plain(table: Table) -> dict[str, Any]:
 
 def _drawn(profile: Profile) -> dict[str, Any]:
     """Return the shown step, times in microseconds from its start."""
-    rows = profile.kernels[profile.kernels["step"] == profile.shown_step].head(MOST_KERNELS)
+    rows = profile.kernels[profile.kernels["step"] == profile.shown_step].head(MAX_KERNELS)
     start = (rows["start_us"] - rows["start_us"].iloc[0]).round(3)
     end = (start + rows["duration_us"]).round(3)
     streams = sorted(rows["stream"].unique(), key=lambda stream: (stream != main_stream(rows), stream))
@@ -68,7 +68,7 @@ def _drawn(profile: Profile) -> dict[str, Any]:
     on_main = (rows["stream"] == streams[0]).to_numpy()
     spans = rows.assign(start=start, end=end)[on_main]
     return {
-        "overview": overview(profile) + (f"; drawn are the first {MOST_KERNELS}" if len(rows) == MOST_KERNELS else ""),
+        "overview": overview(profile) + (f"; the first {MAX_KERNELS} are drawn" if len(rows) == MAX_KERNELS else ""),
         "step": profile.shown_step,
         "total_us": float(end.max()),
         "streams": streams,
@@ -95,7 +95,7 @@ def _drawn(profile: Profile) -> dict[str, Any]:
 
 
 def _runs(rows: pd.DataFrame, columns: Sequence[str]) -> list[list[Any]]:
-    """Return start, end and values of each stretch of kernels with equal values; outside of layers values are empty."""
+    """Return start, end and values of each run of kernels with equal values; outside of layers only for units."""
     runs = []
     table = zip(*(rows[name].tolist() for name in (*columns, "start", "end")), strict=True)
     for values, stretch in groupby(table, key=lambda row: row[: len(columns)]):

@@ -1,4 +1,4 @@
-"""Plans in source code: a model's code and configuration, edited so that they carry a plan's scopes.
+"""Plans in source code: edits a model's code and configuration so that they contain a plan's scopes.
 
-It reads and writes text; nothing here imports the model or runs it.
+It reads and writes text; the model is never imported or run here.
 """

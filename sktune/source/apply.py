@@ -1,4 +1,4 @@
-"""``sktune apply``: a plan file becomes a change of a model folder's source and configuration."""
+"""``sktune apply``: turns a plan file into a change of a model folder's source and configuration."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from sktune.source.edits import Change
 from sktune.source.yaml_flag import has_flag, turn_on
 
 HELPER_HOMES = ("executor/utils/__init__.py", "executor/utils/common_utils.py")
-"""Where cann-recipes-infer keeps ``superkernel_scope``, below the recipes' root."""
+"""Where cann-recipes-infer keeps ``superkernel_scope``, relative to its root."""
 
 Read = Callable[[Path], str]
 
@@ -26,10 +26,10 @@ class SourceChange:
     """What a plan changes in a folder.
 
     Attributes:
-        folder: the model's.
-        changes: the files that differ afterwards; none where the plan is there already.
-        record: all files that carry the plan or did the one before, as they were before any, and as they become.
-        notes: what a reader should know, a line each.
+        folder: of the model.
+        changes: the files that change; empty if the plan is already applied.
+        record: all files changed by this plan or the previous one: their original text, and the new one.
+        notes: remarks for the reader, one line each.
     """
 
     folder: Path
@@ -50,19 +50,19 @@ class SourceChange:
 def source_change(plan_file: PlanFile, folder: Path, yaml_file: Path | None = None) -> SourceChange:
     """Return what ``plan_file`` changes in the model folder ``folder``; nothing is written.
 
-    A plan that was applied before is replaced.
+    A previously applied plan is replaced.
 
     Args:
-        plan_file: its plan has scopes.
-        folder: holds ``modeling_*.py`` and the YAML, at any depth.
-        yaml_file: the one below ``folder`` to switch scopes on in; None where only one knows the switch.
+        plan_file: must have scopes.
+        folder: contains ``modeling_*.py`` and the YAML file, at any depth.
+        yaml_file: the file below ``folder`` in which to enable scopes; None if only one has the flag.
 
     Raises:
-        PlanError: the plan cannot be said in this source.
-        BadInputError: a file is missing, edited since, or cannot be read.
+        PlanError: the plan cannot be expressed in this source.
+        BadInputError: a file is missing, was edited since, or cannot be read.
     """
     if not folder.is_dir():
-        raise BadInputError(f"{folder} is no folder; give the model's, with its modeling_*.py")
+        raise BadInputError(f"{folder} is not a folder; give the model's folder, with its modeling_*.py")
     plan, notes = _for_source(plan_file)
     before = edits.originals(folder)
 
@@ -88,29 +88,31 @@ def source_change(plan_file: PlanFile, folder: Path, yaml_file: Path | None = No
 
 
 def _for_source(plan_file: PlanFile) -> tuple[Plan, list[str]]:
-    """Return the plan as SuperKernel scopes, and what that leaves out."""
+    """Return the plan as SuperKernel scopes, with notes on what is left out."""
     plan, notes = plan_file.to_plan(), []
     if verified := plan_file.evidence.get("verified"):
-        notes.append(f"bits of the plan, against its baseline: {verified}")
+        notes.append(f"bits of the plan compared with its baseline: {verified}")
     if not plan.scopes:
-        raise PlanError("the plan has no scope, so there is nothing to apply; the baseline is the model as it is")
+        raise PlanError("the plan has no scopes, so there is nothing to apply; give a plan with scopes")
     if plan_file.layers is None:
         raise PlanError("the plan file does not say how many layers the model has; add `layers: N` to it")
     if plan_file.backend is not ScopeFlavour.SUPERKERNEL:
-        notes.append(f"the plan is of the backend {plan_file.backend}: measure it on the NPU; its options are left out")
+        notes.append(
+            f"the plan was made for the backend {plan_file.backend}: its options are left out; measure it on the NPU"
+        )
         return Plan(tuple(replace(scope, options=()) for scope in plan.scopes)), notes
     if plan.options:
         options = ", ".join(f"{name}={value}" for name, value in plan.options)
-        notes.append(f"options of the whole step belong into TorchAir's CompilerConfig: {options}")
+        notes.append(f"set the options of the whole step in TorchAir's CompilerConfig: {options}")
     return plan, notes
 
 
 def _rewritten(folder: Path, plan: Plan, n_layers: int | None, original: Read) -> tuple[Path, Rewritten]:
-    """Return the file whose classes run the plan's units, with the plan in it."""
+    """Return the file whose classes run the plan's units, and its new text."""
     assert n_layers is not None
     sources = sorted(path for path in folder.rglob("modeling_*.py") if not _is_hidden(path, folder))
     if not sources:
-        raise BadInputError(f"{folder} holds no modeling_*.py; give the folder of the model")
+        raise BadInputError(f"{folder} has no modeling_*.py; give the model's folder")
     failures: list[PlanError] = []
     for path in sources:
         try:
@@ -118,29 +120,29 @@ def _rewritten(folder: Path, plan: Plan, n_layers: int | None, original: Read) -
         except PlanError as failure:
             failures.append(PlanError(f"{path}: {failure}"))
         except cst.ParserSyntaxError as failure:
-            failures.append(PlanError(f"{path}:{failure.raw_line}: {failure.message}; mend the file first"))
+            failures.append(PlanError(f"{path}:{failure.raw_line}: {failure.message}; fix the file first"))
     raise failures[-1]
 
 
 def only_yaml(folder: Path, original: Read = edits.read_text) -> Path:
-    """Return the YAML file below ``folder`` that can switch scopes on.
+    """Return the YAML file below ``folder`` that can enable scopes.
 
     Raises:
-        BadInputError: there is none, or several; the line names them.
+        BadInputError: there is none, or several; the message names them.
     """
-    found = sorted((*folder.rglob("*.yaml"), *folder.rglob("*.yml")))
-    known = [path for path in found if not _is_hidden(path, folder) and has_flag(original(path))]
-    if len(known) != 1:
-        names = ", ".join(path.relative_to(folder).as_posix() for path in known[:4]) or "none"
+    paths = sorted((*folder.rglob("*.yaml"), *folder.rglob("*.yml")))
+    candidates = [path for path in paths if not _is_hidden(path, folder) and has_flag(original(path))]
+    if len(candidates) != 1:
+        names = ", ".join(path.relative_to(folder).as_posix() for path in candidates[:4]) or "none"
         raise BadInputError(
-            f"one YAML file has to switch scopes on, and {folder} holds {len(known)} that can ({names}); "
+            f"exactly one YAML file must enable scopes, but {len(candidates)} in {folder} can ({names}); "
             "name it with --yaml"
         )
-    return known[0]
+    return candidates[0]
 
 
 def _helper_module(folder: Path) -> str:
-    """Return the module that has the recipes' helper, found from the folder upwards."""
+    """Return the module that has the recipes' helper, searched from the folder upwards."""
     for root in (folder.resolve(), *folder.resolve().parents):
         for home in HELPER_HOMES:
             path = root / home
@@ -150,12 +152,12 @@ def _helper_module(folder: Path) -> str:
 
 
 def _below(folder: Path, path: Path) -> Path:
-    """Return ``path`` as it is called from ``folder`` on, whatever way leads to either."""
+    """Return ``path`` as a path that starts with ``folder``, however either is written."""
     if path.is_relative_to(folder) and ".." not in path.relative_to(folder).parts:
         return path
     real, root = path.parent.resolve() / path.name, folder.resolve()
     if not real.is_relative_to(root):
-        raise BadInputError(f"{path} lies outside of {folder}; give --to a folder that holds both source and YAML")
+        raise BadInputError(f"{path} is outside of {folder}; give --to a folder that has both the source and the YAML")
     return folder / real.relative_to(root)
 
 

@@ -1,7 +1,7 @@
 """Which submodules each statement of a decode step runs, followed through methods, submodules and loops over layers.
 
-A *suite* is a list of statements at one depth. The same suite runs once for each layer; every run is a ``Run`` of its
-own, so that a scope of layer 7 is found in layer 7's run of the layer's ``forward``.
+A *suite* is a list of statements at one depth. The same suite runs once for each layer; each time is a separate
+``Run``, so that a scope of layer 7 is found in layer 7's run of the layer's ``forward``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +12,9 @@ import libcst.matchers as m
 
 from sktune.source.classes import ModuleClass, attribute_of_self, calls_in, last_name
 
-MOST_DEPTH = 40
+MAX_DEPTH = 40
 PREFILL = "is_prefill"
-"""What models call the mark of prefill."""
+"""The models' name of the flag that is set in prefill."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +30,8 @@ class Step:
     """One call that a statement makes: of a unit, or of code that is followed.
 
     Attributes:
-        firsts, lasts: modules that may run first and last in it; one each but for branches.
-        runs: of suites inside; none for a unit.
+        firsts, lasts: modules that may run first and last in it; several only where it branches.
+        runs: of the suites inside; empty for a unit.
     """
 
     firsts: frozenset[str]
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """A statement, and what it runs, in order."""
+    """A statement and the steps that it runs, in order."""
 
     node: cst.BaseStatement
     steps: tuple[Step, ...]
@@ -60,10 +60,10 @@ class Run:
     """One run of a suite.
 
     Attributes:
-        suite: the list of statements, as libcst has it.
-        function: where it stands.
+        suite: the list of statements, a libcst node.
+        function: that contains it.
         layer: the decoder layer that runs, None outside of layers.
-        index: the name of the loop's variable that counts layers, where the suite stands in such a loop.
+        index: the name of the loop variable that counts layers, if the suite is in such a loop.
     """
 
     suite: cst.BaseSuite
@@ -90,8 +90,8 @@ class Run:
 
 
 @dataclass(frozen=True)
-class _Here:
-    """What is known where code runs: the module, the layer, and what local names stand for."""
+class _Context:
+    """What is known where code runs: the module, the layer, and the values of local names."""
 
     function: Function
     prefix: str
@@ -107,7 +107,7 @@ class Follower:
     Args:
         classes: of the file.
         units: names at which scopes begin and end; nothing is followed deeper than these.
-        n_layers: how many modules the list of decoder layers holds.
+        n_layers: length of the list of decoder layers.
     """
 
     def __init__(self, classes: Mapping[str, ModuleClass], units: Sequence[str], n_layers: int) -> None:
@@ -116,13 +116,13 @@ class Follower:
         self._depth = 0
 
     def follow(self, root: ModuleClass, method: str) -> Run | None:
-        """Return the run of ``method`` of the model ``root``; None where that method is another class's."""
+        """Return the run of ``method`` of the model ``root``; None if its class does not define it."""
         if method not in root.methods:
             return None
-        return self._method(root, method, _Here(Function(root, root.methods[method]), ""))
+        return self._method(root, method, _Context(Function(root, root.methods[method]), ""))
 
-    def _method(self, owner: ModuleClass, name: str, here: _Here) -> Run | None:
-        if name not in owner.methods or self._depth > MOST_DEPTH:
+    def _method(self, owner: ModuleClass, name: str, here: _Context) -> Run | None:
+        if name not in owner.methods or self._depth > MAX_DEPTH:
             return None
         node = owner.methods[name]
         self._depth += 1
@@ -130,7 +130,7 @@ class Follower:
         self._depth -= 1
         return run
 
-    def _suite(self, suite: cst.BaseSuite, here: _Here) -> Run:
+    def _suite(self, suite: cst.BaseSuite, here: _Context) -> Run:
         statements = []
         names = dict(here.names)
         for node in suite.body:
@@ -141,7 +141,7 @@ class Follower:
             names |= self._bound(node, local)
         return Run(suite, here.function, here.layer, here.index, tuple(statements))
 
-    def _steps(self, node: cst.BaseStatement, here: _Here) -> Iterator[Step]:
+    def _steps(self, node: cst.BaseStatement, here: _Context) -> Iterator[Step]:
         if isinstance(node, cst.If):
             yield from self._calls(node.test, here)
             yield from self._branches(node, here)
@@ -157,7 +157,7 @@ class Follower:
         elif not isinstance(node, cst.FunctionDef | cst.ClassDef):
             yield from self._calls(node, here)
 
-    def _branches(self, node: cst.If, here: _Here) -> Iterator[Step]:
+    def _branches(self, node: cst.If, here: _Context) -> Iterator[Step]:
         runs: list[Run] = []
         other: cst.If | cst.Else | None = node
         while isinstance(other, cst.If):
@@ -171,7 +171,7 @@ class Follower:
         if firsts:
             yield Step(firsts, lasts, tuple(runs))
 
-    def _loop(self, node: cst.For, here: _Here) -> Iterator[Step]:
+    def _loop(self, node: cst.For, here: _Context) -> Iterator[Step]:
         path, element, index = self._layers_of(node, here)
         if path is None:
             yield from _inside([self._suite(node.body, here)])
@@ -184,8 +184,8 @@ class Follower:
             runs.append(self._suite(node.body, inside))
         yield from _inside(runs)
 
-    def _layers_of(self, node: cst.For, here: _Here) -> tuple[str | None, str | None, str | None]:
-        """Return the list of layers that a loop goes over, the names of its element and of its index."""
+    def _layers_of(self, node: cst.For, here: _Context) -> tuple[str | None, str | None, str | None]:
+        """Return the list of layers that a loop iterates over, and the names of its element and index."""
         target, iterated = node.target, node.iter
         names = [last_name(item.value) for item in target.elements] if isinstance(target, cst.Tuple) else [""]
         if m.matches(iterated, m.Call(func=m.Name("enumerate"))) and len(names) == 2:
@@ -200,7 +200,7 @@ class Follower:
             return self._list_path(iterated, here), target.value, None
         return None, None, None
 
-    def _list_path(self, node: cst.BaseExpression, here: _Here) -> str | None:
+    def _list_path(self, node: cst.BaseExpression, here: _Context) -> str | None:
         if isinstance(node, cst.Subscript):  # self.layers[: self.n_layers]
             if m.matches(node, m.Subscript(slice=[m.SubscriptElement(m.Slice())])):
                 return self._list_path(node.value, here)
@@ -209,22 +209,22 @@ class Follower:
         child = self._children[here.function.owner.name].get(name) if name else None
         return here.prefix + name if name and child and child.is_list else None
 
-    def _bound(self, node: cst.BaseStatement, here: _Here) -> Mapping[str, str]:
-        """Return the local names that a statement makes stand for modules: ``layer = self.layers[i]``."""
-        found: dict[str, str] = {}
+    def _bound(self, node: cst.BaseStatement, here: _Context) -> Mapping[str, str]:
+        """Return the local names that a statement binds to modules: ``layer = self.layers[i]``."""
+        bound: dict[str, str] = {}
         for assigned in m.findall(node, m.Assign()) if isinstance(node, cst.SimpleStatementLine) else ():
             assert isinstance(assigned, cst.Assign)
             path = self._module_path(assigned.value, here)
             if path and isinstance(target := assigned.targets[0].target, cst.Name):
-                found[target.value] = path
-        return found
+                bound[target.value] = path
+        return bound
 
-    def _calls(self, node: cst.CSTNode, here: _Here) -> Iterator[Step]:
+    def _calls(self, node: cst.CSTNode, here: _Context) -> Iterator[Step]:
         for call in calls_in(node):
             if step := self._call(call, here):
                 yield step
 
-    def _call(self, call: cst.Call, here: _Here) -> Step | None:
+    def _call(self, call: cst.Call, here: _Context) -> Step | None:
         function = call.func
         name = attribute_of_self(function)
         if name and name in here.function.owner.methods:
@@ -235,7 +235,7 @@ class Follower:
             return self._module(path, function.attr.value, here)
         return None
 
-    def _module_path(self, node: cst.BaseExpression, here: _Here) -> str | None:
+    def _module_path(self, node: cst.BaseExpression, here: _Context) -> str | None:
         if isinstance(node, cst.Name):
             return here.names.get(node.value)
         if isinstance(node, cst.Subscript) and (path := self._list_path(node.value, here)):
@@ -246,20 +246,20 @@ class Follower:
             return here.prefix + name
         return None
 
-    def _module(self, path: str, method: str, here: _Here) -> Step | None:
-        """Return the step of a submodule: followed where scopes begin or end inside it, else as one."""
+    def _module(self, path: str, method: str, here: _Context) -> Step | None:
+        """Return the step of a submodule: followed if scopes begin or end inside it, else as one unit."""
         if not any(unit.startswith(path + ".") for unit in self._units):
             return Step(frozenset({path}), frozenset({path}))
         inside = replace(here, prefix=path + ".")
-        runs = [self._method(owner, method, inside) for owner in self._classes_at(path, here)]
-        found = [run for run in runs if run and run.firsts]
-        if not found:
+        methods = [self._method(owner, method, inside) for owner in self._classes_at(path, here)]
+        runs = [run for run in methods if run and run.firsts]
+        if not runs:
             return Step(frozenset({path}), frozenset({path}))
-        firsts = frozenset().union(*(run.firsts for run in found))
-        return Step(firsts, frozenset().union(*(run.lasts for run in found)), tuple(found))
+        firsts = frozenset().union(*(run.firsts for run in runs))
+        return Step(firsts, frozenset().union(*(run.lasts for run in runs)), tuple(runs))
 
-    def _classes_at(self, path: str, here: _Here) -> list[ModuleClass]:
-        """Return the classes that a submodule of the module ``here``, or an element of its lists, may be of."""
+    def _classes_at(self, path: str, here: _Context) -> list[ModuleClass]:
+        """Return the possible classes of a submodule of the module ``here``, or of an element of its lists."""
         name = path.removeprefix(here.prefix).partition(".")[0]
         return [self._classes[each] for each in self._children[here.function.owner.name][name].classes]
 
@@ -268,7 +268,7 @@ _IS_PREFILL = m.Name(PREFILL) | m.Attribute(attr=m.Name(PREFILL))
 
 
 def _needs_prefill(test: cst.BaseExpression) -> bool:
-    """Whether a condition holds in prefill only: ``is_prefill``, ``is_prefill and ...``."""
+    """Whether a condition holds only in prefill: ``is_prefill``, ``is_prefill and ...``."""
     if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
         return _needs_prefill(test.left) or _needs_prefill(test.right)
     return m.matches(test, _IS_PREFILL)
@@ -290,7 +290,7 @@ def _of_run(run: Run | None) -> Step | None:
 
 
 def _inside(runs: Sequence[Run]) -> Iterator[Step]:
-    """Yield the one step of runs that follow one another."""
-    found = [run for run in runs if run.firsts]
-    if found:
-        yield Step(found[0].firsts, found[-1].lasts, tuple(runs))
+    """Yield one step for consecutive runs, if any of them runs a module."""
+    running = [run for run in runs if run.firsts]
+    if running:
+        yield Step(running[0].firsts, running[-1].lasts, tuple(runs))

@@ -1,4 +1,4 @@
-"""Puts the ``with superkernel_scope(...)`` blocks of a plan into a model's source; everything else keeps its form."""
+"""Insert the ``with superkernel_scope(...)`` blocks of a plan into a model's source, without other changes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from sktune.source.placement import Block, find_blocks
 from sktune.source.yaml_flag import FLAG
 
 HELPER = "superkernel_scope"
-"""What the recipes call their context manager: ``superkernel_scope(enable, scope, options)``, by position."""
+"""The recipes' context manager: ``superkernel_scope(enable, scope, options)``, positional."""
 FLAG_OF = {
     "infer_config": f'infer_config.model_config.custom_params.get("{FLAG}", False)',
     "runner_settings": f'runner_settings.get("model_config").get("{FLAG}", False)',
 }
-"""How the recipes read the flag, by the parameter of ``__init__`` that it comes with."""
-LONGEST = 60
-"""Characters of arguments that stand in the line of their ``with``."""
+"""How the recipes read the flag, by the parameter of ``__init__`` that provides it."""
+MAX_INLINE = 60
+"""Characters of arguments that fit on the line of their ``with``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Rewritten:
 
     Attributes:
         text: the new source.
-        notes: what a reader should know, a line each.
+        notes: remarks for the reader, one line each.
     """
 
     text: str
@@ -40,44 +40,44 @@ class Rewritten:
 
 
 def rewrite(text: str, plan: Plan, n_layers: int, helper_module: str) -> Rewritten:
-    """Return the source ``text`` with the scopes of ``plan`` in place of those that it may have.
+    """Return the source ``text`` with the scopes of ``plan`` in place of any existing ones.
 
     Args:
         text: of a file with the model's classes.
-        plan: its options are a SuperKernel's.
+        plan: with SuperKernel options.
         n_layers: how many decoder layers the model has.
-        helper_module: where ``superkernel_scope`` is imported from, if the file does not import it.
+        helper_module: from which to import ``superkernel_scope``, if the file does not import it.
 
     Raises:
-        PlanError: a scope cannot be said in this source, or what guards it is missing; one line with the mend.
+        PlanError: a scope cannot be expressed in this source, or its condition cannot; one line with the fix.
     """
     tree = cst.parse_module(text).visit(_Unwrapper())
     classes = classes_of(tree)
     blocks = find_blocks(classes, plan, n_layers)
     guards = _Guards(classes)
-    written = _label_all(blocks, guards, n_layers)
-    changed = tree.visit(_Inserter(written, guards.additions))
+    labeled = _label_all(blocks, guards, n_layers)
+    changed = tree.visit(_Inserter(labeled, guards.additions))
     if not _imports_helper(tree):
         changed = _with_import(changed, helper_module)
-    notes = [f"the scope {label} also holds: {text}" for label, block in written for text in block.block.besides]
+    notes = [f"the scope {label} also contains: {text}" for label, block in labeled for text in block.block.besides]
     return Rewritten(changed.code, tuple(dict.fromkeys(notes)))
 
 
 @dataclass(frozen=True, eq=False)
-class _Written:
-    """A block and the text of its ``with``."""
+class _Header:
+    """A block and the header of its ``with``."""
 
     block: Block
     header: str
 
 
 class _Unwrapper(cst.CSTTransformer):
-    """Takes away the scopes that are there: their bodies move out by one level."""
+    """Removes the existing scopes: their bodies move out by one level."""
 
     def leave_With(
         self, original_node: cst.With, updated_node: cst.With
     ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
-        """Return the body of a scope in its place."""
+        """Replace a scope by its body."""
         calls = [item.item for item in original_node.items]
         is_scope = len(calls) == 1 and isinstance(calls[0], cst.Call) and last_name(calls[0].func) == HELPER
         if not is_scope or not isinstance(updated_node.body, cst.IndentedBlock):
@@ -89,10 +89,10 @@ class _Unwrapper(cst.CSTTransformer):
 
 
 class _Guards:
-    """What the condition of a scope is made of: the flag, the prefill's mark, the layer's number.
+    """Builds the condition of a scope: the flag, the prefill flag, the layer's number.
 
     Attributes:
-        additions: statements that ``__init__`` of a class has to gain, by class.
+        additions: statements to add to ``__init__`` of a class, by class.
     """
 
     def __init__(self, classes: Mapping[str, ModuleClass]) -> None:
@@ -100,7 +100,7 @@ class _Guards:
         self.additions: dict[str, list[str]] = {}
 
     def condition(self, function: Function) -> str:
-        """Return when a scope in ``function`` is on, layers apart."""
+        """Return the condition for a scope in ``function``, without that on layers."""
         flag = f"self.{self._flag(function.owner)}"
         prefill = self._prefill(function)
         return f"{flag} and not {prefill}" if prefill else flag
@@ -113,13 +113,13 @@ class _Guards:
         for name in LAYER_INDEX:
             if name in owner.assigned:
                 return f"self.{name}"
-        given = next((name for name in LAYER_INDEX if name in owner.parameters), None)
-        if given is None:
+        parameter = next((name for name in LAYER_INDEX if name in owner.parameters), None)
+        if parameter is None:
             raise PlanError(
-                f"{owner.name} does not know its layer's number, and labels must differ from layer to layer; "
-                f"give it one: self.{LAYER_INDEX[0]} = {LAYER_INDEX[0]} in its __init__"
+                f"{owner.name} has no attribute for its layer's number, and labels must differ from layer to layer; "
+                f"add one: self.{LAYER_INDEX[0]} = {LAYER_INDEX[0]} in its __init__"
             )
-        return f"self.{self._add(owner, given, given)}"
+        return f"self.{self._add(owner, parameter, parameter)}"
 
     def _flag(self, owner: ModuleClass) -> str:
         names = [name for name in owner.assigned if "super" in name and "kernel" in name]
@@ -133,8 +133,7 @@ class _Guards:
             if parameter in owner.parameters:
                 return self._add(owner, FLAG, read)
         raise PlanError(
-            f"{owner.name} does not know whether scopes are wanted; give it the flag: "
-            f"self.{FLAG} = config.{FLAG} in its __init__"
+            f"{owner.name} has no flag that enables scopes; add one: self.{FLAG} = config.{FLAG} in its __init__"
         )
 
     def _add(self, owner: ModuleClass, name: str, value: str) -> str:
@@ -144,30 +143,31 @@ class _Guards:
         return name
 
     def _prefill(self, function: Function) -> str:
-        given = parameters_of(function.node)
-        if PREFILL in given:
+        parameters = parameters_of(function.node)
+        if PREFILL in parameters:
             return PREFILL
         for node in m.findall(function.node.body, m.Attribute(attr=m.Name(PREFILL))):
             # A local name may not be bound yet where the scope begins.
-            if _root(node) in given and not _is_written(node, function.node):
+            if _root(node) in parameters and not _is_assigned(node, function.node):
                 return cst.Module([]).code_for_node(node)
         if PREFILL in function.owner.assigned:
             return f"self.{PREFILL}"
-        if carrier := next((name for name in given if name in self._carriers), None):
+        if carrier := next((name for name in parameters if name in self._carriers), None):
             return f"{carrier}.{PREFILL}"
         if "decode" in function.node.name.value:
             return ""
         where = f"{function.owner.name}.{function.node.name.value}"
         raise PlanError(
-            f"{where} cannot tell prefill from decode, and prefill must stay as it is; give it the parameter {PREFILL}"
+            f"{where} cannot distinguish prefill from decode, and prefill must not change; "
+            f"add the parameter {PREFILL} to it"
         )
 
     @cached_property
     def _carriers(self) -> frozenset[str]:
-        """Names that carry the mark of prefill wherever they are handed to, as the file uses them."""
+        """Names of objects that have the prefill flag as an attribute anywhere in the file."""
         carried = m.Attribute(value=m.Name(), attr=m.Name(PREFILL))
-        found = (node for owner in self._classes.values() for node in m.findall(owner.node, carried))
-        return frozenset({"forward_metadata"} | {_root(node) for node in found}) - {"self"}
+        nodes = (node for owner in self._classes.values() for node in m.findall(owner.node, carried))
+        return frozenset({"forward_metadata"} | {_root(node) for node in nodes}) - {"self"}
 
 
 def _root(node: cst.CSTNode) -> str:
@@ -177,15 +177,15 @@ def _root(node: cst.CSTNode) -> str:
     return node.value if isinstance(node, cst.Name) else ""
 
 
-def _is_written(node: cst.CSTNode, function: cst.FunctionDef) -> bool:
+def _is_assigned(node: cst.CSTNode, function: cst.FunctionDef) -> bool:
     targets = [target.target for each in m.findall(function, m.Assign()) for target in each.targets]  # type: ignore[attr-defined]
     return any(target is node for target in targets)
 
 
-def _label_all(blocks: Sequence[Block], guards: _Guards, n_layers: int) -> list[tuple[str, _Written]]:
-    """Return each block with its label and its header; labels differ."""
+def _label_all(blocks: Sequence[Block], guards: _Guards, n_layers: int) -> list[tuple[str, _Header]]:
+    """Return each block with a unique label and its header."""
     taken: set[str] = set()
-    found = []
+    labeled = []
     for block in blocks:
         first, last = block.covers
         base = label = first if first == last else f"{first}_to_{last}"
@@ -200,18 +200,18 @@ def _label_all(blocks: Sequence[Block], guards: _Guards, n_layers: int) -> list[
             text = f'f"{label}_{{{index}}}"'
             condition = " and ".join(filter(None, (condition, _of_layers(block.layers, n_layers, index))))
         options = scope_options.render(dict(block.options))
-        found.append((label, _Written(block, _call(f'{condition}, {text}, "{options}"'))))
-    return found
+        labeled.append((label, _Header(block, _call(f'{condition}, {text}, "{options}"'))))
+    return labeled
 
 
 def _call(arguments: str) -> str:
-    if len(arguments) <= LONGEST:
+    if len(arguments) <= MAX_INLINE:
         return f"{HELPER}({arguments})"
     return f"{HELPER}(\n    {arguments}\n)"
 
 
 def _of_layers(layers: Sequence[int], n_layers: int, index: str) -> str:
-    """Return the condition under which the layer's number is one of ``layers``; empty where it always is."""
+    """Return the condition that the layer's number is one of ``layers``; empty if it always is."""
     first, last = layers[0], layers[-1]
     if len(layers) < last - first + 1:
         return f"{index} in ({', '.join(map(str, layers))})"
@@ -225,26 +225,26 @@ def _of_layers(layers: Sequence[int], n_layers: int, index: str) -> str:
 
 
 class _Inserter(cst.CSTTransformer):
-    """Writes the blocks, and what ``__init__`` has to gain."""
+    """Inserts the blocks and the additions to ``__init__``."""
 
-    def __init__(self, written: Sequence[tuple[str, _Written]], additions: Mapping[str, Sequence[str]]) -> None:
-        self._by_suite: dict[int, list[_Written]] = {}
-        for _, each in written:
+    def __init__(self, labeled: Sequence[tuple[str, _Header]], additions: Mapping[str, Sequence[str]]) -> None:
+        self._by_suite: dict[int, list[_Header]] = {}
+        for _, each in labeled:
             self._by_suite.setdefault(id(each.block.suite), []).append(each)
         self._additions = additions
         self._classes: list[str] = []
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
-        """Remember which class this is."""
+        """Enter a class."""
         self._classes.append(node.name.value)
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
-        """Forget it."""
+        """Leave it."""
         self._classes.pop()
         return updated_node
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
-        """Add to ``__init__`` what a condition needs, at its end."""
+        """Append to ``__init__`` what a condition needs."""
         additions = self._additions.get(self._classes[-1], ()) if self._classes else ()
         if original_node.name.value != "__init__" or not additions:
             return updated_node
@@ -255,39 +255,39 @@ class _Inserter(cst.CSTTransformer):
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
     ) -> cst.IndentedBlock:
         """Put the statements of each block into its ``with``."""
-        written = self._by_suite.get(id(original_node))
-        if not written:
+        headers = self._by_suite.get(id(original_node))
+        if not headers:
             return updated_node
         statements = list(updated_node.body)
-        return updated_node.with_changes(body=_nest(statements, 0, len(statements) - 1, written))
+        return updated_node.with_changes(body=_nest(statements, 0, len(statements) - 1, headers))
 
 
 def _nest(
-    statements: Sequence[cst.BaseStatement], first: int, last: int, written: Sequence[_Written]
+    statements: Sequence[cst.BaseStatement], first: int, last: int, headers: Sequence[_Header]
 ) -> list[cst.BaseStatement]:
-    """Return the statements ``first`` to ``last``, the outermost blocks first and the others inside them."""
-    found: list[cst.BaseStatement] = []
+    """Return the statements ``first`` to ``last`` with their blocks, nested from the outermost inwards."""
+    nested: list[cst.BaseStatement] = []
     position = first
     while position <= last:
-        here = [each for each in written if each.block.first == position and each.block.last <= last]
+        here = [each for each in headers if each.block.first == position and each.block.last <= last]
         if not here:
-            found.append(statements[position])
+            nested.append(statements[position])
             position += 1
             continue
         outer = max(here, key=lambda each: each.block.last)
-        others = [each for each in written if each is not outer]
+        others = [each for each in headers if each is not outer]
         end = outer.block.last
-        found.append(_with(outer.header, _nest(statements, position, end, others)))
-        written = [each for each in others if each.block.first > end]
+        nested.append(_with(outer.header, _nest(statements, position, end, others)))
+        headers = [each for each in others if each.block.first > end]
         position = end + 1
-    return found
+    return nested
 
 
 def _with(header: str, body: list[cst.BaseStatement]) -> cst.With:
     first = body[0]
     assert isinstance(first, cst.SimpleStatementLine | cst.BaseCompoundStatement)
     lines = list(first.leading_lines)
-    # What stands apart from the code before it goes on doing so; comments stay with what they are about.
+    # Blank lines stay before the block; comments stay with the statement that they describe.
     blank = next((index for index, line in enumerate(lines) if line.comment), len(lines))
     body = [first.with_changes(leading_lines=lines[blank:]), *body[1:]]
     block = cst.parse_statement(f"with {header}:\n    pass\n")

@@ -1,4 +1,4 @@
-"""Changes to files that are not ours: shown as a diff, written at once, undone to the byte."""
+"""Changes to the user's files: shown as a diff, written together, undone byte for byte."""
 
 import difflib
 import hashlib
@@ -13,13 +13,13 @@ from typing import Any
 from sktune.core.errors import BadInputError
 
 RECORD = Path(".sktune") / "applied.json"
-"""Beside what was changed: each file as it was, and the digest of what it became."""
+"""Record in the changed folder: the original text of each file, and the digest of the new one."""
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One file, as it is and as it shall be."""
+    """One file, before and after."""
 
     path: Path
     before: str
@@ -39,44 +39,45 @@ def unified_diff(changes: Sequence[Change], folder: Path) -> str:
 
 
 def originals(folder: Path) -> Mapping[Path, str]:
-    """Return the files below ``folder`` that hold a plan of ours, each as it was before.
+    """Return the files below ``folder`` that sktune changed, with their original text.
 
     Raises:
         BadInputError: one of them was edited since, or the record cannot be read.
     """
     record = _read(folder)
-    found = {}
+    texts = {}
     for name, entry in record.items():
         path = folder / name
         now = read_text(path) if path.is_file() else None
-        # A write that was interrupted leaves some files as they were: without a plan, or with the one before.
+        # An interrupted write leaves some files unchanged: without a plan, or with the previous one.
         known = (_digest(entry["before"]), entry["after_sha256"], entry.get("held_sha256"))
         if now is None or _digest(now) not in known:
             raise BadInputError(
-                f"{path} was edited after sktune had changed it; take your edit back, "
-                f"or delete {folder / RECORD} to keep the file as it is"
+                f"{path} was edited after sktune changed it; revert your edit, "
+                f"or delete {folder / RECORD} to keep the file"
             )
-        found[path] = str(entry["before"])
-    return found
+        texts[path] = str(entry["before"])
+    return texts
 
 
 def write(changes: Sequence[Change], folder: Path) -> None:
-    """Write the files, and the record by which they can be undone; ``before`` is what they shall become then.
+    """Write the files, and the record that ``undo`` needs to restore ``before``.
 
     Raises:
         BadInputError: a file cannot be written; what was written can be undone, or another plan applied.
     """
     entries = {change.path.relative_to(folder).as_posix(): _entry(change) for change in changes}
     held = {name: {**entry, "held_sha256": _digest(read_text(folder / name))} for name, entry in entries.items()}
-    # First the way back: whatever happens from here on can be undone.
-    _keep(held, folder)
+    # The record comes first: whatever happens from here on can be undone.
+    _write_record(held, folder)
     for change in changes:
-        _put(change.path, change.after)
-    _keep({name: entry for name, entry in entries.items() if _digest(entry["before"]) != entry["after_sha256"]}, folder)
+        _replace(change.path, change.after)
+    changed = {name: entry for name, entry in entries.items() if _digest(entry["before"]) != entry["after_sha256"]}
+    _write_record(changed, folder)
 
 
 def undo(folder: Path) -> list[Path]:
-    """Put every file back as it was; return which.
+    """Restore the original files and return their paths.
 
     Raises:
         BadInputError: nothing was applied here, a file was edited since, or cannot be written.
@@ -85,13 +86,13 @@ def undo(folder: Path) -> list[Path]:
     if not before:
         raise BadInputError(f"no plan was applied in {folder}; name the folder that was given to --to")
     for path, text in before.items():
-        _put(path, text)
-    _keep({}, folder)
+        _replace(path, text)
+    _write_record({}, folder)
     return sorted(before)
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text, its line ends as they are.
+    """Return a file's text with its line endings unchanged.
 
     Raises:
         BadInputError: it cannot be read.
@@ -107,8 +108,8 @@ def _entry(change: Change) -> dict[str, str]:
     return {"before": change.before, "after_sha256": _digest(change.after)}
 
 
-def _keep(entries: Mapping[str, Mapping[str, str]], folder: Path) -> None:
-    """Write the record; without entries there is none."""
+def _write_record(entries: Mapping[str, Mapping[str, str]], folder: Path) -> None:
+    """Write the record, or delete it if there are no entries."""
     path = folder / RECORD
     if entries:
         _write_text(path, json.dumps({"version": VERSION, "files": entries}, indent=1))
@@ -118,19 +119,19 @@ def _keep(entries: Mapping[str, Mapping[str, str]], folder: Path) -> None:
         path.parent.rmdir()
 
 
-def _put(path: Path, text: str) -> None:
+def _replace(path: Path, text: str) -> None:
     if read_text(path) != text:
         _write_text(path, text)
 
 
 def _write_text(path: Path, text: str) -> None:
-    """Replace a file whole: it never holds half of a text, whatever happens."""
+    """Replace a file atomically: it never holds part of a text."""
     target = path.resolve()
     part = target.with_name(f".{target.name}.part")
     try:
         target.parent.mkdir(exist_ok=True)
         if target.exists() and not os.access(target, os.W_OK):
-            raise PermissionError("it is read-only")  # replacing it would succeed all the same
+            raise PermissionError("it is read-only")  # replacing it would succeed nevertheless
         try:
             with part.open("w", encoding="utf-8", newline="") as file:
                 file.write(text)
@@ -141,7 +142,7 @@ def _write_text(path: Path, text: str) -> None:
             part.unlink(missing_ok=True)
     except OSError as failure:
         raise BadInputError(
-            f"{path} cannot be written ({failure.strerror or failure}); mend that and give the command again"
+            f"{path} cannot be written ({failure.strerror or failure}); fix that and run the command again"
         ) from failure
 
 
@@ -152,12 +153,15 @@ def _read(folder: Path) -> Mapping[str, Mapping[str, Any]]:
     try:
         record = json.loads(read_text(path))
         if record["version"] != VERSION:
-            raise BadInputError(f"{path} has version {record['version']}, this is {VERSION}; undo with that sktune")
+            raise BadInputError(
+                f"{path} has version {record['version']}, but this sktune reads {VERSION}; "
+                "undo with the version that wrote it"
+            )
         files: Mapping[str, Mapping[str, Any]] = record["files"]
         if any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
             raise BadInputError(f"{path} names files outside of its folder; delete it")
     except (ValueError, KeyError, TypeError) as failure:
-        raise BadInputError(f"{path} is no record of sktune's; delete it to start anew") from failure
+        raise BadInputError(f"{path} is not a record of sktune; delete it to start over") from failure
     return files
 
 

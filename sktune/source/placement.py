@@ -1,4 +1,4 @@
-"""Where a plan's scopes stand in the source: for each of them a run of statements, and the layers that it holds for."""
+"""Where a plan's scopes go in the source: for each, consecutive statements and the layers to which it applies."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from sktune.source.call_flow import Follower, Function, Run, Statement, Step
 from sktune.source.classes import ModuleClass
 
 ENTRIES = ("decode", "forward")
-"""Methods of the model that a decode step may begin with; the first that runs the plan's units."""
+"""Methods of the model in which a decode step may begin; the first that runs the plan's units is used."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,13 +19,13 @@ class Block:
     """Statements that become the body of one ``with``.
 
     Attributes:
-        suite: the list of statements; ``first`` to ``last`` of it are inside, both included.
-        function: where they stand.
+        suite: the list of statements; ``first`` to ``last``, both included, are inside.
+        function: that contains them.
         options: of the scope.
-        layers: the layers that it holds for; none where the suite is not run once for each layer.
-        index: the loop's variable that counts layers, where the suite stands in such a loop.
-        covers: the first and the last unit as they are called in the layer, for the label.
-        besides: what runs inside beyond the units from the first to the last, as source.
+        layers: to which it applies; empty if the suite does not run once for each layer.
+        index: the loop variable that counts layers, if the suite is in such a loop.
+        covers: names of the first and the last unit within the layer, for the label.
+        besides: source of what runs inside before the first unit or after the last.
     """
 
     suite: cst.BaseSuite
@@ -52,10 +52,10 @@ class _Place:
 
 
 def find_blocks(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int) -> list[Block]:
-    """Return the blocks that say ``plan``, one for each run of statements and options.
+    """Return the blocks that express ``plan``, one for each distinct pair of statements and options.
 
     Raises:
-        PlanError: no class of the file runs the plan's units, or a scope cannot be said in this source.
+        PlanError: no class of the file runs the plan's units, or a scope cannot be expressed in this source.
     """
     run = _decode_step(classes, plan, n_layers)
     runs = list(run.walk())
@@ -69,7 +69,7 @@ def find_blocks(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int) -
 
 
 def _decode_step(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int) -> Run:
-    """Return the run in which all units at the plan's borders are called."""
+    """Return the run that calls all units at which the plan's scopes begin or end."""
     units = list(dict.fromkeys(name for scope in plan.scopes for name in (scope.first, scope.last)))
     best: tuple[int, str] = (0, "")
     for prefix in _prefixes(units[0]):
@@ -77,14 +77,14 @@ def _decode_step(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int) 
         for owner in classes.values():
             for method in ENTRIES:
                 run = Follower(classes, local, n_layers).follow(owner, method)
-                found = _called(run) if run else set()
-                if found >= set(local):
+                called = _called(run) if run else set()
+                if called >= set(local):
                     assert run is not None
                     return _renamed(run, prefix)
-                missing = next(unit for unit in local if unit not in found)
-                best = max(best, (len(found & set(local)), missing))
+                missing = next(unit for unit in local if unit not in called)
+                best = max(best, (len(called & set(local)), missing))
     raise PlanError(
-        f"no class runs the plan's units; nearest, {best[1]!r} is not called by name in any of its methods; "
+        f"no class runs the plan's units; the closest one never calls {best[1]!r} by name; "
         "apply the plan in Python: sktune.apply(model, plan)"
     )
 
@@ -95,12 +95,12 @@ def _prefixes(unit: str) -> list[str]:
 
 
 def _called(run: Run) -> set[str]:
-    found: set[str] = set()
+    called: set[str] = set()
     for _, each in run.walk():
         for statement in each.statements:
             for step in statement.steps:
-                found |= step.firsts | step.lasts
-    return found
+                called |= step.firsts | step.lasts
+    return called
 
 
 def _renamed(run: Run, prefix: str) -> Run:
@@ -108,8 +108,8 @@ def _renamed(run: Run, prefix: str) -> Run:
     if not prefix:
         return run
 
-    def names(found: frozenset[str]) -> frozenset[str]:
-        return frozenset(prefix + name for name in found)
+    def names(local: frozenset[str]) -> frozenset[str]:
+        return frozenset(prefix + name for name in local)
 
     statements = tuple(
         Statement(
@@ -125,24 +125,24 @@ def _renamed(run: Run, prefix: str) -> Run:
 
 
 def _place(scope: Scope, runs: Sequence[tuple[int, Run]]) -> _Place:
-    """Return the innermost run of statements that begins with the scope's first unit and ends with its last."""
+    """Return the innermost statements that begin with the scope's first unit and end with its last."""
     places: list[_Place] = []
     for depth, run in runs:
         firsts = [index for index, each in enumerate(run.statements) if scope.first in each.firsts]
         lasts = [index for index, each in enumerate(run.statements) if scope.last in each.lasts]
         places += [_Place(run, first, last, depth) for first in firsts for last in lasts if last >= first]
-    # A unit may be called in several branches: a block around one of them would leave the others without a scope.
+    # A unit may be called in several branches: a block around a single branch would leave the others without a scope.
     whole = [
         place for place in places if all(_holds_all(place, unit, runs[0][1]) for unit in (scope.first, scope.last))
     ]
     if not whole:
         obstacle = "its units are called in several places" if places else _obstacle(scope, runs)
-        raise PlanError(f"scope {scope.label!r} cannot be said in this source: {obstacle}")
+        raise PlanError(f"scope {scope.label!r} cannot be expressed in this file: {obstacle}")
     return max(whole, key=lambda place: (place.depth, place.first - place.last))
 
 
 def _holds_all(place: _Place, unit: str, step: Run) -> bool:
-    """Whether every call of ``unit`` in the decode ``step`` lies in the statements of ``place``."""
+    """Whether every call of ``unit`` in the decode ``step`` is in the statements of ``place``."""
     inside = place.run.statements[place.first : place.last + 1]
     return set(_calls_of(unit, inside)) == set(_calls_of(unit, step.statements))
 
@@ -159,20 +159,20 @@ def _obstacle(scope: Scope, runs: Sequence[tuple[int, Run]]) -> str:
     begins = _innermost(runs, lambda statement: scope.first in statement.firsts)
     ends = _innermost(runs, lambda statement: scope.last in statement.lasts)
     if begins is None:
-        return f"{scope.first!r} is not the first unit that its statement runs; give it a statement of its own"
+        return f"{scope.first!r} is not the first unit that its statement runs; move it to a separate statement"
     if ends is None:
-        return f"{scope.last!r} is not the last unit that its statement runs; give it a statement of its own"
+        return f"{scope.last!r} is not the last unit that its statement runs; move it to a separate statement"
     if begins == ends:
-        return f"it ends in a later pass of the loop over layers than it begins in, both in {begins}"
+        return f"it begins in one iteration of the loop over layers in {begins} and ends in a later one"
     return f"it begins in {begins} and ends in {ends}"
 
 
 def _innermost(runs: Sequence[tuple[int, Run]], holds: Callable[[Statement], bool]) -> str | None:
     """Return the function of the innermost statement that ``holds``."""
-    found = [(depth, run.function) for depth, run in runs if any(map(holds, run.statements))]
-    if not found:
+    functions = [(depth, run.function) for depth, run in runs if any(map(holds, run.statements))]
+    if not functions:
         return None
-    _, function = max(found, key=lambda item: item[0])
+    _, function = max(functions, key=lambda item: item[0])
     return f"{function.owner.name}.{function.node.name.value}"
 
 
@@ -209,19 +209,19 @@ def _around(statement: Statement, unit: str, side: int) -> list[str]:
     step = statement.steps[0 if side < 0 else -1]
     if not step.runs:
         return [] if _only_calls(statement) else [_code(statement.node)]
-    found: list[str] = []
+    around: list[str] = []
     runs = [run for run in step.runs if unit in (run.firsts if side < 0 else run.lasts)]
     for run in runs[:1] if side < 0 else runs[-1:]:
-        holding = [index for index, each in enumerate(run.statements) if each.steps]
-        at = holding[0 if side < 0 else -1]
+        with_steps = [index for index, each in enumerate(run.statements) if each.steps]
+        at = with_steps[0 if side < 0 else -1]
         beyond = run.statements[:at] if side < 0 else run.statements[at + 1 :]
-        found += [_code(each.node) for each in beyond if _computes(each.node)]
-        found += _around(run.statements[at], unit, side)
-    return found
+        around += [_code(each.node) for each in beyond if _computes(each.node)]
+        around += _around(run.statements[at], unit, side)
+    return around
 
 
 def _only_calls(statement: Statement) -> bool:
-    """Whether a statement does nothing but call what it runs, and name what comes back."""
+    """Whether a statement does nothing but call its steps and assign or return the result."""
     node = statement.node
     if not isinstance(node, cst.SimpleStatementLine) or len(node.body) != 1:
         return False
@@ -254,7 +254,7 @@ def _refuse_crossings(blocks: Sequence[Block]) -> None:
         for other in blocks:
             if other.suite is block.suite and block.first < other.first <= block.last < other.last:
                 raise PlanError(
-                    f"the scopes from {block.covers[0]!r} and from {other.covers[0]!r} cannot be said in this source: "
-                    f"in some layers one ends where in others the other has begun, and all layers share "
+                    f"the scopes from {block.covers[0]!r} and from {other.covers[0]!r} cannot be expressed in this "
+                    f"file: they overlap, in different layers, and all layers share "
                     f"{block.function.owner.name}.{block.function.node.name.value}"
                 )

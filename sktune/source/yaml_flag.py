@@ -1,4 +1,4 @@
-"""The switch in a recipe's YAML: found wherever that repository keeps it, and turned on without touching the rest."""
+"""The flag in a recipe's YAML that enables scopes: found at any depth, and turned on without touching the rest."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,31 +8,31 @@ import yaml
 from sktune.core.errors import BadInputError
 
 FLAG = "enable_superkernel"
-"""The switch's name, in YAML and in the models' code."""
+"""The flag's name, in YAML and in the models' code."""
 MODE, NEEDED_MODE = "exe_mode", "ge_graph"
 PARENTS = ("custom_params", "model_config")
-"""Where the switch belongs if it is nowhere yet, the best place first."""
+"""Where to add the flag if it is missing, in order of preference."""
 
 
 def turn_on(text: str, path: Path) -> str:
-    """Return the YAML ``text`` with scopes switched on; comments, order and form stay.
+    """Return the YAML ``text`` with scopes enabled; comments, order and formatting are kept.
 
     Args:
         text: of the file.
         path: its name, for messages.
 
     Raises:
-        BadInputError: no YAML, no place for the switch, or a mode that knows no scopes; one line with the mend.
+        BadInputError: not YAML, no place for the flag, or a mode without scopes; one line with the fix.
     """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as failure:
-        raise BadInputError(f"{path} is no YAML: {str(failure).partition(chr(10))[0]}; mend it first") from failure
+        raise BadInputError(f"{path} is not YAML: {str(failure).partition(chr(10))[0]}; fix it first") from failure
     pairs = list(_pairs(root))
     for key, value in pairs:
         if key.value == MODE and value.value != NEEDED_MODE:
             raise BadInputError(
-                f"{path}:{key.start_mark.line + 1}: {MODE} is {value.value!r}, where scopes do nothing; "
+                f"{path}:{key.start_mark.line + 1}: {MODE} is {value.value!r}, in which scopes have no effect; "
                 f"set it to {NEEDED_MODE}"
             )
     for key, value in pairs:
@@ -44,11 +44,11 @@ def turn_on(text: str, path: Path) -> str:
         for key, value in pairs:
             if key.value == parent and isinstance(value, yaml.MappingNode) and value.value:
                 return _inserted(text, value)
-    raise BadInputError(f"{path} has no {' and no '.join(PARENTS)}, so {FLAG} has no place; add {FLAG}: True yourself")
+    raise BadInputError(f"{path} has no {' and no '.join(PARENTS)} to hold {FLAG}; add {FLAG}: True yourself")
 
 
 def has_flag(text: str) -> bool:
-    """Return whether a YAML text names the switch, or the settings that it belongs to."""
+    """Return whether a YAML text has the flag, or the settings that it belongs to."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError:

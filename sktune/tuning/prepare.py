@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from sktune.backends import all_backends, backend_info
-from sktune.backends.options import with_inexact
+from sktune.backends.options import with_bit_changing
 from sktune.core.errors import BadInputError, SpaceError, nearest
 from sktune.core.layout import Layout
 from sktune.core.plan import Option
@@ -46,7 +46,7 @@ def _with_inexact(space: SpaceSpec, spec: TargetSpec) -> SpaceSpec:
         )
     of_backend = space.options.get(spec.backend, {})
     listed = of_backend.get(spec.device) or options.default_choices(spec.device)
-    of_device = {spec.device: with_inexact(options, listed, spec.device)}
+    of_device = {spec.device: with_bit_changing(options, listed, spec.device)}
     return space.model_copy(update={"options": {**space.options, spec.backend: {**of_backend, **of_device}}})
 
 

@@ -46,7 +46,7 @@ def ordered(points: Sequence[StartingPoint], path: Path) -> tuple[StartingPoint,
 
 def _potential_ms(profile: Profile) -> dict[str, float]:
     """Return what a scope over a unit can save, by the parameters of a layer kind and by those of single layers."""
-    of_kinds = {unit.word: unit.potential_ms for unit in profile.units}
+    of_kinds = {unit.parameter: unit.potential_ms for unit in profile.units}
     of_layers = {
         f"layers.{layer}.{unit.unit}": unit.potential_ms / unit.layers
         for layer, kind in enumerate(profile.layer_kinds)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sktune.backends import all_backends, backend_info, backend_on
-from sktune.backends.info import SHAPES_ALONE, BackendInfo
+from sktune.backends.info import META_DEVICE, BackendInfo
 from sktune.core.errors import BadInputError
 from sktune.targets import RecipeSpec, TargetSpec, describe
 from sktune.targets.presets import Preset
@@ -133,8 +133,8 @@ class Request:
             return RecipeSpec.of_file(self.recipe, self.seed, lambda name: backend_info(name).devices[0]), None
         info = backend_info(self.backend) if self.backend else backend_on(self.device)
         device = self.device or info.devices[0]
-        if SHAPES_ALONE in info.devices and self.scale not in (None, "tiny"):
-            device = SHAPES_ALONE
+        if META_DEVICE in info.devices and self.scale not in (None, "tiny"):
+            device = META_DEVICE
         if device not in info.devices:
             raise BadInputError(f"--backend {info.name} runs on {' or '.join(real_devices(info))}, not on {device}")
         return describe(
@@ -146,4 +146,4 @@ class Request:
 
 def real_devices(info: BackendInfo) -> list[str]:
     """Return the device types of a backend that a user can have."""
-    return [device for device in info.devices if device != SHAPES_ALONE]
+    return [device for device in info.devices if device != META_DEVICE]

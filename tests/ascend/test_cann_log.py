@@ -1,7 +1,7 @@
 """Logs are explained in one line each, with what to do.
 
-The lines are written for these tests in the formats of CANN's logs. ``data/fault.plog`` follows the published example
-of torchair's ``superkernel_cases.md``, with other names.
+The log lines were written for these tests in the formats of CANN. ``data/fault.plog`` follows the example in torchair's
+``superkernel_cases.md``, with other names.
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ def unfusable(number: int, kind: str = "Cast", spelling: str = "can not", scope:
 
 @pytest.mark.parametrize("spelling", ["can not", "cannot"])
 def test_operators_of_one_type_are_one_line_with_a_count(spelling: str) -> None:
-    """58 casts split a scope 58 times for one reason, in either spelling."""
+    """58 casts that split a scope for the same reason are one line, in either spelling."""
     lines = [line for number in range(58) for line in unfusable(number, spelling=spelling)]
     (only,) = explain(lines)
     assert (only.kind, only.scope, only.operator, only.operator_type) == ("unfusable", "layers.0", "Cast_0", "Cast")
@@ -46,13 +46,13 @@ def test_operators_of_one_type_are_one_line_with_a_count(spelling: str) -> None:
 
 
 def test_the_same_log_on_every_rank_counts_once() -> None:
-    """Counts are of operators, not of lines."""
+    """Operators are counted, not lines."""
     lines = unfusable(3) + unfusable(9)
     assert explain(lines * 16) == explain(lines)
 
 
-def test_scopes_and_types_are_told_apart() -> None:
-    """Each scope has its own culprits."""
+def test_scopes_and_types_are_distinguished() -> None:
+    """Each scope and each type of operator has its own line."""
     lines = unfusable(1) + unfusable(2, "Add") + unfusable(3, scope="layers.1") + unfusable(4, scope="layers.1")
     assert [(each.scope, each.operator_type, each.count) for each in explain(lines)] == [
         ("layers.0", "Cast", 1),
@@ -62,7 +62,7 @@ def test_scopes_and_types_are_told_apart() -> None:
 
 
 def test_a_foreign_operator_gets_its_type_from_the_graph() -> None:
-    """Lines about a cut name the operator only."""
+    """Lines about a cut only name the operator."""
     line = (
         f"{EVENT}node Transpose_5 cannot fusion, please check your super_kernel_scope, local_memory_size 0. stream "
         "id 0 index 7, target scope a, topo id is 7."
@@ -75,7 +75,7 @@ def test_a_foreign_operator_gets_its_type_from_the_graph() -> None:
 OPTION = "EB0500: [Super Kernel] Invalid compile option: {}[FUNC:raise][FILE:common.py][LINE:1]"
 SIMPLE: list[tuple[str, Kind, str]] = [
     (OPTION.format("stream-funsion option is not supported."), "option", "did you mean 'stream-fusion'"),
-    (OPTION.format("early-start option is not supported."), "option", "does not know early-start: leave it out"),
+    (OPTION.format("early-start option is not supported."), "option", "does not support early-start: leave it out"),
     (OPTION.format("split-mode option should between (0, 64], 65 is invalid."), "option", "split-mode is 1 to 64"),
     (OPTION.format("early-start option has been set."), "option", "early-start option has been set"),
     ("E EB0500: early start of sub kernel differs", "option", "early start of sub kernel differs"),
@@ -87,7 +87,7 @@ SIMPLE: list[tuple[str, Kind, str]] = [
     (
         f"{EVENT}current node Cast_3 can not fusion, {REASON}, target scope layers.0",
         "bypassed",
-        "scope layers.0 was dropped whole at Cast_3",
+        "scope layers.0 was dropped entirely at Cast_3",
     ),
     (
         "ERROR: super kernel do not support more than 2 real stream: oplist: [te_add, te_mul]",
@@ -112,7 +112,7 @@ SIMPLE: list[tuple[str, Kind, str]] = [
         "dynamic",
         "graph graph_1 has dynamic shapes",
     ),
-    ("[INFO] GE(1,python3): graph [graph_1] has no super kernel scope", "unmarked", "graph graph_1 holds no scope"),
+    ("[INFO] GE(1,python3): graph [graph_1] has no super kernel scope", "unmarked", "graph graph_1 has no scope"),
     ("[WARNING] HCCL(1,p): no support alg, del superKernelScope attr", "collective", "HCCL_OP_EXPANSION_MODE=AIV"),
     ("scope layers.0 split before node MatMul_7", "deadlock", "scope layers.0 was split before MatMul_7"),
     ("exclude node MatMul_7 from scope due to deadlock", "deadlock", "MatMul_7 was left out of its scope"),
@@ -129,7 +129,7 @@ SIMPLE: list[tuple[str, Kind, str]] = [
 
 @pytest.mark.parametrize(("line", "kind", "part"), SIMPLE)
 def test_a_line_is_explained(line: str, kind: Kind, part: str) -> None:
-    """Every family of messages has its kind, and one line for people."""
+    """Every family of messages has its kind and one readable line."""
     (only,) = explain([line], labels=["a"])
     assert only.kind == kind
     assert part in only.message
@@ -139,8 +139,8 @@ def test_a_line_is_explained(line: str, kind: Kind, part: str) -> None:
 FAULT = (DATA / "fault.plog").read_text(encoding="utf-8").splitlines()
 
 
-def test_a_fault_names_the_guilty_sub_kernel() -> None:
-    """The three searches of superkernel_cases.md in one: kernel, scope, sub-kernel, the one on most cores first."""
+def test_a_fault_names_the_sub_kernel_that_failed() -> None:
+    """The three lookups of superkernel_cases.md in one: kernel, scope, sub-kernel; the one on most cores first."""
     first, second = explain(FAULT, labels=["sp_start_1"])
     assert (first.kind, first.scope, first.operator_type, first.count) == (
         "timeout", "sp_start_1", "quantbatchmatmulv3", 2
@@ -151,31 +151,31 @@ def test_a_fault_names_the_guilty_sub_kernel() -> None:
 
 
 def test_a_log_that_is_read_twice_counts_cores_once() -> None:
-    """The screen shows again what plog holds."""
+    """The console repeats the content of plog."""
     assert explain(FAULT * 2, labels=["sp_start_1"]) == explain(FAULT, labels=["sp_start_1"])
 
 
 def test_a_timeout_that_a_collective_reports_is_still_a_timeout() -> None:
-    """HCCL passes the runtime's error on."""
+    """HCCL forwards the runtime's error."""
     (only,) = explain(["[ERROR] HCCL(1,python3): stream sync failed, retCode is 507014, aicore timeout"])
     assert only.kind == "timeout"
 
 
 def test_a_rank_that_only_waited_is_not_blamed() -> None:
-    """Where one process names the kernel, a timeout of another says nothing more."""
+    """If one process names the kernel, a timeout of another adds nothing."""
     other = "[ERROR] RUNTIME(99,python3): Kernel task happen error, retCode=0x25, [aicore timeout]."
     assert explain([other, *FAULT], labels=["sp_start_1"]) == explain(FAULT, labels=["sp_start_1"])
 
 
 def test_a_fault_outside_superkernels_is_not_blamed_on_a_scope() -> None:
-    """Timeouts happen without scopes too."""
+    """Timeouts also happen without scopes."""
     (only,) = explain(["rts failed, retCode is 507014", "fault kernel_name=MoeDistributeDispatchV2_1, ext=none"])
     assert (only.kind, only.scope) == ("timeout", "")
-    assert "MoeDistributeDispatchV2_1 timed out (507014) and is not known to be a SuperKernel" in only.message
+    assert "MoeDistributeDispatchV2_1 timed out (507014) and does not appear to be a SuperKernel" in only.message
 
 
 def test_the_cause_comes_before_its_consequences() -> None:
-    """A refused option is reported again by all that called the compiler."""
+    """A rejected option is also reported by every caller of the compiler."""
     lines = [*unfusable(1), SIMPLE[11][0], SIMPLE[0][0]]
     explanations = explain(lines)
     assert [each.kind for each in explanations] == ["option", "compile", "unfusable"]
@@ -184,15 +184,15 @@ def test_the_cause_comes_before_its_consequences() -> None:
     assert "unfusable" not in FAILURES
 
 
-def test_lines_about_other_things_say_nothing() -> None:
-    """Settings that name a timeout are none."""
+def test_unrelated_lines_are_ignored() -> None:
+    """A setting with "timeout" in its name is not a timeout."""
     assert (
         explain(["HCCL_EXEC_TIMEOUT=1200", "op_timeout set to 507013", "SuperKernelPass start graph is [g]", ""]) == ()
     )
 
 
 @given(st.lists(st.tuples(st.sampled_from([*FAULT, *(line for line, _, _ in SIMPLE)]), st.integers(0, 400))))
-def test_lines_that_were_cut_are_read_as_far_as_they_go(lines: list[tuple[str, int]]) -> None:
+def test_truncated_lines_are_read(lines: list[tuple[str, int]]) -> None:
     """A process that dies leaves half a line."""
     for each in explain(line[:length] for line, length in lines):
         assert each.message
@@ -200,7 +200,7 @@ def test_lines_that_were_cut_are_read_as_far_as_they_go(lines: list[tuple[str, i
 
 
 def test_files_are_read_one_after_another(tmp_path: Path) -> None:
-    """Bytes that are no text, as crashed processes leave behind, do not stop the reading."""
+    """Bytes that are not text, as crashed processes leave behind, do not stop the reader."""
     for rank in range(2):
         text = "\n".join(unfusable(rank))
         (tmp_path / f"plog-{rank}.log").write_bytes(b"\xff\xfe\x00 broken\n" + text.encode())

@@ -1,7 +1,7 @@
-"""What the scopes became is put together from dumps, a profile and logs.
+"""How scopes were fused is read from dumps, a profile and logs.
 
-The graph and its dumps are those of ``test_ge_graph.py``; profiles are written here, with the columns of sktune's
-kernel table.
+The graph and its dumps are those of ``test_ge_graph.py``; profiles are made here, with the columns of sktune's kernel
+table.
 """
 
 from collections.abc import Sequence
@@ -60,8 +60,8 @@ def profile(rows: Sequence[tuple[str, str]], steps: int = 1, marked_steps: bool 
     )
 
 
-def test_marks_alone_tell_what_is_marked_and_say_so() -> None:
-    """Before GE nobody knows what is fused."""
+def test_marks_alone_show_only_what_is_marked() -> None:
+    """Before GE it is not known what will be fused."""
     fusion = realised_fusion(marked=MARKED)
     assert fusion.evidence == ("marks",)
     assert not fusion.is_known
@@ -70,12 +70,12 @@ def test_marks_alone_tell_what_is_marked_and_say_so() -> None:
     assert (mlp.options, out.options) == ("stream-fusion=1", "")
     assert describe(fusion)[0] == (
         "mlp_start_0: 4 operators marked (1 MatMul, 1 SoftmaxV2, 1 Muls, 1 Cast); "
-        "what was fused is not known: that shows in GE's AfterSkGraph dump or in a profile"
+        "what was fused is not known; give GE's AfterSkGraph dump or a profile"
     )
 
 
-def test_ge_dumps_tell_what_is_in_each_superkernel() -> None:
-    """One culprit cut a scope on both its streams."""
+def test_ge_dumps_show_what_is_in_each_superkernel() -> None:
+    """One operator cut a scope on both its streams."""
     fusion = realised_fusion(marked=MARKED, fused=FUSED)
     mlp, out = fusion.scopes
     assert [(each.first, each.last, each.is_split) for each in mlp.superkernels] == [
@@ -96,8 +96,8 @@ def test_ge_dumps_tell_what_is_in_each_superkernel() -> None:
 
 
 @pytest.mark.parametrize("marked_steps", [True, False])
-def test_a_profile_tells_what_ran(marked_steps: bool) -> None:
-    """One step counts, however many were profiled, and whether the profiler knew the steps or not."""
+def test_a_profile_shows_what_ran(marked_steps: bool) -> None:
+    """One step is used, however many were profiled, with or without the profiler's step numbers."""
     fusion = realised_fusion(marked=MARKED, kernels=profile(STEP, 3, marked_steps))
     mlp, out = fusion.scopes
     assert [each.name for each in mlp.superkernels] == [FIRST, SECOND]
@@ -107,7 +107,7 @@ def test_a_profile_tells_what_ran(marked_steps: bool) -> None:
 
 
 def test_a_profile_alone_needs_the_labels_only_where_they_are_ambiguous() -> None:
-    """Labels with the words of the naming scheme are told apart by the plan."""
+    """Labels that contain words of the naming scheme are resolved with the plan's labels."""
     fusion = realised_fusion(kernels=profile(STEP), labels=["mlp_start_0", "out", "never"])
     assert [(scope.label, len(scope.superkernels)) for scope in fusion.scopes] == [
         ("mlp_start_0", 2),
@@ -118,22 +118,22 @@ def test_a_profile_alone_needs_the_labels_only_where_they_are_ambiguous() -> Non
 
 
 def test_what_was_marked_and_ran_alone_is_reported() -> None:
-    """A scope that GE dropped, with all its operators as before."""
+    """GE dropped the scope, and its operators run as before."""
     rows = [(operator.name, operator.type) for operator in MARKED.device_tasks]
     fusion = realised_fusion(marked=MARKED, kernels=profile(rows))
     assert [len(scope.left_out) for scope in fusion.scopes] == [4, 5]
     assert "no SuperKernel was formed; 4 ran outside" in describe(fusion)[0]
 
 
-def test_a_gap_without_a_culprit_is_a_split_too() -> None:
-    """GE splits where streams would wait for each other."""
+def test_a_gap_without_an_operator_is_a_split_too() -> None:
+    """GE splits a scope where streams would deadlock."""
     rows = [row for row in STEP if row[0] != "SoftmaxV2"]
     mlp, _ = realised_fusion(kernels=profile(rows), labels=["mlp_start_0", "out"]).scopes
     assert mlp.splits == (Split("", ""),)
 
 
 def test_logs_give_the_reasons() -> None:
-    """And the culprits, where nothing else does."""
+    """And the operators at which a scope was split, if nothing else shows them."""
     explanation = Explanation("unfusable", "scope out holds 3 x Cast ...", "out", "Cast_1", "Cast", count=3)
     fusion = realised_fusion(explanations=[explanation])
     (out,) = fusion.scopes
@@ -148,7 +148,7 @@ def test_one_label_with_two_strings_of_options_is_reported() -> None:
     mixed = tuple(replace(op, scope="one") if op.scope else op for op in MARKED.operators)
     (one,) = realised_fusion(marked=GeGraph("g", mixed)).scopes
     assert one.reasons == (
-        "operators of scope one carry '' and 'stream-fusion=1'; give one label one string of options",
+        "operators of scope one carry different options, '' and 'stream-fusion=1'; use one string per label",
     )
 
 
@@ -160,7 +160,7 @@ def relabelled(name: str) -> str:
 
 
 def test_labels_do_not_count() -> None:
-    """Two plans that became the same kernels are one, however their scopes are called or were cut."""
+    """Plans that became the same kernels are equal, whatever their scopes' names and splits."""
     one = realised_fusion(kernels=profile(STEP), labels=["mlp_start_0", "out"])
     other = realised_fusion(kernels=profile([(relabelled(name), kind) for name, kind in STEP]))
     assert {scope.label for scope in one.scopes} != {scope.label for scope in other.scopes}
@@ -168,23 +168,23 @@ def test_labels_do_not_count() -> None:
 
 
 def test_marks_on_what_cannot_be_fused_do_not_count() -> None:
-    """A scope that also reaches over an operator that GE takes out again became the same kernels."""
+    """A scope extended over an operator that GE removes again became the same kernels."""
     less = GeGraph("g", tuple(replace(op, scope="") if op.name == "SoftmaxV2" else op for op in MARKED.operators))
     assert realised_fusion(marked=less).digest != realised_fusion(marked=MARKED).digest
     one, other = (realised_fusion(marked=marked, fused=FUSED) for marked in (less, MARKED))
     assert one.digest == other.digest
 
 
-def test_what_is_together_counts() -> None:
-    """Fusing more, or other operators together, is another plan."""
+def test_grouping_counts() -> None:
+    """Fusing more operators, or others, gives another digest."""
     joined = [("sk_x_start_MatMul_end_Cast", "SuperKernel"), *STEP[3:]]
     alone = [*STEP[:4], ("Relu", "Relu"), ("Sub", "Sub")]
     digests = {realised_fusion(kernels=profile(rows)).digest for rows in (STEP, joined, alone)}
     assert len(digests) == 3
 
 
-def test_options_count_where_they_act() -> None:
-    """The same fusion with stream-fusion=1 is another kernel; early-start beside it does nothing."""
+def test_options_count_if_they_have_an_effect() -> None:
+    """The same fusion with stream-fusion=1 is another kernel; adding early-start to it does nothing."""
 
     def digest(options: str) -> str:
         operators = tuple(replace(op, options=options if op.scope else "") for op in MARKED.operators)
@@ -196,7 +196,7 @@ def test_options_count_where_they_act() -> None:
 
 
 def test_scopes_without_operators_do_not_count() -> None:
-    """A scope over units that make no task is no scope."""
+    """A scope over units without tasks has no effect."""
     empty = GeOperator("view", "Reshape", scope="nothing")
     more = GeGraph("g", (*MARKED.operators, empty))
     assert realised_fusion(marked=more).digest == realised_fusion(marked=MARKED).digest
@@ -209,7 +209,7 @@ class FakeTorchair:
         self._dumps = dumps
 
     def CompilerConfig(self) -> SimpleNamespace:  # noqa: N802 - TorchAir's name
-        """Return what takes any setting."""
+        """Return an object that accepts any setting."""
         return SimpleNamespace(
             experimental_config=SimpleNamespace(), debug=SimpleNamespace(graph_dump=SimpleNamespace())
         )
@@ -225,8 +225,8 @@ class FakeTorchair:
         return convert
 
 
-def test_options_of_the_step_are_another_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same marks under another order of operators are not what was measured before, nor the baseline."""
+def test_options_of_the_step_change_the_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same marks under another order of operators are neither an earlier trial nor the baseline."""
     monkeypatch.setattr(npu, "_import_torchair", lambda: FakeTorchair(tmp_path))
     module = torch.nn.Linear(2, 2)
     inputs = (torch.ones(1, 2),)
@@ -251,7 +251,7 @@ operators = st.from_regex(r"[A-Z][A-Za-z]{0,8}(_[0-9]{1,3})?", fullmatch=True)
 
 @given(st.lists(labels, min_size=1, max_size=4, unique=True), st.data())
 def test_a_known_label_is_found_in_its_name(known: list[str], data: st.DataObject) -> None:
-    """Whatever the label looks like, and in both naming schemes, as long as the operators are known too."""
+    """With any label and in both naming schemes, as long as the operators are known too."""
     label = data.draw(st.sampled_from(known))
     first, last = data.draw(operators), data.draw(operators)
     fragment = data.draw(st.none() | st.tuples(st.integers(0, 99), st.integers(0, 99)))
@@ -261,13 +261,13 @@ def test_a_known_label_is_found_in_its_name(known: list[str], data: st.DataObjec
     parsed = parse_superkernel_name(name, known, {first, last})
     assert parsed is not None
     assert (parsed.first, parsed.last) == (first, last)
-    # Two labels of one plan can be ambiguous only where one is the other with a number or a fragment.
+    # Two labels of one plan can be ambiguous only if one is the other with a number or a fragment.
     if not any(other != label and (label in other or other in label) for other in known):
         assert (parsed.scope, parsed.fragment) == (label, fragment)
 
 
-def test_names_without_known_labels_are_read_as_they_look() -> None:
-    """As both engines build them."""
+def test_names_are_read_without_known_labels() -> None:
+    """In the forms that both engines build."""
     assert parse_superkernel_name("sk_model.layers.0_start_A_1_end_B_2") == SuperKernelName(
         "model.layers.0", "A_1", "B_2"
     )

@@ -33,7 +33,7 @@ DUMPS = (*TORCHAIR, "ge_proto_AfterSkGraph.txt", "ge_onnx.pbtxt")
 
 @pytest.mark.parametrize("name", TORCHAIR)
 def test_each_scope_has_the_operators_that_torchair_marked(name: str) -> None:
-    """The innermost scope owns an operator, and None owns none; constants are no tasks."""
+    """An operator belongs to its innermost scope; under ``super_kernel(None)`` it belongs to none."""
     scopes = read_ge_graph(DATA / name).by_scope()
     assert {label: [operator.name for operator in operators] for label, operators in scopes.items()} == {
         "mlp_start_0": ["MatMul", "SoftmaxV2", "Muls", "Cast"],
@@ -43,7 +43,7 @@ def test_each_scope_has_the_operators_that_torchair_marked(name: str) -> None:
     assert {operator.options for operator in scopes["out"]} == {""}
 
 
-def test_both_formats_of_torchair_say_the_same() -> None:
+def test_both_formats_of_torchair_give_the_same_graph() -> None:
     """txt and pbtxt hold the same graph; only txt names it."""
     text, tensorboard = (read_ge_graph(DATA / name) for name in TORCHAIR)
     assert text.operators == tensorboard.operators
@@ -52,9 +52,9 @@ def test_both_formats_of_torchair_say_the_same() -> None:
 
 @pytest.mark.parametrize("name", TORCHAIR)
 def test_streams_edges_and_shapes_are_read(name: str) -> None:
-    """Shapes come from the descriptor, from TorchAir's _meta, or, inside one ATen operator, by inference."""
+    """Shapes come from the descriptor, from TorchAir's _meta, or, inside one ATen operator, from inference."""
     operators = {operator.name: operator for operator in read_ge_graph(DATA / name).operators}
-    assert operators["MatMul"].inputs == ("arg0_1:0", "arg1_1:0")  # the bias that is not fed is no edge
+    assert operators["MatMul"].inputs == ("arg0_1:0", "arg1_1:0")  # the unconnected bias is not an edge
     assert operators["MatMul"].input_specs == (TensorSpec((4, 32), "bfloat16"), TensorSpec((32, 64), "bfloat16"))
     assert operators["MatMul"].output_specs == (TensorSpec((4, 64), "bfloat16"),)
     assert (operators["Muls"].stream, operators["MatMul"].stream) == ("side", "")
@@ -63,14 +63,14 @@ def test_streams_edges_and_shapes_are_read(name: str) -> None:
 
 
 def test_tasks_are_what_the_device_runs() -> None:
-    """Inputs, outputs and constants are no tasks."""
+    """Inputs, outputs and constants are not tasks."""
     graph = read_ge_graph(DATA / TORCHAIR[0])
     left_out = {operator.type for operator in graph.operators} - {operator.type for operator in graph.device_tasks}
     assert left_out == {"Data", "Const", "NetOutput"}
 
 
-def test_what_depends_on_constants_alone_is_folded() -> None:
-    """GE computes it when it compiles; views become nothing either."""
+def test_what_depends_only_on_constants_is_folded() -> None:
+    """GE computes it at compile time; views have no task either."""
     graph = read_ge_graph(
         """
         op { name: "c" type: "Const" output_desc { dtype: DT_INT64 shape { } } }
@@ -85,7 +85,7 @@ def test_what_depends_on_constants_alone_is_folded() -> None:
 
 
 def test_ge_shows_superkernels_and_what_is_in_them() -> None:
-    """The graph after fusion has the SuperKernels; the dump of each subgraph has its operators."""
+    """The graph after fusion has the SuperKernels; the dump of each subgraph has the operators inside."""
     root = read_ge_graph(DATA / "ge_proto_AfterSkGraph.txt")
     assert [task.type for task in root.device_tasks] == [
         "SuperKernel", "SoftmaxV2", "SuperKernel", "SuperKernel", "Relu", "Add"
@@ -114,7 +114,7 @@ def test_a_subgraph_inside_its_superkernel_is_read_too() -> None:
 
 
 def test_ge_onnx_dumps_are_read() -> None:
-    """GE's other format: descriptors are attributes, scalars have no shape, control edges are no inputs."""
+    """GE's other format: descriptors are attributes, scalars have no shape, control edges are not inputs."""
     graph = read_ge_graph(DATA / "ge_onnx.pbtxt")
     matmul, reduce = graph.device_tasks
     assert (matmul.type, matmul.scope, matmul.options) == ("MatMulV2", "a", "early-start=0")
@@ -126,21 +126,21 @@ def test_ge_onnx_dumps_are_read() -> None:
 @pytest.mark.parametrize("name", DUMPS)
 @settings(max_examples=40)
 @given(st.floats(0.01, 0.999))
-def test_a_dump_that_was_cut_off_is_one_clear_line(name: str, share: float) -> None:
-    """Wherever the file ends, nobody gets half a graph."""
+def test_a_truncated_dump_is_refused_in_one_line(name: str, share: float) -> None:
+    """Wherever the file ends, half a graph is never returned."""
     text = (DATA / name).read_text(encoding="utf-8").rstrip()
     with pytest.raises(BadInputError) as error:
         read_ge_graph(text[: int(len(text) * share)])
     assert "\n" not in str(error.value)
-    assert "cut off" in str(error.value) or "no operators" in str(error.value)
+    assert "truncated" in str(error.value) or "no operators" in str(error.value)
 
 
 @settings(max_examples=60)
 @given(
     st.sampled_from(DUMPS), st.floats(0, 0.999), st.sampled_from(["}", "{", '"', "\\", "x", "dim {", "input { }", "-"])
 )
-def test_a_damaged_dump_is_a_graph_or_one_clear_line(name: str, share: float, damage: str) -> None:
-    """No file makes the reader stumble."""
+def test_a_damaged_dump_is_read_or_refused_in_one_line(name: str, share: float, damage: str) -> None:
+    """No file raises anything else."""
     text = (DATA / name).read_text(encoding="utf-8")
     place = int(len(text) * share)
     try:
@@ -150,29 +150,29 @@ def test_a_damaged_dump_is_a_graph_or_one_clear_line(name: str, share: float, da
 
 
 @pytest.mark.parametrize(
-    ("text", "mend"),
+    ("text", "fix"),
     [
-        ("# -*- coding: utf-8 -*-\nfrom torch import tensor\n", "carries no scopes; dump with graph_dump.type = 'txt'"),
+        ("# -*- coding: utf-8 -*-\nfrom torch import tensor\n", "has no scopes; dump with graph_dump.type = 'txt'"),
         ("<html>404</html>", "protobuf text only up to line 1"),
-        ("", "holds no operators"),
-        ('name: "x"', "holds no operators"),
+        ("", "has no operators"),
+        ('name: "x"', "has no operators"),
     ],
 )
-def test_what_is_no_dump_is_refused(text: str, mend: str) -> None:
+def test_what_is_not_a_dump_is_refused(text: str, fix: str) -> None:
     """One line that says what to give instead."""
     with pytest.raises(BadInputError) as error:
         read_ge_graph(text)
-    assert mend in str(error.value)
+    assert fix in str(error.value)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     """One line with the path."""
     with pytest.raises(BadInputError, match=r"none\.txt cannot be read: No such file"):
         read_ge_graph(tmp_path / "none.txt")
 
 
-def test_strings_keep_their_letters() -> None:
-    """Labels are the user's: quotes, backslashes and UTF-8, which protobuf writes as octal bytes."""
+def test_strings_are_unescaped() -> None:
+    """Labels come from the user: quotes, backslashes and UTF-8, which protobuf writes as octal bytes."""
     graph: GeGraph = read_ge_graph(
         r"""op { name: "a\"b\\c" type: "Add" attr { key: "_super_kernel_scope" value { s: "\345\261\202 1\'" } } }
         op { name: 'n' type: 'NetOutput' }"""

@@ -1,4 +1,4 @@
-"""CUDA graphs without a GPU: what a capture does to addresses, done on the CPU."""
+"""Emulates CUDA graphs without a GPU: the effect of a capture on addresses, on the CPU."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ REAL = cuda_graph.capture
 def emulated(
     function: Callable[..., Any], inputs: tuple[Any, ...], written: Sequence[int]
 ) -> tuple[Callable[[], None], tuple[Any, ...]]:
-    """Capture as a GPU does: a replay reads and writes the captured addresses, whatever else is given later."""
+    """Capture like a GPU: a replay always reads and writes the captured addresses."""
     saved = [(inputs[index], inputs[index].clone()) for index in written]
     outputs = tuple(function(*inputs))
     for tensor, value in saved:
@@ -33,7 +33,7 @@ def emulated(
 
 @contextmanager
 def on_cpu() -> Iterator[None]:
-    """Within the context, ``cuda_graph: true`` is an option on CPU, too, and captures are emulated."""
+    """Within the context, ``cuda_graph: true`` is also an option on CPU, and captures are emulated."""
     option = replace(INDUCTOR["cuda_graph"], devices=("cpu", "cuda"))
     with patch.dict(INDUCTOR, cuda_graph=option), patch.object(cuda_graph, "capture", emulated):
         yield

@@ -1,4 +1,4 @@
-"""CUDA graphs under search and under apply: state is read and written where the model keeps it."""
+"""CUDA graphs in search and in apply: state is read and written where the model stores it."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,7 +25,7 @@ PLAN = Plan((Scope("inner", "inner", tuple(sorted({**EXACT, "cuda_graph": True}.
 
 @pytest.fixture(autouse=True)
 def clean_compiler(tmp_path: Any) -> Iterator[None]:
-    """Compile anew, and on CPU as if there were CUDA graphs."""
+    """Compile without caches, and emulate CUDA graphs on CPU."""
     torch._dynamo.reset()
     with torch.no_grad(), fresh_cache(), cuda_graphs.on_cpu():
         yield
@@ -50,7 +50,7 @@ class Cached(nn.Module):
 
 
 class Case:
-    """A model with its state in a ``buffer``, an ``attribute``, a ``closure`` or a ``list`` of the step's."""
+    """A model with its state in a ``buffer``, an ``attribute``, a ``closure`` or a ``list``."""
 
     def __init__(self, where: str, device: str = "cpu") -> None:
         torch.manual_seed(0)
@@ -70,8 +70,8 @@ class Case:
         elif where == "closure":
             self.step = lambda token: inner(token, {"cache": cache, "position": position})
         else:
-            kept = [cache, position]
-            self.step = lambda token: inner(token, {"cache": kept[0], "position": kept[1]})
+            values = [cache, position]
+            self.step = lambda token: inner(token, {"cache": values[0], "position": values[1]})
 
     def applied(self) -> Callable[..., Any]:
         """Return the step as a user compiles it."""
@@ -86,7 +86,7 @@ def tokens(device: str = "cpu") -> list[torch.Tensor]:
 
 
 def decoded(step: Callable[..., Any], state: dict[str, torch.Tensor], device: str = "cpu") -> list[torch.Tensor]:
-    """Run all steps from an empty cache; return the outputs and the state that they leave."""
+    """Run all steps from an empty cache; return the outputs and the final state."""
     for tensor in state.values():
         tensor.zero_()
     outputs = [step(token).clone() for token in tokens(device)]
@@ -97,8 +97,8 @@ WHERE = ["buffer", "attribute", "closure", "list"]
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_apply_writes_the_state_wherever_the_model_keeps_it(where: str) -> None:
-    """Every step gives the model's own bits, and every row of the cache is written."""
+def test_apply_writes_the_state_wherever_the_model_stores_it(where: str) -> None:
+    """Every step gives the model's bits, and every row of the cache is written."""
     case = Case(where)
     expected = decoded(case.step, case.state)
     got = decoded(case.applied(), case.state)
@@ -110,7 +110,7 @@ def test_apply_writes_the_state_wherever_the_model_keeps_it(where: str) -> None:
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("is_declared", [True, False])
 def test_search_writes_the_state_whether_it_is_declared_or_not(where: str, is_declared: bool) -> None:
-    """The same capture, as a trial compiles it."""
+    """The same capture, compiled by a trial."""
     case = Case(where)
 
     def prefill(seed: int, steps: int) -> list[tuple[torch.Tensor]]:
@@ -147,8 +147,8 @@ class AddsInPlace(nn.Module):
         return x.view(-1)
 
 
-def test_an_activation_that_is_written_is_copied_back_and_its_views_stay_views() -> None:
-    """At any address, and for as many steps as there are addresses."""
+def test_a_written_activation_is_copied_back_and_its_views_remain_views() -> None:
+    """At any address, for any number of addresses."""
     y = torch.ones(2, 3)
     region = captured(AddsInPlace(), torch.zeros(2, 3), y)
     for value in range(4):
@@ -158,8 +158,8 @@ def test_an_activation_that_is_written_is_copied_back_and_its_views_stay_views()
         assert view.data_ptr() == x.data_ptr()
 
 
-def test_expanded_inputs_are_given_as_they_are() -> None:
-    """Each element of memory once, in the strides that the code was compiled for."""
+def test_expanded_inputs_keep_their_strides() -> None:
+    """Each element is copied once, with the strides for which the code was compiled."""
     region = captured(AddsInPlace(), torch.zeros(2, 3), torch.zeros(1, 3).expand(2, 3))
     for value in range(3):
         x = torch.zeros(2, 3)
@@ -167,8 +167,8 @@ def test_expanded_inputs_are_given_as_they_are() -> None:
         assert torch.equal(x, torch.full((2, 3), float(value)))
 
 
-def test_what_shares_memory_and_is_written_is_not_captured(caplog: pytest.LogCaptureFixture) -> None:
-    """Copies would no longer share it."""
+def test_written_inputs_that_share_memory_are_not_captured(caplog: pytest.LogCaptureFixture) -> None:
+    """Their copies would not share it."""
     base = torch.zeros(3)
     region = captured(AddsInPlace(), base, base.view(3))
     region(base + 1, torch.ones(3))
@@ -183,7 +183,7 @@ def test_what_shares_memory_and_is_written_is_not_captured(caplog: pytest.LogCap
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("where", WHERE)
 def test_real_captures_write_the_state(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU, nothing is emulated."""
+    """On a GPU, without emulation."""
     from sktune.backends.inductor import cuda_graph
 
     monkeypatch.setattr(cuda_graph, "capture", cuda_graphs.REAL)

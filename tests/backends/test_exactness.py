@@ -1,4 +1,4 @@
-"""Every claim of exactness is put to the test: compiled into chains that invite contraction, on hostile elements."""
+"""Every claim of exactness is tested: compiled into chains that allow contraction, on adversarial values."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ DRAWS = 4
 
 @pytest.fixture(autouse=True)
 def no_gradients() -> Iterator[None]:
-    """Decode without autograd, as a worker does, and from a clean compiler."""
+    """Decode without autograd, like a worker, and with a clean compiler."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     with torch.no_grad():
@@ -60,7 +60,7 @@ class Bodies(nn.Module):
 def compared(
     cases: Cases, draws: Sequence[tuple[Tensor, ...]], prologue: Body | None = None, **options: Option
 ) -> dict[str, str]:
-    """Compile the cases as one scope that is called exact, and return those that differ from eager execution."""
+    """Compile the cases as one scope that is claimed to be exact; return those that differ from eager execution."""
     module = nn.Module()
     module.inner = inner = Bodies(cases, prologue)
     target = Target(module, lambda *inputs: inner(*inputs), lambda seed, steps: [draws[0]] * steps)
@@ -70,26 +70,28 @@ def compared(
     compiled = backend.compile(plan)
     assert compiled.is_exact
     compiled.step.prepare()
-    found: dict[str, str] = {}
+    differences: dict[str, str] = {}
     for inputs in draws:
-        expected, got = inner(*inputs), compiled.step.run(*inputs)
-        for name, one, other in zip(cases, expected, got, strict=True):
+        expected, actual = inner(*inputs), compiled.step.run(*inputs)
+        for name, one, other in zip(cases, expected, actual, strict=True):
             if difference := _difference(one, other):
-                found.setdefault(name, difference)
-    return found
+                differences.setdefault(name, difference)
+    return differences
 
 
-def _difference(expected: Tensor, got: Tensor) -> str:
-    assert (expected.dtype, expected.shape) == (got.dtype, got.shape)
-    expected, got = expected.contiguous().flatten(), got.contiguous().flatten()
+def _difference(expected: Tensor, actual: Tensor) -> str:
+    assert (expected.dtype, expected.shape) == (actual.dtype, actual.shape)
+    expected, actual = expected.contiguous().flatten(), actual.contiguous().flatten()
     if expected.is_floating_point():
-        both = expected.isnan() & got.isnan()
-        expected, got = expected.masked_fill(both, 0.0), got.masked_fill(both, 0.0)
-    differing = (bits_of(expected) != bits_of(got)).view(len(expected), -1).any(1)
+        both = expected.isnan() & actual.isnan()
+        expected, actual = expected.masked_fill(both, 0.0), actual.masked_fill(both, 0.0)
+    differing = (bits_of(expected) != bits_of(actual)).view(len(expected), -1).any(1)
     if not differing.any():
         return ""
     index = int(differing.nonzero()[0])
-    return f"{expected[index].item()!r} became {got[index].item()!r}, as {int(differing.sum())} of {len(expected)}"
+    return (
+        f"{expected[index].item()!r} became {actual[index].item()!r}; {int(differing.sum())} of {len(expected)} differ"
+    )
 
 
 def drawn(dtype: torch.dtype, *shape: int) -> Tensor:
@@ -119,13 +121,13 @@ def drawn(dtype: torch.dtype, *shape: int) -> Tensor:
 
 
 def all_of(dtype: torch.dtype) -> Tensor:
-    """Return all 65,536 values of a 16-bit type, and as many again as fill rows of ``TAIL``."""
+    """Return all 65,536 values of a 16-bit type, padded to fill rows of ``TAIL``."""
     count = -(-65_536 // TAIL) * TAIL
     return torch.arange(count).to(torch.int32).to(torch.int16).view(dtype)
 
 
 def in_rows(value: Tensor) -> Tensor:
-    """Return the same elements in rows that no vector fills, each apart from the next in memory."""
+    """Return the same elements in rows shorter than a vector, with gaps in memory between them."""
     return functional.pad(value[: len(value) // TAIL * TAIL].view(-1, TAIL), (0, 3))[:, :TAIL]
 
 
@@ -189,7 +191,7 @@ def _written(value: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
 
 
 PLANE = (48, 29)
-"""Rows and columns of what is moved about."""
+"""Rows and columns of the tensors for ``PLACED``."""
 PLACED: Cases = {
     "as_strided": lambda x, y, i: aten.as_strided(x, (20, 29), (29, 1), 58) * 3,
     "_reshape_alias": lambda x, y, i: aten._reshape_alias(x, (29, 48), (48, 1)) * 3,
@@ -297,11 +299,11 @@ BINARY: Cases = {
 
 
 def functions(dtype: torch.dtype) -> Cases:
-    """Return the functions that are claimed for ``dtype``, each beside something to fuse with."""
+    """Return the functions claimed for ``dtype``, each with something to fuse with."""
     claimed = {name for table in (FUNCTIONS, exactness.ENUMERATED) for name in table if dtype in table[name]}
     unary = {name: body for name, body in UNARY.items() if name.split()[0] in claimed or name not in _TABLED}
     chains = {name: _chain(body) for name, body in unary.items()}
-    if dtype in NARROW:  # their operands are all that there are
+    if dtype in NARROW:  # the operands are all values of the type
         return {**chains, **BINARY}
     return {**chains, **{f"{name} of a product": _after_a_product(body) for name, body in unary.items()}, **BINARY}
 
@@ -377,8 +379,8 @@ GROUPED: Cases = {
 WIDTH = 256
 
 
-def kept(dtype: torch.dtype) -> Cases:
-    """Return the kept reductions and products, of an intermediate and two inputs."""
+def kept_kernels(dtype: torch.dtype) -> Cases:
+    """Return the kept reductions and products, on an intermediate and two inputs."""
     return {
         **REDUCED,
         **PRODUCTS,
@@ -391,7 +393,7 @@ CAST = (*FLOATS, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
 
 
 def casts() -> Cases:
-    """Return casts from each type to each where what does not fit is defined, and operators on two types."""
+    """Return casts between all types for which the result is always defined, and operators on two types."""
 
     def cast(source: int, target: torch.dtype) -> Body:
         return lambda *values: (values[source].to(target) + values[CAST.index(target)]).to(target)
@@ -421,8 +423,8 @@ def casts() -> Cases:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_what_ieee_754_rounds_once_keeps_its_bits(dtype: torch.dtype) -> None:
-    """Sums, products, quotients, comparisons and what is moved, in full vectors and in rows shorter than one."""
+def test_operators_rounded_once_keep_their_bits(dtype: torch.dtype) -> None:
+    """Sums, products, quotients, comparisons and movement, in full vectors and in rows shorter than one."""
     cases = _prefixed(rounded=ROUNDED, compared=COMPARED, moved=MOVED, wide=RSQRT if dtype in WIDE else {})
     draws = [tuple(drawn(dtype, LENGTH) for _ in range(3)) for _ in range(DRAWS)]
     assert compared(cases, draws) == {}
@@ -431,8 +433,8 @@ def test_what_ieee_754_rounds_once_keeps_its_bits(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.slow
-def test_integers_and_truth_values_keep_their_bits() -> None:
-    """Signs of quotients and remainders, wrapping bytes, and integers beside fractions."""
+def test_integers_and_booleans_keep_their_bits() -> None:
+    """Signs of quotients and remainders, wrapping bytes, and integers compared with fractions."""
     for dtype in INTEGERS:
         signed = {} if dtype == torch.uint8 else NEGATIVE
         full = (torch.iinfo(dtype).min + 1, torch.iinfo(dtype).max)
@@ -447,8 +449,8 @@ def test_integers_and_truth_values_keep_their_bits() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_moved_keeps_its_bits() -> None:
-    """Every way to move elements, between a product and another one."""
+def test_moved_elements_keep_their_bits() -> None:
+    """Every operator that moves elements, between two products."""
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
         draws = [(drawn(dtype, *PLANE), drawn(dtype, *PLANE), torch.randperm(PLANE[0])[:11]) for _ in range(3)]
         torch._dynamo.reset()
@@ -456,10 +458,10 @@ def test_what_is_moved_keeps_its_bits() -> None:
 
 
 @pytest.mark.slow
-def test_casts_round_as_they_do_alone() -> None:
-    """From each type to each, there and back, and what promotes types by itself."""
+def test_fused_casts_keep_their_bits() -> None:
+    """Between all types, there and back, and implicit type promotion."""
     draws = [tuple(drawn(dtype, LENGTH) for dtype in CAST) for _ in range(2)]
-    for draw in draws:  # the whole range of integers, where they are only cast
+    for draw in draws:  # the whole range of integers, if they are only cast
         large = torch.randint(-(2**62), 2**62, (LENGTH,))
         draw[CAST.index(torch.int64)][: LENGTH // 2] = large[: LENGTH // 2] // 2
     cases = {name: body for name, body in casts().items() if "int64 to" not in name or "float" in name.split(" to ")[1]}
@@ -469,7 +471,7 @@ def test_casts_round_as_they_do_alone() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_functions_of_one_element_keep_their_bits(dtype: torch.dtype) -> None:
-    """In 16 bits all values, in vectors and in rows; else ATen's own function."""
+    """For 16 bits all values, in vectors and in short rows; otherwise ATen's function is used."""
     draws = [(drawn(dtype, LENGTH), drawn(dtype, LENGTH)) for _ in range(DRAWS)]
     if dtype in NARROW:
         every = all_of(dtype)
@@ -484,24 +486,24 @@ def test_functions_of_one_element_keep_their_bits(dtype: torch.dtype) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_kept_kernels_keep_their_bits(dtype: torch.dtype) -> None:
-    """Sums and products whose terms are of many magnitudes, after something to fuse with."""
+    """Sums and products with terms of many magnitudes, after something to fuse with."""
     draws = []
     for _ in range(3):
         scale = torch.exp2(torch.randint(-4, 5, (60, WIDTH)))
         draws.append((torch.randn(60, WIDTH).to(dtype), (torch.randn(60, WIDTH) * scale).to(dtype)))
-    assert compared(kept(dtype), draws, prologue=lambda x, w: x * w + x) == {}
+    assert compared(kept_kernels(dtype), draws, prologue=lambda x, w: x * w + x) == {}
 
 
 @pytest.mark.slow
-def test_a_wrapper_in_cpp_keeps_the_bits() -> None:
-    """The option changes who calls the kernels, and nothing else."""
+def test_a_cpp_wrapper_keeps_the_bits() -> None:
+    """The option only changes how the kernels are called."""
     cases = _prefixed(rounded=ROUNDED, compared=COMPARED, wide=RSQRT)
     draws = [tuple(drawn(torch.float32, LENGTH) for _ in range(3)) for _ in range(2)]
     assert compared(cases, draws, cpp_wrapper=True) == {}
 
 
-def test_without_16_bits_no_cast_has_to_be_emulated() -> None:
-    """What is 16 bits wide may still be read, widened and moved."""
+def test_casts_need_emulation_only_for_16_bit_results() -> None:
+    """16-bit values may be read, widened and moved without it."""
     cases: Cases = {
         "widened": lambda x, y, f: x.float() * y.float() + f,
         "promoted": lambda x, y, f: (x * f + y.float()) / f,
@@ -513,7 +515,7 @@ def test_without_16_bits_no_cast_has_to_be_emulated() -> None:
 
 
 NOT_ON_A_CPU = {"_fused_rms_norm"}
-"""A CPU has no kernel of its own for these: other operators are dispatched there."""
+"""A CPU has no kernel for these: other operators are dispatched there."""
 
 
 def _prefixed(**groups: Cases) -> Cases:
@@ -521,28 +523,28 @@ def _prefixed(**groups: Cases) -> Cases:
 
 
 def region_of(body: Body, *inputs: Any) -> Region:
-    """Return a region that calls ``body`` as a whole."""
+    """Return a region that only calls ``body``."""
     graph = fx.Graph()
-    given = [graph.placeholder(f"input_{index}") for index in range(len(inputs))]
-    graph.output((graph.call_function(body, tuple(given)),))
+    placeholders = [graph.placeholder(f"input_{index}") for index in range(len(inputs))]
+    graph.output((graph.call_function(body, tuple(placeholders)),))
     return Region(fx.GraphModule(nn.Module(), graph), inputs, (False,) * len(inputs), "")
 
 
 def operators_of(cases: Cases, *inputs: Tensor) -> set[tuple[str, torch.dtype]]:
-    """Return names of what the cases dispatch, each with the type of its first tensor."""
+    """Return the names of the operators that the cases dispatch, each with the type of its first tensor."""
     calls = [call for body in cases.values() for call in dispatched(region_of(body, *inputs))]
     return {(call.name, call.tensors[0].dtype) for call in calls if call.tensors}
 
 
 def test_there_is_a_case_for_every_claim() -> None:
-    """A name or a type that is added to a table needs a case that tries to refute it."""
+    """A new name or type in a table needs a case that tries to refute it."""
     seen: set[tuple[str, torch.dtype]] = set()
     for dtype in FLOATS:
         x, plane = drawn(dtype, LENGTH), drawn(dtype, *PLANE)
         pointwise = _prefixed(rounded=ROUNDED, compared=COMPARED, moved=MOVED, wide=RSQRT if dtype in WIDE else {})
         seen |= operators_of(pointwise, x, x, x) | operators_of(functions(dtype), x, x)
         seen |= operators_of(PLACED, plane, plane, torch.arange(11))
-        seen |= operators_of(kept(dtype), *(torch.randn(60, WIDTH).to(dtype) for _ in range(3)))
+        seen |= operators_of(kept_kernels(dtype), *(torch.randn(60, WIDTH).to(dtype) for _ in range(3)))
     for dtype in INTEGERS:
         x = drawn(dtype, LENGTH)
         seen |= operators_of(_prefixed(whole=WHOLE, negative={} if dtype == torch.uint8 else NEGATIVE), x, x, x)
@@ -571,15 +573,15 @@ NOT_CLAIMED: Mapping[str, tuple[Body, tuple[Tensor, ...], str]] = {
     "values that are accumulated": (
         lambda x: x.index_put((torch.arange(2),), x[:2], accumulate=True), (X,), "accumulated"
     ),
-    "fractions as integers": (lambda x: x.int(), (X,), "what does not fit"),
-    "fractions written to integers": (lambda x, i: i.clone().copy_(x), (X, WHOLE_X), "what does not fit"),
-    "floating-point positions": (lambda x: x * torch.arange(8.0), (X,), "exact on integers only"),
+    "fractions as integers": (lambda x: x.int(), (X,), "do not fit"),
+    "fractions written to integers": (lambda x, i: i.clone().copy_(x), (X, WHOLE_X), "do not fit"),
+    "floating-point positions": (lambda x: x * torch.arange(8.0), (X,), "exact only on integers"),
     "complex numbers": (lambda x: torch.complex(x, x) * 2, (X,), "not covered"),
     "numbers of 8 bits": (lambda x: x.to(torch.float8_e4m3fn), (X,), "not covered"),
-    "numbers that 16 bits do not hold": (lambda x: x + 0.1, (NARROW_X,), "not a bfloat16"),
-    "a tensor of such numbers": (lambda x: torch.full_like(x, 0.1) * x, (NARROW_X,), "not a bfloat16"),
-    "filling with such numbers": (lambda x: x.clone().fill_(257) * x, (NARROW_X,), "not a bfloat16"),
-    "a scalar tensor of it": (lambda x: torch.scalar_tensor(0.1, dtype=x.dtype) * x, (NARROW_X,), "not a bfloat16"),
+    "numbers that 16 bits do not hold": (lambda x: x + 0.1, (NARROW_X,), "not representable"),
+    "a tensor of such numbers": (lambda x: torch.full_like(x, 0.1) * x, (NARROW_X,), "not representable"),
+    "filling with such numbers": (lambda x: x.clone().fill_(257) * x, (NARROW_X,), "not representable"),
+    "a scalar tensor of it": (lambda x: torch.scalar_tensor(0.1, dtype=x.dtype) * x, (NARROW_X,), "not representable"),
     "a constant that is cast": (lambda x: torch.full((8,), 0.1).double() * x, (X,), "computed ahead"),
     "a constant that is promoted": (lambda x: torch.full((8,), 0.1) * x, (X.double(),), "cast ahead"),
     "positions that wrap": (lambda x: (torch.arange(100, dtype=torch.int8) * 3) // 2, (X,), "computed ahead"),
@@ -587,11 +589,11 @@ NOT_CLAIMED: Mapping[str, tuple[Body, tuple[Tensor, ...], str]] = {
     "positions as truth values": (lambda x: torch.arange(9).bool().int() * 3, (X,), "computed ahead"),
     "positions in 16 bits": (lambda x: x + torch.arange(8000)[-8:], (NARROW_X,), "cast ahead"),
     "powers of positions": (lambda x: torch.arange(5000).float() ** 2, (X,), "computed ahead"),
-    "an integer scalar tensor in 16 bits": (lambda x, i: x * i[0, 0], (NARROW_X, WHOLE_X), "different moments"),
-    "a scalar tensor of another type": (lambda x, y: x * y[0, 0], (X, X.double()), "different moments"),
+    "an integer scalar tensor in 16 bits": (lambda x, i: x * i[0, 0], (NARROW_X, WHOLE_X), "different point"),
+    "a scalar tensor of another type": (lambda x, y: x * y[0, 0], (X, X.double()), "different point"),
     "truth of bytes": (lambda x: x.byte().any(), (WHOLE_X,), "uint8"),
     "bits of another type": (lambda x: x.view(torch.int32), (X,), "which NaN"),
-    "softplus with arguments": (lambda x: functional.softplus(x, 1.7, 3.0), (NARROW_X,), "default of its arguments"),
+    "softplus with arguments": (lambda x: functional.softplus(x, 1.7, 3.0), (NARROW_X,), "default arguments"),
     "erf in 16 bits": (torch.erf, (NARROW_X,), "not in the table"),
     "a product of columns with gaps": (lambda x: x[:, ::2] @ x[:4], (X,), "gaps or repeats"),
     "a product of repeated rows": (lambda x: x[:1].expand(6, 8) @ x.t(), (X,), "gaps or repeats"),
@@ -599,11 +601,11 @@ NOT_CLAIMED: Mapping[str, tuple[Body, tuple[Tensor, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", NOT_CLAIMED)
-def test_what_is_not_guaranteed_is_called_inexact(name: str) -> None:
-    """With the reason; most of these have been seen to differ."""
+def test_operators_without_a_guarantee_are_reported(name: str) -> None:
+    """With the reason; most of these do differ in practice."""
     body, inputs, reason = NOT_CLAIMED[name]
-    found = bit_changing_operators(region_of(body, *inputs), with_defaults(EXACT), "cpu")
-    assert any(reason in each for each in found), found
+    lines = bit_changing_operators(region_of(body, *inputs), with_defaults(EXACT), "cpu")
+    assert any(reason in line for line in lines), lines
 
 
 @pytest.mark.parametrize(
@@ -615,16 +617,16 @@ def test_what_is_not_guaranteed_is_called_inexact(name: str) -> None:
         ({"emulate_precision_casts": False}, "set emulate_precision_casts"),
     ],
 )
-def test_option_values_that_may_change_bits_are_called_inexact(option: dict[str, Option], reason: str) -> None:
-    """Whatever the operators are; 16 bits need emulated casts, where something is computed, cast or filled in."""
+def test_option_values_that_may_change_bits_are_reported(option: dict[str, Option], reason: str) -> None:
+    """For all operators; 16 bits need emulated casts if something is computed, cast or filled in."""
     options = with_defaults({**EXACT, **option})
     for body in (lambda x: x.exp(), lambda x: torch.empty_like(x).copy_(x.float()), lambda x: x + x):
-        found = bit_changing_operators(region_of(body, NARROW_X), options, "cpu")
-        assert found and all(reason in each for each in found), found
+        lines = bit_changing_operators(region_of(body, NARROW_X), options, "cpu")
+        assert lines and all(reason in line for line in lines), lines
 
 
 def test_a_gpu_may_have_other_functions() -> None:
-    """What a compiler for GPUs may approximate is exact on a CPU only."""
+    """Operators that a compiler for GPUs may approximate are exact only on a CPU."""
     options = with_defaults(EXACT)
     for body, value in ((torch.reciprocal, X), (lambda x: x / x, X), (torch.exp, NARROW_X)):
         assert bit_changing_operators(region_of(body, value), options, "cpu") == ()

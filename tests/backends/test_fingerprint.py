@@ -1,4 +1,4 @@
-"""Fingerprints hold what changes an answer, and nothing else."""
+"""Fingerprints include everything that changes a result, and nothing else."""
 
 import json
 import os
@@ -19,7 +19,7 @@ MODEL = "def target():\n    pass\n"
 
 
 def checkpoint(folder: Path) -> Path:
-    """Write a checkpoint of two tensors whose file is too large to be read at every start."""
+    """Write a checkpoint of two tensors in a file that is too large to be read completely at every start."""
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "llama"}')
     half = WHOLE_BYTES
@@ -37,7 +37,7 @@ def model_of(weights: Path) -> str:
 
 
 def test_reading_and_copying_a_checkpoint_change_nothing(tmp_path: Path) -> None:
-    """The time of the last access is that of the search itself."""
+    """A search itself changes the time of the last access."""
     weights = checkpoint(tmp_path / "weights")
     before = model_of(weights)
     os.utime(weights / "model.safetensors", (time.time() + 60, time.time() - 60))
@@ -51,7 +51,7 @@ def test_reading_and_copying_a_checkpoint_change_nothing(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("tensor", [0, 1])
 def test_another_tensor_is_another_checkpoint(tmp_path: Path, tensor: int) -> None:
-    """In a file of the same size and, as tools that restore a file leave it, of the same time."""
+    """In a file of the same size and time, as left by tools that restore files."""
     weights = checkpoint(tmp_path / "weights")
     file, before = weights / "model.safetensors", model_of(weights)
     times = file.stat().st_atime_ns, file.stat().st_mtime_ns
@@ -63,15 +63,15 @@ def test_another_tensor_is_another_checkpoint(tmp_path: Path, tensor: int) -> No
 
 
 def test_code_in_a_checkpoint_counts(tmp_path: Path) -> None:
-    """Custom code is a part of the model."""
+    """Custom code is part of the model."""
     weights = checkpoint(tmp_path / "weights")
     before = model_of(weights)
     (weights / "modeling_own.py").write_text("scale = 2\n")
     assert model_of(weights) != before
 
 
-def test_a_large_file_of_another_kind_is_read_at_distances(tmp_path: Path) -> None:
-    """Its end included."""
+def test_a_large_file_of_another_kind_is_sampled(tmp_path: Path) -> None:
+    """Its end is included."""
     file = tmp_path / "profile.json"
     file.write_bytes(bytes(3 * WHOLE_BYTES))
     before = content_digest(file)
@@ -82,7 +82,7 @@ def test_a_large_file_of_another_kind_is_read_at_distances(tmp_path: Path) -> No
 
 
 def test_the_files_of_a_function_in_a_package_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are found without importing the package, which may import torch, or fail."""
+    """They are found without importing the package, which may import torch or fail."""
     package = tmp_path / "ownpackage"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
@@ -97,8 +97,8 @@ def test_the_files_of_a_function_in_a_package_count(tmp_path: Path, monkeypatch:
     assert module_files("no.such.module") == []
 
 
-def test_modules_outside_the_libraries_are_known_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler's cache, Python, what is installed and sktune itself are not among them."""
+def test_the_users_modules_are_identified_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules of a compiler's cache, Python, installed packages and sktune itself are excluded."""
     helper, cache = tmp_path / "sktune_test_helper.py", tmp_path / "cache"
     cache.mkdir()
     helper.write_text("SCALE = 1\n")
@@ -107,33 +107,33 @@ def test_modules_outside_the_libraries_are_known_by_content(tmp_path: Path, monk
         monkeypatch.syspath_prepend(str(folder))
     __import__("sktune_test_helper")
     __import__("sktune_test_kernel")
-    found = imported_modules(None, tmp_path, (cache,))
-    assert helper.name in found
+    modules = imported_modules(None, tmp_path, (cache,))
+    assert helper.name in modules
     others = {"sktune_test_kernel.py", "fingerprint.py", "pytest.py"}
-    assert not [name for name in found if Path(name).name in others or "site-packages" in name]
+    assert not [name for name in modules if Path(name).name in others or "site-packages" in name]
     assert "pytest" in " ".join(imported_modules("pytest", tmp_path, (cache,)))
-    assert changed_file({helper.name: found[helper.name]}, tmp_path) is None
+    assert changed_file({helper.name: modules[helper.name]}, tmp_path) is None
     helper.write_text("SCALE = 2\n")
-    assert changed_file({helper.name: found[helper.name]}, tmp_path) == helper
+    assert changed_file({helper.name: modules[helper.name]}, tmp_path) == helper
     helper.unlink()
-    assert changed_file({helper.name: found[helper.name]}, tmp_path) == helper
+    assert changed_file({helper.name: modules[helper.name]}, tmp_path) == helper
     for name in ("sktune_test_helper", "sktune_test_kernel"):
         del sys.modules[name]
 
 
-def made_with(**changes: str) -> dict[str, str]:
-    """Return a fingerprint of a preset, with ``changes`` to the spec."""
+def preset_fingerprint(**changes: str) -> dict[str, str]:
+    """Return the fingerprint of a preset with ``changes`` to the spec."""
     return fingerprint(PresetSpec("llama", scale="tiny", **changes), SpaceSpec())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "TORCHINDUCTOR_FREEZING", "MKL_CBWR", "ATEN_CPU_CAPABILITY"])
 def test_environment_that_changes_figures_or_bits_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its name and value, so that a difference can be undone."""
+    """It is stored by name and value, so that a user can undo a difference."""
     monkeypatch.delenv(name, raising=False)
-    assert name not in made_with()
+    assert name not in preset_fingerprint()
     monkeypatch.setenv(name, "1")
-    assert made_with()[name] == "1"
-    assert name not in made_with(backend="sim")
+    assert preset_fingerprint()[name] == "1"
+    assert name not in preset_fingerprint(backend="sim")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_environment_that_changes_figures_or_bits_counts(name: str, monkeypatch:
              "TORCHINDUCTOR_FX_GRAPH_CACHE", "TORCHINDUCTOR_WORKER_START", "HOME", "TORCH_LOGS"],
 )  # fmt: skip
 def test_environment_that_changes_neither_does_not_count(name: str) -> None:
-    """Logs, caches, and how compiling is spread over processes."""
+    """Logs, caches, and the distribution of compilation over processes."""
     assert not any(numerics_environment(device, {name: "1"}) for device in ("cpu", "cuda", "npu"))
 
 
@@ -156,5 +156,5 @@ def test_environment_that_changes_neither_does_not_count(name: str) -> None:
     ],
 )
 def test_environment_counts_on_the_devices_that_read_it(name: str, devices: set[str]) -> None:
-    """A study on a processor goes on where a variable of NPUs was set."""
+    """A study on a CPU can be continued after a variable for NPUs was set."""
     assert {device for device in ("cpu", "cuda", "npu") if numerics_environment(device, {name: "1"})} == devices

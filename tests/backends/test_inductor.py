@@ -1,4 +1,4 @@
-"""The inductor backend, on real models compiled for real."""
+"""The inductor backend, with real models and the real compiler."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ EXACT: Options = (("emulate_precision_casts", True), ("matmul", "aten"), ("reduc
 
 @pytest.fixture(autouse=True)
 def no_gradients() -> Any:
-    """Decode without autograd, as a worker does, and from a clean compiler."""
+    """Decode without autograd, like a worker, and with a clean compiler."""
     torch._dynamo.reset()
     with torch.no_grad():
         yield
@@ -54,22 +54,22 @@ class Bench:
 
 
 def plan(*scopes: tuple[str, str], options: Options = EXACT) -> Plan:
-    """Return a plan of scopes given by first and last unit."""
+    """Return a plan of scopes, given by first and last unit."""
     return Plan(tuple(Scope(first, last, options) for first, last in scopes))
 
 
 ATTENTION = plan(*((f"blocks.{index}.attention", f"blocks.{index}.attention") for index in range(3)))
 
 
-def test_the_baseline_has_the_bits_of_the_model_uncompiled() -> None:
-    """Kernel by kernel, the captured graph is the model."""
+def test_the_baseline_has_the_bits_of_the_uncompiled_model() -> None:
+    """The captured graph, run kernel by kernel, equals the model."""
     bench = Bench()
     assert bench.differs(bench.backend.references()["uncompiled"]().step) is None
 
 
 @pytest.mark.slow
 def test_scopes_keep_the_bits_and_equal_regions_are_compiled_once() -> None:
-    """One module, one layer, across layers, and the whole step."""
+    """For one module, one layer, several layers, and the whole step."""
     bench = Bench()
     attention = bench.backend.compile(ATTENTION)
     assert bench.differs(attention.step) is None
@@ -88,7 +88,7 @@ def test_scopes_keep_the_bits_and_equal_regions_are_compiled_once() -> None:
 
 @pytest.mark.slow
 def test_a_step_compiled_earlier_stays_valid() -> None:
-    """Baseline and candidates are called in turn."""
+    """Calls of baseline and candidates are interleaved."""
     bench = Bench()
     first = bench.backend.compile(ATTENTION)
     second = bench.backend.compile(plan(("blocks.0.feed_forward", "blocks.0.feed_forward")))
@@ -98,12 +98,12 @@ def test_a_step_compiled_earlier_stays_valid() -> None:
 
 
 @pytest.mark.slow
-def test_inductors_own_numerics_change_bits() -> None:
-    """Without the options that keep them, a bf16 layer does not verify."""
+def test_inductors_default_numerics_change_bits() -> None:
+    """Without the exact options, a bf16 layer fails verification."""
     bench = Bench()
-    found = bench.differs(bench.backend.compile(plan(("embedding", "head"), options=())).step)
-    assert found is not None
-    assert found.largest_ulp is not None
+    mismatch = bench.differs(bench.backend.compile(plan(("embedding", "head"), options=())).step)
+    assert mismatch is not None
+    assert mismatch.largest_ulp is not None
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_inductors_own_numerics_change_bits() -> None:
     "extra", [("cpp_wrapper", True), ("freezing", True), ("matmul", "autotune"), ("reductions", "fused")]
 )
 def test_every_option_reaches_the_compiler(extra: tuple[str, Any]) -> None:
-    """An option changes the generated code, or the search would try it in vain."""
+    """Every option changes the generated code; otherwise a search would waste trials on it."""
     bench = Bench()
     scope = ("blocks.0.attention_norm", "blocks.0.attention")
     options = tuple(dict([*EXACT, extra]).items())
@@ -120,7 +120,7 @@ def test_every_option_reaches_the_compiler(extra: tuple[str, Any]) -> None:
 
 
 class Reductions(torch.nn.Module):
-    """Every reduction that C++ wrappers have a C function of ours for, in each form of its arguments."""
+    """Every reduction for which ``shims.cpp`` has a C function, with each form of its arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,8 +135,8 @@ class Reductions(torch.nn.Module):
 
 
 @pytest.mark.slow
-def test_reductions_in_a_cpp_wrapper_are_atens_own_without_the_dispatcher(tmp_path: Path) -> None:
-    """The C functions that wrappers call give the bits of eager execution."""
+def test_reductions_in_a_cpp_wrapper_call_aten_without_the_dispatcher(tmp_path: Path) -> None:
+    """The C functions called by wrappers give the bits of eager execution."""
     module, inner = torch.nn.Module(), Reductions()
     module.inner = inner
     target = Target(
@@ -159,7 +159,7 @@ def test_reductions_in_a_cpp_wrapper_are_atens_own_without_the_dispatcher(tmp_pa
 
 @pytest.mark.slow
 def test_the_same_plan_is_the_same_code_in_another_process(compile_cache: Path) -> None:
-    """What was chosen by timing is frozen with the region."""
+    """Choices by timing are cached with the region."""
     options = (*EXACT, ("freezing", True))
     code = (
         "import sys; sys.path.insert(0, 'examples'); import torch; torch.set_grad_enabled(False)\n"
@@ -174,8 +174,8 @@ def test_the_same_plan_is_the_same_code_in_another_process(compile_cache: Path) 
 
 
 @pytest.mark.slow
-def test_the_pieces_of_a_plan_hold_every_unit_and_leave_the_state_alone() -> None:
-    """Scopes and gaps in execution order, both sides timed; the step verifies afterwards as before."""
+def test_the_pieces_of_a_plan_cover_every_unit_and_keep_the_state() -> None:
+    """Scopes and gaps are in execution order, with both times; the step still verifies afterwards."""
     bench = Bench()
     scopes = plan(("embedding", "blocks.0.attention_norm"), ("blocks.1.attention", "blocks.2.feed_forward"))
     compiled = bench.backend.compile(scopes)
@@ -200,38 +200,38 @@ def test_the_pieces_of_a_plan_hold_every_unit_and_leave_the_state_alone() -> Non
 
 @pytest.mark.slow
 def test_the_scopes_that_change_bits_are_named() -> None:
-    """All of them, among sound scopes before, between and after them, and none where all are sound."""
+    """All of them are named, among exact scopes before, between and after them; none is if all are exact."""
     bench = Bench()
     units = "blocks.0.feed_forward", "blocks.1.feed_forward"
-    unsound = [Scope(unit, unit) for unit in units]
-    mixed = Plan((ATTENTION.scopes[0], unsound[0], ATTENTION.scopes[1], unsound[1], ATTENTION.scopes[2]))
+    inexact = [Scope(unit, unit) for unit in units]
+    mixed = Plan((ATTENTION.scopes[0], inexact[0], ATTENTION.scopes[1], inexact[1], ATTENTION.scopes[2]))
     compiled = bench.backend.compile(mixed)
     assert bench.differs(compiled.step) is not None
     replays = [recording.replay for recording in bench.recordings]
     assert compiled.blame is not None and compiled.blame(replayed_inputs(replays)) == units
-    sound = bench.backend.compile(ATTENTION)
-    assert sound.blame is not None and sound.blame(replayed_inputs(replays)) == ()
-    assert bench.differs(sound.step) is None
+    exact = bench.backend.compile(ATTENTION)
+    assert exact.blame is not None and exact.blame(replayed_inputs(replays)) == ()
+    assert bench.differs(exact.step) is None
 
 
 @pytest.mark.slow
 def test_the_scope_that_does_not_compile_is_named() -> None:
-    """Of several, the one that holds the operator that the compiler refuses; it was told before it was compiled."""
+    """Of several scopes, the one with the operator that the compiler rejects; ``on_scope`` was called before."""
     target = faulty.raises()
     layout = trace_layout(target, SpaceSpec())
     backend = InductorBackend(target, layout, decode_inputs(target, 0, 1)[0])
-    told: list[str] = []
+    labels: list[str] = []
     with pytest.raises(CompileError, match=r"scope layers.1.fault: .*cannot be fused") as failure:
-        backend.compile(plan(("layers.0.mix", "layers.0.mix"), ("layers.1.fault", "layers.1.fault")), told.append)
-    assert failure.value.blamed == "layers.1.fault" == told[-1]
-    assert "layers.0.mix" in told
+        backend.compile(plan(("layers.0.mix", "layers.0.mix"), ("layers.1.fault", "layers.1.fault")), labels.append)
+    assert failure.value.blamed == "layers.1.fault" == labels[-1]
+    assert "layers.0.mix" in labels
 
 
 @pytest.mark.slow
 def test_applied_scopes_are_the_ones_that_were_tuned() -> None:
-    """``sktune.apply`` and the Dynamo backend give the bits that the search verified."""
+    """``sktune.apply`` with the Dynamo backend gives the bits that the search verified."""
     bench = Bench()
-    bench.backend.references()["uncompiled"]().step.prepare()  # takes the tuner's own marks away
+    bench.backend.references()["uncompiled"]().step.prepare()  # removes the tuner's marks
     marks = sktune.apply(bench.target.module, ATTENTION)
     compiled = torch.compile(bench.target.decode_step, backend="sktune", fullgraph=True, dynamic=False)
     assert bench.differs(Step(compiled)) is None
@@ -239,8 +239,8 @@ def test_applied_scopes_are_the_ones_that_were_tuned() -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in bench.target.module.modules())
 
 
-def test_a_plan_is_applied_to_a_part_of_the_model_and_refused_elsewhere() -> None:
-    """One prefix may be added or dropped; a tree that lacks a unit gets one line."""
+def test_a_plan_can_be_applied_to_a_part_of_the_model() -> None:
+    """A prefix may be added or dropped; a model that lacks a unit is refused in one line."""
     target = own_model.target()
     wrapped = torch.nn.Module()
     wrapped.inner = target.module
@@ -253,7 +253,7 @@ def test_a_plan_is_applied_to_a_part_of_the_model_and_refused_elsewhere() -> Non
 
 
 def test_a_unit_that_is_not_in_the_graph_is_a_compile_error() -> None:
-    """The plan's failure is told as such."""
+    """It is a failure of the plan, not of sktune."""
     bench = Bench()
     with pytest.raises(CompileError, match="left no mark"):
         bench.backend.compile(plan(("blocks.0", "blocks.0")))
@@ -261,7 +261,7 @@ def test_a_unit_that_is_not_in_the_graph_is_a_compile_error() -> None:
 
 @pytest.mark.slow
 def test_kept_operators_do_not_share_cached_code_with_others() -> None:
-    """A region compiled one way is not answered with what was compiled another way."""
+    """A region compiled with one set of options does not reuse code that was compiled with another."""
     scope = ("norm", "norm")
     fused = (("emulate_precision_casts", True), ("matmul", "aten"))
     with fresh_cache():
@@ -277,7 +277,7 @@ logging.basicConfig()
 os.sched_getaffinity = lambda pid: {0, 1}
 parallel_compile.HELPER_WAIT_S = 30
 values = torch.ones(1_000_000)
-values.exp()  # with OpenMP's workers, which a fork does not take along
+values.exp()  # starts OpenMP's workers, which do not survive a fork
 jobs = {"ours": values.exp, "the helper's": lambda: print(values.exp().shape, flush=True)}
 parallel_compile.compile_ahead(jobs, print)
 """
@@ -288,7 +288,7 @@ def test_a_helper_can_compute_with_threads() -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "2"}
     done = subprocess.run([sys.executable, "-c", HELPED], env=environment, capture_output=True, text=True, check=True)
     assert sorted(done.stdout.splitlines()) == ["ours", "torch.Size([1000000])"]
-    assert not done.stderr  # no helper was given up
+    assert not done.stderr  # no helper was killed
 
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
@@ -299,7 +299,7 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an 
 @pytest.mark.slow
 @pytest.mark.parametrize("cuda_graph", [False, True])
 def test_scopes_on_cuda_keep_the_bits(tmp_path: Path, cuda_graph: bool) -> None:
-    """The same code path, on a GPU, with and without capture of a scope as a CUDA graph."""
+    """The same code path on a GPU, with and without capturing a scope as a CUDA graph."""
     space = tmp_path / "space.yaml"
     space.write_text(
         "version: 1\nspace:\n  options: {inductor: {cuda: {emulate_precision_casts: [true], matmul: [aten], "

@@ -1,4 +1,4 @@
-"""Every distinct region is compared with the kernels that it replaces, on inputs that are made to break it."""
+"""Every distinct region is compared with the kernels that it replaces, on inputs chosen to expose differences."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ FUSED: dict[str, Option] = {**EXACT, "reductions": "fused"}
 
 
 class Bench:
-    """A model's backend, and what its regions are compared on."""
+    """A model's backend, and the replays on which its regions are compared."""
 
     def __init__(self, model: str) -> None:
         torch.set_grad_enabled(False)
@@ -45,7 +45,7 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def own() -> Bench:
+def example() -> Bench:
     """Return the example's model."""
     return Bench(OWN)
 
@@ -58,38 +58,38 @@ SPANS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPANS)
-def test_regions_that_differ_on_rare_inputs_are_found(own: Bench, name: str) -> None:
-    """The 16 steps of a trial do not see what differs on one seed of 54, and of 130."""
-    baseline = own.backend.compile(Plan())
-    compiled = own.compile([(first, last) for first, last in SPANS[name]], FUSED)
-    assert replays.compare(compiled.step, replays.record(baseline.step, own.replays)) is None
-    found = own.check(compiled, RegionBudget(seconds=10.0))
-    assert len(found) == 1  # three layers share one region
-    assert found[0].label in {f"{first}..{last}" if first != last else first for first, last in SPANS[name]}
-    assert "differs from the kernels that it replaces" in found[0].difference
-    assert found[0].key in compiled.region_labels
+def test_regions_that_differ_on_rare_inputs_are_found(example: Bench, name: str) -> None:
+    """The 16 steps of a trial miss differences that show on one seed out of 54 or 130."""
+    baseline = example.backend.compile(Plan())
+    compiled = example.compile([(first, last) for first, last in SPANS[name]], FUSED)
+    assert replays.compare(compiled.step, replays.record(baseline.step, example.replays)) is None
+    result = example.check(compiled, RegionBudget(seconds=10.0))
+    assert len(result) == 1  # three layers share one region
+    assert result[0].label in {f"{first}..{last}" if first != last else first for first, last in SPANS[name]}
+    assert "differs from the kernels that it replaces" in result[0].difference
+    assert result[0].key in compiled.region_labels
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cpp_wrapper", [False, True])
-def test_regions_of_exact_values_do_not_differ(own: Bench, cpp_wrapper: bool) -> None:
-    """The same spans and the whole step, with ATen's own reductions and products."""
+def test_regions_of_exact_values_do_not_differ(example: Bench, cpp_wrapper: bool) -> None:
+    """The same spans and the whole step, with ATen's reductions and products."""
     for spans in (*SPANS.values(), [("embedding", "head")]):
-        compiled = own.compile([(first, last) for first, last in spans], {**EXACT, "cpp_wrapper": cpp_wrapper})
-        for found in own.check(compiled, RegionBudget(elements=3_000_000, seconds=6.0)):
-            assert found.difference == ""
-            assert found.elements > 100_000
+        compiled = example.compile([(first, last) for first, last in spans], {**EXACT, "cpp_wrapper": cpp_wrapper})
+        for result in example.check(compiled, RegionBudget(elements=3_000_000, seconds=6.0)):
+            assert result.difference == ""
+            assert result.elements > 100_000
 
 
-def test_state_and_outputs_are_as_if_nothing_had_been_checked(own: Bench) -> None:
-    """What is varied is put back, so that the step goes on with its own values."""
-    baseline = own.backend.compile(Plan())
-    recordings = replays.record(baseline.step, own.replays)
-    compiled = own.compile([("blocks.0.attention", "blocks.0.attention")], EXACT)
-    own.replays[0].start.restore()
-    own.check(compiled, RegionBudget(elements=200_000, seconds=2.0))
-    last = replace(own.replays[-1], inputs=own.replays[-1].inputs[: REGION_STEPS // 2])
-    state = {name: tensor.clone() for name, tensor in own.target.state.items()}
+def test_the_check_does_not_change_state_and_outputs(example: Bench) -> None:
+    """Varied values are restored, so that the step continues with its own."""
+    baseline = example.backend.compile(Plan())
+    recordings = replays.record(baseline.step, example.replays)
+    compiled = example.compile([("blocks.0.attention", "blocks.0.attention")], EXACT)
+    example.replays[0].start.restore()
+    example.check(compiled, RegionBudget(elements=200_000, seconds=2.0))
+    last = replace(example.replays[-1], inputs=example.replays[-1].inputs[: REGION_STEPS // 2])
+    state = {name: tensor.clone() for name, tensor in example.target.state.items()}
     expected = replays.record(baseline.step, [last])[0].state
     assert difference(expected, state, 0, 0) is None
     assert replays.compare(compiled.step, recordings) is None

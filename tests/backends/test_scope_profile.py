@@ -1,4 +1,4 @@
-"""Scope times on an NPU, read from profiles in the true format; the profiler itself is stood in for."""
+"""Scope times on an NPU, from profiles in torch_npu's format; the profiler itself is a fake."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ from typing import Any, Self
 import pytest
 
 from sktune.backends.base import Step
-from sktune.backends.npu.scope_profile import STEPS, WARM_UP_STEPS, profile_in_turn, scope_parts
+from sktune.backends.npu.scope_profile import STEPS, WARM_UP_STEPS, profile_interleaved, scope_parts
 from sktune.core.errors import ProfileError
 from sktune.core.layout import Layer, Layout, Unit
 from sktune.core.plan import Plan, Scope
@@ -34,7 +34,7 @@ GAP_US = 2
 def steps(
     candidate: list[tuple[str, str, int]], count: int = STEPS, first: int = WARM_UP_STEPS, gap: int = GAP_US
 ) -> list[Kernel]:
-    """Return kernels of baseline and candidate in turn, as named, typed and timed."""
+    """Return kernels of alternating baseline and candidate steps, each with name, type and duration."""
     kernels, now = [], 0
     alone = [(f"model/{kind}_{place}", kind, duration) for place, (kind, duration) in enumerate(BASELINE)]
     for number in range(first, first + count):
@@ -52,7 +52,7 @@ def superkernel(first: int, last: int, duration: int, label: str = LABEL) -> tup
 
 
 def alone(place: int) -> tuple[str, str, int]:
-    """Return a kernel that runs in the candidate as in the baseline."""
+    """Return a kernel that is the same in the candidate and the baseline."""
     kind, duration = BASELINE[place]
     return f"model/{kind}_{place}", kind, duration
 
@@ -62,7 +62,7 @@ MARKED = {LABEL: [alone(place)[0] for place in (1, 2, 3)]}
 
 
 class FakeProfiler:
-    """Writes what torch_npu's profiler would write when its steps are over, if it was asked as its manual says."""
+    """Writes torch_npu's output after the last step, and checks that it is used as documented."""
 
     class ProfilerActivity:
         CPU, NPU = "cpu", "npu"
@@ -101,43 +101,43 @@ class FakeProfiler:
             profiles.write(self._path, profiles.kernel_details(self._kernels))
 
 
-def test_steps_run_in_turn_and_what_the_profiler_wrote_is_read(tmp_path: Path) -> None:
-    """Baseline and plan alternate, each with its marks in place, and every unit is in one piece."""
+def test_steps_alternate_and_the_profile_is_read(tmp_path: Path) -> None:
+    """Baseline and plan alternate, each prepared before it runs, and every unit is in one part."""
     calls: list[str] = []
 
     def step(name: str) -> Step:
         return Step(lambda token: calls.append(f"{name} {token}"), lambda: calls.append(f"prepare {name}"))
 
     torch_npu = SimpleNamespace(profiler=FakeProfiler(steps(FUSED)), npu=SimpleNamespace(synchronize=lambda: None))
-    kernels = profile_in_turn(torch_npu, step("baseline"), step("plan"), (7,), tmp_path)
+    kernels = profile_interleaved(torch_npu, step("baseline"), step("plan"), (7,), tmp_path)
     assert calls[:4] == ["prepare baseline", "baseline 7", "prepare plan", "plan 7"]
     assert len(calls) == 2 * (WARM_UP_STEPS + STEPS)
     before, scope, after = scope_times(LAYOUT, scope_parts(kernels, PLAN, MARKED))
     assert (before.first, before.last, before.in_scope) == ("embed", "embed", False)
     assert (before.baseline_ms, before.latency_ms) == (0.008, 0.008)
-    # The gap before a kernel is that kernel's: 5 + 20 + 30 us and three gaps became 45 us and one.
+    # The gap before a kernel belongs to it: 5 + 20 + 30 us and three gaps became 45 us and one.
     assert (scope.first, scope.last, scope.in_scope) == ("norm", "attention", True)
     assert (scope.baseline_ms, scope.latency_ms) == pytest.approx((0.061, 0.047))
     assert (after.first, after.last) == ("mlp", "head")
     assert (after.baseline_ms, after.latency_ms) == pytest.approx((0.053, 0.053))
 
 
-def test_a_profiler_that_writes_nothing_is_told_in_one_line(tmp_path: Path) -> None:
-    """torch_npu's profiler swallows its own errors; what is left is an empty folder."""
+def test_a_profiler_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
+    """torch_npu's profiler swallows its errors and leaves an empty folder."""
     torch_npu = SimpleNamespace(profiler=FakeProfiler([]), npu=SimpleNamespace(synchronize=lambda: None))
     with pytest.raises(ProfileError):
-        profile_in_turn(torch_npu, Step(lambda: None), Step(lambda: None), (), tmp_path)
+        profile_interleaved(torch_npu, Step(lambda: None), Step(lambda: None), (), tmp_path)
 
 
 def parts(tmp_path: Path, kernels: list[Kernel], plan: Plan = PLAN, marked: Any = MARKED) -> list[tuple[float, float]]:
-    """Return baseline and plan of each part, in microseconds."""
+    """Return the times of each part in baseline and plan, in microseconds."""
     path = profiles.write(tmp_path / "kernel_details.csv", profiles.kernel_details(kernels))
-    found = scope_parts(read_profile(path).frame, plan, marked)
-    return [(round(part.baseline_ms * 1e3, 3), round(part.latency_ms * 1e3, 3)) for part in found]
+    result = scope_parts(read_profile(path).frame, plan, marked)
+    return [(round(part.baseline_ms * 1e3, 3), round(part.latency_ms * 1e3, 3)) for part in result]
 
 
-def test_a_split_scope_takes_what_runs_between_its_superkernels(tmp_path: Path) -> None:
-    """A fragment carries the ids at which GE cut; what cut it belongs to the scope."""
+def test_a_split_scope_includes_the_kernels_between_its_superkernels(tmp_path: Path) -> None:
+    """A fragment's name has the ids at which GE cut; the operator that cut it belongs to the scope."""
     split = [
         alone(0), superkernel(1, 1, 5, f"{LABEL}_split_1_2"), alone(2), superkernel(3, 3, 28, f"{LABEL}_split_2_4"),
         alone(4), alone(5),
@@ -146,18 +146,18 @@ def test_a_split_scope_takes_what_runs_between_its_superkernels(tmp_path: Path) 
 
 
 def test_operators_that_ge_renamed_are_found_by_the_ends_of_the_superkernel(tmp_path: Path) -> None:
-    """The marks name what TorchAir made; a SuperKernel names what GE made of it."""
+    """The marks have TorchAir's names; a SuperKernel has GE's."""
     assert parts(tmp_path, steps(FUSED), marked={})[1] == (61, 47)
 
 
 def test_a_scope_without_kernels_is_part_of_the_gap(tmp_path: Path) -> None:
-    """Its time cannot be told from that around it."""
+    """Its time cannot be separated from the time around it."""
     plan = Plan((*PLAN.scopes, Scope("mlp", "mlp")))
-    found = parts(tmp_path, steps(FUSED), plan)
-    assert found == [(8, 8), (61, 47), (53, 53)]
+    result = parts(tmp_path, steps(FUSED), plan)
+    assert result == [(8, 8), (61, 47), (53, 53)]
 
 
 def test_a_profile_with_other_steps_is_refused(tmp_path: Path) -> None:
-    """Which step was whose can no longer be told."""
-    with pytest.raises(ProfileError, match=f"holds {STEPS - 1} of {STEPS} steps"):
+    """It is then unclear which steps were the baseline's."""
+    with pytest.raises(ProfileError, match=f"has {STEPS - 1} of {STEPS} steps"):
         parts(tmp_path, steps(FUSED, STEPS - 1))

@@ -1,8 +1,9 @@
-"""The cost model of Atlas A3: its laws, its trace, its calibration. No figure here was measured on a device."""
+"""The cost model of Atlas A3: its formulas, trace and calibration. No figure here was measured on a device."""
 
 import importlib.util
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +16,10 @@ from transformers import LlamaConfig
 
 from sktune.ascend.ge_graph import GeGraph, GeOperator, TensorSpec
 from sktune.backends.sim.calibration import calibrate
-from sktune.backends.sim.constants import ATLAS_A3, load_constants
+from sktune.backends.sim.constants import ATLAS_A3, Constants, load_constants
 from sktune.backends.sim.deployment import COMBINE, DISPATCH, deploy, deployment_notes
 from sktune.backends.sim.ge import from_ge_graph
-from sktune.backends.sim.model import SimulatedFailure, SimulatedStep, StepModel, step_latency
+from sktune.backends.sim.model import SimulatedFailure, SimulatedStep, StepModel
 from sktune.backends.sim.operators import Core, Operator, from_kernel_table, numbered
 from sktune.backends.sim.trace import trace_operators
 from sktune.core.errors import SimulationError, SpaceError, TargetError
@@ -53,7 +54,7 @@ def operator(core: Core, time_us: float, kind: str, blocks: int, **values: objec
 
 
 def step_of(*units: list[Operator]) -> tuple[tuple[Operator, ...], Layout]:
-    """Return operators and layout of a step whose units are u0, u1, ... with the operators given."""
+    """Return operators and layout of a step with the given units, called u0, u1, ..."""
     operators = [
         replace(each, unit=f"u{index}", name=f"u{index}/{each.type}_{place}")
         for index, inside in enumerate(units)
@@ -63,8 +64,26 @@ def step_of(*units: list[Operator]) -> tuple[tuple[Operator, ...], Layout]:
     return numbered(operators), Layout(names, ())
 
 
+def step_latency(
+    operators: Sequence[Operator], plan: Plan, layout: Layout, constants: Constants
+) -> SimulatedStep | SimulatedFailure:
+    """Return the simulated step of one plan."""
+    return StepModel(operators, layout, constants).step(plan)
+
+
+def with_values(constants: Constants, **values: float) -> Constants:
+    """Return a copy with other values, marked as assumed."""
+    origin = {"source": "", "assumed": True, "fitted": False, "reason": "set by a test"}
+    return constants.with_constants(
+        {
+            name: constants.constants[name].model_copy(update={"value": value, **origin})
+            for name, value in values.items()
+        }
+    )
+
+
 def simulate(plan: Plan, *units: list[Operator]) -> SimulatedStep:
-    """Return the step, which must come to an end."""
+    """Return the step, which must not fail."""
     operators, layout = step_of(*units)
     step = step_latency(operators, plan, layout, CONSTANTS)
     assert isinstance(step, SimulatedStep), step
@@ -99,7 +118,7 @@ OPTIONS = st.fixed_dictionaries(
 
 
 def test_the_baseline_pays_a_head_and_a_gap_for_every_task() -> None:
-    """No scope, no barrier."""
+    """Without scopes there are no barriers."""
     step = simulate(Plan(), [vector()] * 3, [cube(LARGE)])
     assert step.tasks == 4
     assert step.terms["barrier"] == step.terms["icache"] == step.terms["early_start"] == 0
@@ -112,7 +131,7 @@ def test_the_baseline_pays_a_head_and_a_gap_for_every_task() -> None:
 def test_the_terms_add_up_and_every_operator_stays_busy(
     units: list[list[Operator]], options: Options, data: st.DataObject
 ) -> None:
-    """Whatever the plan, a scope changes overheads only, and the same question has the same answer."""
+    """Under any plan, scopes change only overheads, and the result is deterministic."""
     first = data.draw(st.integers(0, len(units) - 1))
     last = data.draw(st.integers(first, len(units) - 1))
     plan = Plan((Scope(f"u{first}", f"u{last}", options),))
@@ -127,26 +146,26 @@ def test_the_terms_add_up_and_every_operator_stays_busy(
 
 @given(UNITS)
 def test_one_operator_in_a_scope_gains_nothing(units: list[list[Operator]]) -> None:
-    """A SuperKernel over one operator is that operator."""
+    """A SuperKernel over one operator is equal to the operator."""
     assert gain_us(units[0][:1]) == pytest.approx(0)
 
 
 def test_the_gain_grows_with_the_number_of_small_operators() -> None:
-    """Each further operator saves one more dispatch."""
+    """Each additional operator saves one more dispatch."""
     gains = [gain_us([vector()] * count) for count in (1, 2, 4, 8, 16)]
     assert gains == sorted(gains)
     assert gains[-1] > 10 * gains[1] > 0
 
 
-def test_the_gain_vanishes_beside_large_operators() -> None:
-    """What a scope saves does not depend on how long operators compute, so its share of the step does."""
+def test_the_gain_vanishes_with_large_operators() -> None:
+    """The absolute gain does not depend on how long operators compute, so its share of the step decreases."""
     shares = [gain_us([vector(t)] * 8) / simulate(Plan(), [vector(t)] * 8).total_us for t in (1, 10, 100, 1000)]
     assert shares == sorted(shares, reverse=True)
     assert shares[-1] < 0.002 < 0.3 < shares[0]
 
 
 def test_an_operator_that_cannot_be_fused_splits_the_scope() -> None:
-    """It stays a task, on its both sides are SuperKernels, and the span tells its type."""
+    """It remains a task between two SuperKernels, and the span names its type."""
     cast = vector(kind="Cast", can_fuse=False)
     step = simulate(Plan((Scope("u0", "u0"),)), [vector(), vector(), cast, vector(), vector()])
     (span,) = step.spans
@@ -156,8 +175,8 @@ def test_an_operator_that_cannot_be_fused_splits_the_scope() -> None:
     assert gain_us([vector(), vector(), cast, vector(), vector()]) < gain_us([vector()] * 5)
 
 
-def test_what_runs_between_two_units_belongs_to_the_scope_that_reaches_over_it() -> None:
-    """Residual additions lie between units."""
+def test_operators_between_two_units_belong_to_the_scope_around_them() -> None:
+    """Residual additions, for example, are between units."""
     operators, layout = step_of([vector(), vector()], [vector(), vector()])
     operators = numbered([*operators[:2], vector(unit=None), *operators[2:]])
     one = step_latency(operators, Plan((Scope("u0", "u1"),)), layout, CONSTANTS)
@@ -181,7 +200,7 @@ def test_kernel_types_merge_as_graph_autofusion_merges_them(inside: list[Operato
 
 
 def test_mixed_borders_cost_more_than_borders_of_one_type() -> None:
-    """All cores meet where vector work follows cube work."""
+    """All cores synchronise where vector work follows cube work."""
     scope = Plan((Scope("u0", "u0"),))
     sorted_by_type = simulate(scope, [cube(), cube(), cube(), vector(), vector(), vector()])
     alternating = simulate(scope, [cube(), vector(), cube(), vector(), cube(), vector()])
@@ -189,13 +208,13 @@ def test_mixed_borders_cost_more_than_borders_of_one_type() -> None:
 
 
 def test_time_shares_are_those_of_the_simulated_baseline() -> None:
-    """Where nothing was computed, a layout's shares come from the model."""
+    """If nothing was computed, a layout's shares come from the model."""
     operators, layout = step_of([vector(96)], [cube(296)])
     shares = StepModel(operators, layout, CONSTANTS).time_shares()
     assert shares == pytest.approx({"u0": 98 / 396, "u1": 298 / 396})
 
 
-def test_one_operator_on_all_cores_makes_every_barrier_dearer() -> None:
+def test_one_operator_on_all_cores_makes_every_barrier_more_expensive() -> None:
     """A SuperKernel is launched on as many cores as its largest operator."""
     few = [vector(blocks=2) for _ in range(6)]
     scope = Plan((Scope("u0", "u0"),))
@@ -210,7 +229,7 @@ def test_fewer_cores_take_longer_but_not_in_proportion() -> None:
 
 
 def test_stream_fusion_turns_early_start_off() -> None:
-    """Facts 2.2; on one stream it then only costs."""
+    """Facts 2.2; with only one stream it then only has costs."""
     inside = [vector(10), cube(10)] * 3
     assert simulate(Plan((Scope("u0", "u0", (("stream-fusion", 1),)),)), inside).terms["early_start"] == 0
     assert gain_us(inside, options=(("stream-fusion", 1),)) < gain_us(inside)
@@ -218,26 +237,26 @@ def test_stream_fusion_turns_early_start_off() -> None:
 
 
 def test_stream_fusion_overlaps_cube_work_with_vector_work_of_the_other_stream() -> None:
-    """Pure cube beside pure vector gains; vector beside vector does not."""
+    """Cube work overlaps with vector work; vector work does not overlap with vector work."""
     fused = (("stream-fusion", 1),)
     mixed = [cube(50), vector(40, stream=1), cube(50), vector(40, stream=1)]
     alike = [replace(each, core="vector", type="Mul") for each in mixed]
     assert simulate(Plan((Scope("u0", "u0", fused),)), mixed).terms["stream_overlap"] == pytest.approx(-80)
     assert simulate(Plan((Scope("u0", "u0", fused),)), alike).terms["stream_overlap"] == 0
-    # Without the option a scope serialises what streams would overlap, and so loses.
+    # Without the option a scope serialises streams that would overlap, and so loses.
     assert gain_us(mixed) < 0
 
 
 def test_a_third_stream_does_not_compile() -> None:
-    """Facts 2.2: a SuperKernel takes two."""
+    """Facts 2.2: a SuperKernel supports two."""
     operators, layout = step_of([vector(stream=stream) for stream in range(3)])
     failure = step_latency(operators, Plan((Scope("u0", "u0"),)), layout, CONSTANTS)
     assert isinstance(failure, SimulatedFailure) and failure.reason is Reason.COMPILE_FAILED
     assert failure.blamed in failure.detail and failure.blamed
 
 
-def test_sync_all_on_too_few_cores_hangs_unless_the_others_are_fed() -> None:
-    """Facts 3.4; feeding costs a little."""
+def test_sync_all_on_too_few_cores_hangs_without_feed_sync_all() -> None:
+    """Facts 3.4; the option has a small cost."""
     inside = [vector(), vector(blocks=8, calls_sync_all=True)]
     operators, layout = step_of(inside)
     failure = step_latency(operators, Plan((Scope("u0", "u0"),)), layout, CONSTANTS)
@@ -250,7 +269,7 @@ def test_sync_all_on_too_few_cores_hangs_unless_the_others_are_fed() -> None:
 
 
 def test_a_strict_scope_fails_or_is_dropped() -> None:
-    """Facts 2.2: abort fails, bypass leaves the operators as they are."""
+    """Facts 2.2: abort fails, bypass leaves the operators unfused."""
     operators, layout = step_of([vector(), vector(), vector(kind="Cast", can_fuse=False)])
     abort = step_latency(operators, Plan((Scope("u0", "u0", (("strict-scope-check", "abort"),)),)), layout, CONSTANTS)
     assert isinstance(abort, SimulatedFailure) and "Cast" in abort.detail
@@ -260,15 +279,15 @@ def test_a_strict_scope_fails_or_is_dropped() -> None:
     assert bypass.total_us == baseline.total_us
 
 
-def test_an_option_that_the_compiler_refuses_is_refused() -> None:
-    """With the nearest one."""
+def test_an_option_that_the_compiler_rejects_is_rejected() -> None:
+    """The message suggests the nearest one."""
     operators, layout = step_of([vector()])
     with pytest.raises(SpaceError, match="early-start"):
         step_latency(operators, Plan((Scope("u0", "u0", (("early-star", 0),)),)), layout, CONSTANTS)
 
 
-def test_code_that_is_loaded_ahead_waits_less() -> None:
-    """Preloading hides code behind computing; copies help, and cost compile time."""
+def test_preloading_code_reduces_waits() -> None:
+    """It hides loading behind computation; copies help too, and cost compile time."""
     inside = [vector(20, kind) for kind in ("Mul", "Sub", "Pow", "Rsqrt")]
 
     def icache(**options: int | str) -> float:
@@ -283,7 +302,7 @@ def test_code_that_is_loaded_ahead_waits_less() -> None:
 
 
 def test_equal_superkernels_are_compiled_once() -> None:
-    """A layer that repeats costs no further compile."""
+    """A repeated layer needs no further compilation."""
     layers = [[vector(), cube(), vector()] for _ in range(4)]
     one = simulate(Plan((Scope("u0", "u0"),)), *layers)
     all_of_them = simulate(Plan(tuple(Scope(f"u{i}", f"u{i}") for i in range(4))), *layers)
@@ -309,9 +328,9 @@ def table_of(plan: Plan, *units: list[Operator], constants: object = None, seed:
     return pd.concat(steps, ignore_index=True)
 
 
-def unit_like(word: str, time_us: float) -> list[Operator]:
-    """Return operators by letter, v for vector and c for cube, each a little longer than the one before."""
-    return [(vector if letter == "v" else cube)(time_us + place) for place, letter in enumerate(word)]
+def unit_like(letters: str, time_us: float) -> list[Operator]:
+    """Return one operator per letter, v for vector and c for cube, each slightly longer than the previous."""
+    return [(vector if letter == "v" else cube)(time_us + place) for place, letter in enumerate(letters)]
 
 
 MANY = [unit_like(("vccvv", "vvvv", "cccc", "cvcv")[t % 4], t) for t in range(2, 42)]
@@ -319,7 +338,7 @@ EACH = Plan(tuple(Scope(f"u{i}", f"u{i}") for i in range(len(MANY))))
 
 
 def test_a_measured_baseline_is_reproduced() -> None:
-    """The model of a profile without scopes is the profile."""
+    """A simulation from a profile without scopes reproduces the profile."""
     operators, layout = step_of(*MANY)
     table = StepModel(operators, layout, CONSTANTS).timeline(Plan())
     measured = from_kernel_table(table, CONSTANTS, layout)
@@ -330,8 +349,8 @@ def test_a_measured_baseline_is_reproduced() -> None:
     assert step_latency(measured, EACH, layout, CONSTANTS) != again
 
 
-def test_layers_and_units_that_a_profile_was_found_to_have_place_its_tasks() -> None:
-    """As `sktune profile` finds them; streams may be words, and what the profiler left out is NaN."""
+def test_a_profiles_layers_and_units_place_its_tasks() -> None:
+    """As `sktune profile` finds them; streams may be text, and missing values are NaN."""
     nothing = float("nan")
     columns = ["step", "device", "stream", "name", "type", "core", "start_us", "duration_us", "wait_us", "blocks",
                "layer", "unit"]  # fmt: skip
@@ -351,7 +370,7 @@ def test_layers_and_units_that_a_profile_was_found_to_have_place_its_tasks() -> 
 
 
 def test_streams_of_a_measured_baseline_overlap_as_they_did() -> None:
-    """A task that waited for another stream waits for it again."""
+    """A task that waited for another stream also waits for it in the simulation."""
     rows = [
         (0, 0, 0, "a", "MatMulV2", "AI_CORE", 0.0, 10.0, 0.0, 24),
         (0, 0, 1, "b", "Mul", "AI_VECTOR_CORE", 1.0, 4.0, 0.0, 48),
@@ -366,9 +385,10 @@ def test_streams_of_a_measured_baseline_overlap_as_they_did() -> None:
     assert 15 <= step.total_us <= 16
 
 
-def test_calibration_finds_the_constants_that_made_the_profiles() -> None:
-    """Gap, head, efficiency and barriers come back; what no task is bound by is kept."""
-    made_with = CONSTANTS.with_values(
+def test_calibration_recovers_the_constants_behind_the_profiles() -> None:
+    """Gap, head, efficiency and barriers are recovered; constants that bound no task keep their values."""
+    true_values = with_values(
+        CONSTANTS,
         dispatch_gap_us=1.7,
         head_us=2.2,
         hbm_efficiency=0.7,
@@ -377,40 +397,40 @@ def test_calibration_finds_the_constants_that_made_the_profiles() -> None:
         barrier_mix_us=1.9,
     )
     operators, _ = step_of(*MANY)
-    baseline = table_of(Plan(), *MANY, constants=made_with)
-    fused = table_of(EACH, *MANY, constants=made_with, seed=1)
-    found = calibrate([baseline, fused], CONSTANTS, operators)
-    assert {row.name for row in found.fitted if row.after is None} == {"busy_floor_us", "cube_efficiency"}
-    for row in found.fitted:
+    baseline = table_of(Plan(), *MANY, constants=true_values)
+    fused = table_of(EACH, *MANY, constants=true_values, seed=1)
+    result = calibrate([baseline, fused], CONSTANTS, operators)
+    assert {row.name for row in result.fitted if row.after is None} == {"busy_floor_us", "cube_efficiency"}
+    for row in result.fitted:
         if row.after is not None and row.standard_error is not None:
             assert row.standard_error < 0.2
-            assert row.after == pytest.approx(made_with[row.name], abs=4 * row.standard_error)
+            assert row.after == pytest.approx(true_values[row.name], abs=4 * row.standard_error)
 
 
-def test_superkernels_that_are_all_alike_do_not_tell_barriers_apart() -> None:
+def test_similar_superkernels_do_not_determine_the_barriers() -> None:
     """One kind of scope gives one equation for three constants."""
     alike = [unit_like("vccvv", t) for t in range(2, 22)]
     plan = Plan(tuple(Scope(f"u{i}", f"u{i}") for i in range(len(alike))))
-    found = calibrate([table_of(Plan(), *alike), table_of(plan, *alike)], CONSTANTS)
-    notes = {row.name: row.note for row in found.fitted if row.after is None}
-    assert "alike" in notes["barrier_mix_us"]
+    result = calibrate([table_of(Plan(), *alike), table_of(plan, *alike)], CONSTANTS)
+    notes = {row.name: row.note for row in result.fitted if row.after is None}
+    assert "too similar" in notes["barrier_mix_us"]
 
 
 def test_a_calibration_is_a_file_that_the_model_accepts(tmp_path: Path) -> None:
-    """With standard errors, and what was not fitted still marked as assumed."""
-    found = calibrate([table_of(Plan(), *MANY, constants=CONSTANTS.with_values(dispatch_gap_us=2.5))], CONSTANTS)
+    """It has standard errors, and constants that were not fitted are still marked as assumed."""
+    result = calibrate([table_of(Plan(), *MANY, constants=with_values(CONSTANTS, dispatch_gap_us=2.5))], CONSTANTS)
     path = tmp_path / "mine.yaml"
-    path.write_text(found.constants.to_yaml())
+    path.write_text(result.constants.to_yaml())
     mine = load_constants(path)
     assert mine["dispatch_gap_us"] == pytest.approx(2.5, rel=0.05)
     assert mine.constants["dispatch_gap_us"].fitted and mine.constants["dispatch_gap_us"].standard_error
     assert mine.constants["barrier_mix_us"].assumed
-    notes = {row[0]: row[-1] for row in found.rows()}
+    notes = {row[0]: row[-1] for row in result.rows()}
     assert "no SuperKernel" in notes["barrier_mix_us (us)"]
 
 
-def test_profiles_that_tell_nothing_are_refused_in_one_line() -> None:
-    """With what is missing."""
+def test_profiles_without_usable_data_are_refused_in_one_line() -> None:
+    """The line says what is missing."""
     table = table_of(Plan(), [vector()])
     with pytest.raises(SimulationError, match="nothing can be fitted"):
         calibrate([table], CONSTANTS)
@@ -418,7 +438,7 @@ def test_profiles_that_tell_nothing_are_refused_in_one_line() -> None:
         calibrate([], CONSTANTS)
     with pytest.raises(SimulationError, match="'wait_us'"):
         calibrate([table.drop(columns="wait_us")], CONSTANTS)
-    with pytest.raises(SimulationError, match="SuperKernels in it"):
+    with pytest.raises(SimulationError, match="contains SuperKernels"):
         from_kernel_table(table_of(EACH, *MANY), CONSTANTS)
 
 
@@ -426,13 +446,13 @@ def test_profiles_that_tell_nothing_are_refused_in_one_line() -> None:
 
 
 def test_other_constants_have_another_digest() -> None:
-    """So that a study does not go on with figures of another model."""
+    """So that a study does not continue with figures of another cost model."""
     assert load_constants().digest == CONSTANTS.digest
-    assert CONSTANTS.with_values(head_us=2.0).digest != CONSTANTS.digest
+    assert with_values(CONSTANTS, head_us=2.0).digest != CONSTANTS.digest
 
 
 def test_every_constant_says_where_it_comes_from() -> None:
-    """A source, or an assumption with its reason."""
+    """It has a source, or is assumed for a reason."""
     for name, constant in CONSTANTS.constants.items():
         assert constant.source or (constant.assumed and constant.reason), name
 
@@ -446,8 +466,8 @@ def test_every_constant_says_where_it_comes_from() -> None:
         (("version: 1", "version: 2"), "version"),
     ],
 )
-def test_a_mistake_in_the_constants_is_told_in_one_line(change: tuple[str, str], message: str, tmp_path: Path) -> None:
-    """With the file and the mend."""
+def test_a_mistake_in_the_constants_is_one_line(change: tuple[str, str], message: str, tmp_path: Path) -> None:
+    """With the file and the fix."""
     path = tmp_path / "mine.yaml"
     path.write_text(ATLAS_A3.read_text().replace(*change, 1))
     with pytest.raises(SimulationError, match=message) as caught:
@@ -468,7 +488,7 @@ def full() -> tuple[tuple[Operator, ...], Layout]:
 
 @pytest.mark.slow
 def test_the_published_model_is_traced_without_weights(full: tuple[tuple[Operator, ...], Layout]) -> None:
-    """61 layers, each with the same tasks as the others of its kind; its products are those of the published shapes."""
+    """61 layers, with equal tasks in all layers of a kind; the matmuls have the published shapes."""
     operators, layout = full
     assert len(layout.layers) == 61
     assert [layer.kind for layer in layout.layers] == ["dense"] * 3 + ["moe"] * 58
@@ -482,7 +502,7 @@ def test_the_published_model_is_traced_without_weights(full: tuple[tuple[Operato
 
 @pytest.mark.slow
 def test_one_die_of_the_deployment_is_of_the_published_size(full: tuple[tuple[Operator, ...], Layout]) -> None:
-    """CloudMatrix384: 874 us a layer in INT8 with two micro-batches; bf16 in one stream is within a factor of 2.5."""
+    """CloudMatrix384: 874 us per layer in INT8 with two micro-batches; bf16 in one stream is within a factor of 2.5."""
     operators, layout = full
     die = deploy(operators, CONSTANTS)
     assert [op.type for op in die].count(DISPATCH) == [op.type for op in die].count(COMBINE) == 58
@@ -498,7 +518,7 @@ def test_one_die_of_the_deployment_is_of_the_published_size(full: tuple[tuple[Op
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_a_small_model_is_traced_on_real_and_on_meta_tensors(device: str) -> None:
-    """Both give the matmuls of the model; the state is what it was before."""
+    """Both give the matmuls of the model; the state is restored."""
     target = load(PresetSpec("llama", scale="tiny", device=device))
     layout = trace_layout(target, load_preset("llama").space)
     before = {name: tensor.clone() for name, tensor in target.state.items()}
@@ -515,14 +535,14 @@ def test_a_small_model_is_traced_on_real_and_on_meta_tensors(device: str) -> Non
 
 
 def test_shapes_alone_have_no_weights_to_load(tmp_path: Path) -> None:
-    """A checkpoint cannot be read into a model of shapes."""
+    """A checkpoint cannot be loaded into a model that only has shapes."""
     LlamaConfig().save_pretrained(tmp_path)
     with pytest.raises(TargetError, match="shapes only"):
         load(PresetSpec("llama", scale="tiny", device="meta", weights=str(tmp_path)))
 
 
 def test_units_that_run_nothing_cost_nothing() -> None:
-    """A plan over units that run nothing on the device changes nothing."""
+    """A scope over units without device tasks changes nothing."""
     operators, _ = step_of([vector()])
     layout = Layout((Unit("u0", "u0"), Unit("quiet", "quiet")), ())
     step = step_latency(operators, Plan((Scope("quiet", "quiet"),)), layout, CONSTANTS)
@@ -530,7 +550,7 @@ def test_units_that_run_nothing_cost_nothing() -> None:
 
 
 def test_a_ge_graph_gives_the_tasks_of_its_units() -> None:
-    """Sizes come from the graph's shapes, transposed or not; constants and views are no tasks."""
+    """Sizes come from the graph's shapes, transposed or not; constants and views are not tasks."""
     rows, inner, columns = (TensorSpec(shape, "bfloat16") for shape in ((96, 512), (1024, 512), (96, 1024)))
     graph = GeGraph(
         "graph",
@@ -553,8 +573,8 @@ def test_a_ge_graph_gives_the_tasks_of_its_units() -> None:
 
 
 @pytest.mark.slow
-def test_the_published_cases_stand_in_the_docs_as_the_model_gives_them() -> None:
-    """No figure there is written by hand; a release of transformers may add or drop a few small operators."""
+def test_the_published_cases_in_the_docs_match_the_model() -> None:
+    """No figure there is written by hand; a release of transformers may add or remove a few small operators."""
     root = ROOT
     location = importlib.util.spec_from_file_location("sim_cases", root / "benchmarks" / "sim_cases.py")
     assert location is not None and location.loader is not None
@@ -573,7 +593,7 @@ def test_the_published_cases_stand_in_the_docs_as_the_model_gives_them() -> None
 
 FIGURE = re.compile(r"[-+]?\d+(?:\.\d+)?")
 ERROR_COLUMN = 5
-"""Per cent or percentage points."""
+"""The column in per cent or percentage points."""
 
 
 def figures(cell: str) -> list[float]:

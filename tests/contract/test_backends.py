@@ -10,7 +10,7 @@ import pytest
 import sktune.backends
 from sktune.backends import all_backends, backend_info, backend_on
 from sktune.backends.info import BackendInfo, attribute_at
-from sktune.backends.options import step_options, with_inexact
+from sktune.backends.options import step_options, with_bit_changing
 from sktune.core.errors import BadInputError, PlanError, SktuneError, SpaceError
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan, Scope
@@ -89,7 +89,7 @@ def test_what_it_tries_by_itself_it_accepts(info: BackendInfo, device: str) -> N
 def test_values_that_may_change_bits_come_after_those_that_do_not(info: BackendInfo, device: str) -> None:
     """And only where they are asked for."""
     exact = info.options.default_choices(device)
-    found = with_inexact(info.options, exact, device)
+    found = with_bit_changing(info.options, exact, device)
     added = {(name, value) for name in found for value in found[name] if value not in exact[name]}
     assert added <= info.options.rules.changes_bits
     assert bool(added) == bool(info.options.bit_changing_values(device))
@@ -191,8 +191,8 @@ def test_names_are_unique_and_others_are_refused() -> None:
     ("value", "message"),
     [
         ("no_such_module:INFO", "'toy' .* cannot be imported: ModuleNotFoundError"),
-        ("sktune.backends.info:FINAL_PROCESSES", "is int, no BackendInfo"),
-        ("sktune.backends.sim.info:INFO", "is called 'sim', as another is"),
+        ("sktune.backends.info:FINAL_PROCESSES", "is int, not a BackendInfo"),
+        ("sktune.backends.sim.info:INFO", "has the name 'sim' of another backend"),
     ],
 )
 def test_a_package_with_a_broken_backend_is_named(monkeypatch: pytest.MonkeyPatch, value: str, message: str) -> None:

@@ -138,7 +138,10 @@ def test_two_scopes_cannot_share_a_label() -> None:
     [
         ("backend: npu\nplan: {scopes: [{first: a, last: a, options: {stream-funsion: 1}}]}", "'stream-fusion'"),
         ("backend: npu\nplan: {scopes: [{first: a, last: a, options: 'a=b:c'}]}", "no option 'a'"),
-        ("plan: {scopes: [], options: {topology_sorting_strategy: DFS}}", "belong to the backend npu"),
+        (
+            "plan: {scopes: [], options: {topology_sorting_strategy: DFS}}",
+            "only the backend npu has options of the whole step",
+        ),
         ("backend: npu\nplan: {scopes: [], options: {topology_sorting_strategi: DFS}}", "'topology_sorting_strategy'"),
     ],
 )

@@ -76,7 +76,7 @@ def test_bad_input_gets_one_line_and_exit_code_2(tmp_path: Path, words: list[str
         ),
         (
             "version: 1\nspace:\n  options: {inductor: {cpu: {cpp_wrapper: [1]}}}\n",
-            "option cpp_wrapper is one of [False, True], got 1",
+            "option cpp_wrapper must be one of [False, True], got 1",
         ),
         ("version: 1\nspace:\n  options: {indutcor: {}}\n", "backend 'indutcor'"),
     ],

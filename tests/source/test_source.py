@@ -1,4 +1,4 @@
-"""A plan in source code: what `sktune apply` changes, what it leaves alone, and what it refuses."""
+"""A plan in source code: what `sktune apply` changes, what it keeps, and what it refuses."""
 
 import ast
 import errno
@@ -33,7 +33,7 @@ FUSION = (("stream-fusion", 1),)
 
 
 def layers(*keys: tuple[str, str], among: range = range(N_LAYERS), options: Any = ()) -> Plan:
-    """Return the plan with the same scopes in several layers."""
+    """Return a plan with the same scopes in several layers."""
     name = "model.layers.{}.{}".format
     return Plan(tuple(Scope(name(i, first), name(i, last), options) for i in among for first, last in keys))
 
@@ -42,7 +42,7 @@ ATTENTION = layers(("self_attn", "self_attn"), options=FUSION)
 
 
 def plan_file(plan: Plan, **values: Any) -> PlanFile:
-    """Return a plan as a file holds it."""
+    """Return a plan as read from a file."""
     return PlanFile.model_validate(yaml.safe_load(write_plan(plan, {}, "npu", N_LAYERS)) | values)
 
 
@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_attention_only_is_what_an_engineer_would_write(folder: Path) -> None:
-    """A flag turned on, one block around one statement, a number for its label; nothing else differs."""
+    """The flag is turned on, one block encloses one statement, its label has the layer; nothing else differs."""
     change = source_change(plan_file(ATTENTION), folder)
     removed = [line[1:] for line in change.diff.splitlines() if line.startswith("-") and not line.startswith("---")]
     added = [line[1:] for line in change.diff.splitlines() if line.startswith("+") and not line.startswith("+++")]
@@ -72,8 +72,8 @@ def test_attention_only_is_what_an_engineer_would_write(folder: Path) -> None:
     assert source_change(plan_file(ATTENTION), folder).diff == change.diff  # nothing was written
 
 
-def test_twice_is_once_another_plan_replaces_it_and_undone_all_bytes_are_back(folder: Path) -> None:
-    """The record beside the model knows the way back from any number of plans."""
+def test_apply_is_idempotent_replaces_an_earlier_plan_and_can_be_undone(folder: Path) -> None:
+    """The record in the model's folder restores every byte after any number of plans."""
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     source_change(plan_file(ATTENTION), folder).write()
     once = {path: path.read_bytes() for path in before}
@@ -91,8 +91,8 @@ def test_twice_is_once_another_plan_replaces_it_and_undone_all_bytes_are_back(fo
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_windows_line_ends_and_scopes_of_the_users_own_survive_or_are_replaced(folder: Path) -> None:
-    """A file keeps its line ends; scopes written by hand make room for the plan's, and come back when it is undone."""
+def test_windows_line_endings_are_kept_and_scopes_written_by_hand_are_replaced(folder: Path) -> None:
+    """Undo restores the scopes that were written by hand."""
     path = folder / "models" / "modeling_tiny.py"
     by_hand = rewrite(path.read_text(), layers(("mlp", "mlp")), N_LAYERS, "executor.utils").text
     path.write_bytes(by_hand.replace("\n", "\r\n").encode())
@@ -106,18 +106,18 @@ def test_windows_line_ends_and_scopes_of_the_users_own_survive_or_are_replaced(f
 
 
 def test_a_file_edited_since_is_neither_overwritten_nor_undone(folder: Path) -> None:
-    """The user's edit is worth more than our record."""
+    """The user's edit takes precedence over sktune's record."""
     source_change(plan_file(ATTENTION), folder).write()
     path = folder / "models" / "modeling_tiny.py"
     path.write_text(path.read_text() + "# mine\n")
     for attempt in (lambda: edits.undo(folder), lambda: source_change(plan_file(ATTENTION), folder)):
-        with pytest.raises(BadInputError, match="was edited after sktune had changed it"):
+        with pytest.raises(BadInputError, match="was edited after sktune changed it"):
             attempt()
     assert path.read_text().endswith("# mine\n")
 
 
 def test_a_file_that_the_next_plan_leaves_alone_is_restored(folder: Path) -> None:
-    """The other YAML is switched off again, and source that holds the plan by hand is as it was."""
+    """The flag in the other YAML is off again, and a source that already has the plan's scopes is unchanged."""
     path = folder / "models" / "modeling_tiny.py"
     by_hand = layers(("mlp", "mlp"))
     path.write_text(rewrite(path.read_text(), by_hand, N_LAYERS, "executor.utils").text)
@@ -136,7 +136,7 @@ def test_a_file_that_the_next_plan_leaves_alone_is_restored(folder: Path) -> Non
 def test_a_write_that_was_interrupted_can_be_finished_and_undone(
     written: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The way back is written first, whether no plan was there before or another; the failure is one line."""
+    """The record is written first, with or without an earlier plan; the failure is one line."""
     before = contents(folder)
     for earlier in ([], [layers(("mlp", "mlp"))]):
         for finish in (True, False):
@@ -183,7 +183,7 @@ def interrupted(write: Callable[[], None]) -> None:
 REFUSED = {
     "two layers in one scope": (
         Plan((Scope("model.layers.0.input_layernorm", "model.layers.1.mlp"),)),
-        "ends in a later pass of the loop over layers",
+        "begins in one iteration of the loop over layers",
     ),
     "two functions": (
         Plan((Scope("model.norm", "lm_head"),)),
@@ -196,7 +196,7 @@ REFUSED = {
                 Scope("model.layers.1.self_attn", "model.layers.1.mlp"),
             )
         ),
-        "in some layers one ends where in others the other has begun",
+        "they overlap, in different layers",
     ),
     "another model": (Plan((Scope("transformer.h.0.attn", "transformer.h.0.attn"),)), "no class runs the plan's units"),
     "no scope": (Plan(), "has no scope"),
@@ -204,7 +204,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_this_source_cannot_say_is_refused_with_the_reason(case: str, folder: Path) -> None:
+def test_a_plan_that_the_source_cannot_express_is_refused_with_the_reason(case: str, folder: Path) -> None:
     """Refused before anything is written."""
     plan, reason = REFUSED[case]
     with pytest.raises(PlanError, match=reason):
@@ -217,21 +217,21 @@ EDITS = {
     "no flag": (
         "self.enable_superkernel = config.enable_superkernel",
         "self.other = 1",
-        "DecoderLayer does not know whether scopes are wanted",
+        "DecoderLayer has no flag that enables scopes",
     ),
-    "no number": (LAYER(", layer_idx"), LAYER(""), "DecoderLayer does not know its layer's number"),
-    "no mark of prefill": ("is_prefill", "something", "cannot tell prefill from decode"),
+    "no number": (LAYER(", layer_idx"), LAYER(""), "DecoderLayer has no attribute for its layer's number"),
+    "no prefill flag": ("is_prefill", "something", "cannot distinguish prefill from decode"),
     "two units in one statement": (
         "self.mlp(hidden_states)",
         "self.mlp(self.post_attention_layernorm(hidden_states))",
         "is not the first unit that its statement runs",
     ),
-    "no Python": ("class MLP", "class class MLP", "mend the file first"),
+    "no Python": ("class MLP", "class class MLP", "fix the file first"),
 }
 
 
 @pytest.mark.parametrize("case", EDITS)
-def test_source_that_lacks_what_a_scope_needs_is_refused_with_the_mend(case: str, folder: Path) -> None:
+def test_source_that_lacks_what_a_scope_needs_is_refused_with_the_fix(case: str, folder: Path) -> None:
     """The message says what to add."""
     old, new, reason = EDITS[case]
     path = folder / "models" / "modeling_tiny.py"
@@ -242,8 +242,8 @@ def test_source_that_lacks_what_a_scope_needs_is_refused_with_the_mend(case: str
         source_change(plan_file(layers(("mlp", "mlp"))), folder)
 
 
-def test_a_guard_that_the_step_carries_along_is_used_and_the_flag_is_copied() -> None:
-    """cann-recipes-infer's newer models hand metadata down instead of a parameter."""
+def test_the_prefill_flag_of_metadata_is_used_and_the_scope_flag_is_copied() -> None:
+    """cann-recipes-infer's newer models pass metadata down instead of a parameter."""
     text = (
         SOURCE.read_text()
         .replace("is_prefill=False", "forward_metadata=None")
@@ -255,7 +255,7 @@ def test_a_guard_that_the_step_carries_along_is_used_and_the_flag_is_copied() ->
     assert new.count("self.enable_superkernel = config.enable_superkernel") == 3
 
 
-WAYS = (
+STYLES = (
     (
         """    def __init__(self, config, layer_idx):
         super().__init__()
@@ -295,10 +295,10 @@ WAYS = (
 )
 
 
-def test_models_that_make_themselves_in_the_recipes_ways_are_read() -> None:
-    """Attributes made by methods of ``__init__``, lists filled one by one, the flag and the guard handed down."""
+def test_the_recipes_coding_styles_are_supported() -> None:
+    """Attributes set in methods that ``__init__`` calls, lists filled by append, flag and metadata as arguments."""
     text = SOURCE.read_text()
-    for old, new in WAYS:
+    for old, new in STYLES:
         assert old in text
         text = text.replace(old, new)
     plan = layers(("self_attn", "mlp"), options=FUSION)
@@ -316,8 +316,8 @@ CALL = "        hidden_states = self.mlp(hidden_states)\n"
 INSIDE = CALL.replace("        hidden", "            hidden", 1)
 
 
-def test_a_unit_that_branches_share_is_in_its_scope_whichever_runs() -> None:
-    """A block around one branch would silently leave the other without its scope; prefill's branch does not count."""
+def test_a_unit_in_several_branches_is_in_its_scope_whichever_runs() -> None:
+    """A block around one branch would silently leave the other without its scope; prefill's branch is ignored."""
     plan = layers(("mlp", "mlp"))
     branches = SOURCE.read_text().replace(CALL, f"        if self.is_fast:\n{INSIDE}        else:\n{INSIDE}")
     new = rewrite(branches, plan, N_LAYERS, "executor.utils").text
@@ -330,11 +330,11 @@ def test_a_unit_that_branches_share_is_in_its_scope_whichever_runs() -> None:
     assert rewrite(apart, plan, N_LAYERS, "executor.utils").text.count("self.mlp(hidden_states)") == 2
 
 
-def test_a_mark_of_prefill_is_taken_from_what_the_function_is_given() -> None:
+def test_the_prefill_flag_is_read_only_from_parameters() -> None:
     """A local name may not be bound yet where the scope begins."""
     text = SOURCE.read_text().replace("is_prefill=False", "meta=None").replace("is_prefill=is_prefill", "meta=meta")
     text = text.replace(CALL, CALL + "        later = make()\n        use(later.is_prefill)\n")
-    with pytest.raises(PlanError, match="cannot tell prefill from decode"):
+    with pytest.raises(PlanError, match="cannot distinguish prefill from decode"):
         rewrite(text, layers(("mlp", "mlp")), N_LAYERS, "executor.utils")
 
 
@@ -350,8 +350,8 @@ def test_a_mark_of_prefill_is_taken_from_what_the_function_is_given() -> None:
         ("exe_mode: ge_graph\nenable_superkernel: yes\n", "exe_mode: ge_graph\nenable_superkernel: yes\n"),
     ],
 )
-def test_the_switch_is_turned_on_where_the_repository_keeps_it(text: str, expected: str) -> None:
-    """Comments, order and form stay."""
+def test_the_flag_is_turned_on_wherever_it_is(text: str, expected: str) -> None:
+    """Comments, order and formatting are kept."""
     assert turn_on(text, Path("a.yaml")) == expected
     assert turn_on(expected, Path("a.yaml")) == expected
 
@@ -361,11 +361,11 @@ def test_the_switch_is_turned_on_where_the_repository_keeps_it(text: str, expect
     [
         ("exe_mode: eager\nenable_superkernel: False\n", "a.yaml:1: exe_mode is 'eager'"),
         ("a: 1\n", "has no custom_params and no model_config"),
-        ("a: [1\n", "is no YAML"),
+        ("a: [1\n", "is not YAML"),
     ],
 )
-def test_a_yaml_in_which_scopes_would_do_nothing_is_refused(text: str, message: str) -> None:
-    """One line with the mend."""
+def test_a_yaml_in_which_scopes_would_have_no_effect_is_refused(text: str, message: str) -> None:
+    """One line with the fix."""
     with pytest.raises(BadInputError, match=message) as failure:
         turn_on(text, Path("a.yaml"))
     assert "\n" not in str(failure.value)
@@ -382,7 +382,7 @@ class Watched:
 
     @contextmanager
     def scope(self, enable: bool, label: str, options: str) -> Iterator[None]:
-        """Stand in for the recipes' helper."""
+        """Replace the recipes' helper."""
         if not enable:
             yield
             return
@@ -426,29 +426,29 @@ def space_of(layout: Layout, *, per_layer: bool) -> SearchSpace:
     return bind(SpaceSpec(per_layer=per_layer), layout, options, OptionRules({"stream-fusion": 0}))
 
 
-def asked(plan: Plan, units: list[str]) -> list[tuple[list[str], str]]:
-    """Return the units and options of each scope, by the plan."""
+def expected_units(plan: Plan, units: list[str]) -> list[tuple[list[str], str]]:
+    """Return the units and options of each scope of the plan."""
     spans = [(units.index(scope.first), units.index(scope.last)) for scope in plan.scopes]
     options = [":".join(f"{name}={value}" for name, value in scope.options) for scope in plan.scopes]
     return [(units[first : last + 1], text) for (first, last), text in zip(spans, options, strict=True)]
 
 
 def check_source(plan: Plan, project: Path, units: list[str]) -> bool:
-    """Apply ``plan`` and run the model; return whether its source can say the plan."""
+    """Apply ``plan`` and run the model; return whether its source can express the plan."""
     try:
         change = source_change(plan_file(plan), project / TEMPLATE.model)
     except PlanError as failure:
-        assert "cannot be said in this source" in str(failure)
+        assert "cannot be expressed in this file" in str(failure)
         return False
     change.write()
     ast.parse((project / TEMPLATE.source).read_text())
-    assert units_by_scope(project, units) == asked(plan, units)
+    assert units_by_scope(project, units) == expected_units(plan, units)
     assert units_by_scope(project, units, prefill=True) == []
     return True
 
 
 def test_starting_points_run_as_the_plan_says(tmp_path: Path, layout: Layout) -> None:
-    """Every starting point of the generic space can be said, and runs with just its units in each scope."""
+    """Every starting point of the generic space can be expressed, and each scope runs exactly its units."""
     space = space_of(layout, per_layer=False)
     names = [unit.name for unit in layout.units]
     for point in space.starting_points:
@@ -458,8 +458,8 @@ def test_starting_points_run_as_the_plan_says(tmp_path: Path, layout: Layout) ->
     assert len(space.starting_points) >= 5
 
 
-def test_calls_inside_one_another_hold_nothing_beside(tmp_path: Path) -> None:
-    """``return self.lm_head(self.model(...))`` is two units and no more: there is nothing to tell of."""
+def test_nested_calls_need_no_note(tmp_path: Path) -> None:
+    """``return self.lm_head(self.model(...))`` runs two units and nothing else."""
     shutil.copytree(RANKS.root, tmp_path / "project")
     plan = Plan((Scope("model.embed_tokens", "lm_head"),))
     change = source_change(plan_file(plan, layers=RANKS.layers), tmp_path / "project" / RANKS.model)
@@ -471,8 +471,8 @@ def test_calls_inside_one_another_hold_nothing_beside(tmp_path: Path) -> None:
 @seed(0)
 @settings(max_examples=80, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
-def test_random_plans_run_as_they_say_or_not_at_all(data: st.DataObject, tmp_path_factory: Any, layout: Layout) -> None:
-    """Points of spaces with parameters for layer kinds and for single layers; the model is really run."""
+def test_random_plans_run_correctly_or_are_refused(data: st.DataObject, tmp_path_factory: Any, layout: Layout) -> None:
+    """Points of spaces with parameters for layer kinds and for single layers, run on the real model."""
     space = space_of(layout, per_layer=data.draw(st.booleans(), "per_layer"))
     values = {name: data.draw(st.sampled_from(choices), name) for name, choices in space.choices.items()}
     plan = space.plan(values)
@@ -483,8 +483,8 @@ def test_random_plans_run_as_they_say_or_not_at_all(data: st.DataObject, tmp_pat
     check_source(plan, project, [unit.name for unit in layout.units])
 
 
-def test_a_yaml_is_known_by_whatever_way_leads_to_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Absolute beside a relative folder, or with detours; one outside of the folder is refused."""
+def test_a_yaml_is_found_by_any_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An absolute path with a relative folder, or with ``..``; one outside of the folder is refused."""
     monkeypatch.chdir(folder.parent)
     before = contents(folder)
     to = Path(folder.name)
@@ -496,12 +496,12 @@ def test_a_yaml_is_known_by_whatever_way_leads_to_it(folder: Path, monkeypatch: 
             assert place / "config.yaml" in edits.undo(place)
             assert contents(folder) == before
     (folder.parent / "outside.yaml").write_bytes((folder / "config.yaml").read_bytes())
-    with pytest.raises(BadInputError, match="lies outside of"):
+    with pytest.raises(BadInputError, match="is outside of"):
         source_change(plan_file(ATTENTION), to, Path("outside.yaml"))
 
 
 def test_the_command_shows_writes_and_undoes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The diff on standard output is a patch; with --json the last line has the same."""
+    """The diff on standard output is a patch; with --json the last line contains it."""
     from sktune.cli import app
 
     path = tmp_path / "best_plan.yaml"

@@ -114,4 +114,4 @@ def test_random_plans_in_source_mark_what_they_ask_for(project: Project, per_lay
             project.check(plan)
             checked += 1
         except PlanError as failure:
-            assert "cannot be said in this source" in str(failure)
+            assert "cannot be expressed in this file" in str(failure)

@@ -1,1 +1,1 @@
-"""Inductor on CPU and CUDA: scopes become regions that are compiled, the rest keeps eager's kernels."""
+"""Inductor on CPU and CUDA: scopes become compiled regions, everything else uses eager's kernels."""

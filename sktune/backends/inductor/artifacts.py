@@ -1,12 +1,12 @@
-"""Artifacts: what Inductor compiled, as files that come with a plan, so that another process loads the same code.
+"""Artifacts: Inductor's compiled code in files that come with a plan, so that another process loads the same code.
 
-Three kinds of file hold it. ``graphs.bin`` has the entries of Inductor's caches, in the format of
-``torch.compiler.save_cache_artifacts``. ``timings.json`` has the timings that chose among matrix products: a graph
-with packed weights is in none of those caches, and is generated anew by the same choices. ``*.so`` are the libraries
-that g++ built.
+There are three kinds of files. ``graphs.bin`` has the entries of Inductor's caches, in the format of
+``torch.compiler.save_cache_artifacts``. ``timings.json`` has the timings by which kernels for matrix products were
+chosen: a graph with packed weights is not in those caches, and is generated again with the same choices. ``*.so`` are
+the libraries built by g++.
 
-To load them is to run code: PyTorch's cache entries are pickles, and libraries are libraries. Only files whose sha256
-the plan file lists are loaded, so a plan is trusted as the source of a model is.
+Loading them means running code: PyTorch's cache entries are pickles, and libraries are native code. Only files whose
+sha256 is in the plan file are loaded, so a plan needs the same trust as the source code of a model.
 """
 
 import json
@@ -31,7 +31,7 @@ from sktune.core.errors import PlanError
 
 GRAPHS, TIMINGS = "graphs.bin", "timings.json"
 Timings = dict[str, dict[str, dict[str, dict[str, float]]]]
-"""Milliseconds by operator, inputs, precision and choice, as Inductor's own file has them."""
+"""Milliseconds by operator, inputs, precision and choice, as in Inductor's file."""
 
 _CACHES: Mapping[str, Any] = {
     cache.__name__: cache
@@ -42,16 +42,16 @@ _CACHES: Mapping[str, Any] = {
         cpp_wrapper.ShimLibrary,
     )
 }
-"""What loads libraries: each kind in a way of its own."""
+"""The classes that load libraries, by the kind of library."""
 
 
 @dataclass
 class Record:
-    """What was compiled or loaded within ``recorded``.
+    """The code that was compiled or loaded within ``recorded``.
 
     Attributes:
         graphs: entries of Inductor's caches, serialized.
-        timings: what choices among matrix products were made by.
+        timings: by which kernels for matrix products were chosen.
         libraries: paths of the libraries, by kind and key.
     """
 
@@ -62,9 +62,9 @@ class Record:
 
 @contextmanager
 def recorded() -> Iterator[Record]:
-    """Record what is compiled within the context, be it found in Inductor's caches on disk or made anew.
+    """Record what is compiled within the context or loaded from Inductor's caches on disk.
 
-    The caches in memory are emptied first, since what comes from there leaves no trace.
+    The caches in memory are cleared first, since what comes from there cannot be recorded.
     """
     record = Record()
     clear_caches()
@@ -95,11 +95,11 @@ def recorded() -> Iterator[Record]:
 
 
 def save(record: Record, folder: Path, code: Mapping[str, str]) -> Delivery:
-    """Write what was recorded into ``folder``, in the place of whatever is there.
+    """Write the recorded code to ``folder``, replacing its content.
 
     Args:
-        record: filled by ``recorded``, which has been left.
-        folder: of the artifacts; it is there as a whole or not at all.
+        record: of a context ``recorded`` that has ended.
+        folder: of the artifacts; it is replaced as a whole or not at all.
         code: digest of each scope's code, by label.
 
     Raises:
@@ -124,13 +124,13 @@ def save(record: Record, folder: Path, code: Mapping[str, str]) -> Delivery:
 
 
 def install(folder: Path, delivery: Delivery, *, strict: bool = False) -> str:
-    """Load what was delivered, where this machine is of the kind that it was compiled for.
+    """Load delivered code if this machine is like the one on which it was compiled.
 
     Returns:
-        why the code was not loaded, and has to be compiled anew; empty where it was.
+        why the code was not loaded and has to be compiled again; empty if it was loaded.
 
     Raises:
-        PlanError: a file is not the one that the plan lists; with ``strict``, also where the code cannot be loaded.
+        PlanError: a file does not match the plan; with ``strict``, also if the code cannot be loaded.
     """
     problem = delivery.foreign(machine())
     if problem:
@@ -140,15 +140,15 @@ def install(folder: Path, delivery: Delivery, *, strict: bool = False) -> str:
     if not problem:
         load(folder, delivery)
     elif strict:
-        raise PlanError(f"{problem}; search again here, or leave strict out")
+        raise PlanError(f"{problem}; search again on this machine, or omit strict")
     return problem
 
 
 def load(folder: Path, delivery: Delivery) -> None:
-    """Have Inductor find in this process what ``folder`` holds.
+    """Make the code in ``folder`` available to Inductor in this process.
 
     Raises:
-        PlanError: a file is missing, or is not the one that the plan lists.
+        PlanError: a file is missing or does not match the plan.
     """
     contents = delivery.contents(folder)
     if graphs := contents.pop(GRAPHS, b""):
@@ -158,27 +158,27 @@ def load(folder: Path, delivery: Delivery) -> None:
     for name in contents:
         kind, _, key = name.removesuffix(".so").partition("-")
         if kind not in _CACHES:
-            raise PlanError(f"{folder / name}: no artifact of a kind that this sktune knows; search again")
-        # Found by the digest of its source and its flags: other ones are built as without a delivery.
+            raise PlanError(f"{folder / name} is an artifact of an unknown kind; search again with this sktune")
+        # Libraries are found by the digest of source and flags: others are built as without a delivery.
         _CACHES[kind].cache[key] = _loader(kind, folder / name, key)
 
 
 def machine() -> dict[str, str]:
-    """Return what compiled code depends on beside its source, by name."""
-    found = {
+    """Return the properties of this machine on which compiled code depends, by name."""
+    properties = {
         "torch": str(torch.__version__),
         "python": platform.python_version(),
         "processor": _processor(),
         "threads": str(torch.get_num_threads()),
     }
     if torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name()
-    return found
+        properties["gpu"] = torch.cuda.get_device_name()
+    return properties
 
 
 def _processor() -> str:
-    """Return the processor's name, and a digest of the instructions that it has: g++ uses all of them."""
-    facts = {"model name": "", "flags": "", "Features": ""}  # the last is where the flags are on Arm
+    """Return the processor's name, and a digest of its instruction sets, all of which g++ uses."""
+    facts = {"model name": "", "flags": "", "Features": ""}  # on Arm, the flags are in the last
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         name, _, value = line.partition(":")
         if name.strip() in facts and not facts[name.strip()]:
@@ -199,7 +199,7 @@ def _loader(kind: str, path: Path, key: str) -> Callable[[], Any]:
 
 
 def _add_timings(delivered: Timings) -> None:
-    """Put delivered timings into Inductor's file, in the place of its own for the same operator and inputs."""
+    """Merge delivered timings into Inductor's file; they replace its timings of the same operator and inputs."""
     cache = codecache.PersistentCache()
     known = cache.get_local_cache()
     for op, by_inputs in delivered.items():

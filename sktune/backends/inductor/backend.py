@@ -1,8 +1,8 @@
-"""The inductor backend (CPU, CUDA): each scope is one region compiled by Inductor, all else runs kernel by kernel.
+"""The inductor backend (CPU, CUDA): each scope is a region compiled by Inductor, the rest runs kernel by kernel.
 
-The decode step is captured once, with a mark around every unit. A plan only chooses where the captured graph
-is cut, so no trial traces the model again. Inductor's caches, its timed choices among them, lie in the folder
-that ``TORCHINDUCTOR_CACHE_DIR`` names: with the same folder, the same plan is the same code in every process.
+The decode step is captured once, with a mark around every unit. A plan only determines where the captured graph is cut,
+so no trial traces the model again. Inductor's caches, including its choices by timing, are in the folder
+``TORCHINDUCTOR_CACHE_DIR``: with the same folder, the same plan is the same code in every process.
 """
 
 import logging
@@ -57,8 +57,8 @@ class InductorBackend:
         self._target, self._layout, self._inputs = target, layout, inputs
         self._snapshot = Snapshot(target.state)
         for tensor in target.state.values():
-            # A CUDA graph reads and writes the state in place; it tells state from activations by this mark.
-            torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - transformers' caches are marked so as well
+            # A CUDA graph reads and writes the state in place; this mark distinguishes it from activations.
+            torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - transformers also marks its caches this way
         self._regions, self._region_checks = RegionCache(), RegionChecks()
         self._marks = attach_each(target.module, tuple(unit.name for unit in layout.units))
         self._run: Callable[..., Any] | None = None
@@ -104,7 +104,7 @@ class InductorBackend:
         return {slot.label: self._regions.changes_bits(slot) for slot in self._cut(plan).slots}
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
-        """See ``Backend.references``: the model uncompiled, and the whole step in max-autotune."""
+        """See ``Backend.references``: the uncompiled model, and the whole step in max-autotune."""
         step = self._target.decode_step
 
         def whole_step() -> Compiled:
@@ -127,18 +127,22 @@ class InductorBackend:
         return cut(marked.graph_module, chosen, self._example_inputs)
 
     def _deliver(self, plan: Plan, code: Mapping[str, str], folder: Path) -> Delivery:
-        """Compile ``plan`` once more, to see what that takes from Inductor's caches; see ``Deliver``."""
+        """Compile ``plan`` again, to record what it uses from Inductor's caches; see ``Deliver``."""
         with artifacts.recorded() as record:
             cutting = self._cut(plan)
             regions = RegionCache().compile_all(cutting.slots)
             self._try(self._step(cutting.fill([region.function for region in regions])))  # Triton tunes as it runs
         for label, digest in code_digests(cutting.slots, regions).items():
             if digest != code[label]:
-                raise BackendError(f"scope {label}: compiled again it is other code; do not clean Inductor's caches")
+                raise BackendError(
+                    f"scope {label}: compiling it again gave different code; do not clear Inductor's caches"
+                )
         try:
             return artifacts.save(record, folder, code)
         except OSError as failure:
-            raise BackendError(f"{folder} cannot be written ({failure.strerror}); free it and search on") from failure
+            raise BackendError(
+                f"{folder} cannot be written ({failure.strerror}); fix that and continue the search"
+            ) from failure
 
     def _capture(self) -> Callable[..., Any]:
         def receive(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -151,13 +155,13 @@ class InductorBackend:
             self._device = Cuda() if device_type(example_inputs) == "cuda" else Cpu()
             self._run = self._marked.graph_module.forward
             self._written = self._written_tensors(self._marked.graph_module, example_inputs)
-            everything = Snapshot(complete_state(self._target, self._written))
+            complete = Snapshot(complete_state(self._target, self._written))
 
             def dispatch(*arguments: Any) -> Any:
                 assert self._run is not None
                 return self._run(*arguments)
 
-            self._snapshot = everything  # what the first run writes is put back, too
+            self._snapshot = complete  # also restores what the first run writes
             return dispatch
 
         captured = torch.compile(self._target.decode_step, backend=receive, fullgraph=True, dynamic=False)
@@ -168,35 +172,35 @@ class InductorBackend:
         except Exception as failure:
             raise BackendError(
                 f"the decode step cannot be captured as one graph: {described(failure)}; "
-                "take data-dependent control flow out of it"
+                "remove data-dependent control flow from it"
             ) from failure
         if self._marked is None:
-            raise BackendError("the decode step holds no tensor operation that can be captured")
+            raise BackendError("the decode step has no tensor operation to capture; check what the target runs")
         return captured
 
     def _written_tensors(self, graph_module: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
-        """Return what the captured step writes to, by name, but for its own inputs, which every step is given anew."""
-        given = {id(value) for value in self._inputs}
+        """Return the tensors that the captured step writes, by name, except for the step's inputs."""
+        step_inputs = {id(value) for value in self._inputs}
         try:
             written = written_inputs(graph_module, inputs)
         except Exception:
-            logger.warning(
-                "what the step writes to is not known without values; all that is no weight may be", exc_info=True
-            )
+            logger.warning("cannot find which tensors the step writes; assuming all except weights", exc_info=True)
             written = tuple(index for index, value in enumerate(inputs) if not isinstance(value, torch.nn.Parameter))
         names = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
-        known = {id(own): name for name, own in reachable(self._target).items()}
-        found = {known.get(id(inputs[index])) or _source_name(names[index]): inputs[index] for index in written}
+        known = {id(tensor): name for name, tensor in reachable(self._target).items()}
+        values = {known.get(id(inputs[index])) or _source_name(names[index]): inputs[index] for index in written}
         return {
-            name: value for name, value in found.items() if isinstance(value, torch.Tensor) and id(value) not in given
+            name: value
+            for name, value in values.items()
+            if isinstance(value, torch.Tensor) and id(value) not in step_inputs
         }
 
     def _check_replaced(self, at_first: Held) -> None:
-        """Run the step twice more, and refuse what it leaves elsewhere than in tensors that it has written into.
+        """Run the step twice more, to check that it writes its state in place.
 
         Raises:
             TargetError: it replaces a tensor.
-            BackendError: it has to be captured again.
+            BackendError: it would have to be captured again.
         """
         assert self._marked is not None
         graph_module = self._marked.graph_module
@@ -214,14 +218,14 @@ class InductorBackend:
             at_first.check()
             numbers = ", ".join(at_first.changed_numbers()[:3]) or "it"
             raise BackendError(
-                f"the decode step cannot be captured once for all steps, as {numbers} changes from one to the next: "
-                "count in a tensor that lasts, and keep shapes, strides and types of inputs and state fixed"
+                f"the decode step cannot be captured once for all steps, as {numbers} changes from step to step: "
+                "count in a persistent tensor, and keep shapes, strides and types of inputs and state fixed"
             ) from failure
         held.check()
-        given = {id(value) for value in self._inputs}
+        step_inputs = {id(value) for value in self._inputs}
         names = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
         for node, before, now in zip(names, *calls, strict=True):
-            if isinstance(now, torch.Tensor) and before is not now and id(now) not in given:
+            if isinstance(now, torch.Tensor) and before is not now and id(now) not in step_inputs:
                 raise replaced(_source_name(node))
 
     def _step(self, run: Callable[..., Any]) -> Step:
@@ -241,8 +245,8 @@ class InductorBackend:
 
     def _observe(self, plan: Plan, pieces: Pieces, begin: Callable[[], Inputs]) -> tuple[ScopeTime, ...]:
         scopes = {scope.label: scope for scope in plan.scopes}
-        found = pieces.observe(self._step, begin, self._device)
-        return scope_times(self._layout, [Part(scopes.get(label), before, after) for label, before, after in found])
+        times = pieces.observe(self._step, begin, self._device)
+        return scope_times(self._layout, [Part(scopes.get(label), before, after) for label, before, after in times])
 
     def _check_regions(
         self,
@@ -252,7 +256,7 @@ class InductorBackend:
         steps: Iterable[Inputs],
         budget: RegionBudget,
     ) -> tuple[RegionCheck, ...]:
-        # What the step writes to is found when it is captured, named by the target or not.
+        # The written tensors were found by the capture, whether the target declares them or not.
         written = {
             tensor.untyped_storage().data_ptr() for tensor in complete_state(self._target, self._written).values()
         }
@@ -265,15 +269,15 @@ class InductorBackend:
     def _span(self, marked: MarkedGraph, first: str, last: str, label: str, options: Options) -> Span:
         for name in (first, last):
             if name not in marked.spans:
-                raise CompileError(f"unit {name!r} left no mark in the captured graph")
+                raise CompileError(f"unit {name!r} left no mark in the captured graph; it does not run in this step")
         return Span(label, marked.spans[first].start, marked.spans[last].end, options)
 
 
 def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Compile a graph with marks on it: the Dynamo backend ``sktune``.
+    """Compile a graph with marks: the Dynamo backend ``sktune``.
 
-    ``torch.compile(step, backend="sktune", fullgraph=True, dynamic=False)`` runs the scopes that
-    ``sktune.apply`` has put on a model.
+    ``torch.compile(step, backend="sktune", fullgraph=True, dynamic=False)`` runs the scopes that ``sktune.apply`` has
+    attached to a model.
     """
     marked = strip_marks(graph_module)
     device = device_type(example_inputs)
@@ -288,7 +292,7 @@ def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) 
 
 
 def _source_name(placeholder: fx.Node) -> str:
-    """Return where a graph's input comes from, as Dynamo tells."""
+    """Return Dynamo's name for the source of a graph's input."""
     argument = placeholder.meta.get("grapharg")
     source = getattr(argument, "source", None) or getattr(placeholder, "_dynamo_source", None)
     name = getattr(source, "name", "")

@@ -1,4 +1,4 @@
-"""Regions compiled by Inductor: their options, their code's digests, and which of them are the same."""
+"""Compiles regions with Inductor: their options, the digests of their code, and which regions share code."""
 
 import hashlib
 import logging
@@ -20,7 +20,7 @@ from sktune.backends.base import CompileError, OnScope, ignore
 from sktune.backends.inductor import cpp_wrapper, numerics
 from sktune.backends.inductor.cuda_graph import CapturedRegion, written_inputs
 from sktune.backends.inductor.exactness import bit_changing_operators
-from sktune.backends.inductor.generated_code import lasting_names, recorded_code
+from sktune.backends.inductor.generated_code import recorded_code, stable_names
 from sktune.backends.inductor.numerics import CacheIdentity, kept_operators
 from sktune.backends.inductor.options import with_defaults
 from sktune.backends.inductor.parallel_compile import compile_ahead
@@ -32,7 +32,7 @@ from sktune.core.plan import Options
 logger = logging.getLogger(__name__)
 
 MAX_AUTOTUNE = {"max_autotune": True, "coordinate_descent_tuning": True}
-"""What ``torch.compile(mode="max-autotune")`` sets, but for CUDA graphs, which are an option of a scope."""
+"""The settings of ``torch.compile(mode="max-autotune")``, without CUDA graphs, which are an option of a scope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +50,19 @@ class RegionCache:
     doubts: dict[tuple[str, Options], tuple[str, ...]] = field(default_factory=dict)
 
     def compile_all(self, slots: Sequence[RegionSlot], on_scope: OnScope = ignore) -> list[CompiledRegion]:
-        """Return the compiled region of each slot; compile those that are not known, on all cores."""
+        """Return the compiled region of each slot; compile missing ones on all cores."""
         missing: dict[tuple[str, Options], RegionSlot] = {}
         for slot in slots:
             if identity(slot) not in self.compiled:
-                missing.setdefault(identity(slot), slot)  # the first of several scopes that share a region
-        # Other regions consist of many kernels, which Inductor builds on all cores by itself.
+                missing.setdefault(identity(slot), slot)  # of scopes that share a region, the first
+        # Other regions consist of many kernels, which Inductor already builds on all cores.
         single_files = [slot for slot in missing.values() if slot.options.get("cpp_wrapper")]
         if self.has_built_wrapper:
             compile_ahead({slot.label: partial(_compile_region, slot) for slot in single_files}, on_scope)
         for key, slot in missing.items():
             on_scope(slot.label)
             self.compiled[key] = _compile_region(slot)
-        self.has_built_wrapper |= bool(single_files)  # from here on, helpers find the headers and the shims built
+        self.has_built_wrapper |= bool(single_files)  # from now on, helpers find the headers and shims already built
         return [self.compiled[identity(slot)] for slot in slots]
 
     def changes_bits(self, slot: RegionSlot) -> tuple[str, ...]:
@@ -75,10 +75,10 @@ class RegionCache:
 
 
 def identity(slot: RegionSlot) -> tuple[str, Options]:
-    """Return what two slots have in common that can be filled with the same code."""
+    """Return the key by which slots share code."""
     key = slot.region.key
     if slot.options.get("freezing"):
-        # Weights become part of the code: layers no longer share a region.
+        # Weights become part of the code, so layers do not share a region.
         pairs = zip(slot.region.inputs, slot.region.parameters, strict=True)
         key += repr([value.data_ptr() for value, is_weight in pairs if is_weight])
     return key, tuple(sorted(slot.options.items()))
@@ -92,17 +92,21 @@ def region_key(slot: RegionSlot) -> str:
 
 
 def compare_code(slots: Sequence[RegionSlot], regions: Sequence[CompiledRegion]) -> None:
-    """Tell which scopes became other code than was delivered with their plan."""
+    """Warn if the code of a scope differs from the code that was verified with its plan.
+
+    Raises:
+        PlanError: the same, if the plan is strict.
+    """
     differing: dict[tuple[ExpectedCode, str], list[str]] = {}
     for slot, region in zip(slots, regions, strict=True):
         if slot.code and slot.code.digest != region.code_digest:
             differing.setdefault((slot.code, region.code_digest), []).append(slot.label)
-    for (expected, found), labels in differing.items():
+    for (expected, digest), labels in differing.items():
         more = f" (and {len(labels) - 1} more)" if len(labels) > 1 else ""
-        told = f"scope {labels[0]}{more}: compiled to code {found[:16]}, but {expected.digest[:16]} was verified"
+        text = f"scope {labels[0]}{more}: compiled to code {digest[:16]}, but {expected.digest[:16]} was verified"
         if expected.is_strict:
-            raise PlanError(f"{told}; search again on this machine")
-        logger.warning("%s; `sktune recheck` tells whether the plan still holds", told)
+            raise PlanError(f"{text}; search again on this machine")
+        logger.warning("%s; run `sktune recheck` to verify the plan with this code", text)
 
 
 def code_digests(slots: Sequence[RegionSlot], regions: Sequence[CompiledRegion]) -> dict[str, str]:
@@ -136,7 +140,7 @@ def _compile_region(slot: RegionSlot) -> CompiledRegion:
             inductor_config.patch(settings),
             kept_operators(keep_matmuls, keep_reductions),
             cpp_wrapper.quick_wrapper(device_type(inputs)) if chosen["cpp_wrapper"] else nullcontext(),
-            lasting_names(),
+            stable_names(),
             recorded_code() as code,
         ):
             compiled: Any = compile_fx(graph_module, list(inputs), ignore_shape_env=True)
@@ -153,7 +157,7 @@ def _compile_region(slot: RegionSlot) -> CompiledRegion:
 def _frozen(
     region: Region,
 ) -> tuple[fx.GraphModule, tuple[Any, ...], Callable[[Callable[..., Any]], Callable[..., Any]]]:
-    """Turn the region's weights into attributes of its graph, where freezing finds them."""
+    """Turn the region's weights into attributes of its graph, as freezing requires."""
     graph = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     graph.graph_copy(region.graph_module.graph, values)
@@ -161,7 +165,7 @@ def _frozen(
     graph.output(fx.node.map_arg(output.args[0], values.__getitem__))
     frozen = fx.GraphModule(region.graph_module, graph)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    kept = [index for index, is_weight in enumerate(region.parameters) if not is_weight]
+    others = [index for index, is_weight in enumerate(region.parameters) if not is_weight]
     for index, node in enumerate(placeholders):
         if region.parameters[index]:
             name = f"weight_{index}"
@@ -174,6 +178,6 @@ def _frozen(
     frozen.recompile()
 
     def adapt(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *inputs: function(*(inputs[index] for index in kept))
+        return lambda *inputs: function(*(inputs[index] for index in others))
 
-    return frozen, tuple(region.inputs[index] for index in kept), adapt
+    return frozen, tuple(region.inputs[index] for index in others), adapt

@@ -1,7 +1,7 @@
-"""CUDA-graph capture of one region: its kernels are launched as one.
+"""CUDA-graph capture of a region, which launches its kernels together.
 
-A captured graph reads and writes fixed addresses. What a region is given at other addresses is copied to those of the
-capture before a replay, and what the region has written there is copied back after it.
+A captured graph reads and writes fixed addresses. Inputs at other addresses are copied to those of the capture before a
+replay, and inputs that the region has written are copied back after it.
 """
 
 import logging
@@ -16,21 +16,21 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 logger = logging.getLogger(__name__)
 
 WARM_UP_CALLS = 2
-MOST_CAPTURES = 256
-"""Of one region; layers that share a region need one each. Beyond it, a state that keeps moving is not captured."""
+MAX_CAPTURES = 256
+"""Limit for one region; each layer that shares it needs one. It bounds captures of state that keeps moving."""
 
 Run = Callable[..., Any]
 Capture = Callable[[Run, tuple[Any, ...], Sequence[int]], tuple[Callable[[], None], tuple[Any, ...]]]
-"""Takes a function, its inputs and which of them it writes to. Returns what replays it, and the outputs it writes."""
+"""Takes a function, its inputs and which of them it writes; returns a function that replays it, and the outputs."""
 
 
 def written_inputs(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> tuple[int, ...]:
-    """Return which inputs the graph writes to, by the version counters of tensors without values."""
+    """Return which inputs the graph writes, from the version counters of fake tensors."""
     with torch.inference_mode(False), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-        given = [_like(value) if isinstance(value, torch.Tensor) else value for value in inputs]
-        before = [_version(value) for value in given]
-        fx.Interpreter(graph_module).run(*given)
-        return tuple(index for index, value in enumerate(given) if _version(value) != before[index])
+        fakes = [_like(value) if isinstance(value, torch.Tensor) else value for value in inputs]
+        before = [_version(value) for value in fakes]
+        fx.Interpreter(graph_module).run(*fakes)
+        return tuple(index for index, value in enumerate(fakes) if _version(value) != before[index])
 
 
 def _like(value: torch.Tensor) -> torch.Tensor:
@@ -44,7 +44,7 @@ def _version(value: Any) -> int:
 def capture(
     function: Run, inputs: tuple[Any, ...], written: Sequence[int]
 ) -> tuple[Callable[[], None], tuple[Any, ...]]:
-    """Capture ``function`` as a CUDA graph that works on ``inputs``, and leave their values as they are."""
+    """Capture ``function`` as a CUDA graph on ``inputs``, whose values are unchanged afterwards."""
     saved = [(inputs[index], inputs[index].clone()) for index in written]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -70,16 +70,16 @@ class _Captured:
 class CapturedRegion:
     """Calls a region through a CUDA graph, captured once for each set of weights and state.
 
-    Weights and state keep their addresses from step to step, so they are read and written in place, and another
-    address is another capture. State is what Dynamo was told not to move, and each input of the whole step that the
-    region writes to, wherever the model keeps it: in a buffer, an attribute or a closure. Everything else is copied
-    into the addresses of the capture; where the region writes to it, it is copied back. Outputs are copies, since the
-    next replay overwrites the capture's own.
+    Weights and state have the same addresses in every step, so they are read and written in place, and another address
+    needs another capture. State is every tensor marked with a static address for Dynamo, and each input of the whole
+    step that the region writes, whether the model stores it in a buffer, an attribute or a closure. Other inputs are
+    copied to the addresses of the capture, and copied back if the region writes them. Outputs are copies, since the
+    next replay overwrites those of the capture.
 
     Args:
         function: the compiled region.
-        written: which inputs it writes to.
-        outlasting: which inputs come from outside of the step, and may outlast it.
+        written: which inputs it writes.
+        outlasting: which inputs are inputs of the whole step, and may outlive it.
     """
 
     def __init__(self, function: Run, written: Sequence[int], outlasting: Sequence[int]) -> None:
@@ -92,23 +92,23 @@ class CapturedRegion:
         in_place = self._in_place(inputs)
         key = tuple(inputs[index].data_ptr() for index in in_place)
         if key not in self._captured:
-            if len(self._captured) >= MOST_CAPTURES:
+            if len(self._captured) >= MAX_CAPTURES:
                 return tuple(self._function(*inputs))
             self._captured[key] = self._capture(inputs, in_place)
         captured = self._captured[key]
         if captured is None:
             return tuple(self._function(*inputs))
-        for held, given in zip(captured.inputs, inputs, strict=True):
-            if isinstance(given, torch.Tensor) and held.data_ptr() != given.data_ptr():
-                _dense(held).copy_(_dense(given))
+        for held, current in zip(captured.inputs, inputs, strict=True):
+            if isinstance(current, torch.Tensor) and held.data_ptr() != current.data_ptr():
+                _dense(held).copy_(_dense(current))
         captured.replay()
         for index in self._written:
             if captured.inputs[index].data_ptr() != inputs[index].data_ptr():
                 _dense(inputs[index]).copy_(_dense(captured.inputs[index]))
-        return tuple(_handed_out(output, captured.inputs, inputs) for output in captured.outputs)
+        return tuple(_returned(output, captured.inputs, inputs) for output in captured.outputs)
 
     def _in_place(self, inputs: tuple[Any, ...]) -> tuple[int, ...]:
-        """Return which inputs are weights or state: those that keep their addresses."""
+        """Return which inputs are weights or state, whose addresses do not change."""
         return tuple(
             index
             for index, value in enumerate(inputs)
@@ -118,9 +118,9 @@ class CapturedRegion:
         )
 
     def _capture(self, inputs: tuple[Any, ...], in_place: Sequence[int]) -> _Captured | None:
-        """Return a capture; None where copies of the inputs would not behave as the inputs do."""
+        """Return a capture, or None if copies of the inputs would behave differently."""
         if self._writes_to_shared_memory(inputs, in_place):
-            logger.warning("a scope is not captured as a CUDA graph: it writes to memory that two of its inputs share")
+            logger.warning("a scope is not captured as a CUDA graph: it writes memory that two of its inputs share")
             return None
         held = tuple(
             value if index in in_place or not isinstance(value, torch.Tensor) else _copied(value)
@@ -145,28 +145,28 @@ class CapturedRegion:
 
 
 def _copied(value: torch.Tensor) -> torch.Tensor:
-    """Return a copy with the same strides, which compiled code relies on."""
+    """Return a copy with the same strides, as compiled code requires."""
     copy = _like(value)
     _dense(copy).copy_(_dense(value))
     return copy
 
 
 def _dense(value: torch.Tensor) -> torch.Tensor:
-    """Return ``value`` with each element once: an expanded dimension cannot be written to as a whole."""
+    """Return ``value`` without repeated elements: an expanded dimension cannot be written as a whole."""
     if 0 not in value.stride():
         return value.detach()
     sizes = [1 if stride == 0 and size else size for size, stride in zip(value.size(), value.stride(), strict=True)]
     return value.detach().as_strided(sizes, value.stride())
 
 
-def _handed_out(output: Any, held: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
-    """Return a copy of an output, or the part of a given input that it is a view of."""
+def _returned(output: Any, held: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+    """Return a copy of an output, or the same view of a given input if it is a view of a held one."""
     if not isinstance(output, torch.Tensor):
         return output
-    for own, theirs in zip(held, given, strict=True):
-        if isinstance(own, torch.Tensor) and _shares_memory(own, output):
-            offset = output.storage_offset() - own.storage_offset() + theirs.storage_offset()
-            return theirs.detach().as_strided(output.size(), output.stride(), offset)
+    for captured, current in zip(held, given, strict=True):
+        if isinstance(captured, torch.Tensor) and _shares_memory(captured, output):
+            offset = output.storage_offset() - captured.storage_offset() + current.storage_offset()
+            return current.detach().as_strided(output.size(), output.stride(), offset)
     return output.clone()
 
 

@@ -1,15 +1,15 @@
-"""Exactness: which operators of a region are guaranteed to keep the bits of their own kernels once they are fused.
+"""Exactness: which operators of a region are guaranteed to give the same bits fused as in separate kernels.
 
-The guarantee is one of these, and an operator without one is tested:
+An operator is guaranteed for one of these reasons; the others are tested:
 
-* the fused code calls ATen's own kernel on inputs laid out as eager lays them out (``numerics``);
-* nothing is computed: elements are moved, or chosen;
-* the result is fixed by IEEE 754 or by integer arithmetic, and no step of it is contracted, reordered or left out;
-* a function of one 16-bit element gave the same result for each of the 65,536 values, on either code path.
+* the fused code calls ATen's kernel on inputs with eager's memory layout (``numerics``);
+* nothing is computed: elements are moved or selected;
+* the result is defined by IEEE 754 or by integer arithmetic, and no step is contracted, reordered or left out;
+* it is a function of one 16-bit element that gave the same result for all 65,536 values, on both code paths.
 
-What is in none of these tables is not guaranteed. NaNs are NaNs: their payload and sign are outside the guarantee, and
-so are signed integers that overflow, which C++ leaves undefined. ``tests/backends/test_exactness.py``
-tries to refute it all.
+Operators in none of these tables are not guaranteed. The guarantee does not cover the payload and sign of NaNs, nor
+signed integers that overflow, which is undefined in C++. ``tests/backends/test_exactness.py`` tries to refute every
+claim.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -37,40 +37,40 @@ MOVEMENT = frozenset((
     "unbind", "unfold", "unsqueeze", "view", "_reshape_alias", "_unsafe_view", "where", "zero", "zeros", "zeros_like",
     "unsafe_split", "scatter", "index_put", "_assert_async", "_assert_tensor_metadata",
 ))  # fmt: skip
-"""Nothing is computed. Where indices repeat within one write, eager itself does not say which value stays."""
+"""Nothing is computed. If indices repeat within one write, eager does not define which value remains either."""
 
 CREATED = frozenset((
     "arange", "empty", "empty_like", "empty_strided", "full", "full_like", "lift_fresh", "lift_fresh_copy", "new_empty",
     "new_empty_strided", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor", "zeros",
     "zeros_like",
 ))  # fmt: skip
-"""Their elements depend on none of their tensors."""
+"""Their elements do not depend on their tensors."""
 
 COMPARISONS = frozenset((
     "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_and", "logical_or", "logical_not", "logical_xor",
     "any", "all",
 ))  # fmt: skip
 ROUNDED = frozenset(("add", "sub", "rsub", "mul", "neg", "abs", "relu"))
-"""Rounded once, by IEEE 754, on all devices; nothing is contracted while casts are emulated or on a CPU."""
+"""Rounded once, by IEEE 754, on all devices; nothing is contracted if casts are emulated, or on a CPU."""
 
 ROUNDED_ON_CPU = frozenset(("div", "reciprocal", "rsqrt"))
-"""The same on a CPU: a GPU may approximate them. ``rsqrt`` is a division by a square root, both rounded."""
+"""The same, but only on a CPU: a GPU may approximate them. ``rsqrt`` divides by a square root, both rounded."""
 
 INTEGERS = frozenset((
     "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor", "arange", "clamp", "clamp_min", "clamp_max", "maximum",
     "minimum", "floor_divide", "remainder", "pow", "sign",
 )) | ROUNDED  # fmt: skip
-"""Exact on integers and truth values that do not overflow. ``index_add`` and the like are kept, as are sums."""
+"""Exact on integers and booleans that do not overflow. ``index_add`` and similar operators are kept, like sums."""
 
 ENUMERATED: Mapping[str, tuple[torch.dtype, ...]] = {
     **dict.fromkeys(("exp", "log", "tanh", "sigmoid", "silu", "softplus", "sqrt", "cos", "hardswish"), NARROW),
     "sin": (torch.bfloat16,),
 }
-"""Functions of one 16-bit element that gave the same result for all 65,536 values, in vectors and one at a time."""
+"""Functions of one 16-bit element that gave the same result for all 65,536 values, vectorised and scalar."""
 
 SAME_OR_CAST = frozenset(("_to_copy",))
 FOLDED = SAME_OR_CAST | ROUNDED | ROUNDED_ON_CPU | (INTEGERS - {"arange", "sign"})
-"""Inductor computes these ahead where all operands are constants: as Python's numbers or symbols, of no width."""
+"""Inductor folds these if all operands are constants: with Python's numbers or symbols, which have no bit width."""
 
 COVERED = frozenset(
     (*WIDE, *NARROW, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool)
@@ -83,7 +83,7 @@ _LARGEST_CONSTANT: Mapping[torch.dtype, float] = {
     **{dtype: float(torch.iinfo(dtype).max) for dtype in (torch.int8, torch.int16, torch.int32)},
     torch.int64: 2.0**62,
 }
-"""Whole numbers up to this magnitude need no rounding and do not wrap; unsigned ones wrap below zero already."""
+"""Integers up to this magnitude are neither rounded nor wrapped; unsigned types are left out: they wrap below zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ class Call:
 
     Attributes:
         name: of the operator, without overload, and without the underscore of its in-place form.
-        overload: its full name, for people.
-        arguments: what it is called with, by the schema's names.
+        overload: its full name.
+        arguments: by the schema's names.
         inputs, outputs: its tensors.
     """
 
@@ -110,12 +110,12 @@ class Call:
 
     @property
     def is_floating(self) -> bool:
-        """Whether any tensor of it holds floating-point or complex numbers."""
+        """Whether any of its tensors has floating-point or complex elements."""
         return any(value.is_floating_point() or value.is_complex() for value in self.tensors)
 
     @property
     def numbers(self) -> Iterator[float]:
-        """The numbers among its arguments, truth values and integers left out where they cannot be operands."""
+        """The numbers among its arguments that can be operands."""
         for name in ("self", "other", "exponent", "value", "min", "max", "fill_value", "s"):
             value = self.arguments.get(name)
             if isinstance(value, int | float):
@@ -123,30 +123,30 @@ class Call:
 
 
 def bit_changing_operators(region: Region, options: Mapping[str, Option], device: str) -> tuple[str, ...]:
-    """Return the operators of ``region`` that are not guaranteed to equal their own kernels, each with the reason.
+    """Return the operators of ``region`` that are not guaranteed to equal their kernels, each with the reason.
 
     Args:
-        region: its graph is traced as eager execution dispatches it, on tensors without contents.
-        options: of its scope, defaults included.
+        region: its graph is traced with eager execution's dispatch, on fake tensors.
+        options: of its scope, including defaults.
         device: ``cpu`` or ``cuda``.
 
     Returns:
-        ``("aten.exp.default: ...",)`` and the like, each once, in order of execution; none: the region is exact.
+        lines such as ``"aten.exp.default: ..."``, each once, in execution order; empty if the region is exact.
     """
-    if reasons := _inexact_options(options):
+    if reasons := _bit_changing_options(options):
         return reasons
     try:
         calls = dispatched(region)
-    except Exception as failure:  # noqa: BLE001 - whatever a model's code raises without contents
-        return (f"the region cannot be traced without contents: {described(failure)}",)
+    except Exception as failure:  # noqa: BLE001 - a model's code may raise anything on fake tensors
+        return (f"the region cannot be traced on fake tensors: {described(failure)}",)
     emulates = bool(options["emulate_precision_casts"])
-    found: dict[str, str] = {}
+    doubts: dict[str, str] = {}
     constants = _Constants()
     for call in calls:
         reason = constants.doubt(call) or _doubt(call, emulates, device)
         if reason:
-            found.setdefault(call.overload, reason)
-    return tuple(f"{overload}: {reason}" for overload, reason in found.items())
+            doubts.setdefault(call.overload, reason)
+    return tuple(f"{overload}: {reason}" for overload, reason in doubts.items())
 
 
 def dispatched(region: Region) -> tuple[Call, ...]:
@@ -160,7 +160,7 @@ def dispatched(region: Region) -> tuple[Call, ...]:
 
 
 class _Recorder(TorchDispatchMode):
-    """Keeps what is dispatched."""
+    """Records the dispatched operators."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -169,12 +169,12 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = kwargs or {}
-        result = func(*args, **given)
-        if func.namespace == "prim":  # questions about a tensor, such as where it lies
+        keywords = kwargs or {}
+        result = func(*args, **keywords)
+        if func.namespace == "prim":  # queries about a tensor, such as its device
             return result
         schema = func._schema  # noqa: SLF001 - the only way to an operator's schema
-        named = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | given
+        named = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | keywords
         name = schema.name.removeprefix("aten::")
         in_place = schema.is_mutable and name.endswith("_")
         inputs, outputs = (
@@ -186,20 +186,20 @@ class _Recorder(TorchDispatchMode):
 
 
 class _Constants:
-    """The tensors of a region that depend on none of its inputs, with a bound of the whole numbers that they hold.
+    """The tensors of a region that do not depend on its inputs, with a bound on the integers in them.
 
-    They are known by their storage, so that views of them are constants as well. What is written to in part stays one.
+    They are identified by their storage, so that views are constants as well. A partly written constant remains one.
     """
 
     def __init__(self) -> None:
         self._bounds: dict[int, float] = {}
 
     def doubt(self, call: Call) -> str:
-        """Return why it matters that operands of ``call`` are constants, "" where it does not; note what it makes."""
+        """Return why constant operands of ``call`` may change bits, "" if they do not; track the constants it makes."""
         known = [value for value in call.inputs if _storage(value) in self._bounds]
         is_constant = call.name in CREATED or len(known) == len(call.inputs) or _is_filled(call)
         if not is_constant:
-            return self._doubt_beside_others(call, known)
+            return self._doubt_mixed(call, known)
         bound = self._bound(call, [self._bounds[_storage(value)] for value in known])
         for value in call.outputs:
             self._bounds[_storage(value)] = max(bound, self._bounds.get(_storage(value), 0.0))
@@ -208,7 +208,7 @@ class _Constants:
             return "constants are computed ahead, in numbers of another width"
         return ""
 
-    def _doubt_beside_others(self, call: Call, known: list[torch.Tensor]) -> str:
+    def _doubt_mixed(self, call: Call, known: list[torch.Tensor]) -> str:
         if not known or not call.outputs:
             return ""
         if call.name in MOVEMENT:
@@ -248,17 +248,17 @@ def _is_filled(call: Call) -> bool:
     return call.name == "zero" or (call.name == "fill" and not isinstance(call.arguments.get("value"), torch.Tensor))
 
 
-def _inexact_options(options: Mapping[str, Option]) -> tuple[str, ...]:
+def _bit_changing_options(options: Mapping[str, Option]) -> tuple[str, ...]:
     doubts = {
-        "matmul": ("aten", "products may be computed by other kernels, chosen by timing"),
+        "matmul": ("aten", "products may use other kernels, chosen by timing"),
         "reductions": ("aten", "sums are in another order, and operators may be rewritten"),
-        "freezing": (False, "what depends on weights alone is computed ahead, and weights are repacked"),
+        "freezing": (False, "operators on weights only are computed ahead, and weights are repacked"),
     }
     return tuple(f"{name}: {options[name]}: {why}" for name, (exact, why) in doubts.items() if options[name] != exact)
 
 
 def _doubt(call: Call, emulates: bool, device: str) -> str:
-    """Return why the bits of ``call`` are in doubt once it is fused, "" where they are not."""
+    """Return why fusing ``call`` may change its bits, "" if it does not."""
     if uncovered := {value.dtype for value in call.tensors} - COVERED:
         return f"numbers of type {min(map(str, uncovered))} are not covered".replace("torch.", "")
     dtype = call.inputs[0].dtype if call.inputs else None
@@ -273,14 +273,14 @@ def _doubt(call: Call, emulates: bool, device: str) -> str:
             if not reason and narrow and not emulates and (call.name not in MOVEMENT or _casts(call)):
                 return "its result is not rounded to 16 bits; set emulate_precision_casts"
             return reason
-    return _integer(call) if call.name in INTEGERS else "not in the table of what keeps bits"
+    return _integer(call) if call.name in INTEGERS else "not in the table of exact operators"
 
 
 def _product(call: Call) -> str:
-    """A BLAS sums in an order that follows from the layout, and only other kernels get the very layout of eager."""
+    """Check layouts: a BLAS sums in an order that depends on them, and products may not get exactly eager's."""
     if all(map(_is_dense, call.inputs)):
         return ""
-    return "in memory its input has gaps or repeats, and Inductor may lay it out without them"
+    return "its input has gaps or repeats in memory, and Inductor may lay it out without them"
 
 
 def _is_dense(value: torch.Tensor) -> bool:
@@ -293,7 +293,7 @@ def _is_dense(value: torch.Tensor) -> bool:
 
 
 def _casts(call: Call) -> bool:
-    """Return whether elements that are moved are of another type in between; masks and indices are not moved."""
+    """Return whether moved elements are cast to another type in between; masks and indices are not moved."""
     target = call.outputs[0].dtype
     takes_integers = call.name in ("where", "cat", "stack", "copy", "masked_fill")
     return any(
@@ -304,17 +304,17 @@ def _casts(call: Call) -> bool:
 
 def _movement(call: Call, device: str) -> str:
     if "dtype" in call.arguments and call.name == "view" and call.is_floating:
-        return "which NaN it is shows in the bits of another type"
+        return "as another type, the bits show which NaN it is"
     if doubt := _numbers(call):
         return doubt
     if call.arguments.get("accumulate") or call.arguments.get("reduce"):
-        return "values are accumulated in an order that is not fixed"
+        return "values are accumulated in an undefined order"
     return _cast(call, device) if call.name == "copy" else ""
 
 
 def _comparison(call: Call, device: str) -> str:  # noqa: ARG001
     if call.name in ("any", "all") and call.inputs[0].dtype == torch.uint8:
-        return "ATen's truth values are of type uint8 then"
+        return "ATen then returns uint8 instead of bool"
     return _operands(call)
 
 
@@ -324,26 +324,26 @@ def _rounded(call: Call, device: str) -> str:
     if call.name in ROUNDED_ON_CPU and device != "cpu":
         return "GPUs may approximate it"
     if call.arguments.get("rounding_mode"):
-        return "a quotient that is rounded to an integer is computed in several steps"
+        return "a quotient rounded to an integer is computed in several steps"
     if call.arguments.get("alpha", 1) != 1:
         return "ATen may multiply and add in one rounding"
     return _operands(call)
 
 
 def _operands(call: Call) -> str:
-    """Return what is amiss with types of operands."""
+    """Return why the types of the operands may change bits."""
     types = {value.dtype for value in call.inputs}
     scalars = [value for value in call.inputs if value.dim() == 0]
     if len(types) > 1 and scalars and (types & set(NARROW) or any(value.is_floating_point() for value in scalars)):
-        return "a scalar tensor of another type is cast at different moments"
+        return "a scalar tensor of another type is cast at a different point"
     return "" if call.name in ("mul", "div") else _numbers(call)
 
 
 def _numbers(call: Call) -> str:
-    """Return whether a number has to be rounded to 16 bits, which is done at different moments."""
+    """Return whether a number has to be rounded to 16 bits, which happens at different points."""
     for dtype in {value.dtype for value in call.tensors} & set(NARROW):
         if any(torch.tensor(number, dtype=dtype).item() != number for number in call.numbers if number == number):
-            return f"the number that it takes is not a {dtype}".replace("torch.", "")
+            return f"its number is not representable in {dtype}".replace("torch.", "")
     return ""
 
 
@@ -359,23 +359,23 @@ def _enumerated(call: Call, device: str) -> str:
     if device != "cpu":
         return "a GPU's compiler may call another function than ATen"
     if call.inputs[0].dtype not in ENUMERATED[call.name]:
-        return f"the fused function is another one for {call.inputs[0].dtype}".replace("torch.", "")
+        return f"the fused function differs for {call.inputs[0].dtype}".replace("torch.", "")
     if call.arguments.get("beta", 1) != 1 or call.arguments.get("threshold", 20) != 20:
-        return "it was compared with the default of its arguments only"
+        return "it was compared only with default arguments"
     return ""
 
 
 def _cast(call: Call, device: str) -> str:  # noqa: ARG001
-    """Casts are rounded by IEEE 754; from floating point to integers, what does not fit is undefined."""
+    """Check casts: they are rounded by IEEE 754, but a float that does not fit an integer is undefined."""
     for source in call.inputs:
         for target in call.outputs:
             if source.is_floating_point() and not target.is_floating_point() and target.dtype != torch.bool:
-                return "what does not fit an integer depends on the code path"
+                return "values that do not fit an integer depend on the code path"
     return ""
 
 
 def _integer(call: Call) -> str:
-    return "exact on integers only" if call.is_floating else ""
+    return "exact only on integers" if call.is_floating else ""
 
 
 _RULES: tuple[tuple[frozenset[str], Callable[[Call, str], str]], ...] = (

@@ -1,4 +1,4 @@
-"""The code that Inductor generates, and its identity: equal for equal code, in every process."""
+"""The identity of the code that Inductor generates: equal for equal code, in every process."""
 
 import hashlib
 import itertools
@@ -15,18 +15,18 @@ from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.select_algorithm import TritonTemplate
 
-_PASSING = re.compile(r" at 0x[0-9a-f]+|^# AOT ID: .*$", re.MULTILINE)
-"""What holds for one process: addresses of Inductor's own functions, and the number of the graph."""
+_PROCESS_SPECIFIC = re.compile(r" at 0x[0-9a-f]+|^# AOT ID: .*$", re.MULTILINE)
+"""Text that differs between processes: addresses of Inductor's functions, and the number of the graph."""
 
 
 @contextmanager
 def recorded_code() -> Iterator[list[str]]:
-    """Collect digests of the code modules that Inductor loads, whether it made them now or earlier."""
+    """Collect digests of the code modules that Inductor loads, whether generated now or earlier."""
     digests: list[str] = []
     load = PyCodeCache.load_by_key_path
 
     def recorded(key: str, path: str, *arguments: Any, **keywords: Any) -> Any:
-        source = _PASSING.sub("", Path(path).read_text(encoding="utf-8"))
+        source = _PROCESS_SPECIFIC.sub("", Path(path).read_text(encoding="utf-8"))
         digests.append(hashlib.sha256(source.encode()).hexdigest())
         return load(key, path, *arguments, **keywords)
 
@@ -35,12 +35,12 @@ def recorded_code() -> Iterator[list[str]]:
 
 
 @contextmanager
-def lasting_names() -> Iterator[None]:
+def stable_names() -> Iterator[None]:
     """Within the context, generated code does not depend on what the process has compiled before.
 
-    Inductor numbers its templates through the life of a process, and writes into a comment where in memory a constant
-    is: no timing and no library would be found again in another process. Constants are handed to the code when it is
-    called or loaded, so code that is equal may be shared.
+    Inductor numbers its templates per process, and writes the address of a constant into a comment: another process
+    would not find timings and libraries. Constants are passed to the code when it is called or loaded, so equal code
+    can be shared.
     """
 
     def without_address(write: Callable[..., None]) -> Callable[..., None]:
@@ -50,6 +50,6 @@ def lasting_names() -> Iterator[None]:
         for template in (CppTemplate, TritonTemplate):
             stack.enter_context(patch.object(template, "index_counter", itertools.count()))
         for generator in (PythonWrapperCodegen, CppWrapperCpu):
-            own = without_address(generator.write_constant)
-            stack.enter_context(patch.object(generator, "write_constant", own))
+            write_constant = without_address(generator.write_constant)
+            stack.enter_context(patch.object(generator, "write_constant", write_constant))
         yield

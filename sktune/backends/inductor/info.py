@@ -1,4 +1,4 @@
-"""What is known of Inductor before it is imported."""
+"""Describes Inductor before it is imported."""
 
 import os
 import shutil
@@ -10,19 +10,19 @@ from sktune.backends.inductor.options import OPTIONS
 from sktune.backends.info import BackendInfo, Finding, State
 from sktune.backends.installed import device_name
 
-KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(sys.maxsize)}
-"""Has glibc keep what is freed, but for blocks over 32 MiB (mallopt(3)).
+RETAINED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(sys.maxsize)}
+"""Makes glibc retain freed memory, except for blocks over 32 MiB (mallopt(3)).
 
-Left alone it adapts both thresholds, the first up to 32 MiB, to what a process happens to free; in one process of four
-or five each step then gave memory back and took it again, page by page, and plans were up to 15% slower
+By default it adapts both thresholds, the first up to 32 MiB, to the blocks that a process frees; in one of four or five
+processes, each step then returned memory to the system and took it again, page by page, and plans were up to 15% slower
 (benchmarks/results/processes-cpu-2-cores.md).
 """
 
 
 def _worker_environment(device: str) -> Mapping[str, str]:
-    """Return what a worker's environment says of memory: on a processor ``KEPT_MEMORY``, or what the user has set."""
-    kept = KEPT_MEMORY if device == "cpu" else {}
-    return {name: os.environ.get(name, value) for name, value in kept.items()}
+    """Return a worker's memory settings: on a CPU ``RETAINED_MEMORY``, unless the user has set the variables."""
+    defaults = RETAINED_MEMORY if device == "cpu" else {}
+    return {name: os.environ.get(name, value) for name, value in defaults.items()}
 
 
 def _examine() -> Sequence[Finding]:

@@ -1,9 +1,9 @@
-"""Which operators Inductor leaves to ATen's own kernels, so that a region keeps the bits of eager execution.
+"""Operators that Inductor leaves to ATen's kernels, so that a region has the same bits as eager execution.
 
-Inductor turns matrix-vector products into multiply-and-sum, and sums in an order of its own: faster at times,
-and almost never bit-identical. Kept operators stay as they are: neither decomposed nor lowered, and given
-inputs in eager's memory layout, since a BLAS sums in another order when a matrix comes transposed. What is kept,
-and why the rest need not be, follows from what each is, see ``sktune.backends.inductor.exactness``.
+Inductor turns matrix-vector products into multiply-and-sum, and sums in a different order: sometimes faster, and almost
+never bit-identical. Kept operators are neither decomposed nor lowered, and get inputs in eager's memory layout, since a
+BLAS sums in another order if a matrix is transposed. ``sktune.backends.inductor.exactness`` explains why the others
+need not be kept.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -34,34 +34,34 @@ FUNCTIONS: Mapping[str, tuple[torch.dtype, ...]] = {
     "rsqrt": NARROW,
     **dict.fromkeys(("gelu", "maximum", "minimum", "clamp", "clamp_min", "clamp_max"), (*WIDE, *NARROW)),
 }
-"""Functions of single elements whose fused code gives other bits than ATen's kernel, and the types where it does.
+"""Elementwise functions whose fused code gives different bits than ATen's kernel, and the types for which it does.
 
-In float32 ATen calls MKL or, where a vector is not full, the C library; fused code calls SLEEF. In 16 bits the same
-functions round to the same results. Of zeros of both signs, either may be the maximum.
+In float32 ATen calls MKL or, if a vector is not full, the C library; fused code calls SLEEF. In 16 bits the same
+functions round to the same results. The maximum of two zeros of different sign may be either.
 """
-# Inductor's lowering of these is already a call of ATen's kernel where max-autotune may only choose ATen.
+# Inductor's lowering of these already calls ATen's kernel if max-autotune may only choose ATen.
 _EXTERN_BY_CHOICE = ("mm", "addmm", "baddbmm")
 
 
 class CacheIdentity(CustomGraphPass):
-    """Does nothing to a graph; makes Inductor's caches tell apart what was compiled under different rules of ours."""
+    """Leaves graphs unchanged; separates code in Inductor's caches that was compiled under different sktune rules."""
 
     def __init__(self, rules: str) -> None:
         self._uuid = f"sktune-4-{rules}"
 
     def __call__(self, graph: torch.fx.Graph) -> None:
-        """Leave ``graph`` as it is."""
+        """Leave ``graph`` unchanged."""
 
     def uuid(self) -> str:
-        """Return what enters the key of Inductor's caches."""
+        """Return the part of the key of Inductor's caches."""
         return self._uuid
 
 
 def settings(matmuls: bool, reductions: bool) -> dict[str, Any]:
-    """Return Inductor's settings for what is kept, beside ``kept_operators``.
+    """Return Inductor's settings needed beside ``kept_operators``.
 
-    Its patterns turn ``mm`` and a sum into ``addmm``, and two of them into one, which saves a rounding; its folding
-    drops the addition of a zero, which turns -0 into 0.
+    Inductor's patterns turn ``mm`` and a sum into ``addmm``, and two ``mm`` into one, which skips a rounding; its
+    folding drops the addition of zero, which turns -0 into 0.
     """
     if not matmuls:
         return {}
@@ -76,7 +76,7 @@ def settings(matmuls: bool, reductions: bool) -> dict[str, Any]:
 
 @contextmanager
 def kept_operators(matmuls: bool, reductions: bool) -> Iterator[None]:
-    """Within the context, Inductor leaves matrix products and reductions to ATen where asked."""
+    """Within the context, Inductor leaves matrix products, reductions, or both to ATen."""
     kept = [*_overloads(MATMULS if matmuls else ()), *_overloads(REDUCTIONS if reductions else ())]
     extern = set(_overloads(_EXTERN_BY_CHOICE))
     lowered: dict[Any, Any] = {
@@ -106,13 +106,13 @@ def kept_operators(matmuls: bool, reductions: bool) -> Iterator[None]:
 
 
 def is_function_kept(name: str, dtype: torch.dtype) -> bool:
-    """Return whether ``name`` is left to ATen for elements of ``dtype``, where reductions are."""
+    """Return whether ``name`` is left to ATen for elements of ``dtype`` if reductions are."""
     return dtype in FUNCTIONS.get(name, ())
 
 
 def _decomposed_unless(types: tuple[torch.dtype, ...], decompose: Callable[..., Any]) -> Callable[..., Any]:
     def decomposed(first: torch.Tensor, *rest: Any, **keywords: Any) -> Any:
-        # What is not implemented here stays as it is in the graph.
+        # NotImplemented leaves the operator in the graph.
         return NotImplemented if first.dtype in types else decompose(first, *rest, **keywords)
 
     return decomposed
@@ -133,12 +133,12 @@ def _lowered_unless(types: tuple[torch.dtype, ...], op: Any) -> Callable[..., An
 
 
 def _constrain_to_eager_strides(node: torch.fx.Node, *args: Any, **keywords: Any) -> Any:
-    """Have the inputs laid out as in eager execution, gaps and repeats included; an order of strides is not enough."""
+    """Lay out the inputs as in eager execution, including gaps and repeats; an order of strides is not enough."""
 
-    def constrained(value: Any, given: Any) -> Any:
+    def constrained(value: Any, argument: Any) -> Any:
         if isinstance(value, list | tuple):
-            return type(value)(map(constrained, value, given))
-        expected = given.meta.get("val") if isinstance(given, torch.fx.Node) else None
+            return type(value)(map(constrained, value, argument))
+        expected = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else None
         if not isinstance(value, ir.TensorBox) or not isinstance(expected, torch.Tensor):
             return value
         return ir.ExternKernel.require_exact_strides(value, expected.stride())
@@ -150,7 +150,7 @@ def _constrain_to_eager_strides(node: torch.fx.Node, *args: Any, **keywords: Any
 
 
 def _extern_bmm(mat1: Any, mat2: Any) -> Any:
-    """Lower ``bmm`` to ATen's kernel, as max-autotune does where that kernel wins."""
+    """Lower ``bmm`` to ATen's kernel, as max-autotune does if that kernel is fastest."""
     _, _, _, layout, mat1, mat2 = mm_args(mat1, mat2)
     return aten_bmm.bind((mat1, mat2), layout).output_node()
 

@@ -14,18 +14,18 @@ INDUCTOR: Mapping[str, OptionSpec] = {
         exact="aten",
     ),
     "reductions": OptionSpec(
-        ("fused", "aten"), "fused", "sums in Inductor's order inside fused kernels, or ATen's kernels", exact="aten"
+        ("fused", "aten"), "fused", "sums in Inductor's order within fused kernels, or ATen's kernels", exact="aten"
     ),
     "cpp_wrapper": OptionSpec((False, True), False, "call kernels from C++ instead of from Python"),
     "freezing": OptionSpec((False, True), False, "treat weights as constants: fold and prepack them", exact=False),
     "cuda_graph": OptionSpec((False, True), False, "capture the scope's kernels as one CUDA graph", ("cuda",)),
 }  # fmt: skip
-"""Which values keep the bits: docs/explanation/exactness.md."""
+"""docs/explanation/exactness.md explains which values do not change bits."""
 
 EXACT: Mapping[str, Option] = {name: spec.exact for name, spec in INDUCTOR.items() if spec.exact is not None}
 OPTIONS = ListedOptions("inductor", INDUCTOR)
 
 
 def with_defaults(options: Mapping[str, Option]) -> dict[str, Option]:
-    """Return ``options`` and the compiler's default of every other one."""
+    """Return ``options``, completed by the compiler's defaults."""
     return {**OPTIONS.rules.defaults, **options}

@@ -1,4 +1,4 @@
-"""Compiling several regions at once, on all cores."""
+"""Compile several regions in parallel, on all cores."""
 
 import gc
 import logging
@@ -16,19 +16,19 @@ from sktune.backends.base import OnScope
 logger = logging.getLogger(__name__)
 
 HELPER_WAIT_S = 120.0
-"""A helper that takes longer than this after our own share is done is given up: we compile its share ourselves."""
+"""A helper that takes longer than this after the parent's share is done is killed; the parent compiles its share."""
 
 
 def compile_ahead(labelled: Mapping[str, Callable[[], object]], on_scope: OnScope) -> None:
-    """Run a share of the tasks in forked helpers, and the rest here, so that all find their results on disk.
+    """Run some of the tasks in forked helpers and the others here, so that all results are in the cache on disk.
 
-    Each task compiles one region, and Inductor keeps what it compiles in its cache. ``on_scope`` is called with the
-    labels of those that are compiled here. A helper is an accelerator and nothing else: what it fails to do, for
-    whatever reason, the caller's own compile will do, and report.
+    Each task compiles one region, and Inductor stores the result in its cache. ``on_scope`` is called with the labels
+    of those that are compiled here. Helpers only save time: if one fails, for whatever reason, the caller compiles the
+    region later, and reports the failure.
     """
     tasks = list(labelled.items())
     helpers = min(len(os.sched_getaffinity(0)), len(tasks)) - 1
-    if helpers < 1 or torch.cuda.is_initialized():  # CUDA does not survive a fork
+    if helpers < 1 or torch.cuda.is_initialized():  # CUDA does not support forks
         return
     share = helpers + 1
     children = [_fork([task for _, task in tasks[helper + 1 :: share]]) for helper in range(helpers)]
@@ -45,10 +45,10 @@ def compile_ahead(labelled: Mapping[str, Callable[[], object]], on_scope: OnScop
 
 
 def _fork(tasks: Sequence[Callable[[], object]]) -> int:
-    """Return a child that runs the tasks and ends.
+    """Start a child process that runs the tasks and exits; return its id.
 
-    It does so in a thread that is new: the one that forked has OpenMP's workers on its books, which are not there after
-    a fork, and would wait for them for ever.
+    It uses a new thread: OpenMP's workers do not exist after a fork, and the thread that forked would wait for them
+    forever.
     """
     with_gradients = torch.is_grad_enabled()
     child = os.fork()
@@ -59,11 +59,11 @@ def _fork(tasks: Sequence[Callable[[], object]]) -> int:
     def work() -> None:
         try:
             gc.disable()
-            # The pool of compile workers is not there either.
+            # The pool of compile workers does not exist in the child either.
             with torch.set_grad_enabled(with_gradients), inductor_config.patch(compile_threads=1):
                 for task in tasks:
                     task()
-        except BaseException as failure:  # noqa: BLE001 - the parent meets the same failure, and reports it
+        except BaseException as failure:  # noqa: BLE001 - the parent reports the failure when it compiles the region
             failures.append(failure)
 
     thread = threading.Thread(target=work)
@@ -77,7 +77,7 @@ def _wait(child: int, deadline: float) -> None:
         if os.waitpid(child, os.WNOHANG)[0]:
             return
         time.sleep(0.01)
-    logger.warning("compile helper %d is still busy; giving it up", child)
+    logger.warning("compile helper %d did not finish; compiling its regions here", child)
 
 
 def _end(child: int) -> None:
@@ -85,4 +85,4 @@ def _end(child: int) -> None:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     except (ProcessLookupError, ChildProcessError):
-        pass  # it has ended and was waited for
+        pass  # it has already ended

@@ -1,4 +1,4 @@
-"""Pieces: a cut graph run piece by piece, to see what each takes, which one fails and which one changes bits."""
+"""Run a cut graph piece by piece, to time each piece and to find those that fail or change bits."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,21 +17,21 @@ from sktune.measure.devices import Cpu, Cuda
 from sktune.targets.base import Inputs
 
 WARM_UP_ROUNDS = 2
-MOST_ROUNDS = 20
-LEAST_ROUNDS = 5
+MAX_ROUNDS = 20
+MIN_ROUNDS = 5
 OBSERVE_S = 0.3
-"""Rounds of baseline and plan end after this, be there ``MOST_ROUNDS`` or not, but not before ``LEAST_ROUNDS``."""
+"""Rounds of baseline and plan end after this time or after ``MAX_ROUNDS``, but not before ``MIN_ROUNDS``."""
 
 Run = Callable[..., Any]
 Around = Callable[[str, tuple[Any, ...]], Any]
-"""Runs the piece of that name on these inputs, in a way of its own."""
+"""Takes the name of a piece and its inputs; runs it and returns its outputs."""
 
 
 class Pieces:
-    """The pieces of a graph that was cut and filled: scopes, and what lies between them.
+    """The pieces of a graph that was cut and filled: scopes and the gaps between them.
 
     Attributes:
-        labels: names of the pieces in execution order, each with its scope's label, ``""`` outside of scopes.
+        labels: by the pieces' names in execution order, the scope's label, ``""`` outside of scopes.
     """
 
     def __init__(self, cutting: Cutting) -> None:
@@ -44,19 +44,22 @@ class Pieces:
         self._uncompiled: Mapping[str, Run] = {**self._compiled, **uncompiled}
 
     def first_run(self, on_scope: OnScope, device: Cpu | Cuda) -> Run:
-        """Return the step as compiled, which calls ``on_scope`` and names a scope that raises, in ``CompileError``."""
+        """Return a function that runs the compiled step, calls ``on_scope``, and blames a scope that raises.
+
+        The function raises ``CompileError``.
+        """
 
         def around(name: str, inputs: tuple[Any, ...]) -> Any:
             label = self.labels[name]
             on_scope(label)
             try:
                 outputs = self._compiled[name](*inputs)
-                device.now_s()  # what runs behind our back fails here, and not in a later scope
+                device.now_s()  # synchronises: asynchronous kernels fail here, and not in a later scope
             except Exception as failure:
                 if not label:
                     raise
                 raise CompileError(
-                    f"scope {label}: its first run fails: {described(failure)}", blamed=label
+                    f"scope {label}: its first run failed: {described(failure)}", blamed=label
                 ) from failure
             return outputs
 
@@ -65,19 +68,19 @@ class Pieces:
     def observe(
         self, step_of: Callable[[Run], Step], begin: Callable[[], Inputs], device: Cpu | Cuda
     ) -> list[tuple[str, float, float]]:
-        """Run baseline and plan in turn, and return each piece's label and median milliseconds in both.
+        """Run baseline and plan alternately, and return each piece's label and its median milliseconds in both.
 
         Args:
-            step_of: makes a step of what runs the graph.
-            begin: puts the state in place and returns the step's inputs.
-            device: what the pieces run on.
+            step_of: makes a step from a function that runs the graph.
+            begin: sets up the state and returns the step's inputs.
+            device: on which the pieces run.
         """
         timers = [_Timer(functions, device) for functions in (self._uncompiled, self._compiled)]
         steps = [step_of(self._walk(timer.around)) for timer in timers]
         rounds: list[list[list[float]]] = []
         began = time.perf_counter()
-        while len(rounds) < WARM_UP_ROUNDS + LEAST_ROUNDS or (
-            len(rounds) < WARM_UP_ROUNDS + MOST_ROUNDS and time.perf_counter() - began < OBSERVE_S
+        while len(rounds) < WARM_UP_ROUNDS + MIN_ROUNDS or (
+            len(rounds) < WARM_UP_ROUNDS + MAX_ROUNDS and time.perf_counter() - began < OBSERVE_S
         ):
             spent: list[list[float]] = [[], []]
             for side in (0, 1) if len(rounds) % 2 == 0 else (1, 0):
@@ -87,36 +90,37 @@ class Pieces:
                 spent[side] = timers[side].take_ms()
             rounds.append(spent)
         both = [
-            [median(values) for values in zip(*own, strict=True)] for own in zip(*rounds[WARM_UP_ROUNDS:], strict=True)
+            [median(values) for values in zip(*side_ms, strict=True)]
+            for side_ms in zip(*rounds[WARM_UP_ROUNDS:], strict=True)
         ]
         return list(zip(self.labels.values(), *both, strict=True))
 
     def blame(self, step_of: Callable[[Run], Step], steps: Iterable[Inputs]) -> tuple[str, ...]:
-        """Run baseline steps, and in them each scope on the same inputs; see ``sktune.backends.base.Blame``."""
-        found: set[str] = set()
+        """Run baseline steps, and within them each scope on the same inputs; see ``sktune.backends.base.Blame``."""
+        differing: set[str] = set()
 
         def around(name: str, inputs: tuple[Any, ...]) -> Any:
             label = self.labels[name]
-            if not label or label in found:
+            if not label or label in differing:
                 return self._uncompiled[name](*inputs)
             outputs, is_same = _run_both(self._uncompiled[name], self._compiled[name], inputs)
             if not is_same:
-                found.add(label)
+                differing.add(label)
             return outputs
 
         step = step_of(self._walk(around))
         for inputs in steps:
             step.prepare()
             step.run(*inputs)
-        return tuple(dict.fromkeys(label for label in self.labels.values() if label in found))
+        return tuple(dict.fromkeys(label for label in self.labels.values() if label in differing))
 
     def check_regions(self, step_of: Callable[[Run], Step], steps: Iterable[Inputs], regions: Round) -> None:
-        """Run baseline steps, and in them each region against its kernels; see ``sktune.backends.base.CheckRegions``.
+        """Run baseline steps, and compare each region with its kernels; see ``sktune.backends.base.CheckRegions``.
 
         Args:
-            step_of: makes a step of what runs the graph.
-            steps: inputs of consecutive steps, as many as ``REGION_STEPS``.
-            regions: compares them.
+            step_of: makes a step from a function that runs the graph.
+            steps: inputs of ``REGION_STEPS`` consecutive steps.
+            regions: does the comparison.
         """
 
         def around(name: str, inputs: tuple[Any, ...]) -> Any:
@@ -134,11 +138,11 @@ class Pieces:
 
 
 class _Walk(fx.Interpreter):
-    """Runs a graph, with a word in the call of each of its pieces."""
+    """Runs a graph and calls ``around`` for each of its pieces."""
 
     def __init__(self, whole: fx.GraphModule, around: Around) -> None:
         super().__init__(whole)
-        self.extra_traceback = False  # it would be put before the failure's own message
+        self.extra_traceback = False  # it would precede the failure's message
         self._around = around
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
@@ -160,7 +164,7 @@ class _Timer:
         return outputs
 
     def take_ms(self) -> list[float]:
-        """Return the milliseconds of each piece of the step that was run."""
+        """Return and clear the milliseconds of each piece of the last step."""
         self._device.now_s()
         spent = [self._device.between_s(start, end) * 1e3 for start, end in self._moments]
         self._moments.clear()
@@ -168,9 +172,9 @@ class _Timer:
 
 
 def _run_both(expected: Run, got: Run, inputs: tuple[Any, ...]) -> tuple[Any, bool]:
-    """Run both on the very same tensors, and leave behind what ``expected`` did.
+    """Run both on the same tensors, and leave the effects of ``expected``; return its outputs and whether both agree.
 
-    Copies would not do: a region may hold the addresses of its weights and state, and inputs may share memory.
+    Copies would not work: a region may depend on the addresses of its weights and state, and inputs may share memory.
     """
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
     memory = {
@@ -179,7 +183,7 @@ def _run_both(expected: Run, got: Run, inputs: tuple[Any, ...]) -> tuple[Any, bo
         if not isinstance(value, torch.nn.Parameter)
     }
 
-    def put(contents: Mapping[int, torch.UntypedStorage]) -> None:
+    def restore(contents: Mapping[int, torch.UntypedStorage]) -> None:
         for address, storage in memory.items():
             storage.copy_(contents[address])
 
@@ -187,9 +191,9 @@ def _run_both(expected: Run, got: Run, inputs: tuple[Any, ...]) -> tuple[Any, bo
     outputs = expected(*inputs)
     left = _copies([*outputs, *tensors])
     after = {address: storage.clone() for address, storage in memory.items()}
-    put(before)
+    restore(before)
     right = _copies([*got(*inputs), *tensors])
-    put(after)
+    restore(after)
     is_same = len(left) == len(right) and all(map(same_bits, left, right))
     return outputs, is_same
 

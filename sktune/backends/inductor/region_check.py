@@ -1,4 +1,4 @@
-"""Regions against the kernels that they replace: on the inputs that they meet, and on variations made to break them."""
+"""Compare regions with the kernels that they replace, on recorded inputs and on variations chosen to expose errors."""
 
 import time
 from collections import Counter
@@ -19,18 +19,18 @@ Run = Callable[..., Any]
 Memory = dict[int, torch.Tensor]
 """Bytes by address."""
 
-MOST_VALUES = 1 << 16
-"""That are varied at once: what is drawn in one go costs less, and still lies in a cache."""
-MOST_ROWS = 64
+MAX_VALUES = 1 << 16
+"""Values varied together: drawing many costs less per value, but they should fit in a cache."""
+MAX_ROWS = 64
 STATE_SHARE = 0.25
-"""Share of the variations in which state is varied, too: it is large, and drawn for many calls."""
+"""Share of the variations in which state is varied, too: it is large, so it is used for several calls."""
 
 
 class RegionChecks:
-    """What is known of each region in this process: a plan goes on where an earlier one with this region has ended.
+    """Results for each region in this process: a plan continues the comparison of earlier plans with the same region.
 
     Args:
-        seed: of the variations. They differ from one call to the next, and are the same in every process.
+        seed: of the variations. They differ from call to call, and are the same in every process.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -42,42 +42,42 @@ class RegionChecks:
     def start(
         self, keys: Mapping[str, str], budget: RegionBudget, exact: Collection[str], written: Collection[int]
     ) -> "Round":
-        """Return what compares the regions of one plan.
+        """Return the comparison for the regions of one plan.
 
         Args:
             keys: of the regions by the labels of their scopes: equal for scopes that share code.
-            budget: how far to go.
+            budget: limits of the comparison.
             exact: keys of the regions that are exact by construction.
-            written: addresses of the memory that a step writes to and that outlives it.
+            written: addresses of the memory that a step writes and that outlives it.
         """
         return Round(self, keys, budget, exact, written)
 
     def elements(self, key: str, label: str) -> int:
-        """Return how many output elements of a region were equal, with the weights of one scope."""
+        """Return how many output elements of a region were equal with the weights of one scope."""
         return self._elements[key, label]
 
     def difference(self, key: str) -> str:
-        """Return where a region differs, in one line; empty where it is not known to."""
+        """Return where a region differs, in one line; empty if no difference is known."""
         return self._differences.get(key, "")
 
     def add(self, key: str, label: str, elements: int, difference: str) -> None:
-        """Note what was found."""
+        """Add the result of one call."""
         self._elements[key, label] += elements
         if difference:
             self._differences[key] = f"scope {label} differs from the kernels that it replaces on {difference}"
 
     def draw(self, device: torch.device) -> Draw:
-        """Return the random numbers of a device."""
+        """Return the random numbers for a device."""
         if device not in self._draws:
             self._draws[device] = Draw(torch.Generator(device).manual_seed(self._seed))
         return self._draws[device]
 
 
 class Round:
-    """Compares the regions of one plan while baseline steps run; a step goes on with what the kernels return.
+    """Compares the regions of one plan while baseline steps run; the steps continue with the kernels' outputs.
 
-    Both forms run on the very same tensors, whose values are varied in place and put back: a region may hold the
-    addresses of its weights and state, and inputs may share memory. Weights and integers stay as they are.
+    Both versions run on the same tensors, whose values are varied in place and restored: a region may depend on the
+    addresses of its weights and state, and inputs may share memory. Weights and integers are not varied.
     """
 
     def __init__(
@@ -96,27 +96,27 @@ class Round:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to compare."""
+        """Whether the comparison is complete."""
         return all(self._left(label) <= 0 for label in self._keys)
 
     def results(self) -> tuple[RegionCheck, ...]:
-        """Return what is known of each distinct region."""
+        """Return the result for each distinct region."""
         labels: dict[str, list[str]] = {}
         for label, key in self._keys.items():
             labels.setdefault(key, []).append(label)
         return tuple(
             RegionCheck(
-                own[0],
+                sharing[0],
                 key,
-                sum(self._checks.elements(key, label) for label in own),
+                sum(self._checks.elements(key, label) for label in sharing),
                 key in self._exact,
                 self._checks.difference(key),
             )
-            for key, own in labels.items()
+            for key, sharing in labels.items()
         )
 
     def __call__(self, label: str, expected: Run, got: Run, inputs: tuple[Any, ...]) -> Any:
-        """Run ``expected`` on ``inputs``, and compare ``got`` with it on these and on others; return its outputs."""
+        """Run ``expected`` on ``inputs``, compare ``got`` with it on these and on variations; return its outputs."""
         calls = sum(max(1, left) for other, left in self._calls_left.items() if self._left(other) > 0)
         self._calls_left[label] -= 1
         left = self._left(label)
@@ -130,24 +130,24 @@ class Round:
         return outputs
 
     def _left(self, label: str) -> int:
-        """Return how many elements are still to be compared in this scope."""
+        """Return how many elements remain to be compared in this scope."""
         key = self._keys[label]
         return 0 if self._checks.difference(key) else self._wanted[label] - self._checks.elements(key, label)
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """What one form has left behind."""
+    """The outputs and effects of one version."""
 
     outputs: list[torch.Tensor]
     written: Memory
 
 
 class _Call:
-    """One call of a region, in both forms.
+    """One call of a region, in both versions.
 
     Attributes:
-        elements: of outputs, and of what was written, that were compared and equal; where both are NaN does not count.
+        elements: number of equal elements in outputs and written state; elements that are NaN in both do not count.
         difference: the first one, in one line.
     """
 
@@ -168,7 +168,7 @@ class _Call:
         self.elements, self.difference = 0, ""
 
     def compare(self, most: int, ends_s: float, draw: Draw) -> Any:
-        """Compare on the inputs themselves and then on variations; return the outputs and leave the state of these."""
+        """Compare on the inputs and then on variations; return the outputs for the inputs, and leave their effects."""
         before = self._contents(self._memory)
         outputs = self._expected(*self._inputs)
         after = self._contents(self._memory)
@@ -178,16 +178,16 @@ class _Call:
             for address in self._written
         )
         try:
-            self._put(before)
+            self._restore(before)
             self._judge("its recorded inputs", self._contents(self._written))
-            while (self._activations or self._state) and self._goes_on(most, ends_s):
-                self._put(before)
+            while (self._activations or self._state) and self._continues(most, ends_s):
+                self._restore(before)
                 self._vary(most, ends_s, draw)
         finally:
-            self._put(after)
+            self._restore(after)
         return outputs
 
-    def _goes_on(self, most: int, ends_s: float) -> bool:
+    def _continues(self, most: int, ends_s: float) -> bool:
         return not self.difference and self.elements < most and time.perf_counter() < ends_s
 
     def _vary(self, most: int, ends_s: float, draw: Draw) -> None:
@@ -197,45 +197,45 @@ class _Call:
             for value in self._state:
                 value.copy_(vary(value.flatten(), 1, kind, draw)[0].view(value.shape))
         count = sum(value.numel() for value in self._activations)
-        rows = max(1, min(MOST_ROWS, MOST_VALUES // count)) if count else 1
+        rows = max(1, min(MAX_ROWS, MAX_VALUES // count)) if count else 1
         drawn = [vary(value.flatten(), rows, kind, draw).view(-1, *value.shape) for value in self._activations]
         start = self._contents(self._written)
-        moving = {_address(value) for value in self._activations} & set(self._written)
+        written = {_address(value) for value in self._activations} & set(self._written)
         may_be_nan = True
         for row in range(rows):
             for value, values in zip(self._activations, drawn, strict=True):
                 value.copy_(values[row])
-            start |= self._contents(moving)
+            start |= self._contents(written)
             has_nan = self._judge(what, start, may_be_nan)
             may_be_nan = kind[1].reaches_limits or (may_be_nan and has_nan)
-            if not self._goes_on(most, ends_s):
+            if not self._continues(most, ends_s):
                 return
 
     def _judge(self, what: str, start: Memory, may_be_nan: bool = True) -> bool:
-        """Run both forms on what the inputs hold now, and return whether an output holds NaN.
+        """Run both versions on the current inputs, and return whether an output contains NaN.
 
         Args:
-            what: these inputs are.
-            start: what they hold where it is written to.
-            may_be_nan: whether to look for NaN at all, which takes time.
+            what: description of the inputs.
+            start: the contents of the memory that is written.
+            may_be_nan: whether to search for NaN, which takes time.
         """
         try:
             left = self._side(self._expected)
         except Exception as failure:
             if ran_out_of_memory(failure):
                 raise
-            self._put(start)  # inputs that the kernels themselves refuse do not occur
+            self._restore(start)  # inputs that the kernels reject do not occur in practice
             return True
-        self._put(start)
+        self._restore(start)
         try:
             right = self._side(self._got)
         except Exception as failure:
             if ran_out_of_memory(failure):
                 raise
-            self.difference = f"{what}: it fails where they do not, {described(failure)}"
+            self.difference = f"{what}: it fails and they do not, {described(failure)}"
             return True
         finally:
-            self._put(start)
+            self._restore(start)
         self.difference = self._difference(what, left, right)
         if self.difference:
             return True
@@ -247,25 +247,25 @@ class _Call:
         outputs = [value for value in run(*self._inputs) if isinstance(value, torch.Tensor)]
         if not self._written:
             return _Side(outputs, {})
-        # Outputs may be views of what is put back.
+        # Outputs may be views of memory that will be restored.
         return _Side([output.clone() for output in outputs], self._contents(self._written))
 
     def _difference(self, what: str, left: _Side, right: _Side) -> str:
         if len(left.outputs) != len(right.outputs):
             return f"{what}: {len(right.outputs)} outputs instead of {len(left.outputs)}"
         for index, (one, other) in enumerate(zip(left.outputs, right.outputs, strict=True)):
-            if not same_bits(one, other) and (found := _first(f"output {index}", one, other)):
-                return f"{what}: {found}"
+            if not same_bits(one, other) and (difference := _first(f"output {index}", one, other)):
+                return f"{what}: {difference}"
         for address, one in left.written.items():
-            if not torch.equal(one, right.written[address]) and (found := self._in_state(address, left, right)):
-                return f"{what}: {found}"
+            if not torch.equal(one, right.written[address]) and (difference := self._in_state(address, left, right)):
+                return f"{what}: {difference}"
         return ""
 
     def _in_state(self, address: int, left: _Side, right: _Side) -> str:
         dtype = self._dtype(address)
         count = left.written[address].numel() // dtype.itemsize * dtype.itemsize
         one, other = (side.written[address][:count].view(dtype) for side in (left, right))
-        return _first("what it writes to", one, other)
+        return _first("the state", one, other)
 
     def _dtype(self, address: int) -> torch.dtype:
         return next(
@@ -275,7 +275,7 @@ class _Call:
     def _contents(self, addresses: Collection[int]) -> Memory:
         return {address: self._memory[address].clone() for address in addresses}
 
-    def _put(self, contents: Memory) -> None:
+    def _restore(self, contents: Memory) -> None:
         for address, content in contents.items():
             self._memory[address].copy_(content)
 
@@ -289,7 +289,7 @@ def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def _can_vary(value: torch.Tensor) -> bool:
-    # One number of an expanded tensor stands in several places.
+    # An element of an expanded tensor is at several positions.
     is_expanded = any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape, strict=True))
     return value.is_floating_point() and value.numel() > 0 and not is_expanded
 
@@ -299,11 +299,11 @@ def _count_nan(value: torch.Tensor) -> int:
 
 
 def _first(name: str, expected: torch.Tensor, got: torch.Tensor) -> str:
-    """Return the first difference in one line; where both are NaN, which one is nobody's concern."""
+    """Return the first difference in one line; NaNs with different bits are not one."""
     if expected.shape == got.shape and expected.dtype == got.dtype and expected.is_floating_point():
         both = expected.isnan() & got.isnan()
         expected, got = expected.where(~both, 0.0), got.where(~both, 0.0)
         if torch.equal(bits_of(expected), bits_of(got)):
             return ""
-    found = first_difference(name, expected, got, 0, 0)
-    return found.where if found else ""
+    mismatch = first_difference(name, expected, got, 0, 0)
+    return mismatch.where if mismatch else ""

@@ -1,7 +1,7 @@
-"""Regions: a captured graph cut at scope boundaries, and the identity of what a scope holds.
+"""Regions: the graphs of scopes, cut from a captured graph, and their identity.
 
-Two scopes whose graphs are equal up to names, over inputs of equal layout, are one region: compiled once,
-called with each scope's own weights and state.
+Two scopes whose graphs are equal up to names, with inputs of equal layout, are one region: compiled once, and called
+with each scope's weights and state.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from sktune.targets.marks import Boundary, read_mark
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a scope lies in a graph: node positions ``start`` (included) to ``end`` (excluded)."""
+    """The position of a scope in a graph: nodes ``start`` (included) to ``end`` (excluded)."""
 
     label: str
     start: int
@@ -41,14 +41,14 @@ class MarkedGraph:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The graph of one scope, cut out.
+    """The graph of one scope.
 
     Attributes:
         graph_module: takes the region's inputs, returns a tuple.
         inputs: example inputs; weights and state are the real tensors, the rest is uninitialised.
         parameters: which of the inputs are weights.
         key: identity up to names.
-        outlasting: indices of the inputs that are inputs of the whole step: among them all state.
+        outlasting: indices of the inputs that are inputs of the whole step, which include all state.
     """
 
     graph_module: fx.GraphModule
@@ -59,10 +59,10 @@ class Region:
 
 
 def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
-    """Take the marks out of a captured graph and remember where they stood.
+    """Remove the marks from a captured graph and return their positions.
 
     Raises:
-        CompileError: a scope is opened twice, or not closed.
+        CompileError: a scope is entered twice, or not closed.
     """
     graph = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
@@ -80,23 +80,25 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
         graph.erase_node(node)
         if mark.enters:
             if mark.label in starts:
-                raise CompileError(f"scope {mark.label!r} is entered twice in one step; give each scope its own label")
+                raise CompileError(
+                    f"scope {mark.label!r} is entered twice in one step; give each scope a different label"
+                )
             starts[mark.label] = (position, mark)
         else:
             if mark.label not in starts:
-                raise CompileError(
-                    f"scope {mark.label!r} ends before it begins; name the unit that runs first as first"
-                )
+                raise CompileError(f"scope {mark.label!r} ends before it begins; swap its first and last units")
             start, entered = starts[mark.label]
             spans[mark.label] = Span(mark.label, start, position, tuple(sorted(entered.options.items())), entered.code)
     if unclosed := starts.keys() - spans.keys():
-        raise CompileError(f"scope {min(unclosed)!r} is never closed; its last unit does not run in this step")
+        raise CompileError(
+            f"scope {min(unclosed)!r} is never closed: its last unit does not run in this step; choose another"
+        )
     return MarkedGraph(fx.GraphModule(graph_module, graph), spans)
 
 
 @dataclass(frozen=True, slots=True)
 class RegionSlot:
-    """Where a scope was cut out of a graph."""
+    """The place in a graph from which a scope was cut."""
 
     call: fx.Node
     region: Region
@@ -113,7 +115,7 @@ class Cutting:
     slots: tuple[RegionSlot, ...]
 
     def fill(self, functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-        """Put one compiled region into each slot, and return the function that runs it all."""
+        """Put one compiled region into each slot, and return the function that runs the whole graph."""
         for slot, function in zip(self.slots, functions, strict=True):
             _replace(self.whole, slot.call, _Call(function))
         if self.slots:
@@ -125,7 +127,7 @@ class Cutting:
 def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Sequence[Any]) -> Cutting:
     """Cut each span out of the graph.
 
-    What lies in no span will run kernel by kernel, in the order in which it was captured.
+    Nodes outside of spans will run kernel by kernel, in the order in which they were captured.
     """
     occupied = [span for span in sorted(spans, key=lambda span: span.start) if span.end > span.start]
     if not occupied:
@@ -143,14 +145,14 @@ def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Seq
     slots = []
     for order, span in enumerate(occupied):
         name = f"submod_{2 * order + 1}"
-        if name in calls:  # else nothing in the span is used or has an effect
+        if name in calls:  # else no result of the span is used and it has no effect
             region = _region(getattr(whole, name), calls[name], real)
             slots.append(RegionSlot(calls[name], region, dict(span.options), span.label, span.code))
     return Cutting(whole, tuple(slots))
 
 
 class _Call(nn.Module):
-    """A compiled region in the place of the graph that it was made from."""
+    """A compiled region as a module."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -161,7 +163,7 @@ class _Call(nn.Module):
 
 
 def _replace(whole: fx.GraphModule, call: fx.Node, module: nn.Module) -> None:
-    """Put ``module``, which returns a tuple, where ``call`` stands."""
+    """Replace the module of ``call`` by ``module``, which returns a tuple."""
     returned_tuple = _returns_tuple(getattr(whole, str(call.target)))
     setattr(whole, str(call.target), module)
     if not returned_tuple:
@@ -198,7 +200,7 @@ def _region(piece: fx.GraphModule, call: fx.Node, real: Mapping[str, Any]) -> Re
 
 
 def _example(argument: Any, placeholder: fx.Node, real: Mapping[str, Any]) -> Any:
-    """Return the captured input, or a tensor laid out as the one that will be computed."""
+    """Return the captured input, or a tensor with the layout of the one that will be computed."""
     if not isinstance(argument, fx.Node):
         return argument
     if argument.op == "placeholder":
@@ -223,7 +225,7 @@ def _describe_input(value: Any, storages: list[int]) -> str:
     storage = value.untyped_storage().data_ptr()
     if storage not in storages:
         storages.append(storage)
-    # Inputs that share memory are compiled differently from inputs that do not.
+    # Inputs that share memory are compiled differently from others.
     layout = (
         tuple(value.size()),
         tuple(value.stride()),
@@ -245,7 +247,7 @@ def _describe_graph(graph_module: fx.GraphModule) -> str:
 
 
 class _Named(str):
-    """A node's number; printed without quotes, so that no string argument looks like one."""
+    """A node's number; printed without quotes, so that it differs from any string argument."""
 
     __slots__ = ()
 

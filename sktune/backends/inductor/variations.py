@@ -1,8 +1,8 @@
-"""Variations: values like those that a region met, and others made to show where its code rounds differently.
+"""Variations of recorded inputs, including values chosen to show where a region's code rounds differently.
 
 A sum in another order, a product that is not rounded before it is added, or another ``exp`` gives the same bits for
-most inputs. What brings the difference out: values of very different magnitudes, terms that cancel, results that lie
-between two representable numbers, and the ends of the range.
+most inputs. Differences show for values of very different magnitudes, terms that cancel, results halfway between two
+representable numbers, and the ends of the range.
 """
 
 import math
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 import torch
 
 Values = torch.Tensor
-"""Shape (rows, elements), float32 or float64: one variation in each row."""
+"""Shape (rows, elements), float32 or float64; each row is one variation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Random numbers, on the device of the values that are varied."""
+    """Random numbers on the device of the varied values."""
 
     generator: torch.Generator
 
     @property
     def device(self) -> torch.device:
-        """Where the numbers are drawn."""
+        """The device of the random numbers."""
         return self.generator.device
 
     def uniform(self, *size: int) -> torch.Tensor:
@@ -66,13 +66,13 @@ def _of_many_magnitudes(values: Values, draw: Draw) -> Values:
 
 
 def _near_ties(values: Values, draw: Draw) -> Values:
-    """Few bits each, so that products are exact and sums lie halfway between two numbers, or one bit beside that."""
+    """Return numbers of few bits, so that products are exact and sums are halfway between two numbers or near it."""
     halves = draw.integers(-16, 16, *values.shape) / 2
-    beside = 1 + draw.integers(-1, 1, *values.shape) * 2.0**-7
-    return halves * torch.where(draw.uniform(values.shape[0], 1) < 0.5, beside, 1.0)
+    nearby = 1 + draw.integers(-1, 1, *values.shape) * 2.0**-7
+    return halves * torch.where(draw.uniform(values.shape[0], 1) < 0.5, nearby, 1.0)
 
 
-def _as_they_are(values: Values, draw: Draw) -> Values:  # noqa: ARG001
+def _unchanged(values: Values, draw: Draw) -> Values:  # noqa: ARG001
     return values
 
 
@@ -121,20 +121,20 @@ class Variation:
     """One way to vary values.
 
     Attributes:
-        name: says what was done.
-        change: makes the values.
-        lies_at: binary exponents between which the largest magnitude is put, counted from the type's smallest normal
-            number (if negative or small) or, where ``from_top``, from its largest; None leaves it where it is.
+        name: describes it.
+        change: computes the values.
+        exponents: range of binary exponents for the largest magnitude, relative to the type's smallest normal number
+            or, if ``from_top``, to its largest; None does not rescale.
     """
 
     name: str
     change: Callable[[Values, Draw], Values]
-    lies_at: tuple[int, int] | None = None
+    exponents: tuple[int, int] | None = None
     from_top: bool = False
 
     @property
     def reaches_limits(self) -> bool:
-        """Whether what is computed from these values is often no number."""
+        """Whether results computed from these values are often NaN."""
         return self.from_top or self.change is _with_infinities
 
 
@@ -147,7 +147,7 @@ CONTENTS = (
 )
 COMMON = Variation("times odd factors", _times_odd_factors)
 TREATMENTS = (
-    Variation("as they are", _as_they_are),
+    Variation("unchanged", _unchanged),
     Variation("times powers of two", _times_powers_of_two),
     Variation("sums that cancel", _cancelling),
     Variation("alternating signs", _alternating),
@@ -159,11 +159,11 @@ TREATMENTS = (
     Variation("huge", _times_odd_factors, (-24, -1), from_top=True),
 )
 COMMON_SHARE = 0.6
-"""Share of variations that stay in the range of the recorded values: each of them is new to sums and roundings."""
+"""Share of variations in the range of the recorded values; each one exercises other sums and roundings."""
 
 
 def draw_kind(draw: Draw) -> tuple[Variation, Variation]:
-    """Return a random pair of content and treatment; permuted values stand for recorded ones, which came first."""
+    """Return a random pair of content and treatment; recorded values are left out, since they were compared first."""
     content = CONTENTS[1 + draw.one_of(len(CONTENTS) - 1)]
     if float(draw.uniform(1)) < COMMON_SHARE:
         return content, COMMON
@@ -171,16 +171,16 @@ def draw_kind(draw: Draw) -> tuple[Variation, Variation]:
 
 
 def vary(recorded: torch.Tensor, rows: int, kind: tuple[Variation, Variation], draw: Draw) -> torch.Tensor:
-    """Return ``rows`` variations of ``recorded``, shape (elements,), as shape (rows, elements) of the same type."""
+    """Return ``rows`` variations of ``recorded`` (elements,), of shape (rows, elements) and the same type."""
     wide = torch.float64 if recorded.dtype == torch.float64 else torch.float32
     values = recorded.to(wide).expand(rows, -1)
     content, treatment = kind
     values = treatment.change(content.change(values, draw), draw)
-    if treatment.lies_at is not None:
+    if treatment.exponents is not None:
         limits = torch.finfo(recorded.dtype)
         origin = math.log2(limits.max) if treatment.from_top else math.log2(limits.tiny)
-        exponent = draw.integers(*treatment.lies_at, rows, 1) + origin
+        exponent = draw.integers(*treatment.exponents, rows, 1) + origin
         largest = values.nan_to_num(0.0, 0.0, 0.0).abs().amax(1, keepdim=True)
-        # In two steps: the factor itself may lie outside the range.
+        # In two steps, since the factor may be outside of the range.
         values = values / torch.where(largest > 0, largest, 1.0) * torch.exp2(exponent.to(wide))
     return values.to(recorded.dtype)

@@ -1,1 +1,1 @@
-"""TorchAir on Ascend: scopes become SuperKernels. Without torch_npu it cannot be loaded; reading its files can."""
+"""TorchAir on Ascend: scopes become SuperKernels. Needs torch_npu; readers of its files, in ``ascend``, do not."""

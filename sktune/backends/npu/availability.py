@@ -1,6 +1,6 @@
-"""What a machine has of what an NPU needs: CANN, the driver, torch_npu and its torchair.
+"""Which requirements of an NPU this machine meets: CANN, the driver, torch_npu and its torchair.
 
-torch_npu is looked at in a process of its own: without CANN its import fails, and takes the interpreter's torch along.
+torch_npu is checked in a separate process: without CANN its import fails, and breaks torch in that interpreter.
 """
 
 import importlib.util
@@ -33,11 +33,11 @@ def cann_version() -> str:
 
 
 def examine() -> Sequence[Finding]:
-    """Look at this machine."""
-    found = [_cann(), _chip()]
+    """Return a finding for each requirement."""
+    findings = [_cann(), _chip()]
     if importlib.util.find_spec("torch_npu") is None:
-        return [*found, Finding("npu", "torch_npu", State.MISSING, "", "pip install '.[npu]' in sktune's folder")]
-    return [*found, *_torch_npu()]
+        return [*findings, Finding("npu", "torch_npu", State.MISSING, "", "pip install '.[npu]' in sktune's folder")]
+    return [*findings, *_torch_npu()]
 
 
 def _cann() -> Finding:
@@ -47,7 +47,9 @@ def _cann() -> Finding:
         return Finding("npu", "CANN", State.MISSING, "ASCEND_HOME_PATH is not set", fix)
     version = cann_version()
     if version == NOT_INSTALLED:
-        return Finding("npu", "CANN", State.WRONG, f"no toolkit in {home}", "source set_env.sh of a complete CANN")
+        return Finding(
+            "npu", "CANN", State.WRONG, f"no toolkit in {home}", "source set_env.sh of a complete CANN installation"
+        )
     return Finding("npu", "CANN", State.OK, version)
 
 
@@ -80,7 +82,7 @@ def _torch_npu() -> list[Finding]:
 
 def _devices(count: int, name: str) -> Finding:
     if not count:
-        return Finding("npu", "devices", State.MISSING, "torch_npu sees none", "check npu-smi info, and the driver")
+        return Finding("npu", "devices", State.MISSING, "torch_npu finds none", "check npu-smi info and the driver")
     if not has_superkernel(name):
         return Finding("npu", "devices", State.WRONG, f"{count} x {name}", "SuperKernel needs Atlas A3 or A2")
     return Finding("npu", "devices", State.OK, f"{count} x {name}")
@@ -88,6 +90,6 @@ def _devices(count: int, name: str) -> Finding:
 
 def _torchair(takes_none: bool) -> Finding:
     if takes_none:
-        return Finding("npu", "torchair", State.OK, "SuperKernel scopes, None among them")
+        return Finding("npu", "torchair", State.OK, "SuperKernel scopes, including None")
     fix = "install a torch_npu whose torchair is 7.3.0 or later"
     return Finding("npu", "torchair", State.WRONG, "too old for None as a scope", fix)

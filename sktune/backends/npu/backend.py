@@ -1,7 +1,7 @@
 """The npu backend (Atlas A3 and A2): TorchAir compiles the decode step in max-autotune, scopes become SuperKernels.
 
-Each trial has a process of its own, whose working folder holds what GE writes: ``kernel_meta``,
-compile cache and logs. TorchAir's dump of the GE graph tells which operators each scope has marked.
+Each trial has a separate process, whose working folder has everything that GE writes: ``kernel_meta``, compile cache
+and logs. TorchAir's dump of the GE graph shows which operators each scope has marked.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from sktune.ascend.fusion import RealisedFusion, describe, realised_fusion
 from sktune.ascend.ge_graph import GeGraph, read_ge_graph
 from sktune.backends.base import Compiled, CompileError, OnScope, Step, ignore
 from sktune.backends.npu.options import OPTIONS
-from sktune.backends.npu.scope_profile import profile_in_turn, scope_parts
+from sktune.backends.npu.scope_profile import profile_interleaved, scope_parts
 from sktune.backends.options import step_options
 from sktune.core.errors import BackendError, SktuneError
 from sktune.core.layout import Layout
@@ -37,10 +37,10 @@ from sktune.targets.state import written_by
 logger = logging.getLogger(__name__)
 
 DUMPS = Path("ge_graphs")
-"""Where TorchAir dumps its graphs, below the worker's folder."""
+"""Folder for TorchAir's graph dumps, relative to the worker's."""
 
 PROFILE = Path("profile")
-"""Where torch_npu's profiler writes what each scope took, below the worker's folder."""
+"""Folder for torch_npu's profiles of scope times, relative to the worker's."""
 
 _NOISE = re.compile(r"^(Traceback|File |Set TORCH|You can|Use tlparse|from user code|\[ERROR\]|\s*$)")
 
@@ -49,7 +49,7 @@ class NpuBackend:
     """Compiles plans of one target; see ``sktune.backends.base.Backend``.
 
     Args:
-        target, layout, inputs: as for any backend.
+        target, layout, inputs: as for every backend.
         dumps: folder for TorchAir's graph dumps.
 
     Raises:
@@ -70,7 +70,7 @@ class NpuBackend:
         self._snapshot = Snapshot(target.state)
         for tensor in target.state.values():
             # Frozen parameters and the KV cache keep their addresses.
-            torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - TorchAir's documentation asks for it
+            torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - TorchAir's documentation requires it
         self._active: MarkedModel | None = None
         self._baseline: Step | None = None
         self._written: Mapping[str, torch.Tensor] | None = None
@@ -92,14 +92,14 @@ class NpuBackend:
         self, plan: Plan, step: Step, marked: Mapping[str, Sequence[str]], begin: Callable[[], Inputs]
     ) -> tuple[ScopeTime, ...]:
         assert self._baseline is not None
-        kernels = profile_in_turn(import_torch_npu(), self._baseline, step, begin(), PROFILE)
+        kernels = profile_interleaved(import_torch_npu(), self._baseline, step, begin(), PROFILE)
         return scope_times(self._layout, scope_parts(kernels, plan, marked))
 
     def graph_of(self, plan: Plan) -> GeGraph:
-        """Return the graph that TorchAir builds for GE, without GE: what was converted runs eagerly, once.
+        """Return the graph that TorchAir builds for GE, without using GE: the FX graph runs eagerly, once.
 
         Raises:
-            CompileError: TorchAir does not convert the step.
+            CompileError: TorchAir cannot convert the step.
         """
         config = self.configuration(plan)
         config.debug.run_eagerly = True
@@ -115,7 +115,7 @@ class NpuBackend:
         marks.suspend()
         before = set(self._dumps.glob("*.txt"))
         compiled = torch.compile(
-            _with_code_of_its_own(self._target.decode_step),
+            _with_new_code_object(self._target.decode_step),
             backend=self._torchair.get_npu_backend(compiler_config=config),
             dynamic=False,
             fullgraph=True,
@@ -131,7 +131,7 @@ class NpuBackend:
         return step, [read_ge_graph(path) for path in sorted(set(self._dumps.glob("*.txt")) - before)]
 
     def written(self) -> Mapping[str, torch.Tensor]:
-        """See ``Backend.written``: found by one uncompiled step, as TorchAir's graph does not show it."""
+        """See ``Backend.written``: found by running one uncompiled step, as TorchAir's graph does not show them."""
         if self._written is None:
             try:
                 with torch.no_grad():
@@ -139,16 +139,20 @@ class NpuBackend:
             except SktuneError:
                 raise
             except Exception:
-                logger.warning("what the step writes to is not known, as it does not run uncompiled", exc_info=True)
+                logger.warning(
+                    "the tensors that the step writes are not known, as it does not run uncompiled", exc_info=True
+                )
                 self._written = {}
         return self._written
 
     def _uncompiled(self) -> None:
         self._activate(None)
-        self._target.decode_step(*(own.clone() if isinstance(own, torch.Tensor) else own for own in self._inputs))
+        self._target.decode_step(
+            *(value.clone() if isinstance(value, torch.Tensor) else value for value in self._inputs)
+        )
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
-        """See ``Backend.references``: the model uncompiled. The baseline is TorchAir's whole step in max-autotune."""
+        """See ``Backend.references``: the uncompiled model. The baseline is already TorchAir's step in max-autotune."""
         return {"uncompiled": lambda: Compiled(Step(self._target.decode_step, partial(self._activate, None)))}
 
     def configuration(self, plan: Plan) -> Any:
@@ -163,7 +167,7 @@ class NpuBackend:
         return config
 
     def _activate(self, marks: MarkedModel | None) -> None:
-        """Put the marks of one compiled plan in place of another's: Dynamo has guards on them."""
+        """Replace the active plan's marks by those of another compiled plan: Dynamo has guards on them."""
         if self._active is marks:
             return
         if self._active is not None:
@@ -182,8 +186,8 @@ class NpuBackend:
             self._snapshot.restore()
 
 
-def _with_code_of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls ``function``: Dynamo counts and keeps compilations by code object."""
+def _with_new_code_object(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a new function that calls ``function``: Dynamo counts and caches compilations by code object."""
 
     def decode_step(*inputs: Any) -> Any:
         return function(*inputs)
@@ -194,8 +198,8 @@ def _with_code_of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reason(failure: BaseException) -> str:
-    """Return TorchAir's own reason in one line: the innermost failure's message, at most 400 characters."""
-    # Dynamo keeps a backend's failure as an attribute; TorchAir's wrapper loses the text of some, not their context.
+    """Return TorchAir's reason in one line: the innermost failure's message, at most 400 characters."""
+    # Dynamo stores a backend's failure in an attribute; TorchAir's wrapper drops the text of some, not their context.
     while inner := getattr(failure, "inner_exception", None) or failure.__cause__:
         failure = inner
     lines = _meaningful_lines(failure) or _meaningful_lines(failure.__context__)
@@ -207,7 +211,7 @@ def _meaningful_lines(failure: BaseException | None) -> list[str]:
 
 
 def _close_scopes() -> None:
-    """Close what a failed conversion has left open: TorchAir would mark the next graph with it."""
+    """Close the scopes that a failed conversion left open: TorchAir would mark the next graph with them."""
     from torchair.scope import _scope_attr
 
     while _scope_attr.has_scope_attr():
@@ -219,12 +223,12 @@ def _import_torchair() -> Any:
     import torchair
 
     if dict(torchair.scope.super_kernel(None).attrs)["_super_kernel_scope"] is None:
-        raise BackendError("this torchair is too old for None as a scope; install a torch_npu whose torchair is 7.3.0+")
+        raise BackendError("this torchair is too old for None as a scope; install a torch_npu with torchair 7.3.0+")
     return torchair
 
 
 def _fusion(graphs: Sequence[GeGraph], plan: Plan) -> RealisedFusion:
-    """Return what the scopes became: what TorchAir marked, and what GE tells where its dumps and logs are kept."""
+    """Return how the scopes were fused: TorchAir's marks, and GE's dumps and logs if the environment enables them."""
     fused = [read_ge_graph(path) for path in _files("DUMP_GRAPH_PATH", ("*AfterSkGraph*", "*super_kernel_sub_graph*"))]
     labels = [scope.label for scope in plan.scopes]
     logs = _files("ASCEND_PROCESS_LOG_PATH", ("*.log",))
@@ -241,7 +245,7 @@ def _files(variable: str, patterns: Sequence[str]) -> list[Path]:
 
 
 def _digest(graphs: Sequence[GeGraph]) -> str:
-    """Identity of what TorchAir hands to GE; labels do not enter it, only which operators share one."""
+    """Return the identity of TorchAir's graph; labels do not count, only which operators share one."""
     text = []
     for graph in graphs:
         labels: dict[str, int] = {"": 0}

@@ -1,4 +1,4 @@
-"""What is known of TorchAir on Ascend before it is imported."""
+"""Describes TorchAir on Ascend before it is imported."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ FEED_SYNC_ALL = "feed-sync-all"
 
 
 def rescue(outcome: Outcome, plan: Plan) -> tuple[str, Option] | None:
-    """Return the option that frees a SyncAll which waits for cores that do not run, where that may be the trouble."""
+    """Return the option that releases a SyncAll waiting for idle cores, if the plan hung and does not have it yet."""
     has_it = any(FEED_SYNC_ALL in dict(scope.options) for scope in plan.scopes)
     hangs = outcome.reason is Reason.TIMEOUT and outcome.stage is not Stage.COMPILE
     return (FEED_SYNC_ALL, 1) if hangs and not has_it else None
@@ -33,9 +33,9 @@ INFO = BackendInfo(
     devices=("npu",),
     options=OPTIONS,
     scope_flavour=ScopeFlavour.SUPERKERNEL,
-    # In TorchAir's documentation since 26.0.0.
+    # Documented by TorchAir since 26.0.0.
     hot_type_options=("dcci-before-kernel-start", "dcci-disable-on-kernel"),
-    # Kernels that GE has compiled for one plan must not meet another's, and are found again by names.
+    # GE finds compiled kernels by name, so those of different plans must not share a process or folder.
     needs_fresh_process=True,
     worker_folders={"ASCEND_CACHE_PATH": "cache", "ASCEND_WORK_PATH": "work", "ASCEND_PROCESS_LOG_PATH": "log"},
     takes_torchair=lambda device: True,

@@ -1,6 +1,6 @@
-"""The options of plans for an NPU: those of SuperKernel scopes, and TorchAir's own for the whole step.
+"""The options of plans for an NPU: those of SuperKernel scopes, and TorchAir's for the whole step.
 
-The former have a module of their own, ``sktune.core.scope_options``: plan files and source code are checked by it.
+The former are in ``sktune.core.scope_options``, since plan files and source code also need them.
 """
 
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from sktune.core.scope_options import SUPERKERNEL_OPTIONS
 from sktune.core.space import OptionRules
 
 TORCHAIR: Mapping[str, OptionSpec] = {
-    "frozen_parameter": OptionSpec((True, False), True, "weights keep their address: less work on the host"),
+    "frozen_parameter": OptionSpec((True, False), True, "weights keep their addresses: less work on the host"),
     "tiling_schedule_optimize": OptionSpec(
-        (True, False), True, "tiling on the device, without which operators that need it cannot be fused"
+        (True, False), True, "tiling on the device; operators that need it can only be fused with it"
     ),
     "topology_sorting_strategy": OptionSpec(
-        ("StableRDFS", "DFS", "RDFS", "BFS"), "StableRDFS", "order of operators, hence what lies in a scope"
+        ("StableRDFS", "DFS", "RDFS", "BFS"), "StableRDFS", "order of operators, and thus which are in a scope"
     ),
 }
-"""TorchAir's own options, for the whole step (TorchAir, CompilerConfig). The baseline has the defaults, too."""
+"""TorchAir's options of the whole step (TorchAir, CompilerConfig). The baseline also has the defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class SuperKernelOptions:
     def check_searched(self, device: str, name: str, value: Option) -> None:  # noqa: ARG002 - an NPU has all of them
         """See ``BackendOptions``.
 
-        Options that rescue a hang, probe or diagnose are sktune's own to set, or the user's in a plan.
+        Options that rescue from a hang, probe or diagnose are set only by sktune, or by the user in a plan.
         """
         if name in TORCHAIR:
             if not TORCHAIR[name].takes(value):
-                raise SpaceError(f"option {name} is one of {list(TORCHAIR[name].values)}, got {value!r}")
+                raise SpaceError(f"option {name} must be one of {list(TORCHAIR[name].values)}, got {value!r}")
             return
         scope_options.check_option(name, value)
         if value != "" and SUPERKERNEL_OPTIONS[name].role != "searched":
@@ -61,10 +61,10 @@ class SuperKernelOptions:
             if name not in TORCHAIR:
                 raise PlanError(f"{self.backend} has no option {name!r} of the whole step{nearest(name, TORCHAIR)}")
             if value not in TORCHAIR[name].values:
-                raise PlanError(f"option {name} is one of {list(TORCHAIR[name].values)}, got {value!r}")
+                raise PlanError(f"option {name} must be one of {list(TORCHAIR[name].values)}, got {value!r}")
 
     def default_choices(self, device: str) -> dict[str, tuple[Option, ...]]:  # noqa: ARG002
-        """See ``BackendOptions``: TorchAir's own keep their defaults."""
+        """See ``BackendOptions``: TorchAir's options keep their defaults."""
         return {name: option.choices for name, option in SUPERKERNEL_OPTIONS.items() if _is_worth_a_search(name)}
 
     def bit_changing_values(self, device: str) -> Mapping[str, tuple[Option, ...]]:  # noqa: ARG002

@@ -1,7 +1,7 @@
-"""Scope times on an NPU: a few steps of baseline and plan are profiled in turn, and read kernel by kernel.
+"""Scope times on an NPU, from a profile of a few interleaved steps of baseline and plan.
 
-On the device only kernels can be seen. A SuperKernel's name tells its scope; in the baseline a scope is where the
-operators run that TorchAir marked in the plan.
+The device only shows kernels. A SuperKernel's name contains its scope; in the baseline, a scope consists of the kernels
+of the operators that TorchAir marked in the plan.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,68 +24,67 @@ from sktune.targets.base import Inputs
 
 WARM_UP_STEPS = 2
 STEPS = 6
-"""Steps that are recorded, half of them the baseline's. With those before them no more than verification runs in a row:
-the state is not put back in between, which would be recorded, too."""
+"""Recorded steps, half of them of the baseline. Together with the warm-up, they are no more consecutive steps than
+verification runs: the state is not restored between them, as that would be recorded, too."""
 
 
-def profile_in_turn(torch_npu: Any, baseline: Step, candidate: Step, inputs: Inputs, folder: Path) -> pd.DataFrame:
-    """Run the two steps in turn under torch_npu's profiler, which writes into ``folder``; return the kernels.
+def profile_interleaved(torch_npu: Any, baseline: Step, candidate: Step, inputs: Inputs, folder: Path) -> pd.DataFrame:
+    """Run the two steps alternately under torch_npu's profiler, which writes to ``folder``; return the kernels.
 
     Raises:
-        ProfileError: the profiler wrote nothing that can be read.
+        ProfileError: the profiler wrote no readable profile.
     """
     profiler = torch_npu.profiler
     with profiler.profile(
-        # Without the host's side no kernel knows its step.
+        # Kernels are assigned to steps only if the host's activities are recorded too.
         activities=[profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.NPU],
         schedule=profiler.schedule(wait=0, warmup=WARM_UP_STEPS, active=STEPS, repeat=1),
         on_trace_ready=profiler.tensorboard_trace_handler(str(folder)),
         experimental_config=profiler._ExperimentalConfig(  # noqa: SLF001 - its documented name
             profiler_level=profiler.ProfilerLevel.Level1
         ),
-    ) as running:
+    ) as recording:
         for number in range(WARM_UP_STEPS + STEPS):
             step = candidate if number % 2 else baseline
             step.prepare()
             step.run(*inputs)
             torch_npu.npu.synchronize()
-            running.step()
+            recording.step()
     return read_profile(folder).frame
 
 
 def scope_parts(kernels: pd.DataFrame, plan: Plan, marked: Mapping[str, Collection[str]]) -> list[Part]:
-    """Return the scopes of ``plan`` and what lies between them, with their median times in both.
+    """Return the scopes of ``plan`` and the gaps between them, with their median times in baseline and plan.
 
-    A scope that left no kernel behind counts as part of the gap around it. The time before a kernel in which nothing
-    runs is that kernel's.
+    A scope without kernels is part of the gap around it. Idle time before a kernel is attributed to that kernel.
 
     Args:
-        kernels: of steps of the baseline and the plan in turn, the baseline first.
-        plan: which scopes to look for.
+        kernels: of alternating steps of the baseline and the plan, the baseline first.
+        plan: whose scopes to look for.
         marked: names of the operators in each scope, by its label.
 
     Raises:
-        ProfileError: the profile does not hold ``STEPS`` steps.
+        ProfileError: the profile does not have ``STEPS`` steps.
     """
     labels = [scope.label for scope in plan.scopes]
     steps = _steps(kernels)
     owner = {name: label for label, names in marked.items() for name in names}
-    found = [parse_superkernel_name(name, labels, owner) for step in steps[1::2] for name in step["name"]]
-    for fused in filter(None, found):
+    names = [parse_superkernel_name(name, labels, owner) for step in steps[1::2] for name in step["name"]]
+    for fused in filter(None, names):
         owner.setdefault(fused.first, fused.scope)
         owner.setdefault(fused.last, fused.scope)
-    seen = [_read(step, labels, owner) for step in steps]
-    kept = _in_order(labels, seen)
-    sides = [[median(each) for each in zip(*(step.pieces_us(kept) for step in side), strict=True)]
-             for side in (seen[::2], seen[1::2])]  # fmt: skip
+    located = [_locate(step, labels, owner) for step in steps]
+    ordered = _in_order(labels, located)
+    sides = [[median(each) for each in zip(*(step.pieces_us(ordered) for step in side), strict=True)]
+             for side in (located[::2], located[1::2])]  # fmt: skip
     scopes = {scope.label: scope for scope in plan.scopes}
-    places = [None, *(place for label in kept for place in (scopes[label], None))]
+    places = [None, *(place for label in ordered for place in (scopes[label], None))]
     return [Part(place, before / 1e3, after / 1e3) for place, before, after in zip(places, *sides, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
-class _SeenStep:
-    """One step: where each scope's kernels lie, and when everything up to a kernel is done, from the first's start."""
+class _LocatedStep:
+    """One step: first and last row of each scope, and when everything up to a row is done, from the step's start."""
 
     rows: Mapping[str, tuple[int, int]]
     done_us: Sequence[float]
@@ -100,13 +99,13 @@ class _SeenStep:
 def _steps(kernels: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the kernels of each step on one device, in order."""
     frame = kernels[(kernels["device"] == kernels["device"].min()) & (kernels["step"] != NO_STEP)]
-    steps = [own.sort_values("start_us", kind="stable") for _, own in frame.groupby("step")]
+    steps = [rows.sort_values("start_us", kind="stable") for _, rows in frame.groupby("step")]
     if len(steps) != STEPS:
-        raise ProfileError(f"the profile holds {len(steps)} of {STEPS} steps; look for the profiler's warnings above")
+        raise ProfileError(f"the profile has {len(steps)} of {STEPS} steps; check the profiler's warnings above")
     return steps
 
 
-def _read(step: pd.DataFrame, labels: Collection[str], owner: Mapping[str, str]) -> _SeenStep:
+def _locate(step: pd.DataFrame, labels: Collection[str], owner: Mapping[str, str]) -> _LocatedStep:
     rows: dict[str, tuple[int, int]] = {}
     for row, name in enumerate(step["name"]):
         fused = parse_superkernel_name(name, labels, owner)
@@ -114,13 +113,15 @@ def _read(step: pd.DataFrame, labels: Collection[str], owner: Mapping[str, str])
         if label:
             rows[label] = rows.get(label, (row, row))[0], row
     ends = step["start_us"] + step["duration_us"] - step["start_us"].iloc[0]
-    return _SeenStep(rows, list(accumulate(ends, max)))
+    return _LocatedStep(rows, list(accumulate(ends, max)))
 
 
-def _in_order(labels: Sequence[str], steps: Sequence[_SeenStep]) -> list[str]:
-    """Return the scopes whose kernels lie one after the other in every step."""
-    kept: list[str] = []
+def _in_order(labels: Sequence[str], steps: Sequence[_LocatedStep]) -> list[str]:
+    """Return the scopes that have kernels and do not overlap the previous one, in every step."""
+    ordered: list[str] = []
     for label in labels:
-        if all(label in step.rows and (not kept or step.rows[kept[-1]][1] < step.rows[label][0]) for step in steps):
-            kept.append(label)
-    return kept
+        if all(
+            label in step.rows and (not ordered or step.rows[ordered[-1]][1] < step.rows[label][0]) for step in steps
+        ):
+            ordered.append(label)
+    return ordered

@@ -1,1 +1,1 @@
-"""A simulated Atlas A3: a cost model prices plans, and nothing is run on a device."""
+"""A simulated Atlas A3: a cost model estimates the latency of plans; nothing runs on a device."""

@@ -1,8 +1,8 @@
 """The sim backend: a plan's latency on a simulated Atlas A3.
 
-The operators are those of the GE graph that TorchAir builds, where torch_npu is installed, else those of a traced step.
-It compiles nothing: the target's own step is run as it is, on the CPU or on shapes alone (device ``meta``), so there is
-nothing to verify.
+The operators are those of TorchAir's GE graph if torch_npu is installed, else those of a traced step. Nothing is
+compiled: the target's step runs unchanged, on the CPU or only on shapes (device ``meta``), so there is nothing to
+verify.
 """
 
 import importlib.util
@@ -33,12 +33,12 @@ logger = logging.getLogger(__name__)
 
 
 class SimBackend:
-    """Answers for plans of one target; see ``sktune.backends.base.Backend``.
+    """Simulates plans of one target; see ``sktune.backends.base.Backend``.
 
     Args:
-        target, layout, inputs: as for any backend.
-        constants: file with the device's constants; None for those that are shipped.
-        profile: of the baseline, whose kernels' times then stand for the model's own.
+        target, layout, inputs: as for every backend.
+        constants: file with the device's constants; None for those shipped with sktune.
+        profile: of the baseline; its kernels' measured times then replace the modelled ones.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class SimBackend:
         self._step, self._layout = Step(target.decode_step), layout
         self.notes = "simulated"
         if profile:
-            found = analyse(read_profile(Path(profile)))
-            if len(found.layer_kinds) != len(layout.layers):
+            measured = analyse(read_profile(Path(profile)))
+            if len(measured.layer_kinds) != len(layout.layers):
                 raise SimulationError(
-                    f"the profile has {len(found.layer_kinds)} layers and the model {len(layout.layers)}; "
+                    f"the profile has {len(measured.layer_kinds)} layers and the model {len(layout.layers)}; "
                     "give a profile of this model, or leave it out"
                 )
-            operators = from_kernel_table(found.kernels, values, layout)
+            operators = from_kernel_table(measured.kernels, values, layout)
             self.notes = "simulated on a profile's measured kernels"
         elif graph := _converted(target, layout, inputs):
             operators = from_ge_graph(graph, layout, values)
@@ -75,7 +75,7 @@ class SimBackend:
         """Return each unit's share of the simulated baseline, 0 to 1."""
         return self._model.time_shares()
 
-    def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:  # noqa: ARG002 - it comes back at once
+    def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:  # noqa: ARG002 - it returns immediately
         """See ``Backend.compile``."""
         step = self._model.step(plan)
         if isinstance(step, SimulatedFailure):
@@ -98,12 +98,12 @@ class SimBackend:
 
 
 def _converted(target: Target, layout: Layout, inputs: Inputs) -> GeGraph | None:
-    """Return the GE graph in which each unit is a scope; None where TorchAir is missing or refuses the step."""
+    """Return the GE graph in which each unit is a scope; None if TorchAir is missing or cannot convert the step."""
     if importlib.util.find_spec("torch_npu") is None or any(value.is_meta for value in target.module.parameters()):
         return None
     with TemporaryDirectory() as folder:
         try:
             return NpuBackend(target, layout, inputs, Path(folder)).graph_of(units_plan(layout))
         except (BackendError, CompileError) as failure:
-            logger.warning("simulating a traced step, as TorchAir does not convert it: %s", failure)
+            logger.warning("simulating a traced step, as TorchAir cannot convert it: %s", failure)
             return None

@@ -1,12 +1,12 @@
-"""Calibration: the cost model's constants, fitted to profiles of the user's own device.
+"""Calibration: fits the cost model's constants to profiles of the user's device.
 
-Linear least squares throughout. What a profile cannot tell keeps its value, and the result says why:
+Linear least squares throughout. A constant that the profiles do not determine keeps its value, and the result says why:
 
 * ``dispatch_gap_us`` is the mean wait before a task.
-* ``head_us``, ``busy_floor_us`` and the efficiencies follow from the baseline's durations, where a traced step tells
-  how much each of its tasks computes and moves.
-* barriers follow from SuperKernels: their durations less what the same operators took in the baseline. A border has
-  exactly one barrier, so these constants also take up what early start and instruction cache really are on the device.
+* ``head_us``, ``busy_floor_us`` and the efficiencies follow from the baseline's durations and from the operations and
+  bytes of each task in a traced step.
+* barriers follow from SuperKernels: their durations minus those of the same operators in the baseline. A border has
+  exactly one barrier, so these constants also absorb any error in early start and instruction cache.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from sktune.ascend.kernel_name import SUPERKERNEL
 from sktune.backends.sim.constants import Constant, Constants
-from sktune.backends.sim.operators import SUPERKERNEL, Operator, from_kernel_table, in_steps, tasks_of, typical_step
+from sktune.backends.sim.operators import Operator, from_kernel_table, in_steps, tasks_of, typical_step
 from sktune.backends.sim.superkernel import FusionOptions, barrier_weights, busy_us, fuse, roofline_us
 from sktune.core.errors import SimulationError
 
-LEAST_ROWS = 8
+MIN_ROWS = 8
 """Observations below which a constant is not fitted."""
 _BARRIERS = ("barrier_vector_us", "barrier_cube_us", "barrier_mix_us")
 _BUSY = ("head_us", "busy_floor_us", "cube_efficiency", "hbm_efficiency")
@@ -31,7 +32,7 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class FittedConstant:
-    """One constant before and after; ``after`` is None where the profiles cannot tell, and ``note`` says why.
+    """One constant before and after; ``after`` is None if the profiles do not determine it, and ``note`` says why.
 
     ``standard_error`` is that of the least-squares fit, in the constant's unit.
     """
@@ -46,13 +47,13 @@ class FittedConstant:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Constants with what could be fitted, and what became of each one."""
+    """The calibrated constants, and the result for each one."""
 
     constants: Constants
     fitted: tuple[FittedConstant, ...]
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Return name and unit, before, after, standard error and note of each constant, for people."""
+        """Return name and unit, before, after, standard error and note of each constant, as text."""
         return [
             (
                 row.name if row.unit == "1" else f"{row.name} ({row.unit})",
@@ -69,16 +70,16 @@ def calibrate(frames: Sequence[pd.DataFrame], constants: Constants, operators: S
     """Fit the constants to profiles of one model on one device.
 
     Args:
-        frames: kernel tables (``TABLE_COLUMNS``). Those without SuperKernels are baselines; the others were made with
-            scopes that carry no options.
-        constants: what to start from; what cannot be fitted stays.
+        frames: kernel tables (``TABLE_COLUMNS``). Those without SuperKernels are baselines; the others must be of
+            scopes without options.
+        constants: the initial values; constants that cannot be fitted keep them.
         operators: the traced or converted step, for head and efficiencies; its tasks are those of the baseline.
 
     Raises:
-        SimulationError: no profile, one that is malformed, or nothing in them that can be fitted.
+        SimulationError: no profile, a malformed one, or profiles to which nothing can be fitted.
     """
     if not frames:
-        raise SimulationError("there is no profile to fit to; give at least one of the baseline")
+        raise SimulationError("there is no profile to fit; give at least one of the baseline")
     frames = [in_steps(frame) for frame in frames]
     baselines = [frame for frame in frames if not (frame["type"] == SUPERKERNEL).any()]
     candidates = [frame for frame in frames if (frame["type"] == SUPERKERNEL).any()]
@@ -108,9 +109,9 @@ def _kept(name: str, constants: Constants, note: str) -> FittedConstant:
 def _fit_gap(frames: Sequence[pd.DataFrame], constants: Constants) -> FittedConstant:
     name = "dispatch_gap_us"
     waits = np.array([wait for frame in frames for wait in _waits(frame, constants)])
-    if len(waits) < LEAST_ROWS:
-        return _kept(name, constants, f"{len(waits)} waits between tasks of one stream, {LEAST_ROWS} are needed")
-    # A host that falls behind leaves waits that say nothing about dispatch.
+    if len(waits) < MIN_ROWS:
+        return _kept(name, constants, f"{len(waits)} waits between tasks of one stream, {MIN_ROWS} are needed")
+    # Outliers are waits for a slow host, not for dispatch.
     low, high = np.quantile(waits, [0.25, 0.75])
     waits = waits[waits <= high + 3 * (high - low)]
     error = float(waits.std(ddof=1) / np.sqrt(len(waits)))
@@ -120,7 +121,7 @@ def _fit_gap(frames: Sequence[pd.DataFrame], constants: Constants) -> FittedCons
 
 
 def _waits(frame: pd.DataFrame, constants: Constants) -> Iterator[float]:
-    """Yield the waits before tasks that follow another one on their stream, and wait for no other stream."""
+    """Yield the waits before tasks that follow another one on their stream and do not wait for other streams."""
     for _, step in frame.groupby(["device", "step"]):
         seen: set[int] = set()
         for task in tasks_of(step.sort_values("start_us"), constants):
@@ -134,37 +135,37 @@ def _fit_busy(
 ) -> list[FittedConstant]:
     """Fit ``duration = head + floor`` for small tasks, ``head + ideal / efficiency`` for those bound by a rate."""
     if not baselines or not operators:
-        missing = "no profile without SuperKernels" if operators else "no traced step tells what the tasks do"
+        missing = "no profile without SuperKernels" if operators else "needs a traced step"
         return [_kept(name, constants, missing) for name in _BUSY]
     step = typical_step(baselines[0])
     if list(step["type"]) != [operator.type for operator in operators]:
-        note = f"the baseline's {len(step)} tasks are not the traced step's {len(operators)}, in type and order"
+        note = f"the baseline's {len(step)} tasks differ in type or order from the traced step's {len(operators)}"
         return [_kept(name, constants, note) for name in _BUSY]
     durations = np.concatenate([_durations(frame, len(operators)) for frame in baselines])
     repeats = len(durations) // len(operators)
     columns = _busy_columns(operators, constants)
-    kinds = [name for name in _BUSY if repeats * np.count_nonzero(columns[name]) >= LEAST_ROWS]
-    # What no fitted constant decides keeps the model's time: vector arithmetic, collectives.
-    decided = np.any([columns[name] != 0 for name in kinds if name != "head_us"], axis=0)
-    rest = np.where(decided, 0.0, [busy_us(operator, constants) for operator in operators])
+    kinds = [name for name in _BUSY if repeats * np.count_nonzero(columns[name]) >= MIN_ROWS]
+    # Tasks that depend on no fitted constant keep the model's time: vector arithmetic, collectives.
+    depends = np.any([columns[name] != 0 for name in kinds if name != "head_us"], axis=0)
+    rest = np.where(depends, 0.0, [busy_us(operator, constants) for operator in operators])
     design = np.stack([columns[name] for name in kinds], axis=1)
     fit = _least_squares(np.tile(design, (repeats, 1)), durations - np.tile(rest, repeats))
     if fit is None:
-        return [_kept(name, constants, "the tasks are too much alike to tell it from the others") for name in _BUSY]
-    found = {name: (value, error) for name, value, error in zip(kinds, *fit, strict=True)}
+        return [_kept(name, constants, "the tasks are too similar to separate it from the others") for name in _BUSY]
+    values = {name: (value, error) for name, value, error in zip(kinds, *fit, strict=True)}
     note = f"{len(durations)} durations of the baseline"
-    return [_busy_row(name, found, note, constants) for name in _BUSY]
+    return [_busy_row(name, values, note, constants) for name in _BUSY]
 
 
 def _durations(frame: pd.DataFrame, count: int) -> Matrix:
-    """Return the durations of all steps that have ``count`` tasks, one after the other."""
+    """Return the concatenated durations of all steps that have ``count`` tasks."""
     steps = [step.sort_values("start_us") for _, step in frame.groupby(["device", "step"])]
     whole = [step["duration_us"].to_numpy(dtype=np.float64) for step in steps if len(step) == count]
     return np.concatenate(whole) if whole else np.zeros(0)
 
 
 def _busy_columns(operators: Sequence[Operator], constants: Constants) -> dict[str, Matrix]:
-    """Return what each constant is multiplied with in each task's duration; for efficiencies, their inverse."""
+    """Return each constant's coefficients in the tasks' durations; for efficiencies, those of the inverse."""
     rows = []
     for operator in operators:
         computing, moving = roofline_us(operator, constants)
@@ -177,12 +178,12 @@ def _busy_columns(operators: Sequence[Operator], constants: Constants) -> dict[s
     return dict(zip(_BUSY, np.array(rows).T, strict=True))
 
 
-def _busy_row(name: str, found: Mapping[str, tuple[float, float]], note: str, constants: Constants) -> FittedConstant:
-    if name not in found:
-        return _kept(name, constants, f"fewer than {LEAST_ROWS} tasks are bound by it")
-    value, error = found[name]
+def _busy_row(name: str, values: Mapping[str, tuple[float, float]], note: str, constants: Constants) -> FittedConstant:
+    if name not in values:
+        return _kept(name, constants, f"fewer than {MIN_ROWS} tasks are bound by it")
+    value, error = values[name]
     if value <= 0:
-        return _kept(name, constants, "the fit is not above zero: something else bounds these tasks")
+        return _kept(name, constants, "the fit is not above zero: something else limits these tasks")
     if name.endswith("_efficiency"):
         value, error = 1 / value, error / value**2
     return FittedConstant(name, constants.constants[name].unit, constants[name], value, error, note)
@@ -191,7 +192,7 @@ def _busy_row(name: str, found: Mapping[str, tuple[float, float]], note: str, co
 def _fit_barriers(
     baselines: Sequence[pd.DataFrame], candidates: Sequence[pd.DataFrame], constants: Constants
 ) -> list[FittedConstant]:
-    """Fit the part of SuperKernels' durations that neither their operators nor the other constants explain."""
+    """Fit barriers to the part of SuperKernels' durations that operators and other constants do not explain."""
     if not baselines or not candidates:
         note = "no profile without SuperKernels" if candidates else "no SuperKernel in the profiles"
         return [_kept(name, constants, note) for name in _BARRIERS]
@@ -199,38 +200,40 @@ def _fit_barriers(
     typical = from_kernel_table(baselines[0], constants)
     operators = [replace(operator, duration_us=float(means[operator.name])) for operator in typical]
     observed = [row for frame in candidates for row in _barrier_rows(frame, operators, constants)]
-    if len(observed) < LEAST_ROWS:
-        note = f"{len(observed)} SuperKernels hold operators of the baseline, {LEAST_ROWS} are needed"
+    if len(observed) < MIN_ROWS:
+        note = f"{len(observed)} SuperKernels consist of operators of the baseline, {MIN_ROWS} are needed"
         return [_kept(name, constants, note) for name in _BARRIERS]
     design = np.array([row[:-1] for row in observed])
     target = np.array([row[-1] for row in observed])
-    used = [index for index in range(len(_BARRIERS)) if np.count_nonzero(design[:, index]) >= LEAST_ROWS]
+    used = [index for index in range(len(_BARRIERS)) if np.count_nonzero(design[:, index]) >= MIN_ROWS]
     fit = _least_squares(design[:, used], target)
     if fit is None:
-        return [_kept(name, constants, "the SuperKernels are too much alike to tell it apart") for name in _BARRIERS]
-    found = {_BARRIERS[index]: (value, error) for index, value, error in zip(used, *fit, strict=True)}
-    note = f"{len(observed)} SuperKernels against the baseline"
-    return [_barrier_row(name, found, note, constants) for name in _BARRIERS]
+        return [
+            _kept(name, constants, "the SuperKernels are too similar to separate the barriers") for name in _BARRIERS
+        ]
+    values = {_BARRIERS[index]: (value, error) for index, value, error in zip(used, *fit, strict=True)}
+    note = f"{len(observed)} SuperKernels compared with the baseline"
+    return [_barrier_row(name, values, note, constants) for name in _BARRIERS]
 
 
 def _barrier_row(
-    name: str, found: Mapping[str, tuple[float, float]], note: str, constants: Constants
+    name: str, values: Mapping[str, tuple[float, float]], note: str, constants: Constants
 ) -> FittedConstant:
-    if name not in found:
-        return _kept(name, constants, f"fewer than {LEAST_ROWS} SuperKernels have such a border")
-    value, error = found[name]
+    if name not in values:
+        return _kept(name, constants, f"fewer than {MIN_ROWS} SuperKernels have such a border")
+    value, error = values[name]
     if value < 0:
-        return _kept(name, constants, "the fit is below zero: head_us, early start or instruction cache are off")
+        return _kept(name, constants, "the fit is below zero: head_us, early start or instruction cache are wrong")
     return FittedConstant(name, "us", constants[name], value, error, note)
 
 
 def _barrier_rows(
     frame: pd.DataFrame, operators: Sequence[Operator], constants: Constants
 ) -> Iterator[tuple[float, ...]]:
-    """Yield for each SuperKernel its barriers' weights, and the time left for them."""
+    """Yield for each SuperKernel its barriers' weights, and the time to explain by them."""
     place = {operator.name: index for index, operator in enumerate(operators)}
     defaults = FusionOptions()
-    # Steps of one SuperKernel share the baseline's error: their mean is one observation.
+    # Samples of one SuperKernel share the baseline's error: their mean is one observation.
     durations = frame[frame["type"] == SUPERKERNEL].groupby("name")["duration_us"].mean()
     for name, duration_us in durations.items():
         members = _members(str(name), place, operators)
@@ -254,7 +257,7 @@ def _members(name: str, place: Mapping[str, int], operators: Sequence[Operator])
 
 
 def _least_squares(design: Matrix, target: Matrix) -> tuple[Matrix, Matrix] | None:
-    """Return the solution and its standard errors; None where the columns do not determine it."""
+    """Return the solution and its standard errors; None if the columns do not determine it."""
     count, unknowns = design.shape
     if not unknowns or count <= unknowns or np.linalg.matrix_rank(design) < unknowns:
         return None

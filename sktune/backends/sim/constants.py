@@ -1,4 +1,4 @@
-"""The constants of the cost model: each with its unit and where it comes from."""
+"""The constants of the cost model, each with its unit and origin."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ ATLAS_A3 = Path(__file__).with_name("atlas_a3.yaml")
 
 
 class Provenance(Document):
-    """Where something comes from: it has a source, was fitted, or is assumed for a reason."""
+    """The origin of a value: it has a source, was fitted, or is assumed for a reason."""
 
     source: str = ""
     assumed: bool = False
@@ -25,14 +25,14 @@ class Provenance(Document):
     reason: str = ""
 
     @model_validator(mode="after")
-    def _is_told(self) -> Self:
+    def _has_one_origin(self) -> Self:
         if (bool(self.source) + self.assumed + self.fitted) != 1 or (not self.source and not self.reason):
             raise ValueError("give a source, or `assumed: true` or `fitted: true` with a reason")
         return self
 
 
 class Constant(Provenance):
-    """A number with its unit; ``standard_error`` is in the same unit, where it was fitted."""
+    """A number with its unit; ``standard_error``, if it was fitted, is in the same unit."""
 
     value: float
     unit: str
@@ -40,13 +40,13 @@ class Constant(Provenance):
 
 
 class OperatorTypes(Provenance):
-    """Operator types that have something in common."""
+    """Operator types with a common property."""
 
     value: tuple[str, ...]
 
 
 class Deployment(Document):
-    """What one die of a deployment holds and does."""
+    """Parameters of a deployment."""
 
     expert_dies: Constant
 
@@ -69,24 +69,17 @@ class Constants(Document):
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Names of the constants that nobody published or measured."""
+        """Names of the constants that are neither published nor measured."""
         return tuple(name for name, constant in self.constants.items() if constant.assumed)
 
     @property
     def digest(self) -> str:
-        """Identity of every value: figures of two sets of constants are not to be mixed in one study."""
+        """Identity of all values: a study must not mix figures from different constants."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
     def with_constants(self, changed: Mapping[str, Constant]) -> "Constants":
-        """Return a copy in which some constants are others."""
+        """Return a copy with some constants replaced."""
         return self.model_copy(update={"constants": {**self.constants, **changed}})
-
-    def with_values(self, **values: float) -> "Constants":
-        """Return a copy in which some values differ, for what-if questions; their origin says so."""
-        origin = {"source": "", "assumed": True, "fitted": False, "reason": "set by the caller"}
-        return self.with_constants(
-            {name: self.constants[name].model_copy(update={"value": value, **origin}) for name, value in values.items()}
-        )
 
     def to_yaml(self) -> str:
         """Return the text of a file that ``load_constants`` accepts."""
@@ -98,7 +91,7 @@ def load_constants(path: Path = ATLAS_A3) -> Constants:
     """Read constants from a YAML file.
 
     Raises:
-        SimulationError: with file, line and the nearest key.
+        SimulationError: the file is invalid; the message has file, line and the nearest key.
     """
     constants = read_document(path, Constants, SimulationError)
     if path != ATLAS_A3:
@@ -114,7 +107,7 @@ def _check_names(constants: Constants, path: Path) -> None:
     if missing := known - set(constants.constants):
         raise SimulationError(f"{path}: constant {min(missing)!r} is missing; copy it from {ATLAS_A3.name}")
     for name, constant in constants.constants.items():
-        # Times may be nothing; rates, sizes and core counts are divided by.
+        # Times may be zero; rates, sizes and core counts are divisors.
         lowest = 0.0 if constant.unit == "us" else 1e-9
         if not lowest <= constant.value < float("inf"):
             raise SimulationError(f"{path}: constant {name!r} must be finite and above zero, got {constant.value}")

@@ -1,12 +1,12 @@
-"""From the model as it is written to what one die of its published deployment does.
+"""Turns the operators of the whole model into those of one die of its published deployment.
 
-No die holds the published DeepSeek-V3, and nobody runs it as one program on one die. Two rewrites, on operators alone:
+The published DeepSeek-V3 does not fit on one die, and is not deployed as one program. Two rewrites of its operators:
 
-* Routed experts are spread over ``expert_dies`` dies that each decode a batch of the same size. A die reads the
-  weights of its own experts only, computes as many rows as it sends away, and waits for dispatch and combine. All else
-  (attention, dense MLPs, shared experts, head) is on every die.
-* Latent attention (MLA) multiplies the query and the output with the up-projection, instead of expanding the whole
-  cache for every step ("weight absorption"), and so reads the latent cache as it is.
+* Routed experts are distributed over ``expert_dies`` dies, each of which decodes a batch of the same size. A die only
+  reads the weights of its own experts, computes as many rows as it sends away, and waits for dispatch and combine.
+  Everything else (attention, dense MLPs, shared experts, head) is replicated on every die.
+* Latent attention (MLA) multiplies the query and the output by the up-projection, instead of expanding the whole cache
+  in every step ("weight absorption"), and so reads the latent cache directly.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,12 +20,12 @@ from sktune.backends.sim.trace import ATTENTION, GROUPED_MATMUL, hit_share
 
 DISPATCH, COMBINE = "MoeDistributeDispatch", "MoeDistributeCombine"
 _UP_PROJECTION = "kv_b_proj"
-"""The name that DeepSeek's models give to the projection from the latent cache to keys and values."""
+"""The name in DeepSeek's models of the projection from the latent cache to keys and values."""
 WIDTH_BYTES = {"int8": 1, "bf16": 2, "fp32": 4}
 
 
 def deploy(operators: Sequence[Operator], constants: Constants) -> tuple[Operator, ...]:
-    """Return the tasks of one die; a model without routed experts and latent attention stays as it is."""
+    """Return the tasks of one die; a model without routed experts and latent attention is unchanged."""
     return numbered(list(_spread_experts(list(_absorb(operators)), constants)))
 
 
@@ -35,7 +35,7 @@ def deployment_notes(operators: Sequence[Operator], constants: Constants) -> str
     experts = {operator.shapes[1][0] for operator in operators if operator.type == GROUPED_MATMUL}
     if experts:
         dies = _dies(max(experts), constants)
-        notes.append(f"{max(experts)} routed experts over {dies} dies, all else on each die")
+        notes.append(f"{max(experts)} routed experts over {dies} dies, everything else on each die")
     if any(_is_expansion(operator) for operator in operators):
         notes.append("latent attention absorbed")
     return f"simulated as one die of a deployment: {', '.join(notes)}" if notes else ""
@@ -59,7 +59,7 @@ def _absorb(operators: Sequence[Operator]) -> Iterator[Operator]:
 
 
 def _attention_after(operators: Sequence[Operator], start: int) -> int | None:
-    """Return where the attention is that reads the expanded cache; only copies lie between."""
+    """Return the index of the attention that reads the expanded cache, None if it is not in the same module."""
     module = operators[start].module.rpartition(".")[0]
     for index in range(start + 1, len(operators)):
         if not operators[index].module.startswith(module):
@@ -76,8 +76,8 @@ def _absorbed(expansion: Operator, attention: Operator) -> Iterator[Operator]:
     rows, heads, cached = prod(query[:1] + query[2:-1]), query[1], key[-2]
     rope = query[-1] - (expansion.shapes[-1][1] // heads - value[-1])
     matmul = replace(expansion, type="BatchMatMulV2", blocks=attention.blocks)
-    for word, inner in (("query", query[-1] - rope), ("output", value[-1])):
-        if word == "output":
+    for side, inner in (("query", query[-1] - rope), ("output", value[-1])):
+        if side == "output":
             yield replace(
                 attention,
                 flops=2.0 * rows * heads * cached * (2 * latent + rope),
@@ -86,7 +86,7 @@ def _absorbed(expansion: Operator, attention: Operator) -> Iterator[Operator]:
             )
         yield replace(
             matmul,
-            name=f"{expansion.module}/{word}",
+            name=f"{expansion.module}/{side}",
             flops=2.0 * rows * heads * inner * latent,
             bytes_moved=float(width * heads * (inner * latent + rows * (inner + latent))),
             shapes=((heads, rows, inner), (heads, inner, latent)),
@@ -98,7 +98,7 @@ def _spread_experts(operators: Sequence[Operator], constants: Constants) -> Iter
 
     def experts_of(operator: Operator) -> str | None:
         inner = operator.module
-        # An activation inside the experts is a module of its own.
+        # An activation inside the experts is a separate module.
         return next((module for module in (inner, inner.rpartition(".")[0]) if module in modules), None)
 
     for experts, run in groupby(operators, key=experts_of):
@@ -114,7 +114,7 @@ def _spread_experts(operators: Sequence[Operator], constants: Constants) -> Iter
 
 
 def _dies(experts: int, constants: Constants) -> int:
-    """Return over how many dies the experts lie: no expert lies on two."""
+    """Return over how many dies the experts are distributed: no expert is on two."""
     return min(experts, int(constants.deployment.expert_dies.value))
 
 
@@ -122,15 +122,15 @@ def _local(operator: Operator, dies: int) -> Operator:
     """Return the grouped matmul over a die's own experts: as many rows as before, fewer weights."""
     rows, experts = operator.shapes[0][0], operator.shapes[1][0]
     weights = prod(operator.shapes[1]) * WIDTH_BYTES[operator.dtype]
-    own = max(1, ceil(experts / dies))
-    read = own / experts * hit_share(rows, own)
+    local = max(1, ceil(experts / dies))
+    read = local / experts * hit_share(rows, local)
     return replace(operator, bytes_moved=operator.bytes_moved + weights * (read - hit_share(rows, experts)))
 
 
 def _collective(kind: str, beside: Operator, dies: int, constants: Constants) -> Operator:
-    """Return a collective of the published latency, read on a logarithmic scale between 8 and 256 dies."""
-    word = "dispatch" if kind == DISPATCH else "combine"
-    few, many = constants[f"{word}_ep8_us"], constants[f"{word}_ep256_us"]
+    """Return a collective with the published latency, interpolated logarithmically between 8 and 256 dies."""
+    name = "dispatch" if kind == DISPATCH else "combine"
+    few, many = constants[f"{name}_ep8_us"], constants[f"{name}_ep256_us"]
     share = log2(max(dies, 1) / 8) / log2(256 / 8)
     return Operator(
         name=f"{beside.module}/{kind}",

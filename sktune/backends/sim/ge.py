@@ -1,4 +1,4 @@
-"""Operators from a GE graph, as TorchAir builds it: GE's own types and shapes, and what it really converts to."""
+"""Operators from TorchAir's GE graph, with GE's types and shapes, after the real conversion."""
 
 from math import prod, sqrt
 
@@ -14,24 +14,24 @@ _GATHERS = ("Gather", "Index", "StridedSlice", "Slice")
 
 
 def units_plan(layout: Layout) -> Plan:
-    """Return the plan under which a graph must be dumped: each unit is a scope, so each operator names its unit."""
+    """Return the plan with which to dump a graph: each unit is a scope, so each operator names its unit."""
     return Plan(tuple(Scope(unit.name, unit.name) for unit in layout.units))
 
 
 def from_ge_graph(graph: GeGraph, layout: Layout, constants: Constants) -> tuple[Operator, ...]:
-    """Return the device tasks of a graph that was dumped under ``units_plan(layout)``.
+    """Return the device tasks of a graph that was dumped with ``units_plan(layout)``.
 
-    Tensors whose shape the dump does not tell count as nothing.
+    Tensors of unknown shape count as empty.
 
     Raises:
-        SimulationError: the graph was dumped under another plan, or none.
+        SimulationError: the graph was dumped with another plan, or none.
     """
     tasks = graph.device_tasks
     labels = {scope.label: scope.first for scope in units_plan(layout).scopes}
     foreign = {task.scope for task in tasks} - {"", *labels}
     if foreign or not any(task.scope for task in tasks):
-        found = f"the scope {min(foreign)!r}" if foreign else "no scope"
-        raise SimulationError(f"the graph's scopes are to be the layout's units, got {found}; dump it under units_plan")
+        got = f"the scope {min(foreign)!r}" if foreign else "no scope"
+        raise SimulationError(f"the graph's scopes must be the layout's units, got {got}; dump it with units_plan")
     streams = {name: index for index, name in enumerate(dict.fromkeys(["", *(task.stream for task in tasks)]))}
     return tuple(
         _operator(task, position, streams[task.stream], labels.get(task.scope), constants)
@@ -63,7 +63,7 @@ def _operator(task: GeOperator, position: int, stream: int, unit: str | None, co
 
 
 def _flops(task: GeOperator) -> float:
-    """Return the operations of attention, or of a matmul, whose inner length follows from three sizes."""
+    """Return the operations of attention or of a matmul; a matmul's inner dimension follows from three sizes."""
     if len(task.input_specs) < 2 or not task.output_specs:
         return 0.0
     left, right, out = (_count(spec) for spec in (*task.input_specs[:2], task.output_specs[0]))

@@ -1,8 +1,8 @@
 """The cost model: how long a decode step takes under a plan, on a simulated Atlas A3.
 
-Unfused, each task pays a gap and a head. In a scope, runs of fusable operators become SuperKernels
-(``superkernel``); an operator that cannot be fused stays a task of its own and splits the scope there.
-Tasks of one stream run one after the other, streams run side by side.
+Unfused, each task costs a gap and a head. In a scope, consecutive fusable operators become SuperKernels
+(``superkernel``); an operator that cannot be fused remains a separate task and splits the scope.
+Tasks of one stream run sequentially, streams run in parallel.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +11,9 @@ from itertools import accumulate, groupby, pairwise
 
 import pandas as pd
 
+from sktune.ascend.kernel_name import SUPERKERNEL
 from sktune.backends.sim.constants import Constants
-from sktune.backends.sim.operators import SUPERKERNEL, TABLE_COLUMNS, Operator
+from sktune.backends.sim.operators import TABLE_COLUMNS, Operator
 from sktune.backends.sim.superkernel import TERMS, FusionOptions, SuperKernel, busy_us, fuse, head_us
 from sktune.core.layout import Layout
 from sktune.core.outcome import Reason
@@ -21,15 +22,15 @@ from sktune.core.plan import Plan, Scope
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A scope, or what lies between two scopes.
+    """A scope, or the operators between two scopes.
 
     Attributes:
         label: the scope's label; None outside of scopes.
-        time_us: how much later the step is done for it; all spans add up to the step's time.
-        baseline_us: the same of the same operators in the baseline.
-        operators: tasks that it had unfused.
-        superkernels: kernel types of the SuperKernels it became; one that holds a single operator gains nothing.
-        split_by: types of the operators that could not be fused, and how many of each.
+        time_us: how much later the step ends because of it; all spans add up to the step's time.
+        baseline_us: the same for these operators in the baseline.
+        operators: number of unfused tasks.
+        superkernels: kernel types of its SuperKernels; one with a single operator gains nothing.
+        split_by: types of the operators that could not be fused, with counts.
     """
 
     label: str | None
@@ -46,10 +47,10 @@ class SimulatedStep:
 
     Attributes:
         total_us: the step's time.
-        terms: what it consists of, by ``TERMS``; the sum is ``total_us``.
-        spans: scopes and what lies between them, in execution order.
-        tasks: what the device is told to start.
-        compile_s: estimate for a compile from nothing; equal SuperKernels are compiled once.
+        terms: its parts, by ``TERMS``; the sum is ``total_us``.
+        spans: scopes and the gaps between them, in execution order.
+        tasks: number of tasks that the device starts.
+        compile_s: estimate for a compilation without caches; equal SuperKernels are compiled once.
     """
 
     total_us: float
@@ -61,7 +62,7 @@ class SimulatedStep:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedFailure:
-    """A plan that would not compile, or never end: reason, one line for people, and the label of the guilty scope."""
+    """A plan that would not compile, or would hang: reason, one readable line, and the label of the scope at fault."""
 
     reason: Reason
     detail: str
@@ -85,9 +86,9 @@ class _PlanFailsError(Exception):
 
 
 class StepModel:
-    """Answers for many plans of one step; what is equal is computed once.
+    """Simulates many plans of one step; equal SuperKernels are computed once.
 
-    Deterministic: the same operators, constants and plan give the same figures, in every process.
+    Deterministic: the same operators, constants and plan give the same figures in every process.
     """
 
     def __init__(self, operators: Sequence[Operator], layout: Layout, constants: Constants) -> None:
@@ -103,7 +104,7 @@ class StepModel:
             for i, operator in enumerate(self._operators)
         ]
         classes: dict[Operator, int] = {}
-        # Operators that differ only in place and name cost the same, in one layer as in the next.
+        # Operators that differ only in position and name cost the same, in every layer.
         self._class = [
             classes.setdefault(replace(op, name="", unit=None, module="", position=0, after=()), len(classes))
             for op in self._operators
@@ -119,7 +120,8 @@ class StepModel:
         """Return the step's time under ``plan``, or why there is none.
 
         Raises:
-            PlanError: the plan does not fit the layout, or an option has a value that GE refuses.
+            PlanError: the plan does not fit the layout.
+            SpaceError: GE would reject an option.
         """
         try:
             pieces = self._plan_tasks(plan)
@@ -148,7 +150,7 @@ class StepModel:
         """Return the simulated tasks as a kernel table with the columns of a measured one; empty if the plan fails.
 
         Raises:
-            PlanError: as ``step`` does.
+            PlanError, SpaceError: as in ``step``.
         """
         try:
             pieces = self._plan_tasks(plan)
@@ -164,12 +166,12 @@ class StepModel:
         return [(scope, list(self._tasks(first, last, scope))) for first, last, scope in self._pieces(plan)]
 
     def _pieces(self, plan: Plan) -> Iterator[tuple[int, int, Scope | None]]:
-        """Yield first and last operator of each scope, and of what lies between scopes."""
+        """Yield first and last operator of each scope and of each gap between scopes."""
         reached = 0
         for scope in plan.scopes:
             inside = self._scope_range(scope)
             if inside is None:
-                continue  # its units run nothing on the device
+                continue  # its units have no device tasks
             first, last = inside
             if first > reached:
                 yield reached, first - 1, None
@@ -197,7 +199,7 @@ class StepModel:
                 yield from self._alone[run[0] : run[-1] + 1]
 
     def _is_kept(self, first: int, last: int, scope: Scope, options: FusionOptions) -> bool:
-        """Whether GE keeps the scope; ``strict-scope-check`` looks at all but collectives (fact sheet, 2.2)."""
+        """Whether GE keeps the scope; ``strict-scope-check`` ignores collectives (fact sheet, 2.2)."""
         if not options.strict_scope_check:
             return True
         inside = self._operators[first : last + 1]
@@ -205,8 +207,8 @@ class StepModel:
         if foreign and options.strict_scope_check == "abort":
             raise _PlanFailsError(
                 Reason.COMPILE_FAILED,
-                f"simulated: strict-scope-check=abort: scope {scope.label!r} holds {foreign[0].type}, "
-                f"which cannot be fused ({foreign[0].name})",
+                f"simulated: strict-scope-check=abort: scope {scope.label!r} contains {foreign[0].type}, "
+                f"which cannot be fused ({foreign[0].name}); end the scope before it",
                 scope,
             )
         return not foreign
@@ -217,12 +219,12 @@ class StepModel:
         if len(streams) > 2:
             raise _PlanFailsError(
                 Reason.COMPILE_FAILED,
-                f"simulated: scope {scope.label!r} has operators on {len(streams)} streams, a SuperKernel takes 2; "
-                "end the scope where a stream is switched",
+                f"simulated: scope {scope.label!r} has operators on {len(streams)} streams, a SuperKernel supports 2; "
+                "end the scope where the stream changes",
                 scope,
             )
         key = (tuple(self._class[first : last + 1]), options)
-        # Events between streams depend on positions, which the key leaves out.
+        # Events between streams depend on positions, which are not part of the key.
         fused = None if len(streams) > 1 else self._fused.get(key)
         if fused is None:
             fused = self._fused[key] = fuse(operators, options, self._constants)
@@ -260,14 +262,14 @@ class StepModel:
             else:
                 for name, value in task.superkernel.terms.items():
                     terms[name] += value
-        if self._has_streams:  # what runs side by side, less what one stream waits for the other
+        if self._has_streams:  # time saved by running in parallel, plus the waits of streams for each other
             terms["stream_overlap"] += total - sum(terms.values())
         return terms
 
     def _span_times(
         self, pieces: Sequence[tuple[Scope | None, Sequence[_Task]]], starts: Sequence[float]
     ) -> list[tuple[float, float]]:
-        """Return for each piece how much later the step is done for it, under the plan and in the baseline."""
+        """Return for each piece how much later the step ends because of it, under the plan and in the baseline."""
         done = list(accumulate((s + t.duration_us for s, t in zip(starts, _flat(pieces), strict=True)), max))
         tasks = list(accumulate(len(piece) for _, piece in pieces))
         operators = [piece[-1].last + 1 for _, piece in pieces]
@@ -308,7 +310,7 @@ class StepModel:
     def _row(self, scope: Scope | None, task: _Task, start: float) -> tuple[object, ...]:
         first, last = self._operators[task.first], self._operators[task.last]
         if task.superkernel is None or scope is None:
-            name, kind, core, blocks = first.name, first.type, _CORE_WORDS[first.core], first.blocks
+            name, kind, core, blocks = first.name, first.type, _CORE_NAMES[first.core], first.blocks
         else:
             name = f"sk_{scope.label}_start_{first.name}_end_{last.name}"
             kind, blocks = SUPERKERNEL, task.superkernel.blocks
@@ -316,7 +318,7 @@ class StepModel:
         return 0, 0, first.stream, name, kind, core, start, task.duration_us, task.gap_us, blocks
 
 
-_CORE_WORDS: Mapping[str, str] = {
+_CORE_NAMES: Mapping[str, str] = {
     "cube": "AI_CORE",
     "vector": "AI_VECTOR_CORE",
     "mix": "MIX_AIC",
@@ -327,17 +329,6 @@ _CORE_WORDS: Mapping[str, str] = {
 
 def _flat(pieces: Sequence[tuple[Scope | None, Sequence[_Task]]]) -> list[_Task]:
     return [task for _, piece in pieces for task in piece]
-
-
-def step_latency(
-    operators: Sequence[Operator], plan: Plan, layout: Layout, constants: Constants
-) -> SimulatedStep | SimulatedFailure:
-    """Return the simulated step of one plan; ``StepModel`` answers for many.
-
-    Raises:
-        PlanError: the plan does not fit the layout, or an option has a value that GE refuses.
-    """
-    return StepModel(operators, layout, constants).step(plan)
 
 
 def _unit_ranges(operators: Sequence[Operator]) -> dict[str, tuple[int, int]]:

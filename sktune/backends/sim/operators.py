@@ -1,6 +1,6 @@
 """Operators: the device tasks of one decode step, as the cost model sees them.
 
-They come from a traced step (``trace``), from a GE graph, or from a measured profile; only values here.
+They come from a traced step (``trace``), from a GE graph (``ge``), or from a measured profile.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -10,15 +10,15 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from sktune.ascend.kernel_name import SUPERKERNEL
 from sktune.backends.sim.constants import Constants
 from sktune.core.errors import SimulationError
 from sktune.core.layout import Layout
 
 Core = Literal["cube", "vector", "mix", "aicpu", "communication"]
 DType = Literal["int8", "bf16", "fp32"]
-"""What decides the cube units' rate; fp16 counts as bf16."""
+"""The element type, which determines the cube units' rate; fp16 counts as bf16."""
 
-SUPERKERNEL = "SuperKernel"
 _CORES: dict[str, Core] = {
     "AI_CORE": "cube",
     "AI_VECTOR_CORE": "vector",
@@ -28,7 +28,7 @@ _CORES: dict[str, Core] = {
     "HCCL": "communication",
     "COMMUNICATION": "communication",
 }
-# How operator types of GE begin that run on cube units, or on cube and vector units together.
+# Prefixes of GE's operator types that run on cube units, and of those that run on cube and vector units together.
 _CUBE_TYPES = (
     "MatMul",
     "BatchMatMul",
@@ -40,9 +40,9 @@ _CUBE_TYPES = (
 )
 _MIX_TYPES = ("FusedInferAttention", "FlashAttention", "PromptFlashAttention", "IncreFlashAttention", "MlaProlog")
 _LOOK_BACK = 256
-"""Tasks back from one to those that it may have waited for; keeps long profiles linear."""
+"""How many preceding tasks one may have waited for; keeps long profiles linear."""
 DYNAMIC_TYPES = frozenset({"NonZero", "Unique"})
-"""Types whose output's shape depends on data."""
+"""Types whose output shape depends on data."""
 TABLE_COLUMNS = ("step", "device", "stream", "name", "type", "core", "start_us", "duration_us", "wait_us", "blocks")
 
 
@@ -52,23 +52,23 @@ class Operator:
 
     Attributes:
         name: unique in its step.
-        type: operator type as GE words it, e.g. ``MatMulV2``.
-        core: which units it runs on.
+        type: GE's operator type, e.g. ``MatMulV2``.
+        core: the units on which it runs.
         flops: floating-point operations.
         bytes_moved: weights and activations, read and written.
         dtype: of the operands, for the cube units' rate.
-        unit: the layout's unit it belongs to; None between units.
-        position: its place in execution order, from 0.
+        unit: the unit of the layout that contains it; None between units.
+        position: index in execution order, from 0.
         stream: device stream.
-        blocks: cores that it fills: AIC for cube and mix, AIV for vector.
+        blocks: cores that it occupies: AIC for cube and mix, AIV for vector.
         can_fuse: whether GE can put it into a SuperKernel.
         calls_sync_all: whether its kernel waits for all cores of its launch.
-        is_dynamic: whether its shape is known only when it runs.
+        is_dynamic: whether its shape is known only at run time.
         module: path of the innermost module that ran it.
         shapes: of its tensor inputs.
-        duration_us: measured or published task time, its head included; None: the model's.
-        wait_us: measured gap before it; None: the model's.
-        after: positions on other streams that it waits for.
+        duration_us: measured or published task time, including the head; None for the model's.
+        wait_us: measured gap before it; None for the model's.
+        after: positions on other streams for which it waits.
     """
 
     name: str
@@ -97,7 +97,7 @@ def numbered(operators: Sequence[Operator]) -> tuple[Operator, ...]:
 
 
 def core_of(kind: str, constants: Constants) -> Core:
-    """Return which units an operator of GE's type ``kind`` runs on."""
+    """Return the units on which an operator of GE's type ``kind`` runs."""
     if kind.startswith(("Hcom", "hcom_", "MoeDistribute", *constants.fusable_collectives.value)):
         return "communication"
     if kind in constants.aicpu_types.value:
@@ -106,10 +106,10 @@ def core_of(kind: str, constants: Constants) -> Core:
 
 
 def cores_filled(core: Core, shape: Sequence[int], largest_bytes: float, constants: Constants) -> int:
-    """Return how many cores an operator fills: by output tiles on cube units, by bytes on vector units.
+    """Return how many cores an operator occupies: by output tiles on cube units, by bytes on vector units.
 
     Args:
-        core: which units it runs on.
+        core: the units on which it runs.
         shape: of its first output.
         largest_bytes: size of its largest tensor.
         constants: tile sizes and core counts.
@@ -122,7 +122,7 @@ def cores_filled(core: Core, shape: Sequence[int], largest_bytes: float, constan
 
 
 def fusable(kind: str, core: Core, constants: Constants) -> bool:
-    """Return whether GE could fuse an operator of type ``kind``, by the constants' lists of types."""
+    """Return whether GE can fuse an operator of type ``kind``, by the lists of types in the constants."""
     if core == "aicpu":
         return False
     if core == "communication":
@@ -134,19 +134,19 @@ def from_kernel_table(table: pd.DataFrame, constants: Constants, layout: Layout 
     """Return the operators of a measured baseline's typical step, with measured durations and waits.
 
     Args:
-        table: columns ``TABLE_COLUMNS``; of several steps the one of median length is taken. The columns ``layer`` and
-            ``unit`` (a unit's key; ``layer`` is negative outside of layers) place tasks in the layout; without them
-            units' names are looked for in operator names.
-        constants: say which types fuse.
-        layout: None where no plan will be asked for.
+        table: columns ``TABLE_COLUMNS``; of several steps, the one of median length is used. The columns ``layer`` and
+            ``unit`` (a unit's key; ``layer`` is negative outside of layers) place tasks in the layout; without them,
+            units' names are searched for in operator names.
+        constants: define which types can be fused.
+        layout: None if no plan will be simulated.
 
     Raises:
-        SimulationError: columns are missing, there are no rows, the profile has SuperKernels in it, or no task can be
+        SimulationError: columns are missing, there are no rows, the profile contains SuperKernels, or no task can be
             placed in the layout.
     """
     step = typical_step(table)
     if (step["type"] == SUPERKERNEL).any():
-        raise SimulationError("the profile has SuperKernels in it; give one of the baseline, taken without scopes")
+        raise SimulationError("the profile contains SuperKernels; give one of the baseline, recorded without scopes")
     operators = tasks_of(step, constants, layout)
     if layout is not None and not any(operator.unit for operator in operators):
         raise SimulationError("no task of the profile belongs to a unit of the model; give a profile of this model")
@@ -154,7 +154,7 @@ def from_kernel_table(table: pd.DataFrame, constants: Constants, layout: Layout 
 
 
 def tasks_of(step: pd.DataFrame, constants: Constants, layout: Layout | None = None) -> tuple[Operator, ...]:
-    """Return the rows of one measured step as operators, SuperKernels too."""
+    """Return the rows of one measured step as operators, including SuperKernels."""
     operators: list[Operator] = []
     ends: list[tuple[int, float]] = []
     units = _Units(layout)
@@ -177,7 +177,7 @@ def tasks_of(step: pd.DataFrame, constants: Constants, layout: Layout | None = N
                 can_fuse=fusable(kind, core, constants),
                 calls_sync_all=kind in constants.sync_all_types.value,
                 duration_us=duration_us,
-                # A wait for another stream is not a gap: the model finds it from `after`.
+                # A wait for another stream is not a gap: the model derives it from `after`.
                 wait_us=None if after or pd.isna(wait_us) else wait_us,
                 after=after,
             )
@@ -192,22 +192,22 @@ def typical_step(table: pd.DataFrame) -> pd.DataFrame:
     Raises:
         SimulationError: columns are missing, or there are no rows.
     """
-    one = in_steps(table)
-    one = one[one["device"] == one["device"].iloc[0]]
-    ends = (one["start_us"] + one["duration_us"]).groupby(one["step"]).max()
-    lengths = (ends - one.groupby("step")["start_us"].min()).sort_values()
-    step: pd.DataFrame = one[one["step"] == lengths.index[(len(lengths) - 1) // 2]]
+    rows = in_steps(table)
+    rows = rows[rows["device"] == rows["device"].iloc[0]]
+    ends = (rows["start_us"] + rows["duration_us"]).groupby(rows["step"]).max()
+    lengths = (ends - rows.groupby("step")["start_us"].min()).sort_values()
+    step: pd.DataFrame = rows[rows["step"] == lengths.index[(len(lengths) - 1) // 2]]
     return step.sort_values("start_us", kind="stable")
 
 
 def in_steps(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that lie in a step; a negative step number means that they do not.
+    """Return the rows inside steps; outside, the step number is negative.
 
     Raises:
         SimulationError: columns are missing, or there are no rows.
     """
     if missing := [column for column in TABLE_COLUMNS if column not in table.columns]:
-        raise SimulationError(f"a kernel table has the column {missing[0]!r}, this one has not; use sktune's reader")
+        raise SimulationError(f"the kernel table lacks the column {missing[0]!r}; use sktune's reader")
     rows: pd.DataFrame = table[table["step"] >= 0]
     if rows.empty:
         raise SimulationError("the profile has no kernels in steps; profile at least one decode step")
@@ -215,7 +215,7 @@ def in_steps(table: pd.DataFrame) -> pd.DataFrame:
 
 
 class _Units:
-    """Finds the layout's unit that a measured row belongs to."""
+    """Finds the layout's unit to which a measured row belongs."""
 
     def __init__(self, layout: Layout | None) -> None:
         units = layout.units if layout else ()
@@ -229,9 +229,9 @@ class _Units:
         return max((name for dotted, name in self._names.items() if dotted in path), key=len, default=None)
 
 
-def _core(word: str, kind: str, constants: Constants) -> Core:
+def _core(name: str, kind: str, constants: Constants) -> Core:
     known = core_of(kind, constants)
-    return known if known in ("communication", "aicpu") else _CORES.get(word.upper(), "vector")
+    return known if known in ("communication", "aicpu") else _CORES.get(name.upper(), "vector")
 
 
 def _waited_for(stream: int, start_us: float, wait_us: float, ends: Sequence[tuple[int, float]]) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
-"""What one SuperKernel costs: its parts' busy time, barriers, early start, instruction cache, stream overlap.
+"""The cost of a SuperKernel: its operators' busy time, barriers, early start, instruction cache, stream overlap.
 
-The law is that of the fact sheet's section 6.3; the constants are those of ``atlas_a3.yaml``.
+The formula is from section 6.3 of the fact sheet; the constants are in ``atlas_a3.yaml``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,13 @@ from sktune.core.plan import Option
 from sktune.core.scope_options import check_options, normalise
 
 TERMS = ("busy", "head", "gap", "barrier", "early_start", "icache", "sync_all", "stream_event", "stream_overlap")
-"""What a step's time consists of; savings are negative."""
+"""The parts of a step's time; savings are negative."""
 Border = Literal["vector", "cube", "mix"]
 
 
 @dataclass(frozen=True, slots=True)
 class FusionOptions:
-    """The options of a scope that the model knows; others change nothing in it (fact sheet, 2.2)."""
+    """The options of a scope that affect the model; others are ignored (fact sheet, 2.2)."""
 
     stream_fusion: int = 0
     early_start: int = 1
@@ -32,14 +32,14 @@ class FusionOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Option]) -> "FusionOptions":
-        """Read them from a scope's options, as GE words them.
+        """Read them from a scope's options, with GE's names.
 
         Raises:
-            SpaceError: an option that the compiler would refuse.
+            SpaceError: the compiler would reject an option.
         """
         check_options(options)
-        given = {name.replace("-", "_"): value for name, value in normalise(options).items()}
-        return cls(**{name: value for name, value in given.items() if name in cls.__slots__})  # type: ignore[arg-type]
+        values = {name.replace("-", "_"): value for name, value in normalise(options).items()}
+        return cls(**{name: value for name, value in values.items() if name in cls.__slots__})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class SuperKernel:
     """Operators that became one task.
 
     Attributes:
-        kind: kernel type after the merge: ``MIX_AIV_1_0``, ``MIX_AIC_1_0``, ``MIX_AIC_1_1`` or ``MIX_AIC_1_2``.
-        blocks: cores it is launched on: AIV for ``MIX_AIV_1_0``, else AIC.
-        terms: microseconds by term; together its duration.
-        hang: why it never ends; empty where it does.
+        kind: merged kernel type: ``MIX_AIV_1_0``, ``MIX_AIC_1_0``, ``MIX_AIC_1_1`` or ``MIX_AIC_1_2``.
+        blocks: cores on which it is launched: AIV for ``MIX_AIV_1_0``, else AIC.
+        terms: microseconds by term; the sum is its duration.
+        hang: why it never ends; empty if it does.
     """
 
     kind: str
@@ -60,14 +60,14 @@ class SuperKernel:
 
     @property
     def duration_us(self) -> float:
-        """Task time, head included."""
+        """Task time, including the head."""
         return sum(self.terms.values())
 
 
 def roofline_us(operator: Operator, constants: Constants) -> tuple[float, float]:
-    """Return the time that an operator's arithmetic takes, and the time that moving its data takes.
+    """Return an operator's compute time and its memory time.
 
-    Fewer cores than the die has cost less than their share: ``(all / cores) ** core_exponent``.
+    Using fewer cores slows it down less than proportionally: ``(all / cores) ** core_exponent``.
     """
     if operator.core in ("cube", "mix"):
         rate, cores = constants[f"cube_{operator.dtype}_tflops"] * constants["cube_efficiency"], constants["aic_cores"]
@@ -75,26 +75,26 @@ def roofline_us(operator: Operator, constants: Constants) -> tuple[float, float]
         rate, cores = constants["vector_tflops"], constants["aiv_cores"]
     blocks = cores if operator.is_dynamic else min(operator.blocks, cores)
     slowdown = float((cores / blocks) ** constants["core_exponent"])
-    # TFLOP/s and TB/s are 1e6 operations or bytes a microsecond.
+    # 1 TFLOP/s and 1 TB/s are 1e6 operations or bytes per microsecond.
     bandwidth = constants["hbm_tbps"] * constants["hbm_efficiency"]
     return operator.flops / rate / 1e6 * slowdown, operator.bytes_moved / bandwidth / 1e6 * slowdown
 
 
 def busy_us(operator: Operator, constants: Constants) -> float:
-    """Return the time that an operator computes or moves data: measured less the head, or the roofline's."""
+    """Return how long an operator computes or moves data: measured time minus the head, or the roofline's."""
     if operator.duration_us is not None:
         return operator.duration_us - head_us(operator, constants)
     return max(constants["busy_floor_us"], *roofline_us(operator, constants))
 
 
 def head_us(operator: Operator, constants: Constants) -> float:
-    """Return the part of an unfused task's duration that goes away inside a SuperKernel."""
+    """Return the part of an unfused task's duration that disappears inside a SuperKernel."""
     head = constants["head_us"]
     return head if operator.duration_us is None else min(head, operator.duration_us)
 
 
 def fuse(operators: Sequence[Operator], options: FusionOptions, constants: Constants) -> SuperKernel:
-    """Return what becomes of consecutive fusable operators. One operator alone gains and loses nothing."""
+    """Return the SuperKernel of consecutive fusable operators; with a single one, nothing is gained or lost."""
     kind, blocks, aic, aiv = _merge(operators, constants)
     busy = [busy_us(operator, constants) for operator in operators]
     terms = dict.fromkeys(TERMS, 0.0)
@@ -117,16 +117,16 @@ def fuse(operators: Sequence[Operator], options: FusionOptions, constants: Const
         first = starved[0]
         hang = (
             f"{first.type} ({first.name}) calls SyncAll on {first.blocks} cores of a SuperKernel that has "
-            f"{_of(first, aic, aiv)}; set feed-sync-all=1 or leave it out of the scope"
+            f"{_of(first, aic, aiv)}; set feed-sync-all=1, or leave the operator out of the scope"
         )
     return SuperKernel(kind, blocks, terms, hang)
 
 
 def barrier_weights(operators: Sequence[Operator], options: FusionOptions, constants: Constants) -> dict[Border, float]:
-    """Return how many barriers of each kind a SuperKernel has; one that few cores meet at counts for less.
+    """Return how many barriers of each kind a SuperKernel has; one between few cores counts for less.
 
-    Vector units meet after vector work, cube units after cube work, all of them where the type changes (fact sheet,
-    2.3). That a barrier grows with the logarithm of the cores that meet is an assumption.
+    Vector units synchronise after vector work, cube units after cube work, all of them where the type changes (fact
+    sheet, 2.3). That a barrier's cost grows with the logarithm of its cores is an assumption.
     """
     _, _, aic, aiv = _merge(operators, constants)
     all_aic, all_aiv = constants["aic_cores"], constants["aiv_cores"]
@@ -174,12 +174,12 @@ def _merge(operators: Sequence[Operator], constants: Constants) -> tuple[str, in
 def _early_start_us(
     operators: Sequence[Operator], busy: Sequence[float], options: FusionOptions, constants: Constants
 ) -> float:
-    """Return what is saved where an operator's prologue runs under the end of the one before it."""
+    """Return the time saved by running an operator's prologue during the end of the previous one."""
     if not options.early_start or options.stream_fusion:
         return 0.0
     most = constants["early_start_us"] * (constants["early_start_without_hooks"] if options.early_start == 2 else 1.0)
     pairs = zip(operators[1:], pairwise(busy), strict=True)
-    return sum(min(most, before, own) for right, (before, own) in pairs if not right.is_dynamic)
+    return sum(min(most, before, current) for right, (before, current) in pairs if not right.is_dynamic)
 
 
 def _icache_us(
@@ -196,7 +196,7 @@ def _icache_us(
         text = _text_kib(right, constants)
         loaded_kib += text
         if left.type == right.type:
-            continue  # the code is still there
+            continue  # the code is still in the cache
         hidden = 0.0
         if options.preload_code == "max":
             hidden = cold if loaded_kib <= constants["icache_preload_kib"] else 0.0
@@ -214,7 +214,7 @@ def _text_kib(operator: Operator, constants: Constants) -> float:
 def _streams_us(
     operators: Sequence[Operator], busy: Sequence[float], options: FusionOptions, constants: Constants
 ) -> tuple[float, float]:
-    """Return the events' time and the time saved where cube work of one stream runs beside vector work of the other."""
+    """Return the time of events, and the time saved by overlapping cube and vector work of different streams."""
     streams = sorted({operator.stream for operator in operators})
     if not options.stream_fusion or len(streams) < 2:
         return 0.0, 0.0

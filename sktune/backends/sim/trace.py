@@ -1,7 +1,7 @@
 """Traces one eager decode step into operators, on real tensors or on the meta device, where nothing is computed.
 
-Each aten operator that a device would run becomes one task under the name that GE gives it. Views are no tasks, and
-what depends on no tensor is folded, as GE folds constants.
+Each aten operator that a device would run becomes one task, with GE's name. Views are not tasks, and operators without
+tensor inputs are folded, as GE folds constants.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -68,10 +68,10 @@ _NO_TASK = frozenset({"_unsafe_view", "detach", "lift_fresh", "alias", "empty", 
 
 
 def trace_operators(target: Target, layout: Layout, constants: Constants) -> tuple[Operator, ...]:
-    """Run one decode step eagerly and return its device tasks in execution order; the state is put back.
+    """Run one decode step eagerly and return its device tasks in execution order; the state is restored.
 
-    An operator's ``unit`` is the unit of ``layout`` whose forward ran it; what runs between two units has none, and
-    belongs to a scope that reaches from the one to the other. All run on one stream.
+    An operator's ``unit`` is the unit of ``layout`` whose forward ran it. Operators between two units have none, and
+    belong to a scope that includes both units. All run on one stream.
 
     Raises:
         TargetError: the decode step fails.
@@ -91,7 +91,7 @@ def trace_operators(target: Target, layout: Layout, constants: Constants) -> tup
 
 @contextmanager
 def _located(module: nn.Module, layout: Layout, recorder: "_Recorder") -> Iterator[None]:
-    """Tell the recorder which module and which unit is running."""
+    """Update the recorder's current module and unit while the step runs."""
     units = {unit.name for unit in layout.units}
     with ExitStack() as stack:
         for name, child in module.named_modules():
@@ -142,7 +142,7 @@ class _Recorder(TorchDispatchMode):
         if kind == "Cast" and inputs[0].dtype == outputs[0].dtype and inputs[0].device != outputs[0].device:
             return
         if name.endswith("_") and kind in _WRITES:
-            # Only what is written counts, not the whole cache that it is written into.
+            # Only the written part counts, not the whole cache.
             outputs = inputs[-1:]
             moved = 2.0 * _bytes(inputs[-1])
             inputs = inputs[1:]
@@ -157,7 +157,7 @@ class _Recorder(TorchDispatchMode):
     def add(
         self, kind: str, flops: float, moved: float, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> None:
-        """Append one task, located where the step is now."""
+        """Append one task in the current module and unit."""
         constants = self._constants
         core = core_of(kind, constants)
         result = (list(outputs) or list(inputs))[0]
@@ -185,7 +185,7 @@ class _Recorder(TorchDispatchMode):
 
 
 class _Composites(TorchFunctionMode):
-    """Records fused attention as the one task it is on the device, whatever this machine decomposes it into."""
+    """Records fused attention as one task, as on the device, however it is decomposed on this machine."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
@@ -210,22 +210,22 @@ class _Composites(TorchFunctionMode):
 
 
 def hit_share(rows: int, experts: int) -> float:
-    """Return the expected share of ``experts`` that ``rows`` tokens reach when they are routed evenly."""
+    """Return the expected share of ``experts`` that ``rows`` tokens reach if they are routed uniformly."""
     return float(1 - (1 - 1 / experts) ** rows)
 
 
 def _tensors(values: Sequence[Any]) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, list | tuple):
-            found += _tensors(value)
-    return found
+            tensors += _tensors(value)
+    return tensors
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes that lie behind a tensor: what is expanded lies there once."""
+    """Return the bytes of memory behind a tensor: expanded dimensions count once."""
     sizes = (size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
     return prod(sizes) * tensor.element_size()
 

@@ -1,4 +1,4 @@
-"""Readers of profiles, one for each file format; all give the same kernel table.
+"""Readers of profiles, one for each file format; all return the same kernel table.
 
-What the kernels mean belongs to ``profiling``.
+The interpretation of the kernels is in ``profiling``.
 """

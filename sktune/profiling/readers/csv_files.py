@@ -1,7 +1,7 @@
 """Kernel tables from CSV files: ``kernel_details.csv`` of torch_npu, ``op_summary_*.csv`` of msprof.
 
-Columns differ with profiling level, metrics and release, so that all are found by name. Missing values are ``N/A`` or
-empty, and start times end in a TAB. Format: the profiling section of CANN's documentation.
+Columns vary with profiling level, metrics and release, so all are found by name. Missing values are ``N/A`` or empty,
+and start times end with a TAB. Format: the profiling section of CANN's documentation.
 """
 
 import csv
@@ -17,7 +17,7 @@ import pandas as pd
 from sktune.core.errors import ProfileError
 from sktune.profiling.kernel_table import NO_STEP, KernelTable, complete, type_of_npu_name
 
-# By name in lower case without units, blanks and underscores.
+# Keys are names in lower case without units, blanks and underscores.
 _ALIASES = {
     "stepid": "step",
     "deviceid": "device",
@@ -38,11 +38,11 @@ _ALIASES = {
     "blockdim": "blocks",
     "blocknum": "blocks",
 }
-_NEEDED = {"name": "Name", "start": "Start Time(us)", "duration_us": "Duration(us)"}
+_REQUIRED = {"name": "Name", "start": "Start Time(us)", "duration_us": "Duration(us)"}
 _PIPES = {"mac": "mac", "vec": "vec", "scalar": "scalar", "mte2": "mte2", "mte3": "mte3", "fixpipe": "mte3"}
 _PIPE = re.compile(r"(?:aic_|aiv_)?(mac|vec|scalar|mte2|mte3|fixpipe)_ratio")
-_LONGEST_US = 1e12
-_ROWS_AT_ONCE = 100_000
+_MAX_DURATION_US = 1e12
+_CHUNK_ROWS = 100_000
 _NAMES = [alias for alias, role in _ALIASES.items() if role == "name"]
 _TEXT = ("device", "stream", "name", "type", "core", "start")
 
@@ -51,27 +51,26 @@ def read_csv(data: bytes, shown: str) -> KernelTable:
     """Read the bytes of a file called ``shown``.
 
     Raises:
-        ProfileError: the header lacks what a kernel needs, or nothing can be read.
+        ProfileError: the header lacks a required column, or nothing can be read.
     """
     header = data[: data.find(b"\n") if b"\n" in data else len(data)].decode("utf-8-sig", "replace")
     names = next(csv.reader([header]), [])
     roles = {index: _ALIASES.get(_plain(name)) for index, name in enumerate(names)}
-    if lacking := [spelt for role, spelt in _NEEDED.items() if role not in roles.values()]:
+    if lacking := [column for role, column in _REQUIRED.items() if role not in roles.values()]:
         raise ProfileError(
-            f"{shown} is no profile: a kernel_details.csv or op_summary has the column "
-            f"{' and '.join(map(repr, lacking))}, got a file that begins {header[:40].strip()!r}; "
-            "give one of these, or a chrome trace (trace_view.json)"
+            f"{shown} is not a profile: it lacks the column {' and '.join(map(repr, lacking))} of a kernel_details.csv "
+            f"or op_summary, and begins {header[:40].strip()!r}; give one of these, or a chrome trace (trace_view.json)"
         )
-    ratios = {index: _PIPES[found[1]] for index, name in enumerate(names) if (found := _PIPE.fullmatch(name.strip()))}
-    kept = sorted({index for index, role in roles.items() if role} | set(ratios))
+    ratios = {index: _PIPES[match[1]] for index, name in enumerate(names) if (match := _PIPE.fullmatch(name.strip()))}
+    used_columns = sorted({index for index, role in roles.items() if role} | set(ratios))
     data, cut = _without_partial_row(data, len(names))
-    frame, rows = _parse(data, {index: names[index] for index in kept}, roles, shown)
+    frame, rows = _parse(data, {index: names[index] for index in used_columns}, roles, shown)
     table = _table(frame, roles, ratios)
     repeated = int(table["name"].map(_plain, na_action="ignore").isin(_NAMES).sum())
     whole = table.dropna(subset=["name", "start_ns", "duration_us"])
     warnings = []
     if lost := cut + rows - len(whole) - repeated:
-        warnings.append(f"{lost} of {rows + cut} rows are incomplete and were left out; was the file cut short?")
+        warnings.append(f"{lost} of {rows + cut} rows are incomplete and were left out; was the file truncated?")
     if repeated:
         warnings.append(f"{repeated} repeated header lines were left out")
     whole = whole.astype({"start_ns": np.int64})
@@ -88,7 +87,7 @@ def _plain(name: str) -> str:
 
 
 def _without_partial_row(data: bytes, columns: int) -> tuple[bytes, int]:
-    """Drop a last row that was cut short: its open quote would swallow the parser."""
+    """Drop a truncated last row: its open quote would break the parser."""
     if data.endswith(b"\n"):
         return data, 0
     start = data.rfind(b"\n") + 1
@@ -98,15 +97,15 @@ def _without_partial_row(data: bytes, columns: int) -> tuple[bytes, int]:
 
 
 def _parse(
-    data: bytes, kept: Mapping[int, str], roles: Mapping[int, str | None], shown: str
+    data: bytes, used_columns: Mapping[int, str], roles: Mapping[int, str | None], shown: str
 ) -> tuple[pd.DataFrame, int]:
-    """Return the kept columns, called by their position, and the number of rows that the file has."""
+    """Return the kept columns, named by their position, and the number of rows in the file."""
     rows = sum(1 for line in io.BytesIO(data) if line.strip()) - 1
     try:
         frame = pd.read_csv(
             io.BytesIO(data),
-            usecols=list(kept),
-            dtype={name: str for index, name in kept.items() if roles[index] in _TEXT},
+            usecols=list(used_columns),
+            dtype={name: str for index, name in used_columns.items() if roles[index] in _TEXT},
             na_values=["N/A", "NA", ""],
             keep_default_na=False,
             on_bad_lines="skip",
@@ -116,16 +115,16 @@ def _parse(
             low_memory=False,
         )
     except pd.errors.ParserError as failure:
-        raise ProfileError(f"{shown} is damaged ({failure}); write the profile again") from failure
-    frame.columns = pd.Index(list(kept))
+        raise ProfileError(f"{shown} is damaged ({failure}); export the profile again") from failure
+    frame.columns = pd.Index(list(used_columns))
     return frame, rows
 
 
 def _table(frame: pd.DataFrame, roles: Mapping[int, str | None], ratios: Mapping[int, str]) -> pd.DataFrame:
-    """Return the columns under sktune's names; what is missing or no number is NaN."""
+    """Return the columns under sktune's names; missing and non-numeric values are NaN."""
     by_role = {role: frame[index] for index, role in roles.items() if role}
     table = pd.DataFrame({"name": by_role["name"].str.strip(), "start_ns": _nanoseconds(by_role["start"])})
-    table["duration_us"] = _number(by_role["duration_us"]).where(lambda duration: duration.between(0, _LONGEST_US))
+    table["duration_us"] = _number(by_role["duration_us"]).where(lambda duration: duration.between(0, _MAX_DURATION_US))
     for role in ("wait_us", "blocks"):
         table[role] = _number(by_role[role]) if role in by_role else np.nan
     table["step"] = _number(by_role["step"]).fillna(NO_STEP).astype(int) if "step" in by_role else NO_STEP
@@ -134,7 +133,7 @@ def _table(frame: pd.DataFrame, roles: Mapping[int, str | None], ratios: Mapping
     if "type" not in by_role:
         table["type"] = table["name"].map(type_of_npu_name, na_action="ignore").fillna("")
     for pipe in dict.fromkeys(ratios.values()):
-        columns = [_number(frame[index]) for index, found in ratios.items() if found == pipe]
+        columns = [_number(frame[index]) for index, other in ratios.items() if other == pipe]
         table[f"{pipe}_ratio"] = pd.concat(columns, axis=1).max(axis=1)
     return table
 
@@ -146,16 +145,16 @@ def _number(column: "pd.Series[Any]") -> "pd.Series[float]":
 
 
 def _nanoseconds(column: "pd.Series[str]") -> npt.NDArray[np.float64]:
-    """Return microseconds, given as text, in whole nanoseconds from the first row on; NaN where there is no number.
+    """Return microseconds, given as text, as whole nanoseconds from the first chunk's earliest; NaN if not a number.
 
-    A float of microseconds since 1970 is exact to a quarter of a microsecond only; its whole part is exact.
+    A float of microseconds since 1970 is exact only to a quarter of a microsecond; its whole part is exact.
     """
-    found, origin_us = [np.zeros(0)], np.nan
-    for begin in range(0, len(column), _ROWS_AT_ONCE):  # text in pieces takes a multiple of the file's size
-        parts = column.iloc[begin : begin + _ROWS_AT_ONCE].str.strip().str.partition(".")
+    chunks, origin_us = [np.zeros(0)], np.nan
+    for begin in range(0, len(column), _CHUNK_ROWS):  # splitting all rows together takes a multiple of the file's size
+        parts = column.iloc[begin : begin + _CHUNK_ROWS].str.strip().str.partition(".")
         whole = pd.to_numeric(parts[0], errors="coerce").to_numpy(float)
         fraction = pd.to_numeric((parts[2].fillna("") + "000").str[:3], errors="coerce").to_numpy(float)
         if np.isnan(origin_us) and not np.isnan(whole).all():
             origin_us = float(np.nanmin(whole))
-        found.append((whole - origin_us) * 1e3 + fraction)
-    return np.concatenate(found)
+        chunks.append((whole - origin_us) * 1e3 + fraction)
+    return np.concatenate(chunks)

@@ -1,4 +1,4 @@
-"""Chrome traces, event by event: files larger than memory, cut short or damaged."""
+"""Read Chrome traces event by event, even if they are larger than memory, truncated or damaged."""
 
 import json
 import re
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 CHUNK_CHARACTERS = 1 << 22
-LARGEST_EVENT = 1 << 24
-"""Characters after which an event that does not end is taken as damaged."""
+MAX_EVENT_CHARACTERS = 1 << 24
+"""Longer events are treated as damaged."""
 
 _START = re.compile(r'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
 _NEXT_EVENT = re.compile(r"[,\[]\s*(?=\{)")
-# Numbers stay text: a float cannot hold epoch microseconds with three decimals.
+# Numbers stay text: a float cannot represent epoch microseconds with three decimals.
 _decode = json.JSONDecoder(parse_float=str).raw_decode
 
 
@@ -23,8 +23,8 @@ class EventStream:
 
     Attributes:
         is_trace: whether a list of events was found; known after iteration.
-        is_complete: whether the list ended as it should; known after iteration.
-        damaged: places where no event could be read; reading went on behind them.
+        is_complete: whether the end of the list was reached; known after iteration.
+        damaged: number of places where no event could be read; reading continues after them.
     """
 
     text: IO[str]
@@ -35,7 +35,7 @@ class EventStream:
     _at_end: bool = False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield every complete event; numbers with a decimal point come as text."""
+        """Yield every complete event, with numbers that have a decimal point as text."""
         position = self._find_list()
         while self.is_trace:
             position = self._skip_blanks(position)
@@ -47,7 +47,7 @@ class EventStream:
             try:
                 event, position = _decode(self._buffer, position)
             except json.JSONDecodeError:
-                if len(self._buffer) - position < LARGEST_EVENT and self._extend(position):
+                if len(self._buffer) - position < MAX_EVENT_CHARACTERS and self._extend(position):
                     position = 0
                     continue
                 following = _NEXT_EVENT.search(self._buffer, position + 1)
@@ -67,22 +67,22 @@ class EventStream:
         if self._buffer.startswith("["):
             self.is_trace = True
             return 1
-        while not (found := _START.search(self._buffer)):
-            if not self._extend(max(0, len(self._buffer) - 64)):  # the key may lie across two chunks
+        while not (match := _START.search(self._buffer)):
+            if not self._extend(max(0, len(self._buffer) - 64)):  # the key may span two chunks
                 return 0
         self.is_trace = True
-        return found.end()
+        return match.end()
 
     def _skip_blanks(self, position: int) -> int:
         while True:
-            found = _BETWEEN.match(self._buffer, position)
-            position = found.end() if found else position
+            match = _BETWEEN.match(self._buffer, position)
+            position = match.end() if match else position
             if position < len(self._buffer) or not self._extend(position):
                 return position
             position = 0
 
     def _extend(self, position: int) -> bool:
-        """Drop what lies before ``position``, and read on; False at the end of the file."""
+        """Drop the buffer before ``position`` and read another chunk; False at the end of the file."""
         if self._at_end:
             return False
         chunk = self.text.read(CHUNK_CHARACTERS)

@@ -1,4 +1,4 @@
-"""Reading a profile: any known format, recognised by what is inside."""
+"""Read a profile of any known format, recognised by its content."""
 
 import io
 import zlib
@@ -12,7 +12,7 @@ from sktune.profiling.kernel_table import KernelTable
 from sktune.profiling.readers.csv_files import read_csv
 from sktune.profiling.readers.trace_files import read_trace
 
-# In a folder, the first of these that is there: kernel tables say more than traces.
+# In a folder, the first of these that exists: kernel tables have more information than traces.
 _IN_FOLDERS = (
     "kernel_details.csv", "op_summary*.csv", "trace_view.json*", "*.trace.json*", "trace.json*", "msprof*.json*",
 )  # fmt: skip
@@ -20,17 +20,17 @@ _SNIFFED_BYTES = 4096
 
 
 def read_profile(path: Path) -> KernelTable:
-    """Read a profile, plain or gzipped, or a profiler's output folder, of one rank or of several.
+    """Read a profile, plain or gzipped, or a profiler's output folder, of one or more ranks.
 
     Raises:
-        ProfileError: there is no such file, it is no profile, or it holds no kernels.
+        ProfileError: there is no such file, it is not a profile, or it has no kernels.
     """
     if not path.exists():
         raise ProfileError(f"there is no file {str(path)!r}; give a kernel_details.csv, an op_summary or a trace")
     tables = [_read_file(file) for file in _files(path)]
     table = tables[0] if len(tables) == 1 else _side_by_side(tables)
     if table.frame.empty:
-        raise ProfileError(f"{path} holds no kernels; did the profiler record device activities?")
+        raise ProfileError(f"{path} has no kernels; did the profiler record device activities?")
     return table
 
 
@@ -38,10 +38,10 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     for pattern in _IN_FOLDERS:
-        if found := sorted(path.rglob(pattern)):
-            return found
+        if files := sorted(path.rglob(pattern)):
+            return files
     raise ProfileError(
-        f"{path} holds no kernel_details.csv, op_summary or trace; parse the profile first, or name a file"
+        f"{path} has no kernel_details.csv, op_summary or trace; parse the profile first, or name a file"
     )
 
 
@@ -57,7 +57,7 @@ def _read_file(path: Path) -> KernelTable:
             if not text:
                 raise ProfileError(f"{shown} is empty; was the profiler stopped before it wrote?")
             if b"\0" in start:
-                raise ProfileError(f"{shown} is no profile but a binary file; give a CSV or JSON file of a profiler")
+                raise ProfileError(f"{shown} is a binary file, not a profile; give a CSV or JSON file of a profiler")
             if text[0] in "{[":
                 return read_trace(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace"), shown)
             return read_csv(stream.read(), shown)
@@ -66,7 +66,7 @@ def _read_file(path: Path) -> KernelTable:
 
 
 class _Gunzip(io.RawIOBase):
-    """Inflates as far as it goes: a file that was cut short ends where its data end (gzip.open loses the last part)."""
+    """Decompresses as far as possible: all data of a truncated file are read (gzip.open loses the last part)."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -94,7 +94,7 @@ class _Gunzip(io.RawIOBase):
 
 
 def _side_by_side(tables: list[KernelTable]) -> KernelTable:
-    """Join the ranks of one run; their clocks need not agree, so each counts as a device of its own."""
+    """Join the ranks of one run as separate devices; their clocks need not agree."""
     frames = [
         table.frame.assign(device=[f"rank {rank} device {device}" for device in table.frame["device"]])
         for rank, table in enumerate(tables)

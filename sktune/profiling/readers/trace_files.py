@@ -18,21 +18,21 @@ from sktune.profiling.readers.event_stream import EventStream
 Event = dict[str, Any]
 
 WRAPPER_SHARE = 0.5
-"""Share of its time that a CPU operator may spend in others and still count as doing the work itself."""
+"""A CPU operator that spends more than this share of its time in other operators is a wrapper of these."""
 
 _GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime")
 _STEP_MARKS = ("user_annotation", "gpu_user_annotation")
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
-# Of the tasks on "Ascend Hardware", those that occupy a core; events, notifications and copies are left out, as
-# in kernel_details.csv.
+# The tasks on "Ascend Hardware" that occupy a core; events, notifications and copies are left out, as in
+# kernel_details.csv.
 _NPU_CORES = re.compile(r"AI_?CORE|AI_?VEC|AI_?CPU|MIX_AI|AIC\b|AIV\b|DVPP|FFTS", re.IGNORECASE)
 _NPU_COLLECTIVE = re.compile(r"hcom_|hccl_|Hccl")
 
 
 @dataclass(slots=True)
 class _Rows:
-    """Columns of kernels, packed: a trace holds millions of events."""
+    """Columns of kernels, packed: a trace has millions of events."""
 
     names: dict[str, int] = field(default_factory=dict)
     lanes: dict[tuple[str, str, str], int] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class _Rows:
     launch: "array[int]" = field(default_factory=lambda: array("q"))
 
     def add(self, event: Event, device: str, stream: str, core: str, launch: int = -1) -> None:
-        """Append ``event``; raises what a missing or malformed time raises."""
+        """Append ``event``; a missing or malformed time raises KeyError, ValueError, TypeError or OverflowError."""
         start_ns, duration_ns = _nanoseconds(event["ts"]), _nanoseconds(event["dur"])
         self.start_ns.append(start_ns)
         self.duration_ns.append(max(0, duration_ns))
@@ -69,7 +69,7 @@ class _Rows:
 
 @dataclass(slots=True)
 class _Trace:
-    """What of a trace matters here."""
+    """The relevant events of a trace."""
 
     gpu: _Rows = field(default_factory=_Rows)
     npu: _Rows = field(default_factory=_Rows)
@@ -79,8 +79,8 @@ class _Trace:
     steps: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
     labels: dict[Any, str] = field(default_factory=dict)
 
-    def take(self, event: Event) -> None:
-        """Sort one event into its table."""
+    def add(self, event: Event) -> None:
+        """Add an event to its table."""
         if event.get("ph") == "M":
             if event.get("name") == "process_labels":
                 self.labels[event.get("pid")] = str((event.get("args") or {}).get("labels", ""))
@@ -100,9 +100,9 @@ class _Trace:
                 launch = args.get("connection_id", -1)
                 launch = launch if isinstance(launch, int) else -1
                 self.npu.add(event, str(event.get("pid", 0)), stream, str(args["Task Type"]), launch)
-        elif found := _STEP.match(name):
+        elif match := _STEP.match(name):
             if kind is None or kind in _STEP_MARKS:
-                self._add_step(event, int(found[1]))
+                self._add_step(event, int(match[1]))
         elif kind in _LAUNCHES:
             if isinstance(args.get("correlation"), int):
                 self.launches[args["correlation"]] = _nanoseconds(event["ts"])
@@ -123,26 +123,26 @@ def read_trace(text: IO[str], shown: str) -> KernelTable:
     """Read an open trace called ``shown``.
 
     Raises:
-        ProfileError: this is JSON, but no trace; or nothing in it ran on a device.
+        ProfileError: this is JSON, but not a trace.
     """
     events = EventStream(text)
     trace = _Trace()
-    taken = malformed = 0
+    count = malformed = 0
     for event in events:
-        taken += 1
+        count += 1
         try:
-            trace.take(event)
-        except (KeyError, ValueError, TypeError, OverflowError):  # a field is missing, or is no number
+            trace.add(event)
+        except (KeyError, ValueError, TypeError, OverflowError):  # a field is missing, or not a number
             malformed += 1
     if not events.is_trace:
-        raise ProfileError(f"{shown} is no chrome trace: it has no list 'traceEvents'; give what the profiler wrote")
+        raise ProfileError(f"{shown} is not a chrome trace: it has no list 'traceEvents'; give the profiler's file")
     warnings = []
     if events.damaged or not events.is_complete:
-        what = "is cut short" if not events.is_complete else "is damaged"
-        more = f" and {events.damaged} damaged places were passed over" if events.damaged else ""
-        warnings.append(f"the trace {what}: {taken} complete events were read{more}")
+        what = "is truncated" if not events.is_complete else "is damaged"
+        more = f" and {events.damaged} damaged places were skipped" if events.damaged else ""
+        warnings.append(f"the trace {what}: {count} complete events were read{more}")
     if malformed:
-        warnings.append(f"{malformed} of {taken} events have no proper time and were left out")
+        warnings.append(f"{malformed} of {count} events have no valid time and were left out")
     source, frame = _kernels(trace)
     _mark_steps(frame, trace)
     return KernelTable(
@@ -170,23 +170,23 @@ def _kernels(trace: _Trace) -> tuple[str, pd.DataFrame]:
 def _npu_kernels(trace: _Trace) -> pd.DataFrame:
     kernels, collectives = trace.npu.frame(), trace.collectives.frame()
     if len(collectives):  # collectives that run on vector cores are recorded as both
-        called = {name: is_communication(name) for name in kernels["name"].unique()}
-        kernels = kernels[~kernels["name"].map(called).astype(bool)]
-    # One process for each device and kind of lane; labels say which device, where there are several.
-    labels = {str(pid): found[0] for pid, label in trace.labels.items() if (found := re.findall(r"\d+", label))}
+        by_name = {name: is_communication(name) for name in kernels["name"].unique()}
+        kernels = kernels[~kernels["name"].map(by_name).astype(bool)]
+    # One process for each device and kind of lane; labels give the device if there are several.
+    labels = {str(pid): numbers[0] for pid, label in trace.labels.items() if (numbers := re.findall(r"\d+", label))}
     pids = dict.fromkeys(kernels["device"])
-    numbers = {pid: labels.get(pid, str(index)) for index, pid in enumerate(pids)}
-    only = next(iter(numbers.values()), "0") if len(numbers) <= 1 else None
-    kernels = kernels.assign(device=kernels["device"].map(numbers))
+    devices = {pid: labels.get(pid, str(index)) for index, pid in enumerate(pids)}
+    only = next(iter(devices.values()), "0") if len(devices) <= 1 else None
+    kernels = kernels.assign(device=kernels["device"].map(devices))
     collectives["device"] = [only or labels.get(pid, "0") for pid in collectives["device"]]
     return pd.concat([kernels, collectives], ignore_index=True)
 
 
 def _cpu_kernels(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the operators that do work: on a CPU they are what kernels are on a device.
+    """Return the operators that do work: they stand in for kernels on a CPU.
 
-    An operator that spends most of its time, as a rule, in operators that it calls is a wrapper of these; one that
-    only makes views or allocates does no work. Calls inside an operator that does work belong to it.
+    An operator that typically spends most of its time in operators that it calls is a wrapper of these; one that only
+    makes views or allocates does no work. Calls inside an operator that does work belong to it.
     """
     frame = frame.assign(order=-frame["duration_us"]).sort_values(["stream", "start_ns", "order"], kind="stable")
     duration = frame["duration_us"].to_numpy()
@@ -194,17 +194,17 @@ def _cpu_kernels(frame: pd.DataFrame) -> pd.DataFrame:
     has_parent = parents >= 0
     place, names = pd.factorize(frame["name"])
     is_view = np.array([role_of(name) is Role.VIEW for name in names], dtype=bool)
-    # Views and allocations are no work that an operator could pass on: it is not a wrapper of those.
-    passed_on = has_parent & ~is_view[place]
-    inside = np.bincount(parents[passed_on], duration[passed_on], minlength=len(frame))
-    # The median call: one that was interrupted by another process tells nothing.
+    # Views and allocations are not work: calling them does not make an operator a wrapper.
+    delegated = has_parent & ~is_view[place]
+    inside = np.bincount(parents[delegated], duration[delegated], minlength=len(frame))
+    # The median over calls: one that was interrupted by another process is not representative.
     share = pd.Series(inside / np.maximum(duration, 1e-9)).groupby(place).median().to_numpy()
     works = ((share <= WRAPPER_SHARE) & ~is_view)[place]
     covered = np.zeros(len(frame), dtype=bool)
     for index in np.flatnonzero(has_parent):  # parents come first
         covered[index] = covered[parents[index]] or works[parents[index]]
-    kept: pd.DataFrame = frame[works & ~covered].drop(columns="order").reset_index(drop=True)
-    return kept
+    working: pd.DataFrame = frame[works & ~covered].drop(columns="order").reset_index(drop=True)
+    return working
 
 
 def _parents(frame: pd.DataFrame) -> npt.NDArray[np.int64]:
@@ -214,9 +214,9 @@ def _parents(frame: pd.DataFrame) -> npt.NDArray[np.int64]:
     parents = np.full(len(frame), -1, dtype=np.int64)
     open_calls: list[int] = []
     stream = None
-    for index, own in enumerate(frame["stream"]):
-        if own != stream:
-            stream, open_calls = own, []
+    for index, current in enumerate(frame["stream"]):
+        if current != stream:
+            stream, open_calls = current, []
         while open_calls and ends[open_calls[-1]] <= starts[index]:
             open_calls.pop()
         if open_calls:
@@ -226,11 +226,11 @@ def _parents(frame: pd.DataFrame) -> npt.NDArray[np.int64]:
 
 
 def _mark_steps(frame: pd.DataFrame, trace: _Trace) -> None:
-    """Fill in ``step``: a kernel belongs to the step that launched it, else to that in which it started."""
+    """Fill in ``step``: a kernel belongs to the step that launched it, else to the one in which it started."""
     started = frame["start_ns"].to_numpy()
     launched = np.array([trace.launches.get(launch, -1) for launch in frame.pop("launch")], dtype=np.int64)
-    host, own = trace.steps.get("host", []), trace.steps.get("gpu", [])
-    by_start = _step_at(started, own or host)
+    host, gpu = trace.steps.get("host", []), trace.steps.get("gpu", [])
+    by_start = _step_at(started, gpu or host)
     frame["step"] = np.where(launched >= 0, _step_at(launched, host), by_start) if host else by_start
     frame["wait_us"], frame["blocks"] = np.nan, np.nan
 
@@ -263,7 +263,7 @@ def type_of_gpu_name(name: str) -> str:
 
 
 def _nanoseconds(microseconds: str | float) -> int:
-    """Return a timestamp in nanoseconds; text keeps the digits that a float would lose."""
+    """Return a timestamp in nanoseconds; text has the digits that a float would lose."""
     if isinstance(microseconds, str):
         whole, _, fraction = microseconds.strip().partition(".")
         if fraction.isdigit() or not fraction:
