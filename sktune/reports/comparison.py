@@ -178,7 +178,7 @@ def _differences(first: Mapping[str, str], other: Mapping[str, str]) -> tuple[st
 
 
 def _other_target(first: Mapping[str, str], other: Mapping[str, str]) -> str | None:
-    """Return the first entry in which the targets differ. Another seed changes the model's entry, but not the target."""
+    """Return the first entry in which the targets differ; another seed is not another target."""
     for key in _TARGET:
         if first.get(key) != other.get(key):
             return key

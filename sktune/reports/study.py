@@ -206,9 +206,9 @@ def _doubts(result: SearchResult) -> str:
     if comparison is None or result.is_simulated:
         return ""
     samples = result.facts.floor_looks
+    noise_floor = f"{comparison.noise_floor:.2%}"
     lines = [
-        f"Noise floor: two copies of the baseline differed by up to {comparison.noise_floor:.2%}; smaller gains are "
-        "not reported."
+        f"Noise floor: two copies of the baseline differed by up to {noise_floor}; smaller gains are not reported."
     ]
     if len(samples) > 1:
         lines.append(f"The baseline's latency changed by {drift(samples):+.1%} between its first and last measurement.")

@@ -1,7 +1,7 @@
 """Rechecks: whether a plan that was found earlier is still valid here: its code, its bits, and its speed.
 
-For use after an upgrade, and in CI. The plan's compiled code is loaded as ``sktune.apply`` loads it, with otherwise empty
-caches, so that the code that is checked is the code that will run.
+For use after an upgrade, and in CI. The plan's compiled code is loaded as ``sktune.apply`` loads it, with otherwise
+empty caches, so that the code that is checked is the code that will run.
 """
 
 from dataclasses import dataclass, replace
