@@ -127,8 +127,8 @@ def run_in_one_shell(folder: Path, commands: str, **settings: str) -> list[dict[
     command.chmod(0o755)
     assignments = "".join(f"{name}={value}\n" for name, value in settings.items())
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", assignments + commands], capture_output=True, text=True, check=False, cwd=folder,
-        env=os.environ | {"PATH": f"{command.parent}:{os.environ['PATH']}"}, timeout=300,
+        ["bash", "-euo", "pipefail", "-c", assignments + commands], capture_output=True, text=True, check=False,
+        cwd=folder, env=os.environ | {"PATH": f"{command.parent}:{os.environ['PATH']}"}, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return checked(done.stdout)
