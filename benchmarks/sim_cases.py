@@ -65,7 +65,7 @@ CANNOT = (
     ("DeepSeek-R1 on 128 dies, TPOT 44.9 ms", RECIPES, "multi-token prediction: a step answers for several tokens"),
     ("CloudMatrix384, TPOT 49.4, 24.6 and 14.9 ms", CLOUDMATRIX, "multi-token prediction; ratios are in the table"),
     ("CloudMatrix384, micro-batch gain 5.8 to 9.4%", CLOUDMATRIX, "two streams on disjoint cores, by hand"),
-    ("CloudMatrix384, dispatch, combine and utilisation", CLOUDMATRIX, "constants of the model, hence no test of it"),
+    ("CloudMatrix384, dispatch, combine and utilisation", CLOUDMATRIX, "constants of the model, so not a test of it"),
     ("DispatchFFNCombineW4A8, 250.5 us", "vllm-ascend, note of 2026-09-16", "bound by scalar units, not in the model"),
     ("recommender net at 10% utilisation", "GE, inference_optimization_cases", "bound by the host, between kernels"),
     ("multi_stream toy schedule, 110 and 100 us", "torchair, multi_stream.md", "the schedule is not wholly stated"),

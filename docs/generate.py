@@ -1,6 +1,6 @@
-"""Writes the pages of the reference that follow from code: ``python docs/generate.py``.
+"""Writes the reference pages that are generated from code: ``python docs/generate.py``.
 
-With ``--check`` nothing is written; the exit code is 1 where a page is out of date. A test does the same.
+With ``--check`` nothing is written; the exit code is 1 if a page is out of date. A test does the same.
 """
 
 import inspect
@@ -39,7 +39,7 @@ Schema = dict[str, Any]
 
 
 def pages() -> dict[Path, str]:
-    """Return every page that follows from code, as it should be."""
+    """Return the text of every generated page."""
     events = EVENTS_PAGE.read_text(encoding="utf-8")
     events = with_region(events, "events", event_tables())
     events = with_region(events, "values", value_table())
@@ -52,16 +52,16 @@ def pages() -> dict[Path, str]:
 
 
 def out_of_date() -> list[Path]:
-    """Return the pages that are not as they should be."""
+    """Return the pages that are missing or out of date."""
     return [path for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
 
 
 def with_region(text: str, name: str, inner: str) -> str:
-    """Return a page with what stands between two marks replaced."""
+    """Return a page with the text between two marks replaced."""
     begin, end = BEGIN.format(name=name), END.format(name=name)
-    before, found, rest = text.partition(begin)
-    _, closed, after = rest.partition(end)
-    assert found and closed, f"the page has no marks {begin.strip()} and {end.strip()}"
+    before, opening, rest = text.partition(begin)
+    _, closing, after = rest.partition(end)
+    assert opening and closing, f"the page has no marks {begin.strip()} and {end.strip()}"
     return f"{before}{begin}\n{inner}\n{end}{after}"
 
 
@@ -75,13 +75,13 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def schema() -> Schema:
-    """Return the JSON Schema of all events, each under its own name; what they share stands after them."""
+    """Return the JSON Schema of all events, each under its own name, followed by the objects that they share."""
     values = values_of(EVENTS.values())
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "urn:sktune:events:1",
         "title": "A line that sktune prints with --json",
-        "description": "Version 1. Each event stands below $defs under its own name.",
+        "description": "Version 1. Each event is in $defs, under its own name.",
         "oneOf": [{"$ref": f"#/$defs/{name}"} for name in EVENTS],
         "$defs": {name: event_schema(kind) for name, kind in EVENTS.items()}
         | {name: value_schema(kind) for name, kind in values.items()},
@@ -95,31 +95,32 @@ def event_schema(kind: type[Event]) -> Schema:
     if kind.was:
         properties["was"] = {"const": kind.was, "deprecated": True}
     required = list(properties)
-    for own in fields(kind):
-        if own.default is MISSING:
-            required.append(own.name)
-        if isinstance(own.default, bool):  # it is left out while it has this value
-            properties[own.name] = {"const": not own.default}
+    for field in fields(kind):
+        if field.default is MISSING:
+            required.append(field.name)
+        if isinstance(field.default, bool):  # the key is left out if it has this value
+            properties[field.name] = {"const": not field.default}
         else:
-            properties[own.name] = schema_of(_without(hints[own.name], NoneType if own.default is None else Absent))
+            absent = NoneType if field.default is None else Absent
+            properties[field.name] = schema_of(_without(hints[field.name], absent))
     return _object(kind, properties, required)
 
 
 def value_schema(kind: Any) -> Schema:
-    """Return the schema of an object that stands below keys of events."""
+    """Return the schema of an object that is a value in events."""
     hints = get_type_hints(kind, include_extras=True)
     properties = {name: schema_of(hint) for name, hint in hints.items()}
     return _object(kind, properties, [name for name in properties if name in kind.__required_keys__])
 
 
 def _object(kind: type, properties: Mapping[str, Schema], required: Sequence[str]) -> Schema:
-    text, said = described(kind)
+    text, texts = described(kind)
     return {
         "description": text,
         "type": "object",
         "properties": {
-            name: {**own, "description": f"{said[name][:1].upper()}{said[name][1:]}"} if name in said else own
-            for name, own in properties.items()
+            name: {**inner, "description": f"{texts[name][:1].upper()}{texts[name][1:]}"} if name in texts else inner
+            for name, inner in properties.items()
         },
         "required": list(required),
         "additionalProperties": False,
@@ -149,10 +150,10 @@ def schema_of(hint: Any) -> Schema:
 
 
 def _any_of(schemas: list[Schema]) -> Schema:
-    if all(isinstance(own.get("type"), str) for own in schemas) and sum(len(own) > 1 for own in schemas) <= 1:
-        # A keyword such as "minimum" says nothing of null.
-        return {key: value for own in schemas for key, value in own.items()} | {
-            "type": [own["type"] for own in schemas]
+    if all(isinstance(one.get("type"), str) for one in schemas) and sum(len(one) > 1 for one in schemas) <= 1:
+        # A keyword such as "minimum" does not apply to null.
+        return {key: value for one in schemas for key, value in one.items()} | {
+            "type": [one["type"] for one in schemas]
         }
     return {"anyOf": schemas}
 
@@ -160,20 +161,20 @@ def _any_of(schemas: list[Schema]) -> Schema:
 def _without(hint: Any, left_out: type) -> Any:
     if get_origin(hint) not in (Union, UnionType):
         return hint
-    return Union[tuple(arg for arg in get_args(hint) if arg is not left_out)]  # noqa: UP007 - of as many as there are
+    return Union[tuple(arg for arg in get_args(hint) if arg is not left_out)]  # noqa: UP007 - of any number of types
 
 
 def values_of(kinds: Iterable[type]) -> dict[str, type]:
-    """Return the objects that stand below keys of ``kinds``, and below their own, by name."""
-    found: dict[str, type] = {}
+    """Return the objects that are values in ``kinds`` or in each other, by name."""
+    objects: dict[str, type] = {}
     left = [hint for kind in kinds for hint in get_type_hints(kind, include_extras=True).values()]
     while left:
         hint = left.pop(0)
         left += get_args(hint)
-        if hasattr(hint, "__required_keys__") and name_of(hint) not in found:
-            found[name_of(hint)] = hint
+        if hasattr(hint, "__required_keys__") and name_of(hint) not in objects:
+            objects[name_of(hint)] = hint
             left += get_type_hints(hint, include_extras=True).values()
-    return dict(sorted(found.items()))
+    return dict(sorted(objects.items()))
 
 
 def name_of(kind: type) -> str:
@@ -182,11 +183,11 @@ def name_of(kind: type) -> str:
 
 
 def described(kind: type) -> tuple[str, dict[str, str]]:
-    """Return what a class's docstring says in its first paragraph, and of each attribute there and in its bases."""
-    said: dict[str, str] = {}
-    for own in reversed(kind.__mro__):
-        said |= dict(_attributes(_docstring(own)))
-    return " ".join(_docstring(kind).partition("\n\n")[0].split()), said
+    """Return the first paragraph of a class's docstring, and the texts of its attributes, bases included."""
+    texts: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        texts |= dict(_attributes(_docstring(each)))
+    return " ".join(_docstring(kind).partition("\n\n")[0].split()), texts
 
 
 def _docstring(kind: type) -> str:
@@ -207,47 +208,47 @@ def event_tables() -> str:
     rows = []
     for name, kind in EVENTS.items():
         text, keys = described(kind)[0], key_texts(kind, event_schema(kind))
-        base = next(own for own in kind.__mro__ if Event in own.__bases__)
+        base = next(each for each in kind.__mro__ if Event in each.__bases__)
         if base in first:
-            inherited = {own.name for own in fields(base)}
-            keys = {key: said for key, said in keys.items() if key.rstrip("?") not in inherited}
+            inherited = {field.name for field in fields(base)}
+            keys = {key: meaning for key, meaning in keys.items() if key.rstrip("?") not in inherited}
             rows.append([f"`{name}`", text, "<br>".join([f"as `{first[base]}`", *_lines(keys)])])
         else:
             rows.append([f"`{name}`", text, "<br>".join(_lines(keys))])
         first.setdefault(base, name)
-    return table(["event", "it says", "keys"], rows)
+    return table(["event", "meaning", "keys"], rows)
 
 
 def value_table() -> str:
-    """Return the table of the objects that stand below keys."""
+    """Return the table of the objects that are values in events."""
     rows = []
     for name, kind in values_of(EVENTS.values()).items():
         keys = key_texts(kind, value_schema(kind))
         rows.append([f"`{name}`", described(kind)[0], "<br>".join(_lines(keys))])
-    return table(["object", "it says", "keys"], rows)
+    return table(["object", "meaning", "keys"], rows)
 
 
-def key_texts(kind: type, own: Schema) -> dict[str, str]:
-    """Return what is said of each key but the event's name: its docstring, its values, the object below it.
+def key_texts(kind: type, of_kind: Schema) -> dict[str, str]:
+    """Return a text for each key except the event's name: its docstring, its values, the object below it.
 
-    A key that is not always there has a question mark.
+    A key that is not always present has a question mark.
     """
     texts = {}
-    _, said = described(kind)
-    for key, inner in own["properties"].items():
+    _, attributes = described(kind)
+    for key, inner in of_kind["properties"].items():
         if key in ("event", "was"):
             continue
-        text = said[key]
+        text = attributes[key]
         if values := [value for value in inner.get("enum", ()) if isinstance(value, str) and value]:
             text += f" One of {', '.join(f'`{value}`' for value in values)}."
         if objects := re.findall(r'"#/\$defs/(\w+)"', json.dumps(inner)):
             text += f" See `{objects[0]}`."
-        texts[key if key in own["required"] else f"{key}?"] = text
+        texts[key if key in of_kind["required"] else f"{key}?"] = text
     return texts
 
 
 def _lines(texts: Mapping[str, str]) -> list[str]:
-    """Return a line for each key; neighbours of which the same is said share one."""
+    """Return a line for each key; neighbours with the same text share one."""
     return [
         f"{', '.join(f'`{key}`' for key in keys)}: {text}"
         for text, keys in itertools.groupby(texts, key=lambda key: texts[key])
@@ -255,7 +256,7 @@ def _lines(texts: Mapping[str, str]) -> list[str]:
 
 
 def laid_out(value: Any, indent: int = 0) -> str:
-    """Return JSON in which all that fits in a line is in a line."""
+    """Return JSON in which each value is on one line if it fits."""
     line = json.dumps(value, ensure_ascii=False)
     if len(line) + indent <= JSON_WIDTH or not isinstance(value, dict | list):
         return line
@@ -268,7 +269,7 @@ def laid_out(value: Any, indent: int = 0) -> str:
     return f"{first}\n" + ",\n".join(f"{space}  {item}" for item in inner) + f"\n{space}{last}"
 
 
-# The command line: what typer knows of each command.
+# The command line: each command as typer describes it.
 
 
 def cli_page() -> str:
@@ -276,14 +277,14 @@ def cli_page() -> str:
     group = get_command(app)
     head = (
         "# Command line\n\n"
-        f"Written from code by `{COMMAND}`. `sktune COMMAND --help` says the same, and `sktune --version` prints the\n"
-        "version. How a command ends: [exit codes](exit-codes.md).\n"
+        f"Generated from code by `{COMMAND}`. `sktune COMMAND --help` prints the same, and `sktune --version`\n"
+        "prints the version. See also [exit codes](exit-codes.md).\n"
     )
     return head + "".join(f"\n{_command(name, command)}" for name, command in commands(group))
 
 
 def commands(command: Any, path: str = "sktune") -> Iterator[tuple[str, Any]]:
-    """Yield every command with the words that start it, groups left out."""
+    """Yield every command with its full name, without groups."""
     for name, inner in command.commands.items():
         if isinstance(inner, TyperGroup):
             yield from commands(inner, f"{path} {name}")
@@ -292,16 +293,16 @@ def commands(command: Any, path: str = "sktune") -> Iterator[tuple[str, Any]]:
 
 
 def _command(name: str, command: Any) -> str:
-    arguments = [own for own in command.params if own.param_type_name == "argument"]
-    options = [own for own in command.params if own.param_type_name == "option" and not own.hidden]
-    usage = " ".join([name, "[OPTIONS]", *(_argument(own) for own in arguments)])
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    options = [param for param in command.params if param.param_type_name == "option" and not param.hidden]
+    usage = " ".join([name, "[OPTIONS]", *(_argument(param) for param in arguments)])
     parts = [f"## {name}\n", " ".join(command.help.split()) + "\n", f"    {usage}\n"]
     if arguments:
-        rows = [[f"`{_word(own)}`", _default(own), own.help or ""] for own in arguments]
+        rows = [[f"`{_word(param)}`", _default(param), param.help or ""] for param in arguments]
         parts.append(table(["argument", "default", "meaning"], rows))
     if options:
         kinds = get_type_hints(inspect.unwrap(command.callback))
-        rows = [[_option(own, kinds.get(own.name)), _default(own), own.help or ""] for own in options]
+        rows = [[_option(param, kinds.get(param.name)), _default(param), param.help or ""] for param in options]
         parts.append(table(["option", "default", "meaning"], rows))
     return "\n".join(parts)
 
@@ -317,8 +318,8 @@ def _argument(argument: Any) -> str:
 
 def _option(option: Any, kind: Any) -> str:
     words = ", ".join(f"`{word}`" for word in option.opts)
-    own = next(one for one in (*get_args(kind), kind) if one is not NoneType)
-    return words if option.is_flag else f"{words} {OPTION_TYPES[own]}"
+    value_type = next(each for each in (*get_args(kind), kind) if each is not NoneType)
+    return words if option.is_flag else f"{words} {OPTION_TYPES[value_type]}"
 
 
 def _default(parameter: Any) -> str:
@@ -336,14 +337,14 @@ def exit_codes_page() -> str:
     rows = [[str(int(code)), code.last_line, code.meaning] for code in ExitCode]
     return (
         "# Exit codes\n\n"
-        f"Written from code by `{COMMAND}`. They mean the same for every command.\n\n"
+        f"Generated from code by `{COMMAND}`. They have the same meaning for every command.\n\n"
         + table(["exit code", "last line of `--json`", "meaning"], rows)
-        + "\nAny other: the process was killed. A search goes on where it was when it is started again.\n"
+        + "\nAny other: the process was killed. The same command continues a search.\n"
     )
 
 
 def main() -> None:
-    """Write the pages, or with ``--check`` only look at them."""
+    """Write the pages, or with ``--check`` only compare them."""
     old = out_of_date()
     if "--check" in sys.argv[1:]:
         for path in old:

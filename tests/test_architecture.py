@@ -1,4 +1,4 @@
-"""The structure that the design fixes: imports go one way, public names are listed, nothing prints."""
+"""The structure of the package: imports go one way, public names exist, the library does not print."""
 
 import ast
 import graphlib
@@ -21,21 +21,21 @@ LAYERS = (
     {"tuning", "analysis"},
     {"agents", "cli"},
 )
-"""Packages from the ground up: one imports those of the layers below it."""
+"""Packages from the bottom up: each may import those of the layers below it."""
 WITHIN_A_LAYER = {
     ("profiling", "ascend"), ("backends", "targets"), ("reports", "study"), ("reports", "samplers"),
-    ("samplers", "study"),  # the study says what it asks of a strategy; which ones there are, it does not know
+    ("samplers", "study"),  # the study defines the interface of a strategy, but does not know the strategies
     ("analysis", "tuning"), ("cli", "agents"),
 }  # fmt: skip
-"""Neighbours of one layer: the first may import the second."""
-NOT_WITHIN_A_ROOM = {
+"""Packages in the same layer of which the first may import the second."""
+NOT_WITHIN_A_PACKAGE = {
     ("backends.inductor", "backends.npu"), ("backends.inductor", "backends.sim"), ("backends.npu", "backends.inductor"),
     ("backends.npu", "backends.sim"), ("backends.sim", "backends.inductor"),
     ("runners.worker", "runners.program"), ("runners.program", "runners.worker"),
 }  # fmt: skip
-"""Packages inside one room of which the first may not import the second."""
+"""Subpackages of the same package of which the first may not import the second."""
 STARTED = {("agents.jobs", "cli")}
-"""Modules that start another as a program, and do not import it."""
+"""Modules that start another as a program instead of importing it."""
 AT_THE_TOP = {"__init__.py", "launch.py", "py.typed"}
 MOST_LINES = 400
 
@@ -50,8 +50,8 @@ MODULES = {module_name(path): path for path in PACKAGE.rglob("*.py")}
 
 
 def imported_by(name: str) -> set[str]:
-    """Return the modules of sktune that a module imports, at its top or later, or names in a string to be imported."""
-    found: set[str] = set()
+    """Return the modules of sktune that a module imports, anywhere in it, or names in a string for a later import."""
+    imports: set[str] = set()
     for node in ast.walk(ast.parse(MODULES[name].read_text())):
         if isinstance(node, ast.ImportFrom):
             assert not node.level, f"{name} has a relative import"
@@ -62,31 +62,31 @@ def imported_by(name: str) -> set[str]:
             names = [node.value.partition(":")[0]]
         else:
             continue
-        found |= {full.removeprefix("sktune.") for full in names if full.startswith("sktune.")} & MODULES.keys()
-    return {imported for imported in found - {name} if (name, imported) not in STARTED}
+        imports |= {full.removeprefix("sktune.") for full in names if full.startswith("sktune.")} & MODULES.keys()
+    return {imported for imported in imports - {name} if (name, imported) not in STARTED}
 
 
 def may_import(importer: str, imported: str) -> bool:
-    """Whether the tables above allow it."""
-    for one, another in NOT_WITHIN_A_ROOM:
+    """Whether the tables above allow an import."""
+    for one, another in NOT_WITHIN_A_PACKAGE:
         if f"{importer}.".startswith(f"{one}.") and f"{imported}.".startswith(f"{another}."):
             return False
-    room, other = importer.partition(".")[0], imported.partition(".")[0]
-    if room == other:
+    package, other = importer.partition(".")[0], imported.partition(".")[0]
+    if package == other:
         return True
-    level, below = ([index for index, layer in enumerate(LAYERS) if part in layer] for part in (room, other))
-    return below < level or (room, other) in WITHIN_A_LAYER
+    level, below = ([index for index, layer in enumerate(LAYERS) if part in layer] for part in (package, other))
+    return below < level or (package, other) in WITHIN_A_LAYER
 
 
 @pytest.mark.parametrize("name", sorted(MODULES.keys() - {"", "launch"}))
 def test_imports_point_down(name: str) -> None:
-    """However they are written. ``launch`` starts a user's program and is imported by what does so."""
+    """However they are written. ``launch`` starts a user's program, and any module that does so may import it."""
     upward = {imported for imported in imported_by(name) - {"launch"} if not may_import(name, imported)}
     assert not upward, f"sktune.{name} imports {', '.join(sorted(upward))}"
 
 
 def test_the_tables_refuse_an_upward_import() -> None:
-    """The rules themselves: up, sideways, between neighbours; and what they allow."""
+    """The rules themselves: up, sideways, between subpackages; and imports that they allow."""
     refused = [
         ("core.plan", "measure.latency"),
         ("measure.latency", "learning.history"),
@@ -100,27 +100,27 @@ def test_the_tables_refuse_an_upward_import() -> None:
 
 
 def test_no_modules_import_each_other() -> None:
-    """There is an order in which each could be written."""
+    """The graph of imports has no cycle."""
     packages = {name for name, path in MODULES.items() if path.name == "__init__.py"}
     graph = {name: imported_by(name) - {"launch"} for name in MODULES.keys() - {"", "launch"}}
-    graph = {name: {one for one in found if not (one in packages and f"{name}.".startswith(f"{one}."))}
-             for name, found in graph.items()}  # fmt: skip
+    graph = {name: {one for one in imports if not (one in packages and f"{name}.".startswith(f"{one}."))}
+             for name, imports in graph.items()}  # fmt: skip
     list(graphlib.TopologicalSorter(graph).static_order())
 
 
 def test_every_package_says_what_belongs_in_it() -> None:
-    """And every module what it is for."""
+    """And every module says what it is for."""
     for name, path in MODULES.items():
         assert ast.get_docstring(ast.parse(path.read_text())), f"{name} has no docstring"
 
 
-def test_only_packages_lie_at_the_top() -> None:
-    """But for what users import, and what starts their programs."""
+def test_only_packages_are_at_the_top() -> None:
+    """Except for the module that users import, and the one that starts their programs."""
     assert {path.name for path in PACKAGE.iterdir() if path.is_file()} == AT_THE_TOP
 
 
 def test_only_the_command_and_the_agent_print() -> None:
-    """The library logs."""
+    """The library logs instead."""
     for path in PACKAGE.rglob("*.py"):
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         prints = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
@@ -128,24 +128,24 @@ def test_only_the_command_and_the_agent_print() -> None:
 
 
 def test_the_public_names_exist() -> None:
-    """What is listed can be had."""
+    """All names in ``__all__`` can be imported."""
     for name in sktune.__all__:
         assert getattr(sktune, name) is not None
 
 
 def test_the_command_starts_without_torch() -> None:
-    """Help, errors and finished studies answer at once."""
+    """So help, errors and results of finished studies come immediately."""
     code = "import sys, sktune.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_worker_starts_without_optuna() -> None:
-    """A worker proposes nothing; each start of one would pay for the import."""
+    """A worker proposes no plans, and the import would slow down each start."""
     code = "import sys, sktune.runners.worker.server; sys.exit('optuna' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_modules_stay_small() -> None:
-    """A reader takes one in at a sitting."""
+    """Short enough to be read in one sitting."""
     for name, path in MODULES.items():
         assert len(path.read_text().splitlines()) <= MOST_LINES, name

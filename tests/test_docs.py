@@ -1,4 +1,4 @@
-"""The documentation: links lead somewhere, every page is found from the index, and what is to be typed or run works."""
+"""The documentation: links work, every page is reachable from the index, and commands and code can be run."""
 
 import ast
 import re
@@ -27,7 +27,7 @@ CODE = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 FILE = re.compile(r"`((?:sktune|benchmarks|tests|examples|search_spaces|docs)/[\w./-]+)`")
-WORDS_OF_A_SHELL = {"&&", ";", "|", "(", ")", "&", ">", "<"}
+SHELL_OPERATORS = {"&&", ";", "|", "(", ")", "&", ">", "<"}
 
 
 def prose(page: Path) -> str:
@@ -43,7 +43,7 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 def links(page: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the file and the anchor of each link of a page that stays on this machine."""
+    """Yield the file and the anchor of each link of a page to a local file."""
     for link in LINK.findall(CODE.sub("", prose(page))):
         if not re.match(r"[a-z]+:", link):
             path, _, anchor = link.partition("#")
@@ -51,33 +51,33 @@ def links(page: Path) -> Iterator[tuple[Path, str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_links_lead_somewhere(page: Path) -> None:
-    """To a file or folder that is there, and to a heading that it has."""
+def test_links_work(page: Path) -> None:
+    """The file or folder exists, and has the heading."""
     for path, anchor in links(page):
-        assert path.exists() or path in GENERATED, f"{path.relative_to(ROOT)} is not there"
+        assert path.exists() or path in GENERATED, f"{path.relative_to(ROOT)} does not exist"
         assert not anchor or anchor in anchors(path), f"{path.relative_to(ROOT)} has no heading #{anchor}"
 
 
-def test_every_page_is_found_from_the_index() -> None:
+def test_every_page_is_reachable_from_the_index() -> None:
     """And the index from the README."""
     assert INDEX in {path for path, _ in links(README)}
-    found, new = set[Path](), [INDEX]
+    reached, new = set[Path](), [INDEX]
     while new:
         page = new.pop()
-        found.add(page)
-        new += [path for path, _ in links(page) if path.suffix == ".md" and path.is_file() and path not in found]
-    assert not set(PAGES) - found - {README}
+        reached.add(page)
+        new += [path for path, _ in links(page) if path.suffix == ".md" and path.is_file() and path not in reached]
+    assert not set(PAGES) - reached - {README}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_files_that_are_named_exist(page: Path) -> None:
-    """A module that moves takes its mention with it."""
+    """Pages are updated when a module moves."""
     missing = {name for name in FILE.findall(prose(page)) if not (ROOT / name).exists()}
     assert not missing
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """Yield the words of each command of sktune in a page's blocks for a shell."""
+    """Yield the words of each sktune command in a page's shell blocks."""
     for language, block in FENCE.findall(page.read_text(encoding="utf-8")):
         if language != "bash":
             continue
@@ -88,25 +88,25 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 def of_sktune(words: list[str]) -> Iterator[list[str]]:
-    """Yield what follows ``sktune`` in each command of a line."""
-    own: list[str] = []
+    """Yield the arguments of ``sktune`` in each command of a line."""
+    command: list[str] = []
     for word in [*words, ";"]:
-        if word not in WORDS_OF_A_SHELL:
-            own.append(word)
+        if word not in SHELL_OPERATORS:
+            command.append(word)
             continue
-        while own and re.match(r"[A-Z_]+=", own[0]):
-            own = own[1:]
-        if own and own[0].rpartition("/")[2] == "sktune":
-            yield own[1:]
-        own = []
+        while command and re.match(r"[A-Z_]+=", command[0]):
+            command = command[1:]
+        if command and command[0].rpartition("/")[2] == "sktune":
+            yield command[1:]
+        command = []
 
 
 def check_command(words: list[str], *, whole: bool = True) -> None:
-    """Parse a command and run nothing.
+    """Parse a command without running it.
 
     Args:
         words: after ``sktune``.
-        whole: whether it could be run as it stands; a sentence may leave out what a command needs.
+        whole: whether the command is complete; a sentence may leave out required arguments.
 
     Raises:
         Exception: of the parser: an unknown command or option, an option without its value.
@@ -116,15 +116,15 @@ def check_command(words: list[str], *, whole: bool = True) -> None:
         command, words = command.commands[words[0]], words[1:]
     assert not getattr(command, "commands", {}) or words[0].startswith("--"), f"no command {words[0]!r}"
     context = command.context_class(command, info_name="sktune")
-    given, rest, _ = command.make_parser(context).parse_args(list(words))
-    assert not rest or not whole, f"{words} has words too many: {rest}"
-    missing = whole and [param.name for param in command.params if param.required and not given.get(param.name)]
+    values, rest, _ = command.make_parser(context).parse_args(list(words))
+    assert not rest or not whole, f"{words} has too many words: {rest}"
+    missing = whole and [param.name for param in command.params if param.required and not values.get(param.name)]
     assert not missing, f"{words} lacks {missing}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_commands_are_ones_that_sktune_knows(page: Path) -> None:
-    """No option is misspelt or gone, and none that is needed is left out."""
+def test_commands_are_valid(page: Path) -> None:
+    """No option is misspelt or removed, and no required one is missing."""
     for words in commands(page):
         check_command(words)
     for code in CODE.findall(prose(page)):
@@ -133,16 +133,16 @@ def test_commands_are_ones_that_sktune_knows(page: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["sktune serch", "X=1 .venv/bin/sktune search --trails 4", "sktune apply plan.yaml"])
-def test_a_wrong_command_would_be_seen(line: str) -> None:
-    """The check itself: an unknown command, an unknown option, and an option that is missing."""
+def test_a_wrong_command_is_noticed(line: str) -> None:
+    """The check itself: an unknown command, an unknown option, and a missing option."""
     [words] = of_sktune(line.split())
     with pytest.raises(Exception, match=r"serch|trails|lacks"):
         check_command(words)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_what_is_imported_exists(page: Path) -> None:
-    """In every block of Python, by the name that the block gives."""
+def test_imported_names_exist(page: Path) -> None:
+    """In every block of Python."""
     for language, block in FENCE.findall(page.read_text(encoding="utf-8")):
         for node in ast.walk(ast.parse(block)) if language == "python" else ():
             if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("sktune."):
@@ -151,12 +151,12 @@ def test_what_is_imported_exists(page: Path) -> None:
 
 
 def test_readme_is_short() -> None:
-    """A reader sees all of it."""
+    """Short enough to be read completely."""
     assert len(README.read_text(encoding="utf-8").splitlines()) <= MOST_LINES_OF_README
 
 
 def blocks_of_extending() -> list[Any]:
-    """Return the python blocks of the page, each under its heading."""
+    """Return the page's blocks of Python, each with its heading as its ID."""
     text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     return [
@@ -171,8 +171,8 @@ MOST_LINES_OF_AN_EXTENSION = 20
 
 
 @pytest.mark.parametrize("block", blocks_of_extending())
-def test_extensions_run_as_they_stand(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is a module of its own, short enough to be read at a glance, that shows by an assertion what it does."""
+def test_extensions_run_unchanged(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a short, complete module that shows what it does by an assertion."""
     monkeypatch.chdir(tmp_path)
     assert len(block.splitlines()) < MOST_LINES_OF_AN_EXTENSION
     exec(compile(block, "docs/extending.md", "exec"), {"__name__": "extension"})

@@ -1,4 +1,4 @@
-"""What agents use: an MCP server, background jobs, and the skill that explains sktune to them.
+"""The interface for agents: an MCP server, background jobs, and the skill that explains sktune to them.
 
-Everything here goes through the same functions as the command line.
+Everything here runs the same commands as the command line.
 """

@@ -1,13 +1,13 @@
-"""Jobs: searches and analyses that run in the background, each in a process and session of its own.
+"""Jobs: searches and analyses that run in the background, each in its own process and session.
 
-All that is known of a job lies in its folder, ``jobs/<name>/`` below the runs, so that it outlives whoever started it,
+A job's state is stored in its folder, ``jobs/<name>/`` below the runs, so a job outlives the program that started it,
 and any other program can follow and stop it:
 
     job.json      what runs: see ``Job``
-    events.jsonl  what it printed, of all its runs one after the other
-    log.txt       what it said to people
-    lock          held by its process for as long as that lives; the process's number
-    stop          there once the running process was asked to stop
+    events.jsonl  the events of all its runs, in order
+    log.txt       messages for people
+    lock          held by its process until it ends; contains the process ID
+    stop          exists once the running process was asked to stop
 """
 
 import fcntl
@@ -35,10 +35,10 @@ from sktune.study.study import folder_name
 FOLDER = "jobs"
 COMMAND = (sys.executable, "-P", "-m", "sktune.cli")
 """Without the working folder on the path, which may hold anything."""
-LOOK_S = 0.1
-"""Between two looks for news."""
-STARTS_S = 2.0
-"""For how long a start waits for a lock: a run that has just ended or a mere look may hold it for a moment."""
+POLL_S = 0.1
+"""Seconds between two polls for new events."""
+LOCK_WAIT_S = 2.0
+"""Seconds that a start waits for the lock: a run that has just ended, or a check of it, may hold it for a moment."""
 
 
 class State(StrEnum):
@@ -57,15 +57,15 @@ _CLOSING = {CommandFailed.event: State.FAILED, CommandStopped.event: State.STOPP
 
 @dataclass(frozen=True)
 class Job:
-    """A job, as its folder tells.
+    """A job, as described in its folder.
 
     Attributes:
-        name: of a search, that of its study.
-        words: of the command, without ``--json``.
-        ends_with: kind of the last event of a run that came to its end.
-        is_timed: whether it measures time, so that another such job beside it would disturb both.
+        name: for a search, the name of its study.
+        words: arguments of the command, without ``--json``.
+        ends_with: kind of the last event of a run that finishes.
+        is_timed: whether it measures time; two such jobs at the same time disturb each other.
         host: where it runs.
-        begins_at: how many lines its earlier runs have printed.
+        begins_at: number of lines that its earlier runs have printed.
         folder: where all of this is stored.
     """
 
@@ -79,73 +79,73 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """What it said to people."""
+        """Messages for people."""
         return self.folder / "log.txt"
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process runs."""
+        """Whether its process is running."""
         return is_held(self.folder / "lock")
 
     @property
     def state(self) -> State:
         """What it is doing, or how its last run ended."""
-        alive = self.is_alive  # before its events: it may print its last one now
+        alive = self.is_alive  # read before the events: it may print the last one in between
         last = next((event["event"] for event in reversed(self.events(self.begins_at)[0])), "")
         if closed := {**_CLOSING, self.ends_with: State.FINISHED}.get(last):
-            return closed  # its process may still be putting things away
+            return closed  # its process may still be cleaning up
         was_asked = (self.folder / "stop").exists()
         if alive:
             return State.STOPPING if was_asked else State.RUNNING
         return State.STOPPED if was_asked else State.DIED
 
     def events(self, since: int = 0) -> tuple[list[dict[str, Any]], int]:
-        """Return what all its runs have printed from line ``since`` on, counted from 0, and the next line's number.
+        """Return the events of all its runs from line ``since`` on, counted from 0, and the number of the next line.
 
-        A line that is being written comes once it is whole; one that was cut off by a kill never does.
+        A line that is still being written is left out, and so is one that was cut off by a kill.
         """
         lines = _lines(self.folder)
         return [event for line in lines[since:] if (event := parse_event(line))], len(lines)
 
     def wait(self, since: int, seconds: float) -> None:
-        """Wait until more than ``since`` lines are printed or its process has ended, at most so many seconds."""
+        """Wait until more than ``since`` lines are printed or its process has ended, for at most ``seconds``."""
         until_s = time.monotonic() + seconds
         while time.monotonic() < until_s and len(_lines(self.folder)) <= since and self.is_alive:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """Ask it to stop: the first time after the running trial, the second time at once.
+        """Ask it to stop: the first time after the running trial, the second time immediately.
 
         Raises:
-            BadInputError: it does not run, or on another host.
+            BadInputError: it is not running, or runs on another host.
         """
         if not self.is_alive:
-            raise BadInputError(f"{self.name!r} does not run, its state is {self.state}; there is nothing to stop")
+            raise BadInputError(f"{self.name!r} is not running (state: {self.state}); there is nothing to stop")
         if self.host != socket.gethostname():
             raise BadInputError(f"{self.name!r} runs on {self.host}; stop it there")
         number = (self.folder / "lock").read_text(encoding="utf-8")
         if not number:
-            raise BadInputError(f"{self.name!r} is only just starting; ask again in a second")
+            raise BadInputError(f"{self.name!r} is still starting; try again in a second")
         (self.folder / "stop").touch()
-        with suppress(ProcessLookupError):  # it has ended meanwhile
+        with suppress(ProcessLookupError):  # it has ended in the meantime
             os.kill(int(number), signal.SIGINT)
 
 
 def start(runs: Path, name: str, words: Sequence[str], *, ends_with: str, is_timed: bool) -> Job:
-    """Start a job that prints ``ends_with`` last; the same name again goes on in the same folder.
+    """Start a job whose last event is ``ends_with``; a job of the same name continues in the same folder.
 
     Args:
         runs: folder of the runs.
-        name: of a search, that of its study.
-        words: of the command, without ``--json``.
+        name: for a search, the name of its study.
+        words: arguments of the command, without ``--json``.
         ends_with: kind of its last event.
         is_timed: whether it measures time.
 
     Raises:
-        BadInputError: it runs already, another one would disturb it, or its folder cannot be written.
+        BadInputError: it is already running, another job would disturb it, or its folder cannot be written.
     """
     if is_timed and (other := next((job for job in all_jobs(runs) if job.is_timed and job.is_alive), None)):
-        raise BadInputError(f"{other.name!r} is running, and both would measure the other; wait for it, or stop it")
+        raise BadInputError(f"{other.name!r} is running, and each would disturb the other; wait for it, or stop it")
     folder = runs / FOLDER / folder_name(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -156,8 +156,8 @@ def start(runs: Path, name: str, words: Sequence[str], *, ends_with: str, is_tim
             (folder / "stop").unlink(missing_ok=True)
             _store(job)
             lock.write(str(_launched(job, lock)))
-    except (OSError, ValueError) as failure:  # a word may hold what no command line can
-        raise BadInputError(f"{name!r} cannot be started: {failure}; mend that and start it again") from failure
+    except (OSError, ValueError) as failure:  # an argument with a null character, for instance
+        raise BadInputError(f"{name!r} cannot be started: {failure}; fix that and start it again") from failure
     return job
 
 
@@ -169,22 +169,22 @@ def all_jobs(runs: Path) -> Iterator[Job]:
 
 
 def find_job(runs: Path, name: str) -> Job | None:
-    """Return the job of that name, None where there is none."""
+    """Return the job of that name; None if there is none."""
     return next((job for job in all_jobs(runs) if job.name == name), None)
 
 
 def _held(path: Path, name: str) -> TextIO:
-    """Open the lock, empty it, and hold it."""
+    """Open the lock file, acquire the lock, and empty the file."""
     lock = path.open("a+", encoding="utf-8")
-    until_s = time.monotonic() + STARTS_S
+    until_s = time.monotonic() + LOCK_WAIT_S
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as failure:
             if time.monotonic() > until_s:
                 lock.close()
-                raise BadInputError(f"{name!r} runs already; follow it, or stop it first") from failure
-            time.sleep(LOOK_S)
+                raise BadInputError(f"{name!r} is already running; follow it, or stop it first") from failure
+            time.sleep(POLL_S)
         else:
             lock.truncate(0)
             return lock
@@ -199,17 +199,17 @@ def _store(job: Job) -> None:
 
 
 def _launched(job: Job, lock: TextIO) -> int:
-    """Start the process, which inherits the lock and so holds it until its end; return its number."""
+    """Start the process, which inherits the lock and holds it until it ends; return its process ID."""
     with (job.folder / "events.jsonl").open("ab") as events, job.log.open("ab") as log:
-        process = subprocess.Popen(  # noqa: S603 - our own command; words are no shell's
+        process = subprocess.Popen(  # noqa: S603 - our own command, without a shell
             [*COMMAND, *job.words, "--json"],
             stdin=subprocess.DEVNULL,
             stdout=events,
             stderr=log,
             pass_fds=(lock.fileno(),),
-            start_new_session=True,  # it outlives whoever started it
+            start_new_session=True,  # it outlives the program that started it
         )
-    threading.Thread(target=process.wait, daemon=True).start()  # else it stays a zombie
+    threading.Thread(target=process.wait, daemon=True).start()  # otherwise it stays a zombie
     return process.pid
 
 
@@ -222,7 +222,7 @@ def _lines(folder: Path) -> list[str]:
 
 
 def _end_line(path: Path) -> None:
-    """End the line within which the last run was killed."""
+    """Complete the line that the last run was writing when it was killed."""
     if path.exists() and not path.read_bytes().endswith(b"\n"):
         with path.open("ab") as events:
             events.write(b"\n")

@@ -1,8 +1,8 @@
-"""The MCP server: what an agent can ask of sktune, as tools, over standard input and output.
+"""The MCP server: sktune's commands as tools for agents, over standard input and output.
 
-Every tool is a command of ``sktune`` with ``--json``: short ones are waited for, long ones run as jobs, which
-outlive the server. What tools answer are the commands' own events (docs/reference/events.md), so a model that crashes
-or prints something harms neither the server nor its protocol.
+Every tool runs a command of ``sktune`` with ``--json`` in a process: it waits for short ones, and runs long ones as
+jobs, which outlive the server. Tools return the commands' own events (docs/reference/events.md), and a model that
+crashes or prints something harms neither the server nor its protocol.
 """
 
 import inspect
@@ -32,13 +32,13 @@ from sktune.tuning.request import Request
 
 INSTRUCTIONS = """\
 sktune finds which SuperKernel scopes make a model's decode step fastest while every output bit stays the same.
-The course: inspect, then start_search or analyze, then search_status again and again (with wait_s) until its state is
-no longer running, then show_result, then apply_plan. Searches run in the background and survive this server: a second
-client can follow them by name, and start_search with the same arguments resumes one that was stopped."""
+Call inspect, then start_search or analyze, then search_status repeatedly (with wait_s) until its state is no longer
+running, then show_result, then apply_plan. Searches run in the background and survive this server: another client can
+follow them by name, and start_search with the same arguments resumes one that was stopped."""
 
 MOST_WAIT_S = 60.0
 STARTED_S = 15.0
-"""For how long a start waits for the first sign of life, so that mistakes are told at once."""
+"""Seconds that a start waits for the first event, so that mistakes are reported immediately."""
 ANSWER_S = 600.0
 MOST_EVENTS = 200
 
@@ -54,17 +54,17 @@ Count = Annotated[int, Field(ge=1)] | None
 Backend = Annotated[Text, Field(description="inductor, npu or sim (simulated, needs no hardware)")]
 Device = Annotated[Text, Field(description="cpu, cuda or npu")]
 Scale = Annotated[Text, Field(description="Of a preset: tiny, small or full")]
-Budget = Annotated[Text, Field(description="Most time for this call: 90s, 10m, 1h30m")]
-Name = Annotated[str, Field(description="A study's name, as start_search and list_studies tell it; or an analysis'")]
+Budget = Annotated[Text, Field(description="Maximum time for this call: 90s, 10m, 1h30m")]
+Name = Annotated[str, Field(description="Name of a study or an analysis, as start_search and list_studies return it")]
 
 
 class _Server(MCPServer[Any]):
-    """Says in one line what was wrong with a call, and what would be right."""
+    """Reports in one line what is wrong with a call, and how to fix it."""
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Call a tool; every failure that was foreseen is a ``ToolError`` of one line."""
+        """Call a tool; every expected failure becomes a ``ToolError`` with one line."""
         tools = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}
         if name not in tools:
             raise ToolError(f"there is no tool {name!r}{nearest(name, tools)}")
@@ -81,12 +81,12 @@ class _Server(MCPServer[Any]):
 
 
 def _subject(model: str | None, recipe: str | None, folder: str | None) -> str:
-    """Return a short name of what is analyzed."""
+    """Return a short name for the model, recipe or folder."""
     return Path(recipe).resolve().parent.name if recipe and not folder else Path(model or folder or "model").name
 
 
 def _first(failure: ValidationError) -> str:
-    """Return the first thing that is wrong with arguments."""
+    """Return the first mistake in the arguments, in one line."""
     first = failure.errors()[0]
     argument = first["loc"][0] if first["loc"] else "the arguments"
     if first["type"] == "missing":
@@ -117,9 +117,9 @@ class Tools:
         batch: Count = None,
         context: Count = None,
     ) -> dict[str, Any]:
-        """Tell a model's layer kinds and units, the search space's parameters and size, and the starting points."""
-        given = {name: value for name, value in locals().items() if name != "self"}
-        return _answer("inspect", *_options(given))
+        """Show a model's layer kinds and units, the search space's parameters and size, and the starting points."""
+        arguments = {name: value for name, value in locals().items() if name != "self"}
+        return _answer("inspect", *_options(arguments))
 
     def start_search(
         self,
@@ -144,21 +144,21 @@ class Tools:
         compile_timeout: Annotated[float, Field(gt=0)] | None = None,
         seed: int | None = None,
     ) -> dict[str, Any]:
-        """Search for the best plan in the background; the same arguments again resume the study.
+        """Search for the best plan in the background; the same arguments resume the study.
 
         Follow it with search_status. More trials, or another time_budget, continue a study that has ended.
         """
-        given = {name: value for name, value in locals().items() if name != "self"}
+        arguments = {name: value for name, value in locals().items() if name != "self"}
         path = Path(recipe) if recipe else None
         spec, _ = Request(model or "", recipe=path, backend=backend, device=device, scale=scale).target()
-        given["study"] = study or spec.study_name
-        return self._started(given["study"], "search", given, StudyFinished.event)
+        arguments["study"] = study or spec.study_name
+        return self._started(arguments["study"], "search", arguments, StudyFinished.event)
 
     def analyze(
         self,
-        model: Annotated[Text, Field(description="As of start_search; may be left out where folder has it")] = None,
+        model: Annotated[Text, Field(description="As in start_search; not needed if folder contains it")] = None,
         recipe: Recipe = None,
-        folder: Annotated[Text, Field(description="The model's: its modeling_*.py and its YAML")] = None,
+        folder: Annotated[Text, Field(description="The model's, with its modeling_*.py and its YAML")] = None,
         yaml: Annotated[Text, Field(description="The YAML in it that switches scopes on")] = None,
         time_budget: Budget = "10m",
         goal: Annotated[Text, Field(description="first (attempt) or best (performance)")] = None,
@@ -169,36 +169,36 @@ class Tools:
         device: Device = None,
         scale: Scale = None,
     ) -> dict[str, Any]:
-        """Go from a model to a recommendation with its reasons in the background, within the time.
+        """Go from a model to a recommendation with reasons, in the background and within the time budget.
 
-        Follow it with search_status: its last event, analysis_finished, holds the recommendation.
+        Follow it with search_status: its last event, analysis_finished, has the recommendation.
         """
-        given = {name: value for name, value in locals().items() if name not in ("self", "folder")}
-        given |= {"dir": folder, "study": study or f"analysis-{_subject(model, recipe, folder)}"}
-        return self._started(given["study"], "analyze", given, AnalysisFinished.event)
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "folder")}
+        arguments |= {"dir": folder, "study": study or f"analysis-{_subject(model, recipe, folder)}"}
+        return self._started(arguments["study"], "analyze", arguments, AnalysisFinished.event)
 
     def search_status(
         self,
         name: Name,
-        since: Annotated[int, Field(ge=0, description="Events from this one on: the last answer's `next`")] = 0,
-        wait_s: Annotated[float, Field(ge=0, le=MOST_WAIT_S, description="Wait so long for something new")] = 0.0,
+        since: Annotated[int, Field(ge=0, description="First event to return: `next` of the last answer")] = 0,
+        wait_s: Annotated[float, Field(ge=0, le=MOST_WAIT_S, description="Seconds to wait for new events")] = 0.0,
     ) -> dict[str, Any]:
-        """Tell a search's or analysis' state, its events since number N, the best so far and the time that is left."""
+        """Return a search's or analysis's state, its events since number N, the best so far and the time left."""
         job = jobs.find_job(self._runs, name)
         if job is None and not self._database(name).exists():
             raise BadInputError(f"there is no study and no analysis {name!r}{nearest(name, self._names())}")
         if job and wait_s:
             job.wait(since, wait_s)
         events, number = job.events(since) if job else ([], 0)
-        told = events[-MOST_EVENTS:]
-        return self._state(name, job) | {"events": told, "next": number, "left_out": len(events) - len(told)}
+        latest = events[-MOST_EVENTS:]
+        return self._state(name, job) | {"events": latest, "next": number, "left_out": len(events) - len(latest)}
 
     def stop_search(self, name: Name) -> dict[str, Any]:
-        """Stop a search after its running trial; called again, at once. start_search resumes it."""
+        """Stop a search after its running trial; a second call stops it immediately. start_search resumes it."""
         job = jobs.find_job(self._runs, name)
         if job is None:
             raise BadInputError(
-                f"no search {name!r} was started here{nearest(name, self._names())}; one in a shell ends by Ctrl-C"
+                f"no search {name!r} was started here{nearest(name, self._names())}; stop one in a shell with Ctrl-C"
             )
         job.stop()
         return {"name": name, "state": str(job.state)}
@@ -208,36 +208,37 @@ class Tools:
         return {"studies": [self._state(name, jobs.find_job(self._runs, name)) for name in self._names()]}
 
     def show_result(
-        self, study: Name, why: Annotated[bool, Field(description="Also what it has learned")] = False
+        self, study: Name, why: Annotated[bool, Field(description="Also return what it has learned")] = False
     ) -> dict[str, Any]:
-        """Tell what a study has found: the verdict, the best plan's file, failures by scope."""
+        """Return what a study has found: the verdict, the best plan's file, failures by scope."""
         return _answer("show", f"--runs={self._runs}", *(["--why"] if why else []), "--", study)
 
     def apply_plan(
         self,
-        folder: Annotated[str, Field(description="The model's: its modeling_*.py and its YAML")],
-        plan: Annotated[Text, Field(description="A best_plan.yaml, as show_result tells it; none with undo")] = None,
-        yaml: Annotated[Text, Field(description="The YAML to switch scopes on in, where there are several")] = None,
-        write: Annotated[bool, Field(description="Change the files; without it, the diff is all")] = False,
-        undo: Annotated[bool, Field(description="Put the files back as they were")] = False,
+        folder: Annotated[str, Field(description="The model's, with its modeling_*.py and its YAML")],
+        plan: Annotated[Text, Field(description="Path of a best_plan.yaml, from show_result; none with undo")] = None,
+        yaml: Annotated[Text, Field(description="The YAML to switch scopes on in, if there are several")] = None,
+        write: Annotated[bool, Field(description="Change the files; by default only the diff is shown")] = False,
+        undo: Annotated[bool, Field(description="Restore the files")] = False,
     ) -> dict[str, Any]:
         """Turn a plan into a change of a model's source and YAML, and show the diff."""
         if (write or undo) and not self._allow_write:
-            raise BadInputError("this server shows diffs and changes no files; start it with --allow-write")
-        words = _options({"to": folder, "yaml": yaml, "write": write, "undo": undo})
-        return _answer("apply", *words, *(["--", plan] if plan else []))
+            raise BadInputError("this server only shows diffs; start it with --allow-write to change files")
+        options = _options({"to": folder, "yaml": yaml, "write": write, "undo": undo})
+        return _answer("apply", *options, *(["--", plan] if plan else []))
 
     def profile(
         self,
         file: Annotated[str, Field(description="A kernel_details.csv, op_summary or chrome trace, or its folder")],
         candidate: Annotated[Text, Field(description="A profile with scopes, to compare with the first")] = None,
     ) -> dict[str, Any]:
-        """Tell where a profiled decode step's time goes, and what scopes can save of it."""
+        """Show where the time of a profiled decode step goes, and how much scopes can save."""
         return _answer("profile", f"--runs={self._runs}", "--", file, *([candidate] if candidate else []))
 
-    def _started(self, name: str, command: str, given: Mapping[str, Any], ends_with: str) -> dict[str, Any]:
-        words = (command, *_options(given), f"--runs={self._runs}")
-        is_timed = given["backend"] is None or not backend_info(given["backend"]).is_simulated
+    def _started(self, name: str, command: str, arguments: Mapping[str, Any], ends_with: str) -> dict[str, Any]:
+        words = (command, *_options(arguments), f"--runs={self._runs}")
+        backend = arguments["backend"]
+        is_timed = backend is None or not backend_info(backend).is_simulated
         job = jobs.start(self._runs, name, words, ends_with=ends_with, is_timed=is_timed)
         job.wait(job.begins_at, STARTED_S)
         events, number = job.events(job.begins_at)
@@ -247,24 +248,24 @@ class Tools:
         return self._state(name, job) | {"events": events, "next": number}
 
     def _state(self, name: str, job: Job | None) -> dict[str, Any]:
-        """Return what is known of a study or an analysis now."""
-        runs_by_hand = is_held(self._database(name).parent / "lock")
-        told: dict[str, Any] = {"name": name, "state": "running" if runs_by_hand else "idle"}
+        """Return the current state of a study or an analysis."""
+        runs_in_shell = is_held(self._database(name).parent / "lock")
+        state: dict[str, Any] = {"name": name, "state": "running" if runs_in_shell else "idle"}
         if job:
             events, _ = job.events(job.begins_at)
             left = [event["expected_left_s"] for event in events if "expected_left_s" in event]
-            told |= {"log": str(job.log), "expected_left_s": left[-1] if left and job.is_alive else None}
-            if job.is_alive or not runs_by_hand:
-                told["state"] = str(job.state)
-                told |= {"message": events[-1]["message"]} if events and "message" in events[-1] else {}
+            state |= {"log": str(job.log), "expected_left_s": left[-1] if left and job.is_alive else None}
+            if job.is_alive or not runs_in_shell:
+                state["state"] = str(job.state)
+                state |= {"message": events[-1]["message"]} if events and "message" in events[-1] else {}
         if self._database(name).exists():
             try:
                 result = stored_result(name, self._runs)
             except StudyError as failure:
-                # At its start a search is only just making it.
-                return told if job and job.is_alive else told | {"message": str(failure)}
-            told |= {"result": result.summary(), "incumbent": result.incumbent()}
-        return told
+                # A search that has just started may still be creating it.
+                return state if job and job.is_alive else state | {"message": str(failure)}
+            state |= {"result": result.summary(), "incumbent": result.incumbent()}
+        return state
 
     def _database(self, study: str) -> Path:
         return self._runs / folder_name(study) / DATABASE
@@ -276,41 +277,41 @@ class Tools:
             try:
                 names.update(study_names(sqlite_url(database.parent)))
             except StudyError:
-                names.add(database.parent.name)  # its state tells what is wrong
+                names.add(database.parent.name)  # its state shows the error
         return sorted(names)
 
 
-def _options(given: Mapping[str, Any]) -> list[str]:
-    """Return arguments as a command's words; a value can never be taken for another option."""
-    words = []
-    for name, value in given.items():
+def _options(arguments: Mapping[str, Any]) -> list[str]:
+    """Return arguments as options of a command, in a form in which no value can be taken for another option."""
+    options = []
+    for name, value in arguments.items():
         option = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
-            words += [option] if value else []
+            options += [option] if value else []
         elif value is not None:
-            words.append(f"{option}={value}")
-    return words
+            options.append(f"{option}={value}")
+    return options
 
 
-def _answer(command: str, *words: str) -> dict[str, Any]:
-    """Run a command that ends soon, and return its last event.
+def _answer(command: str, *arguments: str) -> dict[str, Any]:
+    """Run a short command, and return its last event.
 
     Raises:
-        BadInputError: it failed; with its own message.
+        BadInputError: it failed; with the command's own message.
     """
     try:
-        done = subprocess.run(  # noqa: S603 - our own command; words are no shell's
-            [*COMMAND, command, "--json", *words],
+        done = subprocess.run(  # noqa: S603 - our own command, without a shell
+            [*COMMAND, command, "--json", *arguments],
             stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", timeout=ANSWER_S,
             check=False,
         )  # fmt: skip
-    except (OSError, ValueError) as failure:  # a word may hold what no command line can
-        raise BadInputError(f"sktune {command} cannot be run: {failure}; mend its arguments") from failure
+    except (OSError, ValueError) as failure:  # an argument with a null character, for instance
+        raise BadInputError(f"sktune {command} cannot be run: {failure}; fix its arguments") from failure
     except subprocess.TimeoutExpired as failure:
-        raise BadInputError(f"sktune {command} gave no answer in {ANSWER_S:g} s; run it in a shell") from failure
+        raise BadInputError(f"sktune {command} did not finish within {ANSWER_S:g} s; run it in a shell") from failure
     event = parse_event(next(reversed(done.stdout.splitlines()), ""))
     if event is None:
-        raise BadInputError(f"sktune {command} died; it said last: {done.stderr[-500:]}")
+        raise BadInputError(f"sktune {command} died; the end of its output: {done.stderr[-500:]}")
     if done.returncode:
         raise BadInputError(event["message"])
     return event
@@ -325,7 +326,7 @@ def make_server(runs: Path, *, allow_write: bool) -> MCPServer[Any]:
         (STARTS, (tools.start_search, tools.analyze, tools.stop_search)),
         (WRITES, (tools.apply_plan,)),
     )
-    for annotations, own in kinds:
-        for tool in own:
+    for annotations, methods in kinds:
+        for tool in methods:
             server.add_tool(tool, description=inspect.getdoc(tool), annotations=annotations)
     return server

@@ -1,6 +1,6 @@
-"""`sktune analyze`: from a model to a recommendation within a time budget; what the scope guide calls 自动分析工具.
+"""`sktune analyze`: from a model to a recommendation within a time budget; the scope guide calls it 自动分析工具.
 
-The study is the only record: layout, options and figures are read from it, so that the same analysis can be told again.
+The study is the only record: layout, options and figures are read from it, so that an analysis can be reproduced.
 """
 
 import shlex
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from sktune.analysis import report
-from sktune.analysis.decision import BEST, FIRST, GOALS, Findings, ScopeOption, walk
+from sktune.analysis.decision import BEST, FIRST, GOALS, Findings, ScopeOption, walk_tree
 from sktune.analysis.guide_options import OptionResult, Status, option_results
-from sktune.analysis.model import Analysis, Command, walk_summary, walk_told
-from sktune.analysis.model_folder import Place, place_of, planned_change, searched_on
+from sktune.analysis.model import Analysis, Command, walk_lines, walk_summary
+from sktune.analysis.model_folder import Place, model_or_recipe, place_of, planned_change
 from sktune.analysis.recommendation import Recommendation, recommend, risks
 from sktune.analysis.sentences import LANGUAGES, Language, Sentences
 from sktune.backends.availability import BackendChoice, best_backend
@@ -33,21 +33,21 @@ from sktune.tuning.request import Request
 FIRST_TRIALS = 8
 """Trials of a first attempt: the guide's options, and the starting points that presets add to them."""
 FILES_S = 3.0
-"""Of the time budget, for what comes after the search: the change of a source, the files."""
+"""Part of the time budget that is reserved for the steps after the search: the source change and the files."""
 MORE_TIME = "30m"
 FIRST_PLAN = "first_attempt_plan.yaml"
 
 
 @dataclass(frozen=True)
 class AnalysisRequest:
-    """What an analysis is asked for.
+    """A request for an analysis.
 
     Attributes:
-        search: the model, its options, and the time budget; trials and the end of the search are the analysis's own.
+        search: the model, its options, and the time budget; the analysis decides how many trials to run.
         goal: ``first`` attempt or ``best`` performance.
         language: ``en`` or ``zh``.
-        place: where the plan shall go; None where only the plan is wanted.
-        out: folder of the skill's files; None for the study's.
+        place: where the plan is to be applied; None if only the plan is wanted.
+        out: folder for the skill's files; None for the study's folder.
     """
 
     search: Request
@@ -68,143 +68,148 @@ class AnalysisRequest:
         out: Path | None = None,
         **search: Any,
     ) -> "AnalysisRequest":
-        """Check what a user gives; ``search`` are other fields of ``Request``.
+        """Check the user's input; ``search`` are other fields of ``Request``.
 
         Raises:
-            BadInputError: one line with the mend.
+            BadInputError: one line with the fix.
         """
         if goal not in GOALS:
-            raise BadInputError(f"--goal is {' or '.join(GOALS)}; got {goal!r}")
+            raise BadInputError(f"--goal must be {' or '.join(GOALS)}; got {goal!r}")
         if language not in LANGUAGES:
-            raise BadInputError(f"--language is {' or '.join(LANGUAGES)}; got {language!r}")
+            raise BadInputError(f"--language must be {' or '.join(LANGUAGES)}; got {language!r}")
         place = place_of(folder, yaml)
-        chosen = LANGUAGES[LANGUAGES.index(language)]
-        named, program = searched_on(model, recipe, folder)
-        return cls(Request(named, recipe=program, **search), goal, chosen, place, out)
+        known_language = LANGUAGES[LANGUAGES.index(language)]
+        model, recipe = model_or_recipe(model, recipe, folder)
+        return cls(Request(model, recipe=recipe, **search), goal, known_language, place, out)
 
 
-def analyze(asked: AnalysisRequest, listener: Listener = lambda event: None, began_s: float | None = None) -> Analysis:
-    """Search within the budget, and return what the guide's options came to and what to do.
+def analyze(
+    request: AnalysisRequest, listener: Listener = lambda event: None, began_s: float | None = None
+) -> Analysis:
+    """Search within the budget, and return the results of the guide's options and a recommendation.
 
     Args:
-        asked: what to analyze.
+        request: what to analyze.
         listener: called with each event.
         began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
 
     Raises:
         SktuneError: as a search would.
     """
-    words = Sentences(asked.language)
-    request, choice = _with_backend(asked.search)
-    spec, _ = request.target()
-    told = words(f"backend.{choice.why}", backend=spec.backend, device=spec.device)
+    text = Sentences(request.language)
+    search, choice = _with_backend(request.search)
+    spec, _ = search.target()
+    backend_text = text(f"backend.{choice.why}", backend=spec.backend, device=spec.device)
     listener(
-        AnalysisStarted(model=_name(request), goal=asked.goal, backend=spec.backend, device=spec.device, lines=[told])
+        AnalysisStarted(
+            model=_name(search), goal=request.goal, backend=spec.backend, device=spec.device, lines=[backend_text]
+        )
     )
-    guide = _Guide(asked, request, words, listener)
-    result = _searched(asked, request, guide, began_s)
+    guide = _Guide(request, search, text, listener)
+    result = _run_search(request, search, guide, began_s)
     study = _study_of(result.study, result.folder)
-    if request.profile:
-        study.remember(profile=profile_hints.figures(request.profile))
+    if search.profile:
+        study.remember(profile=profile_hints.figures(search.profile))
     result = replace(result, facts=study.facts)
-    analysis = _analysis(asked, request, result, guide, option_results(result, study.space()), told, spec.sequences)
-    return replace(analysis, files=report.write(analysis, asked.out or result.folder))
+    options = option_results(result, study.space())
+    analysis = _analysis(request, search, result, guide, options, backend_text, spec.sequences)
+    return replace(analysis, files=report.write(analysis, request.out or result.folder))
 
 
 def _analysis(
-    asked: AnalysisRequest,
-    request: Request,
+    request: AnalysisRequest,
+    search: Request,
     result: SearchResult,
     guide: "_Guide",
     options: tuple[OptionResult, ...],
-    backend_told: str,
+    backend_text: str,
     batch: int | None,
 ) -> Analysis:
-    """Return what follows from the study, before its files are written."""
-    words = Sentences(asked.language)
+    """Return the analysis of a finished study; its files are not written yet."""
+    text = Sentences(request.language)
     findings = guide.findings(result.facts, options)
-    way = walk(findings)
-    recommendation = recommend(result, options, way, asked.goal)
+    walk = walk_tree(findings)
+    recommendation = recommend(result, options, walk, request.goal)
     plan = _plan_file(result, recommendation)
     return Analysis(
-        model=_name(request),
-        words=words,
-        backend_told=backend_told,
+        model=_name(search),
+        text=text,
+        backend_text=backend_text,
         batch=batch,
         result=result,
         findings=findings,
-        walk=way,
-        profile=result.facts.profile if request.profile else None,
+        walk=walk,
+        profile=result.facts.profile if search.profile else None,
         options=options,
         recommendation=recommendation,
         plan=plan,
-        place=asked.place,
-        change=planned_change(asked.place, plan) if asked.place and plan else None,
-        risks=risks(words, result, options, recommendation, _name(request), batch, asked.place),
-        commands=_commands(asked, request, result, plan),
+        place=request.place,
+        change=planned_change(request.place, plan) if request.place and plan else None,
+        risks=risks(text, result, options, recommendation, _name(search), batch, request.place),
+        commands=_commands(request, search, result, plan),
     )
 
 
 class _Guide:
-    """Walks the guide's tree as soon as the model is known, and tells where it leads."""
+    """Walks the guide's decision tree as soon as the model is known, and reports where it leads."""
 
-    def __init__(self, asked: AnalysisRequest, request: Request, words: Sentences, listener: Listener) -> None:
-        self._asked, self._request, self._words, self._listener = asked, request, words, listener
+    def __init__(self, request: AnalysisRequest, search: Request, text: Sentences, listener: Listener) -> None:
+        self._request, self._search, self._text, self._listener = request, search, text, listener
         self._study, self._folder = "", Path()
 
     def __call__(self, event: Event) -> None:
-        """Hand an event on, and follow the one that says that the model is there."""
+        """Forward an event; once the model is loaded, also emit the walk through the tree."""
         self._listener(event)
         if isinstance(event, SearchStarted):
             self._study, self._folder = event.study, Path(event.folder)
         if isinstance(event, TargetReady):
             findings = self.findings(_study_of(self._study, self._folder).facts)
-            way = walk(findings)
-            lines = walk_told(self._words, findings, way)
-            summary = walk_summary(self._words, findings, way)
+            walk = walk_tree(findings)
+            lines = walk_lines(self._text, findings, walk)
+            summary = walk_summary(self._text, findings, walk)
             self._listener(GuideWalked(**summary, lines=lines))
 
     def findings(self, facts: StudyFacts, options: Sequence[OptionResult] = ()) -> Findings:
-        """Return what the tree's questions are answered from: the study's layout, and what became of ``options``."""
+        """Return the facts that answer the tree's questions: the study's layout, and the results of ``options``."""
         layout = facts.layout
         assert layout is not None  # the model has been traced
         backend = backend_of(facts)
         is_simulated = backend is not None and backend.is_simulated
         source = "simulated" if is_simulated else "traced"
-        if self._request.profile:
-            layout, source = profile_hints.with_time_shares(layout, self._request.profile), "profile"
+        if self._search.profile:
+            layout, source = profile_hints.with_time_shares(layout, self._search.profile), "profile"
         attention = [row.status for row in options if row.option is ScopeOption.ATTENTION and row.trial is not None]
-        # A simulation compares no bits.
+        # A simulation does not compare bits.
         passed = attention[0] in (Status.PASSED, Status.SLOWER) if attention and not is_simulated else None
-        return Findings.of(layout, self._asked.goal, source, passed)
+        return Findings.of(layout, self._request.goal, source, passed)
 
 
-def _with_backend(request: Request) -> tuple[Request, BackendChoice]:
-    """Return the request on the best backend there is, unless it names one."""
-    if request.recipe:
-        spec, _ = request.target()
-        return request, BackendChoice(spec.backend, spec.device, "recipe")
-    if request.backend or request.device:
-        return request, BackendChoice(request.backend or "", request.device, "asked")
-    choice = best_backend(is_full_scale=request.scale == FULL)
-    return replace(request, backend=choice.backend, device=choice.device), choice
+def _with_backend(search: Request) -> tuple[Request, BackendChoice]:
+    """Return the search with the best backend on this machine, unless it names one."""
+    if search.recipe:
+        spec, _ = search.target()
+        return search, BackendChoice(spec.backend, spec.device, "recipe")
+    if search.backend or search.device:
+        return search, BackendChoice(search.backend or "", search.device, "asked")
+    choice = best_backend(is_full_scale=search.scale == FULL)
+    return replace(search, backend=choice.backend, device=choice.device), choice
 
 
-def _searched(asked: AnalysisRequest, request: Request, guide: _Guide, began_s: float | None) -> SearchResult:
-    """Search until a first attempt's plans are tried, nothing more is expected, or the time is spent."""
-    budget_s = request.time_budget_s and max(request.time_budget_s - FILES_S, 1.0)
-    trials = FIRST_TRIALS if asked.goal == FIRST else None
+def _run_search(request: AnalysisRequest, search: Request, guide: _Guide, began_s: float | None) -> SearchResult:
+    """Search until the plans of a first attempt are tried, the search has converged, or the time is up."""
+    budget_s = search.time_budget_s and max(search.time_budget_s - FILES_S, 1.0)
+    trials = FIRST_TRIALS if request.goal == FIRST else None
     limited = replace(
-        request,
+        search,
         trials=trials,
         time_budget_s=budget_s,
-        until_converged=asked.goal != FIRST,
+        until_converged=request.goal != FIRST,
         exact_starting_points=True,
     )
     try:
         return fewer_layers.search(limited, guide, began_s)
     except TargetError as failure:
-        if asked.place and request.model == str(asked.place.folder):
+        if request.place and search.model == str(request.place.folder):
             raise TargetError(f"{failure}; name a model to search on with --model") from failure
         raise
 
@@ -214,59 +219,61 @@ def _study_of(name: str, folder: Path) -> TuningStudy:
 
 
 def _plan_file(result: SearchResult, recommendation: Recommendation) -> Path | None:
-    """Return the plan file of what is recommended; a first attempt that is not the winner gets one of its own."""
+    """Return the file of the recommended plan; a first attempt that is not the winner is written to another file."""
     path = result.folder / FIRST_PLAN
     if recommendation.trial is None or recommendation.speedup is None:
         return None
     if result.winner and result.winner.number == recommendation.trial:
         return result.folder / BEST_PLAN
     speedups = result.comparison.speedups.get(str(recommendation.trial), ()) if result.comparison else ()
-    chosen = FinalPlan(
+    recommended = FinalPlan(
         recommendation.trial, recommendation.plan, speedups or (recommendation.speedup,), recommendation.speedup
     )
     comparison = result.comparison if recommendation.compared else None
     try:
-        text = plan_yaml(replace(result, verdict=Verdict(chosen, ()), comparison=comparison))
+        text = plan_yaml(replace(result, verdict=Verdict(recommended, ()), comparison=comparison))
         path.write_text(text, encoding="utf-8")
     except OSError as failure:
-        raise StudyError(f"{path} cannot be written ({failure.strerror}); free it and run again") from failure
+        raise StudyError(f"{path} cannot be written ({failure.strerror}); fix that and run again") from failure
     return path
 
 
-def _commands(asked: AnalysisRequest, request: Request, result: SearchResult, plan: Path | None) -> tuple[Command, ...]:
-    """Return what to run next, the most useful first."""
+def _commands(
+    request: AnalysisRequest, search: Request, result: SearchResult, plan: Path | None
+) -> tuple[Command, ...]:
+    """Return the commands to run next, the most useful first."""
     commands = []
-    of_study = ["--study", result.study, "--runs", str(request.runs)]
-    place = [*(["--yaml", str(asked.place.yaml)] if asked.place and asked.place.yaml else [])]
-    if plan and asked.place:
-        commands.append(_command("next.apply", ["apply", str(plan), "--to", str(asked.place.folder), *place]))
-    if asked.place:
-        place = ["--dir", str(asked.place.folder), *place]
-    same = ["--language", asked.language, *place]
-    if not request.recipe and not result.is_of_npu:
-        words = ["analyze", *_model_words(request, with_backend=False), "--device", "npu", "--goal", asked.goal, *same]
-        commands.append(_command("next.npu", words))
-    model = _model_words(request, with_backend=True)
-    if asked.goal == FIRST:
+    of_study = ["--study", result.study, "--runs", str(search.runs)]
+    place = [*(["--yaml", str(request.place.yaml)] if request.place and request.place.yaml else [])]
+    if plan and request.place:
+        commands.append(_command("next.apply", ["apply", str(plan), "--to", str(request.place.folder), *place]))
+    if request.place:
+        place = ["--dir", str(request.place.folder), *place]
+    same = ["--language", request.language, *place]
+    if not search.recipe and not result.is_of_npu:
+        on_npu = [*_model_arguments(search, with_backend=False), "--device", "npu", "--goal", request.goal, *same]
+        commands.append(_command("next.npu", ["analyze", *on_npu]))
+    model = _model_arguments(search, with_backend=True)
+    if request.goal == FIRST:
         commands.append(_command("next.best", ["analyze", *model, *of_study, "--goal", BEST, *same]))
     commands.append(_command("next.search", ["search", *model, *of_study, "--time-budget", MORE_TIME]))
-    commands.append(_command("next.show", ["show", result.study, "--why", "--runs", str(request.runs)]))
+    commands.append(_command("next.show", ["show", result.study, "--why", "--runs", str(search.runs)]))
     return tuple(commands)
 
 
-def _command(purpose: str, words: Sequence[str]) -> Command:
-    return Command(purpose, shlex.join(["sktune", *words]))
+def _command(purpose: str, arguments: Sequence[str]) -> Command:
+    return Command(purpose, shlex.join(["sktune", *arguments]))
 
 
-def _model_words(request: Request, *, with_backend: bool) -> list[str]:
-    """Return the options that name the same model again."""
+def _model_arguments(search: Request, *, with_backend: bool) -> list[str]:
+    """Return the command-line options that name the same model again."""
     names = ("scale", "dtype", *(("backend", "device") if with_backend else ()), "batch", "context", "profile")
-    given = [(f"--{name}", str(value)) for name in names if (value := getattr(request, name)) is not None]
-    seed = [("--seed", str(request.seed))] if request.seed else []
-    named = ("--recipe", str(request.recipe)) if request.recipe else ("--model", request.model)
-    return [word for pair in [named, *given, *seed] for word in pair]
+    options = [(f"--{name}", str(value)) for name in names if (value := getattr(search, name)) is not None]
+    seed = [("--seed", str(search.seed))] if search.seed else []
+    model = ("--recipe", str(search.recipe)) if search.recipe else ("--model", search.model)
+    return [argument for pair in [model, *options, *seed] for argument in pair]
 
 
-def _name(request: Request) -> str:
-    """Return what is searched on, as the user named it."""
-    return str(request.recipe or request.model)
+def _name(search: Request) -> str:
+    """Return the model or the recipe, as the user named it."""
+    return str(search.recipe or search.model)

@@ -13,12 +13,12 @@ from sktune.core.space import is_attention, is_feed_forward
 
 FIRST, BEST = "first", "best"
 GOALS = (FIRST, BEST)
-"""What the user is after: a first attempt that is safe and easy to debug, or the best performance."""
+"""The user's goal: a first attempt that is safe and easy to debug, or the best performance."""
 YES, NO, UNKNOWN = "yes", "no", "unknown"
 
 
 class ScopeOption(StrEnum):
-    """What the guide lets its user choose from, the narrowest first; ``CUSTOM`` is what a search finds."""
+    """The options that the guide offers, the narrowest first; ``CUSTOM`` is any other plan that a search finds."""
 
     ATTENTION = "attention_only"
     MOE = "moe_only"
@@ -29,7 +29,7 @@ class ScopeOption(StrEnum):
 
 
 class ModelType(StrEnum):
-    """What the tree asks first."""
+    """The answer to the tree's first question."""
 
     MOE = "moe"
     STANDARD = "standard"
@@ -38,7 +38,7 @@ class ModelType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question of the tree; an answer that is not among ``leads`` leads nowhere."""
+    """A question of the tree; an answer that is not in ``leads`` does not lead to an option."""
 
     name: str
     leads: Mapping[str, ScopeOption]
@@ -59,12 +59,12 @@ TREE: Mapping[ModelType, tuple[Question, ...]] = {
     ),
     ModelType.OTHER: (),
 }
-"""What is asked of each type of model, in order. Of any other model the guide says at once: automatic, or custom."""
+"""The questions for each type of model, in order. For other models the guide asks none: automatic, or custom."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleShares:
-    """Shares of the decode step, 0 to 1, by what modules do; ``source``: ``profile``, ``traced`` or ``simulated``."""
+    """Shares of the step's time, 0 to 1, by type of module; ``source``: ``profile``, ``traced`` or ``simulated``."""
 
     attention: float
     moe: float
@@ -82,7 +82,7 @@ class ModuleShares:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A question that was asked, its answer, and the option that this leads to; None where it leads nowhere."""
+    """A question, its answer, and the option that the answer leads to, if any."""
 
     question: str
     answer: str
@@ -91,11 +91,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A way through the tree.
+    """A path through the tree.
 
     Attributes:
-        steps: in the order of the questions; the first one's answer is the model's type.
-        choice: where it leads: for a first attempt the first option that is met, else the last.
+        steps: in the order of the questions; the answer to the first is the model's type.
+        choice: the option at its end: for a first attempt the first one on the path, else the last.
     """
 
     steps: tuple[Step, ...]
@@ -104,7 +104,7 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the tree's questions are answered from; ``attention_passed`` is None while that is not known."""
+    """The facts that answer the tree's questions; ``attention_passed`` is None until it is known."""
 
     goal: str
     model_type: ModelType
@@ -114,7 +114,7 @@ class Findings:
 
     @classmethod
     def of(cls, layout: Layout, goal: str, source: str, attention_passed: bool | None = None) -> "Findings":
-        """Read a model's layout; ``source`` is where its units' shares are from."""
+        """Read a model's layout; ``source`` says where its units' time shares come from."""
         kinds: dict[str, int] = {}
         for layer in layout.layers:
             kinds[layer.kind] = kinds.get(layer.kind, 0) + 1
@@ -139,7 +139,7 @@ class Findings:
 
 
 def model_type(layout: Layout) -> ModelType:
-    """Return the type by the names of layer kinds and units."""
+    """Infer the type of a model from the names of its layer kinds and units."""
     if any(is_moe(kind) for kind in layout.kinds):
         return ModelType.MOE
     has_attention = any(is_attention(key) for keys in layout.kinds.values() for key in keys)
@@ -152,7 +152,7 @@ def is_moe(kind: str) -> bool:
 
 
 def module_shares(layout: Layout, source: str) -> ModuleShares:
-    """Return the sums of the units' shares, by what their names say."""
+    """Return the sums of the units' time shares, by the type of module that their names suggest."""
     sums = {"attention": 0.0, "moe": 0.0, "ffn": 0.0, "other": 0.0}
     for unit in layout.units:
         if unit.layer is None:
@@ -167,12 +167,12 @@ def module_shares(layout: Layout, source: str) -> ModuleShares:
     return ModuleShares(**sums, source=source)
 
 
-def walk(findings: Findings) -> Walk:
-    """Ask the tree's questions."""
+def walk_tree(findings: Findings) -> Walk:
+    """Ask the tree's questions, and return the path that the answers take."""
     kind = findings.model_type
     steps = [Step("model_type", kind, ScopeOption.CUSTOM if kind is ModelType.OTHER else None)]
     for question in TREE[kind]:
         answer = findings.answer(question.name)
         steps.append(Step(question.name, answer, question.leads.get(answer)))
-    met = [step.leads_to for step in steps if step.leads_to]
-    return Walk(tuple(steps), met[0] if findings.goal == FIRST else met[-1])
+    options = [step.leads_to for step in steps if step.leads_to]
+    return Walk(tuple(steps), options[0] if findings.goal == FIRST else options[-1])

@@ -1,4 +1,4 @@
-"""The guide's options as a study has found them: each with its own trial, or the reason why there is none."""
+"""The guide's options in a study: each with its trial, or the reason why there is none."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ NAMES: Mapping[ScopeOption, str] = {
     ScopeOption.LAYER: "each layer",
     ScopeOption.ALL_LAYERS: "all layers",
 }
-"""What starting points are called that are options of the guide."""
+"""Names of the starting points that are options of the guide."""
 
 
 class Status(StrEnum):
-    """What became of an option."""
+    """The result of an option."""
 
     PASSED = "passed"
     SLOWER = "slower"
@@ -51,10 +51,10 @@ class OptionResult:
     """An option and its trial.
 
     Attributes:
-        trial: None where there is none; then ``status`` says why.
-        speedup: the trial's own figure, where it came to one.
-        final: its figure in the final comparison, where it entered that.
-        detail: of the outcome, in one line.
+        trial: None if there is none; then ``status`` says why.
+        speedup: measured in the trial; None if it failed.
+        final: measured in the final comparison; None if the plan was not in it.
+        detail: the outcome's detail, in one line.
     """
 
     option: ScopeOption
@@ -68,12 +68,12 @@ class OptionResult:
 
     @property
     def exists(self) -> bool:
-        """Whether the model has what the option is about."""
+        """Whether the model has the modules that the option covers."""
         return self.status not in (Status.NO_MOE, Status.NO_ATTENTION, Status.NO_LAYERS)
 
     @property
     def is_faster(self) -> bool:
-        """Whether it passed, and beats the baseline beyond the noise."""
+        """Whether it passed, and beats the baseline by more than the noise."""
         return self.status is Status.PASSED and self.comparison == Comparison.FASTER
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class OptionResult:
 
 
 def figures(speedup: Speedup | None) -> dict[str, Any]:
-    """Return a speedup's figures as plain values, all null without one."""
+    """Return a speedup's figures as plain values, all None without one."""
     return {
         "baseline_ms": speedup.baseline_ms if speedup else None,
         "latency_ms": speedup.latency_ms if speedup else None,
@@ -102,35 +102,35 @@ def figures(speedup: Speedup | None) -> dict[str, Any]:
 
 
 def improvement_percent(speedup: Speedup) -> float:
-    """Return what the skill calls improvement: (base - new) / base, in percent."""
+    """Return the improvement as the skill defines it: (base - new) / base, in percent."""
     return 100 * (speedup.baseline_ms - speedup.latency_ms) / speedup.baseline_ms
 
 
 def option_results(result: SearchResult, space: SearchSpace) -> tuple[OptionResult, ...]:
-    """Return all options of the guide, the narrowest first, as the study ``result`` knows them."""
+    """Return the results of all options of the guide in the study ``result``, the narrowest first."""
     plans = {point.name: space.plan(point.values) for point in guide_points(space)}
-    found: list[OptionResult] = []
-    taken: list[TrialRecord] = []
+    results: list[OptionResult] = []
+    records: list[TrialRecord] = []
     for option, name in NAMES.items():
         record = _record_of(name, plans.get(name), result.trials)
         if record:
-            taken.append(record)
-            found.append(_of_trial(option, record, result))
+            records.append(record)
+            results.append(_of_trial(option, record, result))
         else:
-            found.append(OptionResult(option, Status.NOT_REACHED if name in plans else _why_none(option, space)))
-    return (*found, _custom(result, taken))
+            results.append(OptionResult(option, Status.NOT_REACHED if name in plans else _why_none(option, space)))
+    return (*results, _custom(result, records))
 
 
 def option_of(trial: int, options: Sequence[OptionResult]) -> ScopeOption:
-    """Return the option that ``trial`` stands for."""
+    """Return the option whose trial ``trial`` is."""
     return next((row.option for row in options if row.trial == trial), ScopeOption.CUSTOM)
 
 
 def _record_of(name: str, plan: Plan | None, records: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Return the trial of ``plan``, which has this name, else of a starting point of the name with other options."""
-    own = [record for record in records if not record.is_probe]
-    exact = [record for record in own if plan is not None and record.plan == plan]
-    return next(iter(exact or [record for record in own if record.origin == name]), None)
+    """Return the trial of ``plan``; if there is none, that of a starting point of this name with other options."""
+    candidates = [record for record in records if not record.is_probe]
+    exact = [record for record in candidates if plan is not None and record.plan == plan]
+    return next(iter(exact or [record for record in candidates if record.origin == name]), None)
 
 
 def _of_trial(option: ScopeOption, record: TrialRecord, result: SearchResult) -> OptionResult:
@@ -138,7 +138,7 @@ def _of_trial(option: ScopeOption, record: TrialRecord, result: SearchResult) ->
     row = next((row for row in result.final if row.name == str(record.number)), None)
     status, comparison, detail = _OF_REASON[outcome.reason], outcome.comparison, outcome.detail
     final = result.final_speedup(row) if row else None
-    if row and row.bit_identical is False:  # a fresh process has found what the trial had not
+    if row and row.bit_identical is False:  # only the fresh process found this
         status, detail = (Status.MISMATCH if row.speedup else Status.COMPILE_FAILED), row.verdict
     elif final and result.comparison:
         comparison = Threshold(result.comparison.noise_floor).comparison(final)
@@ -149,7 +149,7 @@ def _of_trial(option: ScopeOption, record: TrialRecord, result: SearchResult) ->
 
 
 def _why_none(option: ScopeOption, space: SearchSpace) -> Status:
-    """Return what the model lacks for an option that the guide's points do not hold."""
+    """Return what the model lacks, for an option without a starting point."""
     kinds = space.layout.kinds
     if not kinds:
         return Status.NO_LAYERS
@@ -157,9 +157,9 @@ def _why_none(option: ScopeOption, space: SearchSpace) -> Status:
     return Status.NO_MOE if has_attention or option is ScopeOption.MOE else Status.NO_ATTENTION
 
 
-def _custom(result: SearchResult, taken: Sequence[TrialRecord]) -> OptionResult:
-    """Return the best of all other plans: the winner where it is one of them."""
-    plans = {record.plan for record in taken}
+def _custom(result: SearchResult, of_options: Sequence[TrialRecord]) -> OptionResult:
+    """Return the best of all other plans: the winner if it is one of them."""
+    plans = {record.plan for record in of_options}
     others = [record for record in result.trials if record.plan not in plans]
     best = incumbent_first(others)
     winner = [record for record in best if result.winner and record.number == result.winner.number]

@@ -1,4 +1,4 @@
-"""An analysis: what was asked, what the study answered, and what follows from it."""
+"""An analysis: the request, the study's results, and the conclusions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from sktune.study.result import SearchResult
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to run next; ``purpose`` is a key of the sentences."""
+    """A command to run next; ``purpose`` is a key of the sentences."""
 
     purpose: str
     line: str
@@ -24,27 +24,27 @@ class Command:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What `sktune analyze` has found.
+    """The result of `sktune analyze`.
 
     Attributes:
-        model: what was searched on, as the user named it.
-        words: the sentences of the user's language.
-        backend_told: which backend was chosen, and why.
-        batch: sequences decoded together; None where that is not known.
+        model: the model or recipe, as the user named it.
+        text: sentences in the user's language.
+        backend_text: which backend was chosen, and why.
+        batch: sequences decoded together; None if unknown.
         result: the study.
-        findings, walk: what the guide's tree was answered from, and where it leads.
-        profile: figures of the profile, as the study keeps them; None without one.
+        findings, walk: the facts that answered the guide's tree, and the path through it.
+        profile: figures of the profile, as stored in the study; None without one.
         options: of the guide, each with its result.
-        recommendation, plan: what to do, and the plan file; None where the answer is "no scope".
-        place, change: where the plan shall go, and what it changes there; None without a model folder.
-        risks: reasons to trust this less.
-        commands: what to run next.
-        files: what was written.
+        recommendation, plan: what to do, and the plan file; None if the answer is "no scope".
+        place, change: where the plan is to be applied, and the change it makes there; None without a model folder.
+        risks: reasons to trust the recommendation less.
+        commands: to run next.
+        files: that were written.
     """
 
     model: str
-    words: Sentences
-    backend_told: str
+    text: Sentences
+    backend_text: str
     batch: int | None
     result: SearchResult
     findings: Findings
@@ -61,7 +61,7 @@ class Analysis:
 
     @property
     def is_stand_in(self) -> bool:
-        """Whether something else than an NPU, or a model of one, was measured."""
+        """Whether the figures come from hardware other than an NPU."""
         return not self.result.is_simulated and not self.result.is_of_npu
 
     @property
@@ -70,55 +70,54 @@ class Analysis:
         return self.result.facts.fingerprint
 
     @property
-    def figures_told(self) -> str:
-        """What the figures are worth, in one sentence."""
+    def figures_text(self) -> str:
+        """How far the figures can be trusted, in one sentence."""
         device = self.made_with.get("device", "?")
         if self.result.is_simulated:
-            return self.words("figures.sim")
-        return self.words("figures.stand_in" if self.is_stand_in else "figures.npu", device=device)
+            return self.text("figures.sim")
+        return self.text("figures.stand_in" if self.is_stand_in else "figures.npu", device=device)
 
     @property
-    def reason_told(self) -> str:
+    def reason_text(self) -> str:
         """Why this is recommended."""
-        told = self.recommendation
-        if told.speedup is None:
-            return self.words(told.why)
-        shown = self.interval_told(told.speedup)
-        values = {"choice": option_told(self.words, self.walk.choice), "speedup": f"{told.speedup.ratio:.3f}"}
-        reason = self.words(told.why, interval=shown, **values)
-        return f"{reason} {self._better_left()}".strip()
+        why, speedup = self.recommendation.why, self.recommendation.speedup
+        if speedup is None:
+            return self.text(why)
+        choice, interval = option_text(self.text, self.walk.choice), self.interval_text(speedup)
+        reason = self.text(why, choice=choice, speedup=f"{speedup.ratio:.3f}", interval=interval)
+        return f"{reason} {self._better_plan_text()}".strip()
 
-    def _better_left(self) -> str:
-        """Return what a first attempt leaves on the table."""
+    def _better_plan_text(self) -> str:
+        """Return the sentence on the better plan that a first attempt leaves unused; empty if there is none."""
         winner = self.result.winner
         if self.recommendation.why == "why.winner" or not winner or winner.number == self.recommendation.trial:
             return ""
         option = next((row.option for row in self.options if row.trial == winner.number), ScopeOption.CUSTOM)
         speedup = f"{winner.speedup.ratio:.3f}"
-        return self.words("better_left", option=option_told(self.words, option), speedup=speedup)
+        return self.text("better_left", option=option_text(self.text, option), speedup=speedup)
 
-    def interval_told(self, speedup: Speedup) -> str:
+    def interval_text(self, speedup: Speedup) -> str:
         """Return a speedup's interval, or that it is simulated."""
         if speedup.ci95 is None:
-            return self.words("simulated")
+            return self.text("simulated")
         low, high = speedup.ci95
-        return self.words("interval", low=f"{low:.3f}", high=f"{high:.3f}")
+        return self.text("interval", low=f"{low:.3f}", high=f"{high:.3f}")
 
     def summary(self) -> dict[str, Any]:
         """Return the closing event's values."""
         return {
             "study": self.result.study,
             "goal": self.findings.goal,
-            "language": self.words.language,
+            "language": self.text.language,
             "simulated": self.result.is_simulated,
             "stand_in": self.is_stand_in,
-            **walk_summary(self.words, self.findings, self.walk),
+            **walk_summary(self.text, self.findings, self.walk),
             "profile": dict(self.profile) if self.profile else None,
-            "options": [{**row.to_dict(), "name": option_told(self.words, row.option)} for row in self.options],
+            "options": [{**row.to_dict(), "name": option_text(self.text, row.option)} for row in self.options],
             "recommendation": {
                 **self.recommendation.to_dict(self.result.is_verified),
-                "name": option_told(self.words, self.recommendation.option),
-                "reason": self.reason_told,
+                "name": option_text(self.text, self.recommendation.option),
+                "reason": self.reason_text,
                 "plan": str(self.plan) if self.plan else None,
             },
             "risks": [{"risk": risk.name, "text": risk.text} for risk in self.risks],
@@ -127,8 +126,8 @@ class Analysis:
         }
 
 
-def walk_summary(words: Sentences, findings: Findings, walk: Walk) -> dict[str, Any]:
-    """Return a walk through the tree as plain values, with a sentence for each step."""
+def walk_summary(text: Sentences, findings: Findings, walk: Walk) -> dict[str, Any]:
+    """Return a path through the tree as plain values, with a sentence for each step."""
     return {
         **findings.to_dict(),
         "decision": [
@@ -136,7 +135,7 @@ def walk_summary(words: Sentences, findings: Findings, walk: Walk) -> dict[str, 
                 "question": step.question,
                 "answer": step.answer,
                 "leads_to": step.leads_to,
-                "text": step_told(words, findings, step),
+                "text": step_text(text, findings, step),
             }
             for step in walk.steps
         ],
@@ -144,29 +143,29 @@ def walk_summary(words: Sentences, findings: Findings, walk: Walk) -> dict[str, 
     }
 
 
-def walk_told(words: Sentences, findings: Findings, walk: Walk) -> list[str]:
-    """Return the walk in lines for people: the shares of the step, the questions, and where they lead."""
+def walk_lines(text: Sentences, findings: Findings, walk: Walk) -> list[str]:
+    """Return the path as lines of text: the shares of the step, the questions, and the option at its end."""
     lines = []
     shares = findings.shares
     if shares.largest:
         values = {name: f"{getattr(shares, name):.1%}" for name in ("attention", "moe", "ffn", "other")}
-        lines.append(words("tree.shares", source=words(f"source.{shares.source}"), **values))
-        lines.append(words("tree.largest", module=words(f"module.{shares.largest}")))
-    lines += [step_told(words, findings, step) for step in walk.steps]
-    return [*lines, words("tree.choice", option=option_told(words, walk.choice))]
+        lines.append(text("tree.shares", source=text(f"source.{shares.source}"), **values))
+        lines.append(text("tree.largest", module=text(f"module.{shares.largest}")))
+    lines += [step_text(text, findings, step) for step in walk.steps]
+    return [*lines, text("tree.choice", option=option_text(text, walk.choice))]
 
 
-def step_told(words: Sentences, findings: Findings, step: Step) -> str:
-    """Return a question with its answer, and where it leads."""
+def step_text(text: Sentences, findings: Findings, step: Step) -> str:
+    """Return a question with its answer, and the option that it leads to."""
     shares = findings.shares
     kinds = ", ".join(f"{kind} ({count})" for kind, count in findings.kinds.items()) or "-"
     values = {name: f"{getattr(shares, name):.1%}" for name in ("attention", "moe", "ffn")}
-    told = words(f"tree.{step.question}.{step.answer}", kinds=kinds, **values)
+    sentence = text(f"tree.{step.question}.{step.answer}", kinds=kinds, **values)
     if step.leads_to is None:
-        return told
-    return f"{told} → {option_told(words, step.leads_to)}"
+        return sentence
+    return f"{sentence} → {option_text(text, step.leads_to)}"
 
 
-def option_told(words: Sentences, option: ScopeOption | None) -> str:
+def option_text(text: Sentences, option: ScopeOption | None) -> str:
     """Return an option's name."""
-    return words(f"option.{option or 'none'}")
+    return text(f"option.{option or 'none'}")

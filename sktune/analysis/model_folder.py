@@ -1,4 +1,4 @@
-"""Where a plan shall go: a model's folder with its YAML, what the YAML says, and the change that the plan would be."""
+"""Where a plan is to be applied: a model's folder and its YAML, the YAML's settings, and the change to make."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from sktune.source.edits import read_text
 from sktune.source.yaml_flag import FLAG, MODE
 
 SETTINGS = (MODE, FLAG, "batch_size", "next_n")
-"""What of a recipe's YAML bears on scopes, wherever in the file it stands."""
+"""Keys of a recipe's YAML that affect scopes, at any depth of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A model folder, its YAML where one is known, and the YAML's ``SETTINGS`` as far as it has them."""
+    """A model folder, its YAML if known, and those of ``SETTINGS`` that the YAML has."""
 
     folder: Path
     yaml: Path | None
@@ -28,7 +28,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """What `sktune apply` would do: a diff and notes, or why it refuses."""
+    """What `sktune apply` would do: a diff and notes, or the reason why it refuses."""
 
     diff: str = ""
     notes: tuple[str, ...] = ()
@@ -39,31 +39,31 @@ def place_of(folder: Path | None, yaml_file: Path | None) -> Place | None:
     """Return the place that a user names; None without a folder.
 
     Raises:
-        BadInputError: there is no such folder or file, or a YAML file without its folder.
+        BadInputError: the folder or the file does not exist, or a YAML file is given without its folder.
     """
     if folder is None:
         if yaml_file:
-            raise BadInputError(f"--yaml {yaml_file} belongs to a model's folder; name that with --dir")
+            raise BadInputError(f"--yaml {yaml_file} needs the model's folder; name it with --dir")
         return None
     if not folder.is_dir():
-        raise BadInputError(f"--dir {folder} is no folder; give the model's, with its modeling_*.py")
+        raise BadInputError(f"--dir {folder} is not a folder; give the model's folder, with its modeling_*.py")
     if yaml_file is None:
         try:
             yaml_file = only_yaml(folder)
         except BadInputError:
-            return Place(folder, None, {})  # the same line comes again where the plan's change is shown
+            return Place(folder, None, {})  # planned_change reports it
     return Place(folder, yaml_file, settings_of(yaml_file))
 
 
 RECIPE = "recipe.yaml"
-"""As `sktune recipe init` calls it."""
+"""The name that `sktune recipe init` gives it."""
 
 
-def searched_on(model: str | None, recipe: Path | None, folder: Path | None) -> tuple[str, Path | None]:
-    """Return the model or the recipe to search on: what is named, the folder's recipe, or the folder itself.
+def model_or_recipe(model: str | None, recipe: Path | None, folder: Path | None) -> tuple[str, Path | None]:
+    """Return the model or the recipe to search on: the one that is named, the folder's recipe, or the folder itself.
 
     Raises:
-        BadInputError: neither names a model that can be loaded.
+        BadInputError: none of them can be loaded.
     """
     if model or recipe:
         return model or "", recipe
@@ -83,21 +83,21 @@ def settings_of(path: Path) -> dict[str, Any]:
     """Return the ``SETTINGS`` that the YAML file at ``path`` has.
 
     Raises:
-        BadInputError: it cannot be read, or is no YAML.
+        BadInputError: it cannot be read, or is not YAML.
     """
     try:
         document = yaml.safe_load(read_text(path))
     except yaml.YAMLError as failure:
-        raise BadInputError(f"{path} is no YAML: {str(failure).partition(chr(10))[0]}; mend it first") from failure
-    found: dict[str, Any] = {}
+        raise BadInputError(f"{path} is not YAML: {str(failure).partition(chr(10))[0]}; fix it first") from failure
+    settings: dict[str, Any] = {}
     for key, value in _pairs(document):
         if key in SETTINGS and isinstance(value, bool | int | float | str):
-            found.setdefault(key, value)
-    return found
+            settings.setdefault(key, value)
+    return settings
 
 
 def planned_change(place: Place, plan: Path) -> PlannedChange:
-    """Return what the plan file ``plan`` changes in ``place``; nothing is written."""
+    """Return the change that the plan file ``plan`` makes in ``place``; nothing is written."""
     try:
         change = source_change(read_plan_file(plan), place.folder, place.yaml)
     except (PlanError, BadInputError) as refused:

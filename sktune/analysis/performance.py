@@ -1,4 +1,4 @@
-"""What the skill's JSON files hold: figures of the study under the names that the skill expects, null where unknown.
+"""Contents of the skill's JSON files: the study's figures under the names that the skill expects, null if unknown.
 
 Formats: performance-baseline-guide.md of the skill model-infer-superkernel (hicann/cannbot-skills).
 """
@@ -20,10 +20,10 @@ Milliseconds = npt.NDArray[np.float64]
 
 
 def baseline_performance(analysis: Analysis) -> dict[str, Any]:
-    """Return what `baseline_performance.json` holds."""
+    """Return the contents of `baseline_performance.json`."""
     made_with = analysis.made_with
     cann = made_with.get("cann", "not installed")
-    asked = {name: made_with.get(name) for name in ("scale", "dtype", "context", "seed")}
+    settings = {name: made_with.get(name) for name in ("scale", "dtype", "context", "seed")}
     speedup = analysis.recommendation.speedup
     baseline_ms = speedup.baseline_ms if speedup else analysis.result.baseline_ms
     sampled = _sampled_ms(analysis.result, analysis.recommendation.trial)
@@ -38,7 +38,7 @@ def baseline_performance(analysis: Analysis) -> dict[str, Any]:
             "simulated": analysis.result.is_simulated,
             "stand_in": analysis.is_stand_in,
             "config": {
-                **{name: None if value == "None" else value for name, value in asked.items()},
+                **{name: None if value == "None" else value for name, value in settings.items()},
                 "batch": analysis.batch,
                 "yaml": dict(analysis.place.settings) if analysis.place else None,
             },
@@ -55,7 +55,7 @@ def baseline_performance(analysis: Analysis) -> dict[str, Any]:
 
 
 def performance_comparison(analysis: Analysis) -> dict[str, Any]:
-    """Return what `performance_comparison.json` holds; everything of a plan is null where none is recommended."""
+    """Return the contents of `performance_comparison.json`; without a recommended plan its figures are null."""
     speedup = analysis.recommendation.speedup
     baseline = baseline_performance(analysis)["performance"]
     optimized = _performance(speedup.latency_ms if speedup else None, analysis.batch, _compile_s(analysis))
@@ -74,7 +74,7 @@ def performance_comparison(analysis: Analysis) -> dict[str, Any]:
 
 
 def _improvement(metric: str, speedup: Speedup | None) -> float | None:
-    """Return the share saved; of throughput, the share gained."""
+    """Return the latency saved in percent, or the throughput gained."""
     if speedup is None:
         return None
     if metric == "decode_latency_ms":
@@ -93,7 +93,7 @@ def _performance(latency_ms: float | None, batch: int | None, compile_s: float |
 
 
 def _compile_s(analysis: Analysis) -> float | None:
-    """Return how long the recommended plan's trial compiled; a simulation compiles nothing."""
+    """Return how long the recommended plan took to compile in its trial; a simulation compiles nothing."""
     for record in () if analysis.result.is_simulated else analysis.result.trials:
         if record.number == analysis.recommendation.trial and record.outcome:
             return record.outcome.seconds.get("compile")
@@ -105,20 +105,20 @@ def _spread(values: Milliseconds | None) -> float | None:
 
 
 def _sampled_ms(result: SearchResult, trial: int | None) -> Milliseconds | None:
-    """Return the baseline's undisturbed samples of the measurement that the figures are from; None without samples."""
+    """Return the baseline's undisturbed samples from the measurement that is reported; None without samples."""
     if trial is None or result.is_simulated:
         return None
     processes = len(result.comparison.speedups.get(str(trial), ())) if result.comparison else 0
     names = [f"final-{number}.npz" for number in range(1, processes + 1)] or [f"trial-{trial:04d}.npz"]
-    found = [_baseline_ms(result.folder / samples.FOLDER / name) for name in names]
-    known = [values for values in found if values is not None]
+    recorded = [_baseline_ms(result.folder / samples.FOLDER / name) for name in names]
+    known = [values for values in recorded if values is not None]
     return np.concatenate(known) if known else None
 
 
 def _baseline_ms(path: Path) -> Milliseconds | None:
     try:
-        found = samples.read(path)
+        recorded = samples.read(path)
     except BadInputError:
-        return None  # deleted since: the study's own figures stand without them
-    baseline_ms: Milliseconds = 1e3 * found.seconds[~found.disturbed, 0]
+        return None  # deleted since; the study's own figures do not need them
+    baseline_ms: Milliseconds = 1e3 * recorded.seconds[~recorded.disturbed, 0]
     return baseline_ms

@@ -1,4 +1,4 @@
-"""What an analysis recommends, and what speaks against relying on it."""
+"""What an analysis recommends, and the risks of relying on it."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,10 +17,10 @@ from sktune.core.verification import Verification
 from sktune.source.yaml_flag import MODE, NEEDED_MODE
 from sktune.study.result import SearchResult
 
-GUIDE_BAR_PERCENT = 10
-"""What a scope has to save by the guide, "Q1: 如何判断 Scope 范围是否合适"."""
+GUIDE_THRESHOLD_PERCENT = 10
+"""The saving that the guide requires of a scope, "Q1: 如何判断 Scope 范围是否合适"."""
 LISTED = 3
-"""Scopes and options that are named in one sentence; the report of the study has all."""
+"""Scopes that are named in one sentence; the study's report has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Recommendation:
     """What to do, and on what evidence.
 
     Attributes:
-        option: of the guide; None where the answer is "no scope".
-        trial, plan, speedup: of the plan; None and empty without one.
-        compared: whether the figure is of the final comparison.
-        why: key of the sentence that gives the reason.
+        option: of the guide; None if the answer is "no scope".
+        trial, plan, speedup: of the recommended plan; None and empty without one.
+        compared: whether the figure is from the final comparison.
+        why: key of the sentence with the reason.
     """
 
     option: ScopeOption | None
@@ -64,16 +64,16 @@ class Risk:
 
 
 def recommend(result: SearchResult, options: Sequence[OptionResult], walk: Walk, goal: str) -> Recommendation:
-    """Return the search's winner; for a first attempt what the tree leads to, else the narrowest that is faster."""
+    """Return the search's winner; for a first attempt the tree's choice or, if not faster, the narrowest that is."""
     if goal == FIRST:
-        wanted = sorted(options, key=lambda row: row.option is not walk.choice)  # stable: the narrowest first
-        row = next((row for row in wanted if row.is_faster), None)
+        by_preference = sorted(options, key=lambda row: row.option is not walk.choice)  # stable: the narrowest first
+        row = next((row for row in by_preference if row.is_faster), None)
         if row is None or row.plan is None:
             return Recommendation(None, "why.none")
         why = "why.first" if row.option is walk.choice else "why.next_narrowest"
-        found = result.verification_of(row.trial) if row.trial is not None else None
+        verification = result.verification_of(row.trial) if row.trial is not None else None
         is_final = row.final is not None
-        return Recommendation(row.option, why, row.trial, row.plan, row.final or row.speedup, is_final, found)
+        return Recommendation(row.option, why, row.trial, row.plan, row.final or row.speedup, is_final, verification)
     if not (winner := result.winner):
         return Recommendation(None, "why.none", compared=result.is_compared)
     option = option_of(winner.number, options)
@@ -83,7 +83,7 @@ def recommend(result: SearchResult, options: Sequence[OptionResult], walk: Walk,
 
 
 def risks(
-    words: Sentences,
+    text: Sentences,
     result: SearchResult,
     options: Sequence[OptionResult],
     recommendation: Recommendation,
@@ -91,101 +91,101 @@ def risks(
     batch: int | None,
     place: Place | None,
 ) -> tuple[Risk, ...]:
-    """Return all risks, what weighs most first.
+    """Return all risks, the most important first.
 
     Args:
-        words: of the language to tell them in.
-        result, options, recommendation: what was found.
-        model: what was searched on, as the user named it.
-        batch: sequences that were decoded together; None where that is not known.
-        place: where the plan shall go.
+        text: sentences in the language of the report.
+        result, options, recommendation: the study, the guide's options, and the advice.
+        model: the model or recipe, as the user named it.
+        batch: sequences decoded together; None if unknown.
+        place: where the plan is to be applied; None without a model folder.
     """
     extent = result.usage.extent
     parts = (
-        _of_figures(words, result, recommendation),
-        _of_the_model(words, result, model, batch, place),
-        _of_the_plan(words, result, recommendation),
-        _of_trials(words, result, options),
-        (Risk("prefill", words("risk.prefill")), Risk(extent, words(f"risk.{extent}"))),
+        _of_figures(text, result, recommendation),
+        _of_the_model(text, result, model, batch, place),
+        _of_the_plan(text, result, recommendation),
+        _of_trials(text, result, options),
+        (Risk("prefill", text("risk.prefill")), Risk(extent, text(f"risk.{extent}"))),
     )
     return tuple(risk for part in parts for risk in part)
 
 
-def _of_figures(words: Sentences, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
+def _of_figures(text: Sentences, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
     if result.is_simulated:
-        yield Risk("simulated", words("risk.simulated"))
+        yield Risk("simulated", text("risk.simulated"))
     elif not result.is_of_npu:
         device = result.facts.fingerprint.get("device", "?")
-        yield Risk("stand_in", words("risk.stand_in", device=device))
+        yield Risk("stand_in", text("risk.stand_in", device=device))
         if result.usage.is_own_program:
-            yield Risk("kernel_by_kernel", words("risk.kernel_by_kernel"))
+            yield Risk("kernel_by_kernel", text("risk.kernel_by_kernel"))
     if recommendation.trial is not None and not recommendation.compared:
-        yield Risk("not_compared", words("risk.not_compared"))
+        yield Risk("not_compared", text("risk.not_compared"))
     elif result.comparison and not result.is_simulated:
         count = len(result.comparison.speedups.get(str(recommendation.trial), ()))
         wanted = result.wanted_processes
         if 0 < count < wanted:
-            yield Risk("few_processes", words("risk.few_processes", count=count, wanted=wanted))
+            yield Risk("few_processes", text("risk.few_processes", count=count, wanted=wanted))
     noisy = sum(bool(record.outcome and record.outcome.noise) for record in result.trials)
     processes = result.comparison.noise if result.comparison else ()
     if noisy or any(processes):
         values = {"finals": sum(map(bool, processes)), "processes": len(processes)}
-        yield Risk("noise", words("risk.noise", count=noisy, trials=len(result.trials), **values))
+        yield Risk("noise", text("risk.noise", count=noisy, trials=len(result.trials), **values))
 
 
 def _of_the_model(
-    words: Sentences, result: SearchResult, model: str, batch: int | None, place: Place | None
+    text: Sentences, result: SearchResult, model: str, batch: int | None, place: Place | None
 ) -> Iterable[Risk]:
     facts = result.facts
     if facts.fingerprint.get("scale") in ("tiny", "small"):
-        yield Risk("small_model", words("risk.small_model", description=facts.description or model))
+        yield Risk("small_model", text("risk.small_model", description=facts.description or model))
     if place is None:
         return
     if model != str(place.folder) and not result.usage.is_own_program:
-        yield Risk("other_model", words("risk.other_model", model=model, folder=place.folder))
+        yield Risk("other_model", text("risk.other_model", model=model, folder=place.folder))
     mode, yaml_batch, next_n = (place.settings.get(name) for name in (MODE, "batch_size", "next_n"))
     if mode is not None and mode != NEEDED_MODE:
-        yield Risk("mode", words("risk.mode", mode=mode))
+        yield Risk("mode", text("risk.mode", mode=mode))
     if batch and yaml_batch and batch != yaml_batch:
-        yield Risk("batch", words("risk.batch", yaml=yaml_batch, searched=batch))
+        yield Risk("batch", text("risk.batch", yaml=yaml_batch, searched=batch))
     if next_n:
-        yield Risk("draft", words("risk.draft", next_n=next_n))
+        yield Risk("draft", text("risk.draft", next_n=next_n))
 
 
-def _of_the_plan(words: Sentences, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
+def _of_the_plan(text: Sentences, result: SearchResult, recommendation: Recommendation) -> Iterable[Risk]:
     if recommendation.speedup is None:
         return
     gain = improvement_percent(recommendation.speedup)
-    if gain <= GUIDE_BAR_PERCENT:
-        yield Risk("below_bar", words("risk.below_bar", improvement=f"{gain:.2f}"))
+    if gain <= GUIDE_THRESHOLD_PERCENT:
+        yield Risk("below_bar", text("risk.below_bar", improvement=f"{gain:.2f}"))
     names = dict.fromkeys(name for scope in recommendation.plan.scopes for name, _ in scope.options)
     if result.backend and result.backend.scope_flavour is ScopeFlavour.REGION:
         if names:
-            yield Risk("inductor_options", words("risk.inductor_options", options=", ".join(names)))
+            yield Risk("inductor_options", text("risk.inductor_options", options=", ".join(names)))
         return
-    doubtful = [name for name in names if name in SUPERKERNEL_OPTIONS and not SUPERKERNEL_OPTIONS[name].documented]
-    if doubtful:
-        yield Risk("options", words("risk.options", options=", ".join(doubtful)))
+    undocumented = [name for name in names if name in SUPERKERNEL_OPTIONS and not SUPERKERNEL_OPTIONS[name].documented]
+    if undocumented:
+        yield Risk("options", text("risk.options", options=", ".join(undocumented)))
 
 
-def _of_trials(words: Sentences, result: SearchResult, options: Sequence[OptionResult]) -> Iterable[Risk]:
+def _of_trials(text: Sentences, result: SearchResult, options: Sequence[OptionResult]) -> Iterable[Risk]:
     trials = len(result.trials)
     failed = [r.outcome for r in result.trials if r.outcome and not r.outcome.is_feasible]
-    wrong = [outcome for outcome in failed if outcome.reason is Reason.MISMATCH]
-    if wrong:
-        blamed = _blamed(words, [outcome.blamed for outcome in wrong])
-        yield Risk("mismatch", words("risk.mismatch", count=len(wrong), trials=trials, blamed=blamed))
+    mismatched = [outcome for outcome in failed if outcome.reason is Reason.MISMATCH]
+    if mismatched:
+        blamed = _blamed(text, [outcome.blamed for outcome in mismatched])
+        yield Risk("mismatch", text("risk.mismatch", count=len(mismatched), trials=trials, blamed=blamed))
     broken = [outcome for outcome in failed if outcome.reason is not Reason.MISMATCH]
     if broken:
-        reasons = ", ".join(dict.fromkeys(words(f"status.{outcome.reason}") for outcome in broken))
-        blamed = _blamed(words, [outcome.blamed for outcome in broken])
-        told = words("risk.failed", count=len(broken), trials=trials, reasons=reasons, blamed=blamed)
-        yield Risk("failed", told)
-    missed = [words(f"option.{row.option}") for row in options if row.status is Status.NOT_REACHED]
-    if missed:
-        yield Risk("not_reached", words("risk.not_reached", options=", ".join(missed)))
+        reasons = ", ".join(dict.fromkeys(text(f"status.{outcome.reason}") for outcome in broken))
+        blamed = _blamed(text, [outcome.blamed for outcome in broken])
+        sentence = text("risk.failed", count=len(broken), trials=trials, reasons=reasons, blamed=blamed)
+        yield Risk("failed", sentence)
+    not_reached = [text(f"option.{row.option}") for row in options if row.status is Status.NOT_REACHED]
+    if not_reached:
+        yield Risk("not_reached", text("risk.not_reached", options=", ".join(not_reached)))
 
 
-def _blamed(words: Sentences, labels: Iterable[str]) -> str:
+def _blamed(text: Sentences, labels: Iterable[str]) -> str:
     counts = Counter(filter(None, labels))
-    return ", ".join(label for label, _ in counts.most_common(LISTED)) or words("none_blamed")
+    return ", ".join(label for label, _ in counts.most_common(LISTED)) or text("none_blamed")

@@ -1,4 +1,4 @@
-"""The files that the skill expects of an analysis, under its names and headings."""
+"""The files that the skill expects from an analysis, with the skill's names and headings."""
 
 import json
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sktune.analysis.guide_options import OptionResult, Status, improvement_percent
-from sktune.analysis.model import Analysis, option_told, walk_told
+from sktune.analysis.model import Analysis, option_text, walk_lines
 from sktune.analysis.model_folder import SETTINGS
 from sktune.analysis.performance import baseline_performance, performance_comparison
 from sktune.core.errors import BadInputError
@@ -34,8 +34,8 @@ def write(analysis: Analysis, folder: Path) -> tuple[Path, ...]:
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
+        for name, content in files.items():
+            (folder / name).write_text(content, encoding="utf-8")
     except OSError as failure:
         raise BadInputError(f"{folder} cannot be written ({failure.strerror}); name another with --out") from failure
     return tuple(folder / name for name in files)
@@ -43,64 +43,66 @@ def write(analysis: Analysis, folder: Path) -> tuple[Path, ...]:
 
 def report_markdown(analysis: Analysis) -> str:
     """Return the report, in the language of the analysis."""
-    words = analysis.words
+    text = analysis.text
     parts = [
-        f"# {words('title')}",
-        f"**{table_cell(analysis.figures_told)}**",
-        f"## {words('head.configuration')}",
+        f"# {text('title')}",
+        f"**{table_cell(analysis.figures_text)}**",
+        f"## {text('head.configuration')}",
         _configuration(analysis),
-        f"### {words('head.decision')}",
-        "\n".join(f"- {table_cell(line)}" for line in (analysis.backend_told, *_decision(analysis))),
-        f"## {words('head.change')}",
+        f"### {text('head.decision')}",
+        "\n".join(f"- {table_cell(line)}" for line in (analysis.backend_text, *_decision(analysis))),
+        f"## {text('head.change')}",
         _change(analysis),
-        f"## {words('head.results')}",
-        table_cell(analysis.figures_told),
-        f"### {words('head.baseline')}",
+        f"## {text('head.results')}",
+        table_cell(analysis.figures_text),
+        f"### {text('head.baseline')}",
         _performance(analysis, baseline_performance(analysis)["performance"]),
-        f"### {words('head.optimized')}",
+        f"### {text('head.optimized')}",
         _performance(analysis, performance_comparison(analysis)["optimized"]),
-        f"### {words('head.improvement')}",
+        f"### {text('head.improvement')}",
         _improvement(analysis),
-        f"### {words('head.options')}",
+        f"### {text('head.options')}",
         _options(analysis),
-        f"## {words('head.conclusion')}",
-        f"**{words('recommendation', option=option_told(words, analysis.recommendation.option))}** "
-        + table_cell(analysis.reason_told),
-        f"### {words('head.risks')}",
+        f"## {text('head.conclusion')}",
+        f"**{text('recommendation', option=option_text(text, analysis.recommendation.option))}** "
+        + table_cell(analysis.reason_text),
+        f"### {text('head.risks')}",
         "\n".join(f"- {table_cell(risk.text)}" for risk in analysis.risks),
-        f"## {words('head.usage')}",
+        f"## {text('head.usage')}",
         _usage(analysis),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _configuration(analysis: Analysis) -> str:
-    words, result, told = analysis.words, analysis.result, analysis.recommendation
-    scopes = told.plan.scopes
+    text, result, recommendation = analysis.text, analysis.result, analysis.recommendation
+    scopes = recommendation.plan.scopes
     options = {f"{name}={value}": None for scope in scopes for name, value in scope.options}
-    options |= {f"{name}={value}": None for name, value in told.plan.options}
+    options |= {f"{name}={value}": None for name, value in recommendation.plan.options}
     rows: list[tuple[str, Any]] = [
         ("model", result.facts.description or analysis.model),
         ("backend", f"{analysis.made_with.get('backend')}, {analysis.made_with.get('device')}"),
         ("study", result.study),
         ("trials", len(result.trials)),
-        ("scope", option_told(words, told.option)),
+        ("scope", option_text(text, recommendation.option)),
         ("scopes", _listed([scope.label for scope in scopes])),
         ("options", ", ".join(options) or "-"),
-        *([("bits", bits_told(analysis))] if told.verification else []),
+        *([("bits", bits_text(analysis))] if recommendation.verification else []),
     ]
     if place := analysis.place:
-        rows += [("folder", place.folder), ("yaml", place.yaml or words("not_known"))]
-        rows += [(name, place.settings.get(name, words("not_known"))) for name in SETTINGS]
-    return _table((words("item"), words("value")), [(words(f"item.{name}"), value) for name, value in rows])
+        rows += [("folder", place.folder), ("yaml", place.yaml or text("not_known"))]
+        rows += [(name, place.settings.get(name, text("not_known"))) for name in SETTINGS]
+    return _table((text("item"), text("value")), [(text(f"item.{name}"), value) for name, value in rows])
 
 
-def bits_told(analysis: Analysis) -> str:
-    """Return what was compared between the recommended plan and the baseline; empty where nothing was."""
-    words, found = analysis.words, analysis.recommendation.verification
-    lines = [words("bits", steps=f"{found.steps:,}", one_in=f"{found.one_in:,}")] if found else []
+def bits_text(analysis: Analysis) -> str:
+    """Return how far the recommended plan's bits were compared with the baseline's; empty if they were not."""
+    text, verification = analysis.text, analysis.recommendation.verification
+    lines = []
+    if verification:
+        lines.append(text("bits", steps=f"{verification.steps:,}", one_in=f"{verification.one_in:,}"))
     if difference := analysis.result.model_difference:
-        lines.append(words("bits.model", difference=difference))
+        lines.append(text("bits.model", difference=difference))
     return "; ".join(lines)
 
 
@@ -111,40 +113,40 @@ def _listed(labels: Sequence[str]) -> str:
 
 
 def _decision(analysis: Analysis) -> list[str]:
-    lines = walk_told(analysis.words, analysis.findings, analysis.walk)
-    return [*lines, *profile_told(analysis)]
+    lines = walk_lines(analysis.text, analysis.findings, analysis.walk)
+    return [*lines, *profile_lines(analysis)]
 
 
-def profile_told(analysis: Analysis) -> list[str]:
-    """Return what the profile says, in a line where there is one."""
+def profile_lines(analysis: Analysis) -> list[str]:
+    """Return a line on the profile; none without one."""
     if not (profile := analysis.profile):
         return []
     values = {"step_ms": f"{profile['step_ms']:.3f}", "gap_share": f"{profile['gap_share']:.1%}"}
-    return [analysis.words("profile", bottleneck=profile["bottleneck"], **values)]
+    return [analysis.text("profile", bottleneck=profile["bottleneck"], **values)]
 
 
 def _change(analysis: Analysis) -> str:
-    words = analysis.words
+    text = analysis.text
     if analysis.plan is None:
-        return words("change.none")
+        return text("change.none")
     block = apply_block(analysis.result, analysis.recommendation.plan, str(analysis.plan))
-    unedited = f"{words(f'change.{analysis.result.usage.application}')}\n\n{block}"
+    unedited = f"{text(f'change.{analysis.result.usage.application}')}\n\n{block}"
     if analysis.change is None:
-        return f"{words('change.no_folder')}\n\n{unedited}"
+        return f"{text('change.no_folder')}\n\n{unedited}"
     if analysis.change.refused:
-        return f"{words('change.refused', reason=table_cell(analysis.change.refused))}\n\n{unedited}"
+        return f"{text('change.refused', reason=table_cell(analysis.change.refused))}\n\n{unedited}"
     notes = "".join(f"\n- {table_cell(note)}" for note in analysis.change.notes)
     if not analysis.change.diff:
-        return words("change.nothing") + notes
+        return text("change.nothing") + notes
     fence = "````" if "```" in analysis.change.diff else "```"
-    return f"{words('change.diff')}\n\n{fence}diff\n{analysis.change.diff.rstrip()}\n{fence}\n{notes}".rstrip()
+    return f"{text('change.diff')}\n\n{fence}diff\n{analysis.change.diff.rstrip()}\n{fence}\n{notes}".rstrip()
 
 
 def _performance(analysis: Analysis, performance: dict[str, float | None]) -> str:
-    words = analysis.words
+    text = analysis.text
     units = {
         "decode_latency": ("decode_latency_ms", "{:.3f} ms"),
-        "throughput": ("throughput_tokens_per_sec", "{:.1f} " + words("tokens_per_s")),
+        "throughput": ("throughput_tokens_per_sec", "{:.1f} " + text("tokens_per_s")),
         "prefill": ("prefill_latency_ms", "{:.3f} ms"),
         "memory": ("memory_usage_gb", "{:.2f} GB"),
         "compile_time": ("compile_time_sec", "{:.1f} s"),
@@ -152,25 +154,25 @@ def _performance(analysis: Analysis, performance: dict[str, float | None]) -> st
     rows = []
     for name, (key, form) in units.items():
         value = performance[key]
-        rows.append((words(name), words("not_measured") if value is None else form.format(value)))
-    return _table((words("metric"), words("value")), rows)
+        rows.append((text(name), text("not_measured") if value is None else form.format(value)))
+    return _table((text("metric"), text("value")), rows)
 
 
 def _improvement(analysis: Analysis) -> str:
-    words, speedup = analysis.words, analysis.recommendation.speedup
+    text, speedup = analysis.text, analysis.recommendation.speedup
     if speedup is None:
-        return words("why.none")
-    heads = (words("metric"), words("head.baseline"), words("head.optimized"), words("head.improvement"))
+        return text("why.none")
+    heads = (text("metric"), text("head.baseline"), text("head.optimized"), text("head.improvement"))
     figures = (f"{speedup.baseline_ms:.3f} ms", f"{speedup.latency_ms:.3f} ms", f"{improvement_percent(speedup):.2f}%")
-    table = _table(heads, [(words("decode_latency"), *figures)])
-    ratio = f"{words('speedup')}: {speedup.ratio:.3f}x{analysis.interval_told(speedup)}"
-    return f"{table}\n\n{ratio}\n\n{words('formula')}"
+    table = _table(heads, [(text("decode_latency"), *figures)])
+    ratio = f"{text('speedup')}: {speedup.ratio:.3f}x{analysis.interval_text(speedup)}"
+    return f"{table}\n\n{ratio}\n\n{text('formula')}"
 
 
 def _options(analysis: Analysis) -> str:
-    words = analysis.words
-    heads = [words(f"column.{name}") for name in OPTION_COLUMNS]
-    return f"{words('options_note')}\n\n{_table(heads, options_rows(analysis))}"
+    text = analysis.text
+    heads = [text(f"column.{name}") for name in OPTION_COLUMNS]
+    return f"{text('options_note')}\n\n{_table(heads, options_rows(analysis))}"
 
 
 def options_rows(analysis: Analysis) -> list[tuple[str, ...]]:
@@ -179,29 +181,28 @@ def options_rows(analysis: Analysis) -> list[tuple[str, ...]]:
 
 
 def _option_row(analysis: Analysis, row: OptionResult) -> tuple[str, ...]:
-    words = analysis.words
+    text = analysis.text
     is_unverified = row.status is Status.PASSED and analysis.result.is_simulated
-    became = words("status.simulated" if is_unverified else f"status.{row.status}")
+    status = text("status.simulated" if is_unverified else f"status.{row.status}")
     if row.trial is not None and row.trial == analysis.recommendation.trial:
-        became = f"{became} ({words('same_as_winner')})"
+        status = f"{status} ({text('same_as_winner')})"
     if row.detail and row.status not in (Status.PASSED, Status.SLOWER):
-        became = f"{became}: {row.detail}"
-    head = (option_told(words, row.option), "-" if row.trial is None else str(row.trial), became)
-    if row.speedup is None:
+        status = f"{status}: {row.detail}"
+    head = (option_text(text, row.option), "-" if row.trial is None else str(row.trial), status)
+    if (speedup := row.speedup) is None:
         return (*head, "-", "-", "-", "-", "-")
-    own = row.speedup
     final = f"{row.final.ratio:.3f}x" if row.final else "-"
-    figures = (f"{own.latency_ms:.3f} ms", f"{own.baseline_ms:.3f} ms", f"{own.ratio:.3f}x")
-    return (*head, *figures, f"{improvement_percent(own):.2f}%", final)
+    figures = (f"{speedup.latency_ms:.3f} ms", f"{speedup.baseline_ms:.3f} ms", f"{speedup.ratio:.3f}x")
+    return (*head, *figures, f"{improvement_percent(speedup):.2f}%", final)
 
 
 def _usage(analysis: Analysis) -> str:
-    words, result = analysis.words, analysis.result
-    lines = [words("usage.decode_only")]
+    text, result = analysis.text, analysis.result
+    lines = [text("usage.decode_only")]
     if analysis.plan:
-        lines.append(words("usage.plan", plan=analysis.plan))
-    lines.append(words("usage.study", study=table_cell(result.study), folder=result.folder))
-    commands = [f"# {words(command.purpose)}\n{command.line}" for command in analysis.commands]
+        lines.append(text("usage.plan", plan=analysis.plan))
+    lines.append(text("usage.study", study=table_cell(result.study), folder=result.folder))
+    commands = [f"# {text(command.purpose)}\n{command.line}" for command in analysis.commands]
     return "\n".join(f"- {line}" for line in lines) + "\n\n```bash\n" + "\n".join(commands) + "\n```"
 
 

@@ -1,6 +1,6 @@
-"""The command line: each command reads options, calls one function, and shows what it returns.
+"""The command line: each command reads options, calls one function, and shows the result.
 
-The order of the imports is that of the commands in ``sktune --help``.
+The order of the imports is the order of the commands in ``sktune --help``.
 """
 
 from sktune.cli import search  # noqa: F401, I001

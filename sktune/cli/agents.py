@@ -28,16 +28,18 @@ def mcp(
 @agents.command()
 def install(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that agents work in.")],
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are not ours, or were edited.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite files that are not sktune's or were edited.")
+    ] = False,
     json: arg.Json = False,
 ) -> None:
-    """Write a skill and a subagent for .agents, .claude and .codex, from which an agent learns to use sktune."""
+    """Write a skill and a subagent that teach an agent to use sktune, for .agents, .claude and .codex."""
     from sktune.agents import skill
 
     installed = skill.install(folder, force=force)
-    told = Console(stderr=json)
+    console = Console(stderr=json)
     for name in installed.written:
-        told.print(escape(f"written: {folder / name}"), highlight=False, soft_wrap=True)
-    told.print(f"{len(installed.unchanged)} files are as they were", highlight=False)
+        console.print(escape(f"written: {folder / name}"), highlight=False, soft_wrap=True)
+    console.print(f"{len(installed.unchanged)} files unchanged", highlight=False)
     if json:
         print_event(AgentInstalled(**asdict(installed)))

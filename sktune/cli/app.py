@@ -1,4 +1,4 @@
-"""The ``sktune`` command, to which the modules of this package add their commands."""
+"""The ``sktune`` command, to which the other modules of this package add their commands."""
 
 from typing import Annotated
 
@@ -8,19 +8,19 @@ from sktune.backends.installed import package_version
 
 app = typer.Typer(
     name="sktune",
-    help="Find the scopes that make a model's decode step fastest, while every output bit stays the same.",
+    help="Find the scopes that make a model's decode step fastest, with every output bit unchanged.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 agents = typer.Typer(help="Teach agents to use sktune.", no_args_is_help=True)
 app.add_typer(agents, name="agent")
-recipes = typer.Typer(help="Programs that a script of their own starts.", no_args_is_help=True)
+recipes = typer.Typer(help="Describe programs that have their own start script.", no_args_is_help=True)
 app.add_typer(recipes, name="recipe")
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
         print(package_version("sktune"))
         raise typer.Exit
 
@@ -29,4 +29,4 @@ def _show_version(asked: bool) -> None:
 def options(
     version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True)] = False,
 ) -> None:
-    """Find the scopes that make a model's decode step fastest, while every output bit stays the same."""
+    """Find the scopes that make a model's decode step fastest, with every output bit unchanged."""

@@ -24,11 +24,11 @@ def main() -> None:
     except SktuneError as failure:
         _fail(str(failure), failure.exit_code)
     except typer.TyperException as failure:
-        if message := failure.format_message():  # without a word, help was shown
+        if message := failure.format_message():  # empty if help was shown
             _fail(message, ExitCode.BAD_INPUT)
         sys.exit(ExitCode.BAD_INPUT)
     except (typer.Abort, KeyboardInterrupt):
-        _fail("stopped; the same command goes on", ExitCode.FAILED, stopped=True)
+        _fail("stopped; run the same command to continue", ExitCode.FAILED, stopped=True)
     except Exception as failure:
         if _wants_json():
             print_failure(" ".join(f"{type(failure).__name__}: {failure}".split()), ExitCode.FAILED)
@@ -38,10 +38,10 @@ def main() -> None:
 def _fail(message: str, exit_code: int, *, stopped: bool = False) -> None:
     if _wants_json():
         print_failure(message, exit_code, stopped=stopped)
-    word = "" if stopped else "error: "
-    Console(stderr=True).print(escape(word + message), highlight=False, soft_wrap=True)
+    prefix = "" if stopped else "error: "
+    Console(stderr=True).print(escape(prefix + message), highlight=False, soft_wrap=True)
     sys.exit(exit_code)
 
 
 def _wants_json() -> bool:
-    return "--json" in sys.argv  # also where the other options could not be read
+    return "--json" in sys.argv  # works even if the options could not be parsed

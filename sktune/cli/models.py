@@ -1,4 +1,4 @@
-"""Commands that look at models, profiles and this machine; they search nothing."""
+"""Commands that inspect models, profiles and this machine, without a search."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -39,10 +39,11 @@ def inspect(
         model, space=space, scale=scale, weights=weights, dtype=dtype, backend=backend,
         device=device, batch=batch, context=context, seed=seed, try_inexact=try_inexact,
     )  # fmt: skip
-    found = inspect_model(request)
-    Console(stderr=json).print(inspection_view(found.description, found.space, found.is_simulated))
+    inspection = inspect_model(request)
+    view = inspection_view(inspection.description, inspection.space, inspection.is_simulated)
+    Console(stderr=json).print(view)
     if json:
-        print_event(Inspected(**found.summary()))
+        print_event(Inspected(**inspection.summary()))
 
 
 @app.command()
@@ -60,41 +61,41 @@ def profile(
     runs: arg.Runs = Path("runs"),
     json: arg.Json = False,
 ) -> None:
-    """Show where a decode step's time goes, and what scopes can save of it."""
+    """Show where the time of a decode step goes, and how much scopes can save."""
     from sktune.cli.views.profile import profile_view
     from sktune.profiling.report import report as report_profile
 
-    found = report_profile(file, candidate, html, runs)
-    Console(stderr=json).print(profile_view(found.profile, found.comparison, found.picture))
+    profiled = report_profile(file, candidate, html, runs)
+    Console(stderr=json).print(profile_view(profiled.profile, profiled.comparison, profiled.picture))
     if json:
-        print_event(ProfileFinished(**found.profile.summary()))
+        print_event(ProfileFinished(**profiled.profile.summary()))
 
 
 @app.command()
 def fusion(
-    graph: Annotated[Path, typer.Argument(help="TorchAir's dump of the graph, type txt or pbtxt: what is marked.")],
+    graph: Annotated[Path, typer.Argument(help="TorchAir's dump of the marked graph, type txt or pbtxt.")],
     fused: Annotated[
         list[Path], typer.Option(help="GE's dumps: AfterSkGraph and super_kernel_sub_graph; may be repeated.")
-    ] = [],  # noqa: B006 - typer's way
+    ] = [],  # noqa: B006 - typer copies it
     profile: Annotated[Path | None, typer.Option(help="A profile of the step with its scopes.")] = None,
     log: Annotated[list[Path], typer.Option(help="CANN's plog; may be repeated.")] = [],  # noqa: B006
     json: arg.Json = False,
 ) -> None:
-    """Show what the scopes of a plan became: SuperKernels, splits, and what was left out."""
+    """Show what became of a plan's scopes: SuperKernels, splits, and operators that were left out."""
     from sktune.ascend.fusion import describe
     from sktune.profiling.report import fusion_of_files
 
-    found = fusion_of_files(graph, fused, profile, log)
+    result = fusion_of_files(graph, fused, profile, log)
     console = Console(stderr=json)
-    for line in describe(found):
+    for line in describe(result):
         console.print(escape(line), highlight=False, soft_wrap=True)
     if json:
-        print_event(FusionFinished(digest=found.digest, **asdict(found)))
+        print_event(FusionFinished(digest=result.digest, **asdict(result)))
 
 
 @app.command()
 def doctor(json: arg.Json = False) -> None:
-    """Show what this machine has of what sktune needs, and how to get the rest."""
+    """Show what sktune needs, what this machine has, and how to get the rest."""
     from sktune.backends.availability import examine, usable
     from sktune.backends.info import State
 
@@ -118,7 +119,7 @@ def doctor(json: arg.Json = False) -> None:
 def calibrate(
     profiles: Annotated[list[Path], typer.Argument(help="Profiles of the baseline, and of candidates with scopes.")],
     model: Annotated[
-        str | None, typer.Option(help="The model that was profiled, to fit heads and efficiencies too.")
+        str | None, typer.Option(help="The model that was profiled, to fit heads and efficiencies as well.")
     ] = None,
     scale: arg.Scale = None,
     batch: arg.Batch = None,
@@ -127,7 +128,7 @@ def calibrate(
     out: Annotated[Path, typer.Option(help="Where to write the constants.")] = Path("runs/constants.yaml"),
     json: arg.Json = False,
 ) -> None:
-    """Fit the constants of the simulated device to profiles; use them with `search --constants`."""
+    """Fit the constants of the simulated device to profiles, for `search --constants`."""
     from sktune.tuning.calibrate import calibrate_to  # imports torch
 
     request = Request(model, backend="sim", scale=scale, batch=batch, context=context) if model else None

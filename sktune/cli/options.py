@@ -10,30 +10,30 @@ Model = Annotated[str, typer.Option(help=MODEL_HELP)]
 AnyModel = Annotated[str, typer.Option(help=f"{MODEL_HELP} Or give --recipe.")]
 Recipe = Annotated[
     Path | None,
-    typer.Option(help="A recipe.yaml: a program that is started for each plan; see docs/reference/recipe.md."),
+    typer.Option(help="A recipe.yaml: a program to start for each plan; see docs/reference/recipe.md."),
 ]
 Runs = Annotated[Path, typer.Option(help="Folder that holds the studies.")]
 Storage = Annotated[str | None, typer.Option(help="URL of an Optuna storage; sqlite in the study's folder by default.")]
-Join = Annotated[bool, typer.Option("--join", help="Run a study of --storage beside the search that runs it.")]
+Join = Annotated[bool, typer.Option("--join", help="Work on a study of --storage that another search is running.")]
 TakeOver = Annotated[
-    bool, typer.Option("--take-over", help="Take a search on another host that holds the study for ended.")
+    bool, typer.Option("--take-over", help="Assume that a search on another host that holds the study has ended.")
 ]
 UntilConverged = Annotated[
-    bool, typer.Option("--until-converged", help="Stop once no plan is expected to save another 0.5% of the step.")
+    bool, typer.Option("--until-converged", help="Stop when no plan is expected to save another 0.5% of the step.")
 ]
 UntilSettled = Annotated[bool, typer.Option("--until-settled", hidden=True)]
 """The former name of ``--until-converged``."""
 Json = Annotated[
-    bool, typer.Option("--json", help="JSON lines on standard output; everything for people on standard error.")
+    bool, typer.Option("--json", help="Print JSON lines on standard output, and text for people on standard error.")
 ]
 Scale = Annotated[
-    str | None, typer.Option(help="tiny, small or full; by default tiny on CPU and simulated, small on CUDA and NPU.")
+    str | None, typer.Option(help="tiny, small or full; by default tiny on CPU and sim, small on CUDA and NPU.")
 ]
-Space = Annotated[Path | None, typer.Option(help="A YAML file with a search space of your own.")]
+Space = Annotated[Path | None, typer.Option(help="A YAML file with your own search space.")]
 TryInexact = Annotated[
     bool,
     typer.Option(
-        "--try-inexact", help="Search option values that may change bits, too: docs/explanation/exactness.md."
+        "--try-inexact", help="Also search option values that may change bits; see docs/explanation/exactness.md."
     ),
 ]
 Weights = Annotated[
@@ -49,15 +49,15 @@ Context = Annotated[int | None, typer.Option(help="Tokens in the KV cache before
 Constants = Annotated[Path | None, typer.Option(help="Constants of the simulated device, from `sktune calibrate`.")]
 Profile = Annotated[
     Path | None,
-    typer.Option(help="A profile of the baseline: it orders the starting points; sim takes its kernels' times."),
+    typer.Option(help="A profile of the baseline: it orders the starting points; sim uses its kernel times."),
 ]
-Seed = Annotated[int, typer.Option(help="Of weights, inputs and proposals.")]
+Seed = Annotated[int, typer.Option(help="Seed of weights, inputs and proposals.")]
 Trials = Annotated[
-    int | None, typer.Option(help="Total number of trials of the study; 40, or no limit with --time-budget.")
+    int | None, typer.Option(help="Total number of trials of the study; by default 40, or no limit with --time-budget.")
 ]
 VerifySteps = Annotated[
-    int, typer.Option(help="Decode steps on which finalists are compared with the baseline, bit by bit.")
+    int, typer.Option(help="Decode steps on which finalists are compared with the baseline, bit for bit.")
 ]
 ProxyLayers = Annotated[
-    int | None, typer.Option(help="Search on so many layers of each kind first, then try the best on the whole.")
+    int | None, typer.Option(help="Search a model with this many layers of each kind first, then try its best plans.")
 ]

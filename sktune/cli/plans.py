@@ -1,4 +1,4 @@
-"""Commands for a plan that was found: ``apply`` and ``recheck``; and ``recipe init`` for programs to search."""
+"""Commands for plans, ``apply`` and ``recheck``, and for programs, ``recipe init``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,24 +18,24 @@ from sktune.tuning.request import DEFAULT_VERIFY_STEPS
 
 @app.command()
 def apply(
-    to: Annotated[Path, typer.Option("--to", help="The model's folder: its modeling_*.py and its YAML.")],
+    to: Annotated[Path, typer.Option("--to", help="The model's folder, with its modeling_*.py and its YAML.")],
     plan: Annotated[Path | None, typer.Argument(help="A best_plan.yaml; none with --undo.")] = None,
-    yaml: Annotated[Path | None, typer.Option(help="The YAML to switch scopes on in, where there are several.")] = None,
-    write: Annotated[bool, typer.Option("--write", help="Change the files; without it, the diff is all.")] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Put the files back as they were.")] = False,
+    yaml: Annotated[Path | None, typer.Option(help="The YAML to switch scopes on in, if there are several.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Change the files; by default only show the diff.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Restore the files.")] = False,
     json: arg.Json = False,
 ) -> None:
-    """Turn a plan into a change of a model's source and configuration."""
+    """Turn a plan into a change to a model's source and configuration."""
     from sktune.core.plan_file import read_plan_file
     from sktune.source import edits  # imports libcst
     from sktune.source.apply import source_change
 
     if undo == (plan is not None) or (undo and write):
-        raise BadInputError("give a plan to apply, or --undo alone to take one back")
-    told = Console(stderr=True)
+        raise BadInputError("give a plan to apply, or only --undo to restore the files")
+    people = Console(stderr=True)
     if plan is None:
         restored = [str(path) for path in edits.undo(to)]
-        told.print(escape(f"as before: {', '.join(restored)}"), highlight=False, soft_wrap=True)
+        people.print(escape(f"restored: {', '.join(restored)}"), highlight=False, soft_wrap=True)
         if json:
             print_event(PlanUndone(files=restored))
         return
@@ -45,9 +45,9 @@ def apply(
     if not json:
         _print_diff(change.diff)
     for line in (*change.notes, _next_step(change.diff, written=write)):
-        told.print(escape(line), highlight=False, soft_wrap=True)
+        people.print(escape(line), highlight=False, soft_wrap=True)
     if json:
-        paths = [str(each.path) for each in change.changes]
+        paths = [str(edit.path) for edit in change.changes]
         print_event(PlanApplied(files=paths, written=write, notes=change.notes, diff=change.diff))
 
 
@@ -56,60 +56,60 @@ def _print_diff(diff: str) -> None:
     if console.is_terminal:
         console.print(Syntax(diff, "diff", theme="ansi_dark", background_color="default"))
     else:
-        print(diff, end="")  # as `git apply` takes it
+        print(diff, end="")  # valid input for `git apply`
 
 
 def _next_step(diff: str, *, written: bool) -> str:
     if not diff:
-        return "nothing to change: the plan is there already"
-    return "written; `sktune apply --undo --to DIR` takes it back" if written else "nothing written; add --write"
+        return "nothing to change: the source already contains the plan"
+    return "written; undo with `sktune apply --undo --to DIR`" if written else "nothing written; add --write"
 
 
 @app.command()
 def recheck(
     plan: Annotated[Path, typer.Argument(help="A best_plan.yaml.")],
     model: Annotated[
-        str | None, typer.Option(help="Where the model lies now: file.py:function, a folder, or a recipe.yaml.")
+        str | None, typer.Option(help="Where the model is now: file.py:function, a folder, or a recipe.yaml.")
     ] = None,
     weights: arg.Weights = None,
     verify_steps: arg.VerifySteps = DEFAULT_VERIFY_STEPS,
     runs: arg.Runs = Path("runs"),
     json: arg.Json = False,
 ) -> None:
-    """Check whether a plan still holds here: code, bits, speed. Exit code 0: keep, 3: slower now, 4: bits differ."""
+    """Check whether a plan is still valid here: code, bits, speed. Exit code 0: keep, 3: slower now, 4: bits differ."""
     from sktune.cli.views.search import recheck_table
     from sktune.tuning.recheck import RecheckRequest
     from sktune.tuning.recheck import recheck as run_recheck
 
     people = Console(stderr=json)
     with people.status("") as status:
-        found = run_recheck(RecheckRequest(plan, model, weights, verify_steps, runs), status.update)
-    people.print(recheck_table(found))
+        checked = run_recheck(RecheckRequest(plan, model, weights, verify_steps, runs), status.update)
+    people.print(recheck_table(checked))
     if json:
-        print_event(Rechecked(plan=str(plan), **found.summary()))
-    raise typer.Exit(found.verdict.exit_code)
+        print_event(Rechecked(plan=str(plan), **checked.summary()))
+    raise typer.Exit(checked.verdict.exit_code)
 
 
 @recipes.command("init")
 def recipe_init(
     folder: Annotated[Path, typer.Argument(help="A checkout of cann-recipes-infer, or a model's folder.")],
-    yaml: Annotated[Path | None, typer.Option(help="The YAML to start it with, where there are several.")] = None,
-    command: Annotated[str | None, typer.Option(help="What starts it, where no script is found.")] = None,
+    yaml: Annotated[Path | None, typer.Option(help="The YAML to start it with, if there are several.")] = None,
+    command: Annotated[str | None, typer.Option(help="The command that starts it, if no script is found.")] = None,
     out: Annotated[Path, typer.Option(help="Where to write the recipe.")] = Path("recipe.yaml"),
     json: arg.Json = False,
 ) -> None:
-    """Look at a model's folder and write a recipe for `search --recipe`."""
+    """Inspect a model's folder and write a recipe for `search --recipe`."""
     from sktune.runners.program.discover import scout
 
     scouted = scout(folder, yaml, command)
     if out.exists():
-        raise BadInputError(f"{out} is there already; name another file with --out")
+        raise BadInputError(f"{out} already exists; name another file with --out")
     try:
         out.write_text(scouted.text, encoding="utf-8")
     except OSError as failure:
         raise BadInputError(f"{out} cannot be written ({failure.strerror}); name another file with --out") from failure
-    told = Console(stderr=json)
-    for line in (*scouted.found, *(f"not known: {line}" for line in scouted.unknown), f"written: {out}"):
-        told.print(escape(line), highlight=False, soft_wrap=True)
+    console = Console(stderr=json)
+    for line in (*scouted.found, *(f"unknown: {line}" for line in scouted.unknown), f"written: {out}"):
+        console.print(escape(line), highlight=False, soft_wrap=True)
     if json:
         print_event(RecipeWritten(recipe=str(out), found=scouted.found, unknown=scouted.unknown))

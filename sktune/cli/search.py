@@ -24,10 +24,10 @@ def search(
     recipe: arg.Recipe = None,
     trials: arg.Trials = None,
     time_budget: Annotated[
-        str | None, typer.Option(help="Most time for this call, all included: 90s, 3m, 1h, 1h30m.")
+        str | None, typer.Option(help="Maximum time for this call, everything included: 90s, 3m, 1h, 1h30m.")
     ] = None,
     study: Annotated[
-        str | None, typer.Option(help="Name of the study; made of model, backend and device by default.")
+        str | None, typer.Option(help="Name of the study; by default made of model, backend and device.")
     ] = None,
     storage: arg.Storage = None,
     runs: arg.Runs = Path("runs"),
@@ -41,7 +41,7 @@ def search(
     proxy_layers: arg.ProxyLayers = None,
     space: arg.Space = None,
     try_inexact: arg.TryInexact = False,
-    compile_timeout: Annotated[float, typer.Option(help="Most seconds for one compile.")] = 300.0,
+    compile_timeout: Annotated[float, typer.Option(help="Maximum seconds for one compile.")] = 300.0,
     verify_steps: arg.VerifySteps = DEFAULT_VERIFY_STEPS,
     scale: arg.Scale = None,
     weights: arg.Weights = None,
@@ -55,7 +55,7 @@ def search(
     seed: arg.Seed = 0,
     json: arg.Json = False,
 ) -> None:
-    """Search for the best plan; run again to continue."""
+    """Search for the best plan; run the same command again to continue."""
     request = Request(
         model, trials, study, storage, runs, strategy, space, compile_timeout, scale, weights, dtype, backend,
         device, batch, context, seed, constants, profile, parse_duration(time_budget) if time_budget else None,
@@ -81,13 +81,13 @@ def search(
 def analyze(
     model: arg.AnyModel = "",
     recipe: arg.Recipe = None,
-    folder: Annotated[Path | None, typer.Option("--dir", help="The model's folder, which the plan is for.")] = None,
+    folder: Annotated[Path | None, typer.Option("--dir", help="The model's folder, to apply the plan to.")] = None,
     yaml: Annotated[Path | None, typer.Option(help="The YAML in it that switches scopes on.")] = None,
     goal: Annotated[str, typer.Option(help="first (attempt: safe, quick) or best (performance).")] = "best",
-    time_budget: Annotated[str, typer.Option(help="Most time, all included: 90s, 10m, 1h.")] = "10m",
-    language: Annotated[str, typer.Option(help="Of the report: en or zh.")] = "en",
-    out: Annotated[Path | None, typer.Option(help="Folder of the report; the study's by default.")] = None,
-    study: Annotated[str | None, typer.Option(help="Name of the study; made of the model by default.")] = None,
+    time_budget: Annotated[str, typer.Option(help="Maximum time, everything included: 90s, 10m, 1h.")] = "10m",
+    language: Annotated[str, typer.Option(help="Language of the report: en or zh.")] = "en",
+    out: Annotated[Path | None, typer.Option(help="Folder for the report; by default the study's.")] = None,
+    study: Annotated[str | None, typer.Option(help="Name of the study; by default made of the model.")] = None,
     runs: arg.Runs = Path("runs"),
     scale: arg.Scale = None,
     dtype: arg.Dtype = None,
@@ -99,11 +99,11 @@ def analyze(
     seed: arg.Seed = 0,
     json: arg.Json = False,
 ) -> None:
-    """From a model to a recommendation: walk the scope guide, search, and write the skill's report."""
+    """Recommend a plan for a model: walk the scope guide's decision tree, search, and write the skill's report."""
     from sktune.analysis.analyze import AnalysisRequest, analyze  # imports libcst
     from sktune.cli.views.analysis import analysis_view
 
-    asked = AnalysisRequest.of(
+    request = AnalysisRequest.of(
         model, recipe, folder, yaml, goal, language, out, time_budget_s=parse_duration(time_budget), study=study,
         runs=runs, scale=scale, dtype=dtype, backend=backend, device=device, batch=batch, context=context,
         profile=profile, seed=seed,
@@ -116,7 +116,7 @@ def analyze(
                 print_event(event)
             shown(event)
 
-        found = analyze(asked, listen, process_began_s())
-    people.print(analysis_view(found))
+        analysis = analyze(request, listen, process_began_s())
+    people.print(analysis_view(analysis))
     if json:
-        print_event(AnalysisFinished(**found.summary()))
+        print_event(AnalysisFinished(**analysis.summary()))

@@ -24,7 +24,7 @@ def show(
     runs: arg.Runs = Path("runs"),
     storage: arg.Storage = None,
     why: Annotated[
-        bool, typer.Option("--why", help="What it has learned, in tables and a page with pictures.")
+        bool, typer.Option("--why", help="Also show what it has learned, in tables and a page with pictures.")
     ] = False,
     json: arg.Json = False,
 ) -> None:
@@ -34,16 +34,16 @@ def show(
     console.print(result_table(result))
     learned = _explained(study, result, storage, console) if why else {}
     if json:
-        known: dict[str, Any] = {
+        details: dict[str, Any] = {
             "incumbent": result.incumbent(),
             "blamed": result.blamed(),
             "final": result.final_rows(),
         }
-        print_event(StudyShown(**result.summary(), **known, **learned))
+        print_event(StudyShown(**result.summary(), **details, **learned))
 
 
 def _explained(name: str, result: SearchResult, storage: str | None, console: Console) -> dict[str, Any]:
-    """Show why, write its page, and return it for JSON."""
+    """Show what the study has learned, write it as a page, and return it for JSON."""
     from sktune.reports import why_page  # imports plotly
     from sktune.reports.why import explain
     from sktune.samplers.partition import PartitionSampler
@@ -67,7 +67,7 @@ def report(
     storage: arg.Storage = None,
     json: arg.Json = False,
 ) -> None:
-    """Write a study's report, plan and trials anew."""
+    """Write a study's report, plan and trials again."""
     result = stored_result(study, runs, storage)
     files = outputs.write(result, result.folder)
     console = Console(stderr=json)
@@ -79,7 +79,7 @@ def report(
 
 @app.command()
 def compare(
-    studies: Annotated[list[str], typer.Argument(help="Names of studies of one target.")],
+    studies: Annotated[list[str], typer.Argument(help="Names of studies of the same target.")],
     html: Annotated[
         Path | None, typer.Option(help="Where to write the picture; by default into RUNS/comparisons.")
     ] = None,
@@ -87,7 +87,7 @@ def compare(
     storage: arg.Storage = None,
     json: arg.Json = False,
 ) -> None:
-    """Show side by side what studies had found after how many trials."""
+    """Compare studies side by side: the best speedup after 5, 10, 20, ... trials."""
     from sktune.reports import comparison  # imports plotly
 
     compared = comparison.compare([stored_result(study, runs, storage) for study in dict.fromkeys(studies)])

@@ -1,4 +1,4 @@
-"""What people read of a study: reports, comparisons of studies, and what was learned.
+"""Reports for people: on a study, on several studies side by side, and on what a study has learned.
 
-Written from stored values alone; terminal output is in ``cli.views``.
+They are written from stored values only; terminal output is in ``cli.views``.
 """

@@ -1,4 +1,4 @@
-"""How a plan is applied: what a user writes in Python, or puts before a program's command, and what comes with it."""
+"""How to apply a plan: the Python code, or the environment of a program's command, with notes."""
 
 import shlex
 
@@ -15,43 +15,43 @@ from sktune.targets import Application
 
 
 def how_to_apply(result: SearchResult, plan: Plan) -> str:
-    """Return how a user compiles what a trial has compiled, as Markdown."""
+    """Return how a user applies the plan, as Markdown."""
     if result.usage.application is Application.AT_START:
         block = apply_block(result, plan, str((result.folder / BEST_PLAN).resolve()))
         where = f", in `{table_cell(result.facts.directory)}`" if result.facts.directory else ""
-        return f"\nStart the program with it{where}:\n\n{block}\n{_yaml_note(result)}"
+        return f"\nStart the program with the plan{where}:\n\n{block}\n{_yaml_note(result)}"
     applied = f"\nApply it in Python, before the decode step is compiled:\n\n{apply_block(result, plan, BEST_PLAN)}\n"
     delivered = _delivered(result)
     return f"{applied}\n{delivered}" if delivered else applied
 
 
 def _delivered(result: SearchResult) -> str:
-    """Return whether the plan comes with its compiled code, and how to check it again."""
+    """Return whether the plan comes with compiled code, and how to check it again."""
     if result.is_simulated or result.facts.target is None:
         return ""
-    recheck = f"`sktune recheck {BEST_PLAN}` checks code, bits and speed again, after an upgrade for instance."
+    recheck = f"`sktune recheck {BEST_PLAN}` checks code, bits and speed again, for instance after an upgrade."
     if result.delivery:
         return (
-            f"The code that was verified is in `{ARTIFACTS}`, beside the plan: on a machine of this kind `apply` "
-            f"loads it and compiles no kernel again. {recheck}\n"
+            f"The verified code is in `{ARTIFACTS}`, next to the plan: on a machine of this kind `apply` loads it and "
+            f"recompiles no kernel. {recheck}\n"
         )
     problem = result.facts.delivery.problem if result.facts.delivery else ""
-    return (f"It comes without compiled code ({table_cell(problem)}). " if problem else "") + f"{recheck}\n"
+    return (f"The plan comes without compiled code ({table_cell(problem)}). " if problem else "") + f"{recheck}\n"
 
 
 def _yaml_note(result: SearchResult) -> str:
-    """Return in what the YAML of a recipe's runs differed from the program's own."""
+    """Return how the YAML of a recipe's runs differed from the program's own."""
     if not (changed := result.facts.yaml):
         return ""
     others = "".join(f", `{table_cell(f'{name}: {value}')}`" for name, value in changed["set"].items())
     return (
-        f"\nThe search had `{FLAG}: False`{others} in `{table_cell(changed['file'])}`: the plan's scopes take the "
-        "place of the program's own.\n"
+        f"\nThe search set `{FLAG}: False`{others} in `{table_cell(changed['file'])}`: the plan's scopes replace the "
+        "program's own.\n"
     )
 
 
 def apply_block(result: SearchResult, plan: Plan, file: str) -> str:
-    """Return a block of Markdown: what applies the plan in ``file``, without an edit of the source."""
+    """Return a Markdown code block that applies the plan in ``file`` without editing the source."""
     if result.usage.application is Application.IN_PYTHON:
         return f"```python\n{apply_code(plan, scope_flavour(result), file)}\n```"
     site = "PYTHONPATH=$(python3 -m sktune.launch --site)${PYTHONPATH:+:$PYTHONPATH}"
@@ -59,7 +59,7 @@ def apply_block(result: SearchResult, plan: Plan, file: str) -> str:
 
 
 def apply_code(plan: Plan, flavour: ScopeFlavour, file: str) -> str:
-    """Return the Python code with which a user compiles the plan in ``file``."""
+    """Return the Python code that applies and compiles the plan in ``file``."""
     code = [f'sktune.apply(model, "{file}")']
     compiler = '"sktune"'
     if flavour is ScopeFlavour.SUPERKERNEL:

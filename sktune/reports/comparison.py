@@ -1,4 +1,4 @@
-"""Studies of one target side by side: what each had found after how many trials."""
+"""Studies of one target side by side: the best speedup of each by number of trials."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ FOLDER = "comparisons"
 FIRST_CHECKPOINT = 5
 
 _TARGET = ("backend", "device", "scale", "dtype", "batch", "context", "constants")
-"""What of a fingerprint says that figures are of one target. The model's own entry holds the seed as well."""
+"""Entries of a fingerprint that identify the target, besides the model; the model's entry also contains the seed."""
 _VERSIONS = ("sktune", "torch", "transformers", "python", "torch_npu", "cann", "memory", "space", "seed")
-"""What may differ, and is told."""
+"""Entries that may differ, and are reported if they do."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One study's way to its incumbent, by the figures of its trials.
+    """The incumbent's speedup in the course of one study, by the figures of its trials.
 
     Attributes:
-        result: what the study has found.
-        differs: what of versions, environment, space and seed is other than in the first study.
+        result: of the study.
+        differs: versions, environment variables, space or seed that differ from the first study's.
     """
 
     result: SearchResult
@@ -39,23 +39,23 @@ class Curve:
 
     @cached_property
     def incumbents(self) -> tuple[float, ...]:
-        """Speedup of the best complete trial after each trial; 1.0, the baseline's own, before the first."""
+        """Speedup of the best complete trial after each trial; 1.0, that of the baseline, before the first."""
         return tuple(accumulate((_speedup(record) for record in self.result.trials), max, initial=1.0))[1:]
 
     def after(self, trials: int) -> float | None:
-        """Return the incumbent's speedup after that many trials; None where the study has fewer."""
+        """Return the incumbent's speedup after that many trials; None if the study has fewer."""
         return self.incumbents[trials - 1] if 0 < trials <= len(self.incumbents) else None
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """What has proposed its trials, starting points left out."""
+        """The strategies that proposed its trials, apart from starting points."""
         origins = dict.fromkeys(record.origin for record in self.result.trials)
         known = strategy_names()
         return tuple(origin for origin in origins if origin in known or ":" in origin)
 
     @property
     def failed_share(self) -> float:
-        """Share of its trials whose plan cannot be used: it does not compile, ends the process, or changes bits."""
+        """Share of its trials whose plan cannot be used: it does not compile, crashes or hangs, or changes bits."""
         failed = [record.outcome for record in self.result.trials if record.outcome and not record.outcome.is_feasible]
         return len(failed) / max(1, len(self.result.trials))
 
@@ -70,8 +70,8 @@ class ComparedStudies:
     """Studies of one target.
 
     Attributes:
-        curves: in the order given.
-        checkpoints: numbers of trials to compare them at.
+        curves: in the order of the arguments.
+        checkpoints: numbers of trials at which to compare them.
     """
 
     curves: tuple[Curve, ...]
@@ -79,7 +79,7 @@ class ComparedStudies:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether the figures are computed: of one backend, they all are or none is."""
+        """Whether the figures are simulated; as all studies have the same backend, either all are or none."""
         return any(curve.result.is_simulated for curve in self.curves)
 
     def events(self) -> list[StudyCompared]:
@@ -107,7 +107,7 @@ def compare(results: Sequence[SearchResult]) -> ComparedStudies:
     """Put studies side by side.
 
     Raises:
-        BadInputError: two of them are of different targets; the message has the first difference.
+        BadInputError: two of them have different targets; the message has the first difference.
     """
     first = results[0]
     curves = []
@@ -115,7 +115,7 @@ def compare(results: Sequence[SearchResult]) -> ComparedStudies:
         if key := _other_target(_made_with(first), _made_with(result)):
             raise BadInputError(
                 f"study {result.study!r} has {key} {_made_with(result).get(key)!r} and {first.study!r} "
-                f"{_made_with(first).get(key)!r}; compare studies of one target"
+                f"{_made_with(first).get(key)!r}; compare studies of the same target"
             )
         curves.append(Curve(result, _differences(_made_with(first), _made_with(result))))
     longest = max(len(result.trials) for result in results)
@@ -126,7 +126,7 @@ def compare(results: Sequence[SearchResult]) -> ComparedStudies:
 
 
 def picture(compared: ComparedStudies) -> str:
-    """Return one HTML page that needs no network: each study's incumbent against its trials."""
+    """Return an HTML page that works offline: each study's incumbent by number of trials."""
     figure = go.Figure()
     for curve in compared.curves:
         trials = list(range(1, len(curve.incumbents) + 1))
@@ -146,7 +146,7 @@ def picture(compared: ComparedStudies) -> str:
 
 
 def write_picture(compared: ComparedStudies, path: Path | None, runs: Path) -> Path:
-    """Write the page, by default into the folder ``comparisons`` of ``runs``, under the studies' names.
+    """Write the page, by default into the folder ``comparisons`` of ``runs``, named after the studies.
 
     Raises:
         StudyError: the file cannot be written.
@@ -157,7 +157,7 @@ def write_picture(compared: ComparedStudies, path: Path | None, runs: Path) -> P
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(picture(compared), encoding="utf-8")
     except OSError as failure:
-        raise StudyError(f"{path} cannot be written ({failure.strerror}); give another place with --html") from failure
+        raise StudyError(f"{path} cannot be written ({failure.strerror}); name another file with --html") from failure
     return path
 
 
@@ -172,17 +172,17 @@ def _made_with(result: SearchResult) -> Mapping[str, str]:
 
 
 def _differences(first: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what of two fingerprints may differ and does: versions, and variables of the environment."""
+    """Return which of the entries that may differ do: versions, and environment variables."""
     variables = sorted(key for key in {*first, *other} if key.isupper())
     return tuple(key for key in (*_VERSIONS, *variables) if first.get(key) != other.get(key))
 
 
 def _other_target(first: Mapping[str, str], other: Mapping[str, str]) -> str | None:
-    """Return the first entry that makes the target another one. With another seed, weights and digest differ."""
+    """Return the first entry in which the targets differ; another seed is not another target."""
     for key in _TARGET:
         if first.get(key) != other.get(key):
             return key
-    names = [found.get("model", "") for found in (first, other)]
+    names = [made_with.get("model", "") for made_with in (first, other)]
     if first.get("seed") != other.get("seed"):
         names = [name.rpartition(" ")[0] for name in names]
     return "model" if names[0] != names[1] else None

@@ -1,4 +1,4 @@
-"""The files that a search leaves in its folder: each a line of ``OUTPUTS``."""
+"""The files that a search writes into its folder, each an entry of ``OUTPUTS``."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -16,13 +16,13 @@ OUTPUTS: Mapping[str, Callable[[SearchResult], str | None]] = {
     "trials.csv": trials_csv,
     BEST_PLAN: lambda result: plan_yaml(result) if result.winner else None,
 }
-"""What writes each file: returns its text, or None where there must be no such file."""
+"""By file name, the function that returns its text, or None if there must be no such file."""
 
 
 def write(result: SearchResult, folder: Path) -> list[Path]:
     """Write the files into ``folder`` and return their paths.
 
-    A plan file is written only where a plan won; one of an earlier verdict is removed.
+    A plan file is written only if a plan won; otherwise that of an earlier verdict is removed.
 
     Raises:
         StudyError: the folder cannot be written.
@@ -38,6 +38,6 @@ def write(result: SearchResult, folder: Path) -> list[Path]:
                 (folder / name).write_text(text, encoding="utf-8")
     except OSError as failure:
         raise StudyError(
-            f"{folder} cannot be written ({failure.strerror}); free it and run `sktune report`"
+            f"{folder} cannot be written ({failure.strerror}); fix that and run `sktune report`"
         ) from failure
     return [folder / name for name, text in texts.items() if text is not None]

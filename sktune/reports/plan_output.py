@@ -1,4 +1,4 @@
-"""``best_plan.yaml``: the winner as a plan file, with what speaks for it."""
+"""``best_plan.yaml``: the winner as a plan file, with its evidence."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def plan_yaml(result: SearchResult) -> str:
 
 
 def evidence(result: SearchResult) -> dict[str, Any]:
-    """Return what speaks for the winner, as plain values."""
+    """Return the winner's evidence, as plain values."""
     winner = result.winner
     assert winner is not None
     return {
@@ -45,7 +45,7 @@ def evidence(result: SearchResult) -> dict[str, Any]:
         "verified": verified_line(result),
         "verification": result.verification.summary() if result.verification else None,
         **({"baseline_differs_from_model": result.model_difference} if result.model_difference else {}),
-        **({} if result.is_compared else {"final_comparison": "not made: the time budget ended before"}),
+        **({} if result.is_compared else {"final_comparison": "not made: the time budget ended first"}),
         "code_digest": _code_digest(result, winner.number),
         "tied_trials": [tie.number for tie in result.verdict.ties] if result.verdict else [],
         "fingerprint": dict(result.facts.fingerprint),
@@ -53,16 +53,16 @@ def evidence(result: SearchResult) -> dict[str, Any]:
 
 
 def verified_line(result: SearchResult) -> str:
-    """Return what was compared between the winner and the baseline, and what follows from it."""
+    """Return how far the winner's bits were compared with the baseline's, and the result."""
     if not result.is_verified:
         return "not done: the figures are simulated"
     if result.verification is None:
-        return result.facts.verified or "the trial's short replays alone"
+        return result.facts.verified or "only the trial's short replays"
     return str(result.verification.summary()["text"])
 
 
 def _code_digest(result: SearchResult, number: int) -> str:
-    """Return the code's identity in the final comparison, or in the trial where there was none."""
+    """Return the digest of the winner's code in the final comparison, or in its trial if there was none."""
     final = [row.code_digest for row in result.final if row.name == str(number)]
     return (
         final + [record.outcome.code_digest for record in result.trials if record.number == number and record.outcome]
@@ -70,5 +70,5 @@ def _code_digest(result: SearchResult, number: int) -> str:
 
 
 def scope_flavour(result: SearchResult) -> ScopeFlavour:
-    """Return what the plan's scopes become: a simulated plan is one for an NPU."""
+    """Return what the plan's scopes become; a simulated plan is meant for an NPU."""
     return result.backend.scope_flavour if result.backend else ScopeFlavour.REGION

@@ -1,7 +1,7 @@
 """A picture of a plan: every unit in execution order as a strip, and a bar above each run of units that is one scope.
 
-Layers that look alike are drawn once, with their number. The picture is one SVG without script or font of its own; text
-and bars follow the reader's light or dark mode.
+Layers that look alike are drawn once, with their number. The picture is one SVG without scripts or fonts; text and bars
+follow the reader's light or dark mode.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,14 +15,14 @@ from sktune.core.plan import Options, Plan
 
 WIDTH, MARGIN = 900, 12
 CELL_WIDTHS = range(26, 73)
-"""As wide as one row allows; what is too long for one row at the smallest goes over several."""
+"""The largest width that fits in one row is used; if none fits, the picture has several rows."""
 CELL_HEIGHT, BAR_HEIGHT, GAP, LAYER_GAP = 30, 20, 2, 16
 HEAD_HEIGHT = 36
 ROW_HEIGHT = BAR_HEIGHT + CELL_HEIGHT + 52
 LINE, CHARACTER = 22, 6.6
-"""Height of a line of the legend, and a width that no character exceeds on average, in pixels."""
+"""Height of a line of the legend, and an upper bound of a character's average width, in pixels."""
 LONGEST_PERIOD = 8
-"""Layers of a pattern that repeats."""
+"""Most layers in a pattern that repeats."""
 IN_LAYERS = (
     "#4c8df6", "#f28e2b", "#2fb8a0", "#e15759", "#9b78d3", "#d9a900", "#d671a9", "#6b9e3f", "#8c7a6b", "#3fa7d6",
 )  # fmt: skip
@@ -46,7 +46,7 @@ STYLE = """
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A unit, and where it is in its scope; ``scope`` is None outside of scopes."""
+    """A unit and its position in its scope; ``scope`` is None outside of scopes."""
 
     unit: Unit
     scope: int | None = None
@@ -58,20 +58,20 @@ class _Cell:
 
     @property
     def right(self) -> int:
-        """The right edge; what is between two cells belongs to neither."""
+        """The right edge, without the gap to the next cell."""
         return self.x + self.width - GAP
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Layers that are drawn once: a layer, several that repeat as a pattern, or units outside of layers."""
+    """Units that are drawn together: a layer, a pattern of layers that repeats, or units outside of layers."""
 
     cells: tuple[_Cell, ...]
     caption: str
 
 
 def plan_picture(plan: Plan, layout: Layout) -> str:
-    """Return an SVG of the plan over the layout that it is for; equal arguments give equal text.
+    """Return an SVG of the plan over its layout; equal arguments give equal text.
 
     Raises:
         PlanError: the plan does not fit the layout.
@@ -102,7 +102,7 @@ def plan_picture(plan: Plan, layout: Layout) -> str:
 
 
 def _spans(plan: Plan, layout: Layout) -> Iterator[_Span]:
-    """Yield what is drawn: patterns that repeat stand for all their layers."""
+    """Yield the spans to draw: a pattern that repeats stands for all its layers."""
     groups = [tuple(cells) for _, cells in groupby(_cells(plan, layout), key=lambda cell: cell.unit.layer)]
     looks = [_look(group, plan, layout) for group in groups]
     at = 0
@@ -126,7 +126,7 @@ def _cells(plan: Plan, layout: Layout) -> Iterator[_Cell]:
 
 
 def _look(cells: Sequence[_Cell], plan: Plan, layout: Layout) -> object:
-    """Return what makes two layers look alike; units outside of layers look like nothing else."""
+    """Return a value that is equal for layers that look alike; for units outside of layers it is unique."""
     layer = cells[0].unit.layer
     if layer is None:
         return cells[0].unit.name
@@ -136,7 +136,7 @@ def _look(cells: Sequence[_Cell], plan: Plan, layout: Layout) -> object:
 
 
 def _pattern(looks: Sequence[object], at: int) -> tuple[int, int]:
-    """Return the length of the pattern that begins here, and how often it stands there: often enough, else once."""
+    """Return the length of the pattern that begins at ``at``, and its repetitions; without a pattern (1, 1)."""
     best = (1, 1)
     for period in range(1, LONGEST_PERIOD + 1):
         pattern, times = looks[at : at + period], 1
@@ -158,7 +158,7 @@ def _caption(first: int | None, last: int | None, times: int, layout: Layout) ->
 
 
 def _placed(spans: Sequence[_Span]) -> Iterator[_Span]:
-    """Yield the spans with places for their cells; one that is wider than a row is continued in the next."""
+    """Yield the spans with positions for their cells; one that is wider than a row continues in the next."""
     width = max((width for width in CELL_WIDTHS if _total(spans, width) <= WIDTH - 2 * MARGIN), default=CELL_WIDTHS[0])
     x, row, room = MARGIN, 0, (WIDTH - 2 * MARGIN) // width
     for span in spans:
@@ -244,14 +244,14 @@ def _drawn_span(span: _Span, colours: dict[tuple[bool, str], str]) -> Iterator[s
 
 
 def _drawn_bars(spans: Sequence[_Span], plan: Plan, marks: dict[Options, str]) -> Iterator[str]:
-    """Yield a bar for each scope and row; where the scope goes on in what is not drawn, it is square and longer."""
+    """Yield a bar for each scope and row; an end is square and longer if the scope continues in layers not drawn."""
     cells = [cell for span in spans for cell in span.cells]
     edges = {span.cells[0] for span in spans}, {span.cells[-1] for span in spans}
     for (scope, row), run in groupby(cells, key=lambda cell: (cell.scope, cell.row)):
         if scope is None:
             continue
-        own = tuple(run)
-        first, last = own[0], own[-1]
+        covered = tuple(run)
+        first, last = covered[0], covered[-1]
         left = first.x - (LAYER_GAP // 2 if first in edges[0] and not first.begins else 0)
         right = last.right + (GAP + LAYER_GAP // 2 if last in edges[1] and not last.ends else 0)
         y, mark = _top(row), marks[plan.scopes[scope].options]
@@ -268,11 +268,11 @@ def _bar_title(plan: Plan, scope: int) -> str:
 
 def _bar(left: int, right: int, y: int, *, round_left: bool, round_right: bool) -> str:
     """Return the path of a bar whose ends are round or square."""
-    one, other = (6 if rounded else 0 for rounded in (round_left, round_right))
+    at_left, at_right = (6 if rounded else 0 for rounded in (round_left, round_right))  # radii
     return (
-        f"M{left + one} {y}H{right - other}q{other} 0 {other} {other}v{BAR_HEIGHT - 2 * other}"
-        f"q0 {other} -{other} {other}H{left + one}q-{one} 0 -{one} -{one}"
-        f"v-{BAR_HEIGHT - 2 * one}q0 -{one} {one} -{one}z"
+        f"M{left + at_left} {y}H{right - at_right}q{at_right} 0 {at_right} {at_right}v{BAR_HEIGHT - 2 * at_right}"
+        f"q0 {at_right} -{at_right} {at_right}H{left + at_left}q-{at_left} 0 -{at_left} -{at_left}"
+        f"v-{BAR_HEIGHT - 2 * at_left}q0 -{at_left} {at_left} -{at_left}z"
     )
 
 

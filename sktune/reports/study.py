@@ -1,4 +1,4 @@
-"""``report.md``: a study for people, from its record and without a device."""
+"""``report.md``: a study's report, written from its record and without a device."""
 
 from math import expm1, log
 
@@ -21,12 +21,12 @@ REFERENCES = {
 
 
 def model_line(result: SearchResult) -> str:
-    """Return how the baseline differs from the model without a compiler; empty where it does not."""
+    """Return how the baseline differs from the uncompiled model; empty if it does not."""
     if not result.model_difference:
         return ""
     return (
-        "The baseline itself is not the uncompiled model, bit for bit "
-        f"({table_cell(result.model_difference)}): equal bits are those of the compiled model."
+        "The baseline itself is not bit-identical to the uncompiled model "
+        f"({table_cell(result.model_difference)}): plans are compared with the compiled model."
     )
 
 
@@ -34,14 +34,15 @@ def verdict_line(result: SearchResult) -> str:
     """Return the answer in one line."""
     winner = result.winner
     if result.verdict is None:
-        return "The search has not come to its final comparison; run the same command again."
+        return "The search has not reached its final comparison; run the same command again."
     if winner is None and _has_averages_alone(result):
         return (
             "No verdict: a single average for each plan has no interval. Have the program log a line for each decode "
-            "step, or give the recipe `latency: steps`; until then keep the model as it is."
+            "step, or set `latency: steps` in the recipe; until then leave the model unchanged."
         )
     if winner is None:
-        return f"No scope: no plan beats the baseline with confidence. Keep the model as it is.{_unfinished(result)}"
+        no_gain = "no plan is significantly faster than the baseline"
+        return f"No scope: {no_gain}. Leave the model unchanged.{_unfinished(result)}"
     if winner.speedup.ci95 is None:
         ratio = f"{winner.speedup.ratio:.3f} times as fast as the baseline"
         return f"Trial {winner.number} is {ratio}, simulated; verification was not done.{_doubt(result)}"
@@ -53,7 +54,7 @@ def verdict_line(result: SearchResult) -> str:
 
 
 def _has_averages_alone(result: SearchResult) -> bool:
-    """Whether plans were measured, and no figure of them has an interval."""
+    """Whether plans were measured, and none of their figures has an interval."""
     figures = (
         [row.speedup for row in result.final if row.name.isdigit()]
         if result.final
@@ -68,30 +69,33 @@ def _has_interval(speedup: Speedup) -> bool:
 
 
 def _unfinished(result: SearchResult) -> str:
-    return "" if result.is_compared else " The time budget ended before more was known; run the same command again."
+    return "" if result.is_compared else " The time budget ended too early; run the same command again."
 
 
 def _doubt(result: SearchResult) -> str:
     if result.is_compared:
         return ""
-    return " There was no time for a final comparison: this is the trial's own figure, and the best of many flatters."
+    return (
+        " There was no time for a final comparison: this is the trial's figure, and the best of many trials looks "
+        "better than it is."
+    )
 
 
 def proxy_line(result: SearchResult) -> str:
-    """Return in one line how well fewer layers ranked the plans that were carried over."""
+    """Return in one line how well the search on fewer layers ranked the plans that were carried over."""
     proxy = result.proxy
     assert proxy is not None
     passed = len(result.proxy_ranking())
     ranked = result.proxy_rank_correlation
-    told = "too few to rank" if ranked is None else f"Spearman's rank correlation of their speedups {ranked:.2f}"
+    agreement = "too few to rank" if ranked is None else f"Spearman's rank correlation of their speedups {ranked:.2f}"
     return (
         f"Found with {proxy.layers} layers of each kind in {proxy.trials} trials (study {table_cell(proxy.study)}). Of "
-        f"{len(proxy.carried)} plans carried over, {passed} passed on the whole model: {told}."
+        f"{len(proxy.carried)} plans carried over, {passed} passed on the whole model: {agreement}."
     )
 
 
 def report_markdown(result: SearchResult) -> str:
-    """Return the report for people."""
+    """Return the report."""
     summary = result.summary()
     pruned = ", ".join(f"{count} {reason}" for reason, count in summary["pruned"].items() if count) or "none"
     parts = [
@@ -122,33 +126,34 @@ def report_markdown(result: SearchResult) -> str:
 SIMULATED = (
     "All figures are simulated: a model of Atlas A3 computed them (docs/explanation/simulation.md). Its dispatch "
     "gap, heads and barriers are assumptions until `sktune calibrate` fits them to a profile, and gains grow with them."
-    " Measure before you rely on any.\n"
+    " Measure before you rely on them.\n"
 )
 _FINAL_NOTE = (
-    "The best trials were measured again in turn, and the fastest of them once more in fresh processes, verified again "
-    "in each: these figures are the ones to quote. A trial's own figure flatters the best of many. {intervals}\n"
+    "The best trials were measured again, interleaved, and the fastest of them once more in fresh processes, with "
+    "verification in each: quote these figures. By its trial's figure the best of many looks better than it is. "
+    "{intervals}\n"
 )
 
 
 def _of_processes(result: SearchResult) -> str:
-    """Return how many processes there were, and what intervals hold."""
+    """Return how many processes there were, and what the intervals include."""
     count = result.processes
-    held = (
-        "what processes are known to differ by (docs/explanation/measurement.md), and that the best of several was "
-        "picked"
+    always = (
+        "the variation that is known between processes (docs/explanation/measurement.md), and a correction for "
+        "picking the best of several"
     )
     if count >= result.wanted_processes:
         return (
-            f"Intervals hold what these {count} processes differed by, {held}; those of the last two rows are of one "
-            "process."
+            f"Intervals include the differences between these {count} processes, {always}; those of the last two rows "
+            "are from one process."
         )
     processes = "1 process" if count == 1 else f"{count} processes"
-    return f"There was time for {processes} only. Intervals hold {held}: a gain has to stand out from that."
+    return f"There was time for only {processes}. Intervals include {always}."
 
 
 def _time_spent(result: SearchResult) -> str:
     facts = result.facts
-    return f"Time: {facts.seconds:.0f} s, of which the final comparison {facts.final_seconds:.0f} s."
+    return f"Time: {facts.seconds:.0f} s, including {facts.final_seconds:.0f} s for the final comparison."
 
 
 def _interval(speedup: Speedup) -> str:
@@ -192,26 +197,29 @@ def _ties(result: SearchResult) -> str:
     if not result.verdict or not result.verdict.ties:
         return ""
     ties = ", ".join(_tie(tie.number, tie.speedup, tie.plan) for tie in result.verdict.ties)
-    return f"Cannot be told apart from the winner, and not simpler: {ties}.\n"
+    return f"Not significantly slower than the winner, but not simpler: {ties}.\n"
 
 
 def _doubts(result: SearchResult) -> str:
-    """Return how the figures were freed of luck, and what disturbed them."""
+    """Return the corrections to the figures, and what disturbed them."""
     comparison = result.comparison
     if comparison is None or result.is_simulated:
         return ""
     samples = result.facts.floor_looks
-    told = [f"Noise floor: the baseline seemed up to {comparison.noise_floor:.2%} from itself; no less is claimed."]
+    noise_floor = f"{comparison.noise_floor:.2%}"
+    lines = [
+        f"Noise floor: two copies of the baseline differed by up to {noise_floor}; smaller gains are not reported."
+    ]
     if len(samples) > 1:
-        told.append(f"From the first look at it to the last the baseline's latency changed by {drift(samples):+.1%}.")
+        lines.append(f"The baseline's latency changed by {drift(samples):+.1%} between its first and last measurement.")
     if result.verdict and result.verdict.selection_bias > 0:
         lost = -expm1(-result.verdict.selection_bias)
-        told.append(f"The winner's figures are lowered by {lost:.2%}, for having been picked as the best.")
+        lines.append(f"The winner's figures are lowered by {lost:.2%}, to correct for picking the best of several.")
     disturbed = [record for record in result.trials if record.outcome and record.outcome.noise]
     if disturbed:
-        told.append(f"The machine was not quiet in {len(disturbed)} of {len(result.trials)} trials (see trials.csv).")
-    told += [f"Process {number}: {table_cell(noise)}." for number, noise in enumerate(comparison.noise, 1) if noise]
-    return " ".join(told) + "\n"
+        lines.append(f"Other load disturbed {len(disturbed)} of {len(result.trials)} trials (see trials.csv).")
+    lines += [f"Process {number}: {table_cell(noise)}." for number, noise in enumerate(comparison.noise, 1) if noise]
+    return " ".join(lines) + "\n"
 
 
 def _tie(number: int, speedup: Speedup, plan: Plan) -> str:
@@ -235,19 +243,21 @@ def _trials_table(result: SearchResult) -> str:
     for record in result.trials:
         outcome = record.outcome
         assert outcome is not None
-        told = "complete" if outcome.is_complete else f"{outcome.reason}: {outcome.detail}"
+        ended = "complete" if outcome.is_complete else f"{outcome.reason}: {outcome.detail}"
         ratio = f"{outcome.speedup.ratio:.3f}" if outcome.speedup else ""
         interval = _interval(outcome.speedup) if outcome.speedup else ""
-        cells = (str(record.number), record.origin, str(len(record.plan.scopes)), told, ratio, interval)
+        cells = (str(record.number), record.origin, str(len(record.plan.scopes)), ended, ratio, interval)
         lines.append("| " + " | ".join(table_cell(cell) for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
 def _fusion(result: SearchResult) -> str:
-    """Return what the winner's scopes became, as far as the compiler told."""
+    """Return what became of the winner's scopes, as far as the compiler reports it."""
     outcomes = [record.outcome for record in result.trials if result.winner and record.number == result.winner.number]
     lines = [line for outcome in outcomes if outcome for line in outcome.fusion]
-    return "\n".join(["What the scopes became:\n", *(f"- {table_cell(line)}" for line in lines), ""]) if lines else ""
+    return (
+        "\n".join(["What became of the scopes:\n", *(f"- {table_cell(line)}" for line in lines), ""]) if lines else ""
+    )
 
 
 def _fingerprint(result: SearchResult) -> str:

@@ -9,7 +9,7 @@ from sktune.study.result import SearchResult
 
 
 def trials_csv(result: SearchResult) -> str:
-    """Return one row for each trial: outcome, figures, parameters."""
+    """Return a CSV table with one row for each trial: outcome, figures, parameters."""
     rows = [_row(record, result.is_simulated) for record in result.trials]
     table: str = pd.DataFrame(rows).to_csv(index=False)
     return table

@@ -1,4 +1,4 @@
-"""Why: what a study has learned of units, borders, options and segments, and what it would try next."""
+"""Why: what a study has learned about units, borders, options and segments, and what it would try next."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,13 +18,13 @@ from sktune.samplers.partition import Outlook
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What one thing is believed to save.
+    """The estimated saving of a unit type, a border or an option.
 
     Attributes:
         name: of a unit type, a border (``left | right``), or an option (``name=value``).
-        saving_ms: of a step, for one unit or border inside a scope; for an option, in the incumbent plan, against the
-            compiler's default.
-        ci95: its interval.
+        saving_ms: per step; for one unit or border, if it is inside a scope; for an option, in the incumbent plan,
+            against the compiler's default.
+        ci95: of ``saving_ms``.
         trials: how many trials tried it.
     """
 
@@ -36,7 +36,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """A scope that is known to fail: its segment, its options, and in which trials."""
+    """A scope that is known to fail: its segment, its options, and the trials in which it failed."""
 
     segment: str
     options: Mapping[str, Any]
@@ -46,7 +46,7 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """The plan that would teach most: the one whose saving is least certain among those that may win."""
+    """The most informative plan to try: of those that may win, the one whose saving is least certain."""
 
     plan: Plan
     expected_saving_ms: float
@@ -60,8 +60,8 @@ class SegmentSavings:
     Attributes:
         kind: the layer kind.
         units: keys of its units.
-        saving_ms: by first and last unit, shape (units, units); NaN where last comes before first.
-        in_scope: for each unit of the incumbent plan, the number of its scope in that layer; 0 for none.
+        saving_ms: by first and last unit, shape (units, units); NaN where no such scope exists.
+        in_scope: for each unit of the layer, the number of its scope in the incumbent plan; 0 for none.
     """
 
     kind: str
@@ -72,7 +72,7 @@ class SegmentSavings:
 
 @dataclass(frozen=True)
 class Why:
-    """See the module. All savings are per decode step, against the baseline."""
+    """What a study has learned. All savings are per decode step, against the baseline."""
 
     baseline_ms: float
     units: tuple[Effect, ...]
@@ -83,7 +83,7 @@ class Why:
     segments: tuple[SegmentSavings, ...]
     expected_gain_left: float
     model_misfit: float
-    """How many times larger than its stated noise a step's latency lies from what the model expects of it."""
+    """Typical deviation of a step's latency from the model's prediction, in multiples of the measurement's noise."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -100,13 +100,13 @@ class Why:
 
 
 def explain(space: SearchSpace, trials: Sequence[FrozenTrial], baseline_ms: float, outlook: Outlook) -> Why | None:
-    """Return what ``trials`` have taught; None before anything was measured.
+    """Return what was learned from ``trials``; None before anything was measured.
 
     Args:
         space: of the study.
-        trials: all of its trials.
-        baseline_ms: a step of the baseline.
-        outlook: what is still to be expected.
+        trials: all trials of the study.
+        baseline_ms: latency of the baseline's step.
+        outlook: what further trials are expected to find.
     """
     learned = Learned(space)
     learned.read(trials)
@@ -201,12 +201,12 @@ def _without(plan: Plan, name: str) -> Plan:
 
 
 def _blamed(learned: Learned) -> tuple[Blame, ...]:
-    found = []
+    blamed = []
     for segment, options in learned.feasibility.blamed():
         numbers = learned.failed_in(segment, options)
         reasons = {str(learned.reasons[number]) for number in numbers}
-        found.append(Blame(learned.catalogue.name(segment), dict(options), tuple(numbers), ", ".join(sorted(reasons))))
-    return tuple(found)
+        blamed.append(Blame(learned.catalogue.name(segment), dict(options), tuple(numbers), ", ".join(sorted(reasons))))
+    return tuple(blamed)
 
 
 def _experiment(
@@ -229,8 +229,8 @@ def _experiment(
 
 def _savings(learned: Learned, posterior: Posterior, kind: str, baseline_ms: float) -> SegmentSavings:
     catalogue, layout = learned.catalogue, learned.space.layout
-    # The last layer of a kind: the first one may lie beside what lies outside of layers.
-    layer = max(index for index, own in enumerate(layout.layers) if own.kind == kind)
+    # The last layer of the kind: the first one may be next to units outside of layers.
+    layer = max(index for index, each in enumerate(layout.layers) if each.kind == kind)
     positions = [index for index, unit in enumerate(layout.units) if unit.layer == layer]
     options = learned.incumbent.scopes[0].options if learned.incumbent.scopes else ()
     value = posterior.model.value(posterior.mean[None, :], [options])[:, 0]

@@ -1,4 +1,4 @@
-"""What people see of why: tables, and one page with the layers' strips of units and their matrices of savings."""
+"""The output of `show --why`: tables, and a page with each layer kind's units and a matrix of savings."""
 
 from html import escape
 from pathlib import Path
@@ -19,14 +19,14 @@ OUTSIDE_COLOUR = "#e5e7eb"
 
 
 def why_tables(why: Why, is_simulated: bool) -> RenderableType:
-    """Return all that is known as tables for a console."""
+    """Return what was learned as tables for a console."""
     unit = "simulated ms" if is_simulated else "ms"
     tables: list[RenderableType] = [
-        _effects("units: what being in a scope saves", why.units, unit),
-        _effects("borders inside a scope", why.borders, unit),
+        _effects("units: saving inside a scope", why.units, unit),
+        _effects("borders: saving inside a scope", why.borders, unit),
     ]
     if why.options:
-        tables.append(_effects("options, in the best plan so far", why.options, unit))
+        tables.append(_effects("options: saving in the best plan so far", why.options, unit))
     if why.blamed:
         blamed = Table("scope", "options", "trials", "reason", title="known to fail", title_justify="left")
         for blame in why.blamed:
@@ -43,20 +43,20 @@ def _sentences(why: Why, unit: str) -> list[str]:
         scopes = ", ".join(scope.label for scope in why.experiment.plan.scopes[:6])
         more = f" and {len(why.experiment.plan.scopes) - 6} more" if len(why.experiment.plan.scopes) > 6 else ""
         lines.append(
-            f"The next experiment that would teach most: {escape_markup(scopes)}{more}; it is expected to save "
+            f"The most informative plan to try next: {escape_markup(scopes)}{more}; it is expected to save "
             f"{why.experiment.expected_saving_ms:.3f} {unit} [{low:.3f}, {high:.3f}]."
         )
     lines.append(f"Expected gain left: {why.expected_gain_left:.2%} of the baseline's {why.baseline_ms:.3f} {unit}.")
     lines.append(
-        f"A step lies {why.model_misfit:.1f} times its noise from what the model expects"
-        + (": take the figures above with care." if why.model_misfit > 5 else ".")
+        f"Steps deviate from the model's predictions by {why.model_misfit:.1f} times their noise"
+        + (": treat the figures above with caution." if why.model_misfit > 5 else ".")
     )
     return lines
 
 
 def _effects(title: str, effects: tuple[Effect, ...], unit: str) -> Table:
     table = Table("", f"saves, {unit}", "95%", "trials", title=title, title_justify="left")
-    # By what is shown: how the last digits are rounded is the processor's.
+    # Sorted by the printed digits: the last bits depend on the processor.
     for effect in sorted(effects, key=lambda effect: (-round(effect.saving_ms, 4), effect.name)):
         low, high = effect.ci95
         table.add_row(
@@ -72,14 +72,14 @@ def _numbers(trials: tuple[int, ...]) -> str:
 
 
 def why_page(why: Why, study: str, is_simulated: bool) -> str:
-    """Return one HTML page that needs no network: for each layer kind its strip of units and its savings."""
+    """Return an HTML page that works offline: for each layer kind its units and a matrix of savings."""
     kinds = why.segments
     titles = [
         text
-        for own in kinds
+        for savings in kinds
         for text in (
-            f"{own.kind}: scopes of the best plan",
-            f"{own.kind}: what one scope saves, first unit down, last unit across",
+            f"{savings.kind}: scopes of the best plan",
+            f"{savings.kind}: what one scope saves, first unit down, last unit across",
         )
     ]
     figure = make_subplots(
@@ -87,9 +87,9 @@ def why_page(why: Why, study: str, is_simulated: bool) -> str:
         row_heights=[share for _ in kinds for share in (1.0, 4.0)], vertical_spacing=0.25 / (2 * len(kinds)),
     )  # fmt: skip
     unit = "simulated ms" if is_simulated else "ms"
-    for index, own in enumerate(kinds):
-        _add_strip(figure, own, 2 * index + 1)
-        _add_matrix(figure, own, 2 * index + 2, unit)
+    for index, savings in enumerate(kinds):
+        _add_strip(figure, savings, 2 * index + 1)
+        _add_matrix(figure, savings, 2 * index + 2, unit)
     figure.update_layout(
         title=escape(f"{study}: what scopes save, by first and last unit ({unit} per decode step)"),
         template="plotly_white", showlegend=False, barmode="overlay", height=150 + 420 * len(kinds), margin={"l": 220},
@@ -98,26 +98,26 @@ def why_page(why: Why, study: str, is_simulated: bool) -> str:
     return page
 
 
-def _add_strip(figure: go.Figure, own: SegmentSavings, row: int) -> None:
+def _add_strip(figure: go.Figure, savings: SegmentSavings, row: int) -> None:
     colours = qualitative.Set2
-    numbers = [number for number in dict.fromkeys(own.in_scope) if number]
-    for position, (key, number) in enumerate(zip(own.units, own.in_scope, strict=True)):
+    numbers = [number for number in dict.fromkeys(savings.in_scope) if number]
+    for position, (key, number) in enumerate(zip(savings.units, savings.in_scope, strict=True)):
         colour = colours[numbers.index(number) % len(colours)] if number else OUTSIDE_COLOUR
-        told = f"{key}: scope {number}" if number else f"{key}: in no scope"
+        hover = f"{key}: scope {number}" if number else f"{key}: in no scope"
         figure.add_bar(
             x=[1], y=[""], base=[position], orientation="h", marker={"color": colour, "line": {"color": "white"}},
             text=[escape(key)], textposition="inside", insidetextanchor="middle",
-            hovertext=[escape(told)], hoverinfo="text", row=row, col=1,
+            hovertext=[escape(hover)], hoverinfo="text", row=row, col=1,
         )  # fmt: skip
-    figure.update_xaxes(visible=False, range=[0, len(own.units)], row=row, col=1)
+    figure.update_xaxes(visible=False, range=[0, len(savings.units)], row=row, col=1)
 
 
-def _add_matrix(figure: go.Figure, own: SegmentSavings, row: int, unit: str) -> None:
-    names = [escape(key) for key in own.units]
-    largest = float(np.nanmax(np.abs(own.saving_ms))) if np.isfinite(own.saving_ms).any() else 1.0
-    text = [["" if np.isnan(value) else f"{value:.3f}" for value in line] for line in own.saving_ms]
+def _add_matrix(figure: go.Figure, savings: SegmentSavings, row: int, unit: str) -> None:
+    names = [escape(key) for key in savings.units]
+    largest = float(np.nanmax(np.abs(savings.saving_ms))) if np.isfinite(savings.saving_ms).any() else 1.0
+    text = [["" if np.isnan(value) else f"{value:.3f}" for value in line] for line in savings.saving_ms]
     figure.add_heatmap(
-        z=own.saving_ms, x=names, y=names, text=text, texttemplate="%{text}", colorscale="RdBu",
+        z=savings.saving_ms, x=names, y=names, text=text, texttemplate="%{text}", colorscale="RdBu",
         zmid=0.0, zmin=-largest, zmax=largest, showscale=False,
         hovertemplate="%{y} .. %{x}: %{z:.4f} " + unit + "<extra></extra>", row=row, col=1,
     )  # fmt: skip
@@ -134,5 +134,5 @@ def write_page(why: Why, study: str, is_simulated: bool, folder: Path) -> Path:
     try:
         path.write_text(why_page(why, study, is_simulated), encoding="utf-8")
     except OSError as failure:
-        raise StudyError(f"{path} cannot be written ({failure.strerror}); free it and ask again") from failure
+        raise StudyError(f"{path} cannot be written ({failure.strerror}); fix that and run again") from failure
     return path

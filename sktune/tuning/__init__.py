@@ -1,5 +1,5 @@
-"""The search: the request, the loop of trials, budgets, the final comparison, and checking a plan again.
+"""The search: the request, the loop of trials, time budgets, the final comparison, and rechecks.
 
-It decides and records; running plans is left to ``runners``, proposing them to ``samplers``. (A package named
-``search`` would hide the function ``sktune.search``.)
+It decides and records; ``runners`` run plans, and ``samplers`` propose them. (A package named ``search`` would hide the
+function ``sktune.search``.)
 """

@@ -1,4 +1,4 @@
-"""``sktune calibrate`` as a function: read profiles, trace the model where one is named, fit, write."""
+"""``sktune calibrate`` as a function: read profiles, trace the model if one is named, fit, and write."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,11 +24,11 @@ def calibrate_to(profiles: Sequence[Path], start: Path | None, request: Request 
     """Fit the simulated device's constants to ``profiles`` and write them to ``out``.
 
     Args:
-        start: constants to begin with; None for those that are shipped.
+        start: initial constants; None for those that come with sktune.
         request: names the model that was profiled; without it heads and efficiencies keep their values.
 
     Raises:
-        SktuneError: a profile that cannot be read, nothing that can be fitted, or a file that cannot be written.
+        SktuneError: a profile cannot be read, nothing can be fitted, or the file cannot be written.
     """
     constants = load_constants(start or ATLAS_A3)
     frames = [analyse(read_profile(path)).kernels for path in profiles]
@@ -45,5 +45,7 @@ def calibrate_to(profiles: Sequence[Path], start: Path | None, request: Request 
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(fitted.constants.to_yaml(), encoding="utf-8")
     except OSError as failure:
-        raise SimulationError(f"{out} cannot be written ({failure.strerror}); give another --out") from failure
+        raise SimulationError(
+            f"{out} cannot be written ({failure.strerror}); name another file with --out"
+        ) from failure
     return fitted

@@ -1,7 +1,7 @@
-"""Fewer layers first: a search on a model that is cut short, and its best plans tried on the whole model.
+"""Fewer layers first: a search on a model with fewer layers, whose best plans are then tried on the whole model.
 
-Layers of one kind share their parameters, so a point of the small model is one of the whole model. Only on the whole
-model can a plan win: there it is verified and measured like any other.
+Layers of one kind share their parameters, so a point of the small model is also one of the whole model. A plan can win
+only on the whole model, where it is verified and measured like any other.
 """
 
 import time
@@ -19,20 +19,20 @@ from sktune.tuning.request import Request
 
 MOST_CARRIED = 5
 PROXY_SHARE = 0.5
-"""Of a time budget, what the search on the cut model may take."""
+"""Share of the time budget that the search on the small model may take."""
 
 
 def search(request: Request, listener: Listener = lambda event: None, began_s: float | None = None) -> SearchResult:
-    """Search as ``run`` does, on fewer layers first where the request says so.
+    """Search as ``run`` does, on fewer layers first if the request says so.
 
     Raises:
-        SktuneError: as ``run``; and where layers have parameters of their own, or the model cannot be cut.
+        SktuneError: as ``run``; also if each layer has its own parameters, or the model's layers cannot be reduced.
     """
     if request.proxy_layers is None:
         return run(request, listener, began_s)
     spec, preset = request.target()
     if space_spec(request, spec, preset).per_layer:
-        raise BadInputError("--proxy-layers: in this space each layer has parameters of its own; leave out per_layer")
+        raise BadInputError("--proxy-layers: in this space each layer has its own parameters; leave out per_layer")
     began_s = time.monotonic() if began_s is None else began_s  # one budget for both searches
     small = replace(
         request,
@@ -46,23 +46,23 @@ def search(request: Request, listener: Listener = lambda event: None, began_s: f
     return run(replace(request, proxy_layers=None), listener, began_s, findings)
 
 
-def _best(found: SearchResult) -> tuple[CarriedPlan, ...]:
+def _best(result: SearchResult) -> tuple[CarriedPlan, ...]:
     """Return the plans that passed, best first: those of the final comparison by its figures, then the others."""
-    compared = {row.name: row.speedup.ratio for row in found.final if row.speedup and row.bit_identical is not False}
+    compared = {row.name: row.speedup.ratio for row in result.final if row.speedup and row.bit_identical is not False}
     passed = [
         CarriedPlan(record.number, compared.get(str(record.number), record.outcome.speedup.ratio), dict(record.values))
-        for record in incumbent_first(found.trials)
+        for record in incumbent_first(result.trials)
         if record.outcome and record.outcome.speedup
     ]
     return tuple(sorted(passed, key=lambda plan: (str(plan.trial) in compared, plan.speedup), reverse=True))
 
 
 def _renamed(listener: Listener) -> Listener:
-    """Return a listener that hears of the small model's result under a name of its own."""
+    """Return a listener that gets the small model's result as ``ProxyFinished``."""
 
     def listen(event: Event) -> None:
         if isinstance(event, StudyFinished):
-            event = ProxyFinished(**{own.name: getattr(event, own.name) for own in fields(event)})
+            event = ProxyFinished(**{field.name: getattr(event, field.name) for field in fields(event)})
         listener(event)
 
     return listen

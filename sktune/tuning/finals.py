@@ -1,4 +1,4 @@
-"""The end of a search: the best plans are put in order, verified, and compared in fresh processes."""
+"""The end of a search: the best plans are ranked, verified, and compared in fresh processes."""
 
 import logging
 import math
@@ -26,7 +26,7 @@ from sktune.tuning.time_budget import TimeBudget
 logger = logging.getLogger(__name__)
 
 VERIFY_SHARE = 0.3
-"""Of what is left of a time budget after the trials, what verification may take."""
+"""Share of the time left after the trials that a batch of verifications may take."""
 
 
 class Finals:
@@ -34,11 +34,11 @@ class Finals:
 
     Args:
         request: what is searched.
-        study: where plans come from and results go to.
-        runner, traits: what compares them.
-        budget: what time there is.
+        study: the source of the plans, and where results are stored.
+        runner, traits: compares the plans, and what it can do.
+        budget: the time available.
         emit: called with each event.
-        stop_if_asked: raises where the user wants to stop.
+        stop_if_asked: raises if the user wants to stop.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Finals:
         return self._request.verify_steps
 
     def run(self, space: SearchSpace, finalists: int, *, has_trials: bool) -> None:
-        """Verify and compare the best plans; ``finalists`` is how many there is time for."""
+        """Verify and compare the best plans; ``finalists`` is how many there is time to compare."""
         if not finalists or not has_trials:
             raise OutOfTimeError
         is_short = finalists < self._traits.most_finalists
@@ -86,7 +86,7 @@ class Finals:
         )
 
     def deliver(self, folder: Path) -> None:
-        """Have the winner's compiled code written where its plan file will be: a plan without it is a plan still."""
+        """Write the winner's compiled code next to its plan file; if that fails, the plan comes without it."""
         winner = result_of(self._study, folder).winner
         if winner is None:
             return
@@ -97,23 +97,23 @@ class Finals:
             stored = replace(stored, delivery=delivery)
         except (BackendError, OutOfTimeError) as failure:
             logger.warning("the winner comes without its compiled code: %s", failure)
-            stored = replace(stored, problem=str(failure) or "the time budget ended before")
+            stored = replace(stored, problem=str(failure) or "the time budget ended first")
         self._study.remember(delivery=stored)
 
     def _shortlisted(self, plans: Sequence[NamedPlan], report_stage: Report) -> list[NamedPlan]:
-        """Return the plans, the fastest first; in their present order where measuring all again fails."""
+        """Return the plans, the fastest first; in their present order if measuring them again fails."""
         try:
             names = self._runner.shortlist(plans, report_stage)
         except BackendError as failure:
-            logger.warning("%s; those that the trials so far speak for are compared", failure)
+            logger.warning("%s; the plans that were best in the trials are compared", failure)
             return list(plans)
         return sorted(plans, key=lambda named: names.index(named[0]))
 
     def _verified(self, plans: Sequence[NamedPlan], most: int, report_stage: Report) -> list[NamedPlan]:
-        """Return the first ``most`` of ``plans`` that pass verification; where one does not, the next moves up.
+        """Return the first ``most`` of ``plans`` that pass verification; where one fails, the next moves up.
 
-        What was compared is stored: a plan that is found to differ is no plan of the study's any more, and one that
-        holds a region that differed is not tried.
+        Results are stored: the study drops a plan whose bits differ, and plans with a region whose bits differed are
+        not tried.
         """
         passed: list[NamedPlan] = []
         left = list(plans)
@@ -126,10 +126,11 @@ class Finals:
             if not math.isinf(self._budget.remaining_s):
                 seconds = max(1.0, VERIFY_SHARE * self._budget.remaining_s)
             request = VerifyRequest(unknown, self._verify_steps, seconds, self._study.banned_regions())
-            found = self._runner.verify(request, report_stage)
-            self._study.verified(found)
-            for name, own in found.items():
-                self._emit(PlanVerified(trial=int(name), identical=own.is_identical, **own.summary()))
+            verifications = self._runner.verify(request, report_stage)
+            self._study.verified(verifications)
+            for name, verification in verifications.items():
+                summary = verification.summary()
+                self._emit(PlanVerified(trial=int(name), identical=verification.is_identical, **summary))
             known = self._study.facts.verifications
             passed += [named for named in batch if named[0] not in known or known[named[0]].is_identical]
             if self._budget.remaining_s <= 0:
@@ -140,7 +141,7 @@ class Finals:
         return verification is not None and verification.steps >= self._verify_steps
 
     def _compared(self, plans: Sequence[NamedPlan], report_stage: Report, *, references: bool) -> FinalComparison:
-        """Compare the finalists in one fresh process after the other, as many as there is time for."""
+        """Compare the finalists in fresh processes, one after the other, as many as there is time for."""
         processes: list[tuple[list[FinalRow], str]] = []
         longest_s = 0.0
         for number in range(1, self._traits.final_processes + 1):
@@ -149,15 +150,15 @@ class Finals:
                 break
             began = time.perf_counter()
             try:
-                # What sktune does not tune is shown for comparison, and needs no interval over processes.
+                # References are shown for comparison only, and need no interval over processes.
                 request = CompareRequest(plans, number, references=references and number == 1)
-                found = self._runner.compare(request, report_stage)
+                compared = self._runner.compare(request, report_stage)
             except OutOfTimeError:
                 if not processes:
                     raise
                 break
-            rows = [self._of_verified_code(row) for row in found.rows]
-            processes.append((rows, found.noise))
+            rows = [self._of_verified_code(row) for row in compared.rows]
+            processes.append((rows, compared.noise))
             longest_s = max(longest_s, time.perf_counter() - began)
             broken = {row.name for row in rows if row.speedup is None}
             plans = [(name, plan) for name, plan in plans if name not in broken]
@@ -166,8 +167,8 @@ class Finals:
         return FinalComparison.of(processes, self._study.facts.floor_looks)
 
     def _of_verified_code(self, row: FinalRow) -> FinalRow:
-        """Return ``row``, as one that differs where its code is not what was verified."""
+        """Return ``row``, marked as different if its code is not the code that was verified."""
         verified = self._study.facts.verifications.get(row.name)
         if verified and verified.code_digest and row.code_digest not in ("", verified.code_digest):
-            return replace(row, verdict="it compiles to other code than what was verified", bit_identical=False)
+            return replace(row, verdict="it compiles to other code than was verified", bit_identical=False)
         return row

@@ -23,7 +23,7 @@ class Inspection:
     layout: Layout
     space: SearchSpace
     is_simulated: bool = False
-    """Whether the units' shares are those of a simulated step."""
+    """Whether the units' time shares are those of a simulated step."""
 
     def summary(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -45,15 +45,15 @@ def inspect_model(request: Request) -> Inspection:
         SktuneError: as a search would.
     """
     spec, preset = request.target()
-    wanted = space_spec(request, spec, preset)
-    check_space_options(wanted)
+    space = space_spec(request, spec, preset)
+    check_space_options(space)
     info = backend_info(spec.backend)
     with torch.no_grad():
         target = load(spec, takes_torchair=info.takes_torchair(spec.device))
-        layout = trace_layout(target, wanted)
+        layout = trace_layout(target, space)
         description = target.description or spec.name
         if not info.is_simulated:
-            return Inspection(description, layout, bind_space(wanted, layout, spec))
+            return Inspection(description, layout, bind_space(space, layout, spec))
         simulation = info.load()(target, layout, decode_inputs(target, 0, 1)[0], **info.settings_of(spec))
     layout = layout.with_time_shares(simulation.time_shares())
-    return Inspection(f"{description}; {simulation.notes}", layout, bind_space(wanted, layout, spec), is_simulated=True)
+    return Inspection(f"{description}; {simulation.notes}", layout, bind_space(space, layout, spec), is_simulated=True)

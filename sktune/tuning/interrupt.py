@@ -1,4 +1,4 @@
-"""Ctrl-C: a search stops after the running trial, or at once."""
+"""Ctrl-C: a search stops after the running trial, or immediately."""
 
 import logging
 import signal
@@ -22,24 +22,24 @@ class Stop:
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """First Ctrl-C: stop after the running trial. Second: at once."""
+    """First Ctrl-C: stop after the running trial. Second: stop immediately."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
-        yield stop  # signals belong to the main thread's program
+        yield stop  # only the main thread can handle signals
         return
 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         if stop.requested:
             raise KeyboardInterrupt
         stop.requested = True
-        logger.warning("stopping after this trial; Ctrl-C again stops at once")
+        logger.warning("stopping after this trial; press Ctrl-C again to stop immediately")
 
     before = signal.signal(signal.SIGINT, handle)
     try:
         yield stop
     except KeyboardInterrupt as failure:
         raise InterruptedSearchError(
-            "stopped at once; the same command goes on with the trial that was running"
+            "stopped immediately; run the same command to continue with the trial that was running"
         ) from failure
     finally:
         signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""The search: asks for plans, has them judged, stores what comes back, and compares the best at the end."""
+"""The search: asks for plans, has them judged, stores the outcomes, and compares the best at the end."""
 
 import logging
 import math
@@ -48,8 +48,8 @@ logger = logging.getLogger(__name__)
 TRIALS_PER_FLOOR_SAMPLE = 10
 """A sample takes about two seconds."""
 
-SETTLED_GAIN = 0.005
-"""Share of the baseline's latency: a search that is expected to find less than this beyond its incumbent is settled."""
+CONVERGED_GAIN = 0.005
+"""Share of the baseline's latency: a search has converged once further trials are expected to save less than this."""
 
 
 def run(
@@ -59,34 +59,34 @@ def run(
     proxy: ProxyFindings | None = None,
     runner_factory: RunnerFactory = make_runner,
 ) -> SearchResult:
-    """Search until the study holds ``request.trials`` trials or the time is spent, and return what it recommends.
+    """Search until the study has ``request.trials`` trials or the time is up, and return its result.
 
     Args:
         request: what to search.
         listener: called with each event.
         began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
-        proxy: of a search on fewer layers, whose plans are tried, and no other; None to search.
-        runner_factory: makes what runs the plans.
+        proxy: findings of a search on fewer layers, whose plans are the only ones tried; None to search.
+        runner_factory: makes the runner of the plans.
 
     Raises:
-        SktuneError: bad input, a model that cannot be tuned, or Ctrl-C; what was found is stored.
+        SktuneError: bad input, a model that cannot be tuned, or Ctrl-C; finished trials are stored.
     """
     budget = TimeBudget(request.time_budget_s or math.inf, time.monotonic() if began_s is None else began_s)
     spec, preset = request.target()
-    wanted = space_spec(request, spec, preset)
-    check_space_options(wanted)
-    made_with = fingerprint(spec, wanted)
+    space = space_spec(request, spec, preset)
+    check_space_options(space)
+    made_with = fingerprint(spec, space)
     if request.profile:
         profile_hints.check(request.profile, spec.backend)
     name = request.study or spec.study_name
     folder = request.runs / folder_name(name)
     strategy = find_strategy(request.strategy)
-    setup = RunnerSetup(spec, wanted, folder, request.cache, request.compile_timeout_s)
+    setup = RunnerSetup(spec, space, folder, request.cache, request.compile_timeout_s)
     with locked(folder), runner_factory(setup) as runner:
         url = request.storage or sqlite_url(folder.resolve())
         study = TuningStudy.open(name, url, create=True, is_ours_alone=request.storage is None)
         with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over):
-            search = _Search(request, spec, wanted, study, folder, made_with, listener, budget, proxy)
+            search = _Search(request, spec, space, study, folder, made_with, listener, budget, proxy)
             is_complete = search.has_ended() or study.facts.exhausted
             if not is_complete or study.facts.final_trials != study.finished():
                 with stoppable() as stop:
@@ -115,25 +115,25 @@ class _Search:
         self._request, self._spec, self._space_spec = request, spec, space_spec
         self._study, self._folder, self._made_with, self._emit = study, folder, made_with, listener
         self._budget, self._proxy = budget, proxy
-        self._foresight: PartitionSampler | None = None
+        self._predictor: PartitionSampler | None = None
 
     def has_ended(self) -> bool:
-        """Whether no trial is missing."""
+        """Whether all trials are done."""
         if self._proxy is None:
             return self._study.finished() >= self._request.most_trials
         return self._study.facts.proxy == self._proxy
 
     def run(self, runner: Runner, strategy: Strategy, stop: Stop) -> None:
-        """Run the trials that are missing, then the final comparison, as far as the time budget lasts."""
+        """Run the missing trials, then the final comparison, as far as the time budget allows."""
         began = time.perf_counter()
         runner.deadline_s = self._budget.deadline_s
         try:
             self._search(runner, strategy, stop)
-        except OutOfTimeError as spent:
+        except OutOfTimeError as failure:
             if not self._study.finished():
                 raise BadInputError(
                     f"--time-budget: {self._budget.seconds:g} s ended before a plan was tried; give more time"
-                ) from spent
+                ) from failure
             self._study.remember(uncompared=True)
         self._study.remember(seconds=self._study.facts.seconds + time.perf_counter() - began)
 
@@ -159,9 +159,9 @@ class _Search:
         finals.deliver(self._folder)
 
     def _bound_space(self, opened: Opened) -> SearchSpace:
-        """Return the space of what was opened, and remember what was."""
+        """Return the space for the opened model, and store the model's facts in the study."""
         space = bind_space(self._space_spec, self._layout(opened.layout), self._spec)
-        # Only now: a space that does not fit the model must leave a study that the mended one can use.
+        # Only now: if the space does not fit the model, the study must stay usable for the corrected space.
         units = self._space_spec.model_dump(mode="json", include={"units", "step_units", "per_layer"})
         self._study.remember(
             fingerprint=dict(self._made_with),
@@ -177,7 +177,7 @@ class _Search:
         return space
 
     def _run_trials(self, runner: Runner, trials: Trials, space: SearchSpace, strategy: Strategy, stop: Stop) -> None:
-        """Run trials until none is missing, none is left, or none has time."""
+        """Run trials until all are done, the space is exhausted, the search has converged, or the time is up."""
         most = self._queue(space, strategy)
         while (finished := self._study.finished()) < most:
             self._stop_if_asked(stop)
@@ -187,7 +187,7 @@ class _Search:
             if finished >= space.size - 1 and self._is_exhausted(space):
                 self._study.remember(exhausted=True)
                 break
-            if self._request.until_converged and self._is_settled(space, finished, trials.threshold().noise_floor):
+            if self._request.until_converged and self._has_converged(space, finished, trials.threshold().noise_floor):
                 break
             if trials.measures_time and self._floor_is_due(finished):
                 self._sample_floor(runner, finished)
@@ -196,14 +196,14 @@ class _Search:
         if self._proxy and self._study.finished() >= most:
             self._study.remember(proxy=self._proxy)
 
-    def _is_settled(self, space: SearchSpace, finished: int, noise_floor: float) -> bool:
-        """Whether no plan is expected to save more than can be told from the incumbent."""
+    def _has_converged(self, space: SearchSpace, finished: int, noise_floor: float) -> bool:
+        """Whether further trials are expected to save less than ``CONVERGED_GAIN`` or the noise floor."""
         if finished <= len(space.starting_points):
             return False
-        self._foresight = self._foresight or PartitionSampler(space, self._request.seed)
-        left = self._foresight.outlook(self._study.trials()).expected_gain_left
+        self._predictor = self._predictor or PartitionSampler(space, self._request.seed)
+        left = self._predictor.outlook(self._study.trials()).expected_gain_left
         self._study.remember(expected_gain_left=left)
-        threshold = max(SETTLED_GAIN, noise_floor)
+        threshold = max(CONVERGED_GAIN, noise_floor)
         if left < threshold:
             for kind in (Converged, Settled):
                 self._emit(kind(trials=finished, expected_gain_left=left, threshold=threshold))
@@ -214,7 +214,7 @@ class _Search:
         return not samples or finished >= samples[-1].before_trial + TRIALS_PER_FLOOR_SAMPLE
 
     def _sample_floor(self, runner: Runner, finished: int) -> None:
-        """Compare the baseline with itself, and remember what that shows."""
+        """Compare the baseline with itself, and store the result."""
         try:
             sample = runner.sample_noise_floor(finished)
         except (BackendError, OutOfTimeError) as failure:
@@ -229,7 +229,7 @@ class _Search:
                               noise=sample.noise))  # fmt: skip
 
     def _layout(self, traced: Layout) -> Layout:
-        """Return the study's layout: with the shares of the first trace, which a resumed search must see again."""
+        """Return the study's layout: a resumed search must see the time shares of the first trace again."""
         if (layout := self._study.facts.layout) is None:
             if self._request.profile:
                 traced = profile_hints.with_time_shares(traced, self._request.profile)
@@ -237,12 +237,12 @@ class _Search:
             return traced
         if layout.digest != traced.digest:
             raise BadInputError(
-                f"the model of study {self._study.name!r} had other units than now; name a new study with --study"
+                f"the model of study {self._study.name!r} now has other units; name a new study with --study"
             )
         return layout
 
     def _queue(self, space: SearchSpace, strategy: Strategy) -> float:
-        """Queue the points that come first and whose plans are new; return the study's total number of trials."""
+        """Queue the points to try first, as far as their plans are new; return the study's total number of trials."""
         known = {record.plan for record in self._study.records() if record.outcome}
         if self._proxy:
             points = [
@@ -260,7 +260,7 @@ class _Search:
         return self._request.most_trials
 
     def _is_exhausted(self, space: SearchSpace) -> bool:
-        # A probe's plan may lie outside the space.
+        # A probe's plan may be outside the space.
         distinct = {record.plan for record in self._study.records() if record.outcome and not record.is_probe}
         if len(distinct - {Plan()}) < space.size - 1:
             return False
@@ -271,5 +271,5 @@ class _Search:
         if stop.requested:
             of_all = "" if math.isinf(self._request.most_trials) else f" of {self._request.most_trials}"
             raise InterruptedSearchError(
-                f"stopped after {self._study.finished()}{of_all} trials; the same command goes on"
+                f"stopped after {self._study.finished()}{of_all} trials; run the same command to continue"
             )

@@ -1,4 +1,4 @@
-"""The space that a request asks for: found, checked, and bound to what was traced."""
+"""The space of a request: loading it, checking it, and binding it to a layout."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,25 +14,25 @@ from sktune.tuning import profile_hints
 from sktune.tuning.request import Request
 
 
-def bind_space(wanted: SpaceSpec, layout: Layout, spec: TargetSpec) -> SearchSpace:
-    """Bind ``wanted`` to a layout, with the options that it lists for the backend and device of ``spec``."""
+def bind_space(space: SpaceSpec, layout: Layout, spec: TargetSpec) -> SearchSpace:
+    """Bind ``space`` to a layout, with the options that it lists for the backend and device of ``spec``."""
     info = backend_info(spec.backend)
     backend, device = info.in_spaces(spec.device)
-    chosen: Mapping[str, Sequence[Option]] = wanted.options.get(backend, {}).get(device, {})
-    options = {name: tuple(values) for name, values in chosen.items()} or info.options.default_choices(spec.device)
-    points = {**wanted.starting_points, **wanted.backend_starting_points.get(backend, {})}
-    return bind(wanted.model_copy(update={"starting_points": points}), layout, options, info.options.rules)
+    listed: Mapping[str, Sequence[Option]] = space.options.get(backend, {}).get(device, {})
+    options = {name: tuple(values) for name, values in listed.items()} or info.options.default_choices(spec.device)
+    points = {**space.starting_points, **space.backend_starting_points.get(backend, {})}
+    return bind(space.model_copy(update={"starting_points": points}), layout, options, info.options.rules)
 
 
 def space_spec(request: Request, spec: TargetSpec, preset: Preset | None) -> SpaceSpec:
-    """Return the space that a request asks for: its file's, the preset's, or the default.
+    """Return the space of a request: from its file, from the preset, or the default.
 
     Raises:
-        SpaceError: no space.
-        BadInputError: values that may change bits are asked for where there are none.
+        SpaceError: the file has no valid space.
+        BadInputError: values that may change bits are requested, and the backend has none.
     """
-    given = preset.space if preset else SpaceSpec()
-    space = load_space(request.space) if request.space else given
+    default = preset.space if preset else SpaceSpec()
+    space = load_space(request.space) if request.space else default
     if request.try_inexact:
         space = _with_inexact(space, spec)
     return profile_hints.with_hot_types(space, request.profile, spec) if request.profile else space
@@ -51,14 +51,14 @@ def _with_inexact(space: SpaceSpec, spec: TargetSpec) -> SpaceSpec:
 
 
 def check_space_options(spec: SpaceSpec) -> None:
-    """Raise ``SpaceError`` unless every option that the space lists, for whatever backend, can be searched."""
+    """Raise ``SpaceError`` unless every option that the space lists, for any backend, can be searched."""
     known = {info.name: info for info in all_backends()}
     for name in (*spec.options, *spec.backend_starting_points):
         if name not in known:
             raise SpaceError(f"the space names the backend {name!r}{nearest(name, known)}")
         if other := known[name].plans_for:
             raise SpaceError(
-                f"the simulation takes what the space lists for {other.name}; list options of {name} there"
+                f"the simulation uses the options that the space lists for {other.name}; list options of {name} there"
             )
     for backend, devices in spec.options.items():
         for device, options in devices.items():
@@ -68,6 +68,6 @@ def check_space_options(spec: SpaceSpec) -> None:
                 )
             for name, values in options.items():
                 if not values:
-                    raise SpaceError(f"option {name} of the space has no value; list at least one, or leave it out")
+                    raise SpaceError(f"option {name} of the space has no values; list at least one, or leave it out")
                 for value in values:
                     known[backend].options.check_searched(device, name, value)

@@ -1,4 +1,4 @@
-"""What a profile of the baseline tells a search before its first trial: what to try first, and on which operators."""
+"""Hints that a profile of the baseline gives a search: what to try first, and the operator types for options."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,7 +15,7 @@ from sktune.profiling.readers.reading import read_profile
 from sktune.targets import TargetSpec
 
 HOT_TYPES = 2
-"""Operator types that options which take some are tried on."""
+"""Number of operator types to try for options that take operator types."""
 
 
 @lru_cache(maxsize=1)
@@ -24,28 +24,28 @@ def _analysed(path: Path) -> Profile:
 
 
 def check(path: Path, backend: str) -> None:
-    """Raise ``ProfileError`` unless the file at ``path`` is a profile, of an NPU where a simulation starts from it."""
+    """Raise ``ProfileError`` unless the file at ``path`` is a profile; a simulation needs that of an NPU."""
     source = _analysed(path).source
     if "profile" in backend_info(backend).settings and source in ("gpu_trace", "cpu_trace"):
         raise ProfileError(f"{path} is a {source.replace('_', ' ')}; the simulation needs a profile of an NPU")
 
 
 def ordered(points: Sequence[StartingPoint], path: Path) -> tuple[StartingPoint, ...]:
-    """Return the starting points, those that cover the most of what scopes can save first.
+    """Return the starting points, those with the largest potential saving first.
 
     Raises:
-        ProfileError: the file at ``path`` is no profile.
+        ProfileError: the file at ``path`` is not a profile.
     """
-    promise = _potential_ms(_analysed(path))
+    potential_ms = _potential_ms(_analysed(path))
 
     def covered_ms(point: StartingPoint) -> float:
-        return sum(promise.get(name, 0.0) for name, value in point.values.items() if value in (NEW, JOIN))
+        return sum(potential_ms.get(name, 0.0) for name, value in point.values.items() if value in (NEW, JOIN))
 
     return tuple(sorted(points, key=covered_ms, reverse=True))
 
 
 def _potential_ms(profile: Profile) -> dict[str, float]:
-    """Return what a scope over a unit can save, by the parameters of a layer kind and by those of single layers."""
+    """Return what a scope over a unit can save, by parameter: those of layer kinds and those of single layers."""
     of_kinds = {unit.parameter: unit.potential_ms for unit in profile.units}
     of_layers = {
         f"layers.{layer}.{unit.unit}": unit.potential_ms / unit.layers
@@ -57,10 +57,10 @@ def _potential_ms(profile: Profile) -> dict[str, float]:
 
 
 def with_time_shares(layout: Layout, path: Path) -> Layout:
-    """Return the layout with each unit's share of the profiled step; 0 for units that a profile cannot tell.
+    """Return the layout with each unit's share of the profiled step; 0 for units that the profile does not identify.
 
     Raises:
-        ProfileError: the file at ``path`` is no profile.
+        ProfileError: the file at ``path`` is not a profile.
     """
     profile = _analysed(path)
     share = {
@@ -75,10 +75,10 @@ def with_time_shares(layout: Layout, path: Path) -> Layout:
 
 
 def with_hot_types(space: SpaceSpec, path: Path, spec: TargetSpec) -> SpaceSpec:
-    """Return the space with ``BackendInfo.hot_type_options`` on the types that take most of the step.
+    """Return the space with ``BackendInfo.hot_type_options`` for the operator types that take most of the step.
 
     Raises:
-        ProfileError: the file at ``path`` is no profile.
+        ProfileError: the file at ``path`` is not a profile.
     """
     info = backend_info(spec.backend)
     if not info.hot_type_options:
@@ -87,16 +87,16 @@ def with_hot_types(space: SpaceSpec, path: Path, spec: TargetSpec) -> SpaceSpec:
     kernels = profile.kernels[~profile.kernels["is_communication"] & ~profile.kernels["is_superkernel"]]
     hot = [row.type for row in profile.top if row.type in set(kernels["type"])][:HOT_TYPES]
     of_backend = space.options.get(info.name, {})
-    given = of_backend.get(spec.device, {})
-    lists: dict[str, list[Option]] = {name: ["", *hot] for name in info.hot_type_options if hot and name not in given}
-    options = {**space.options, info.name: {**of_backend, spec.device: {**given, **lists}}}
+    listed = of_backend.get(spec.device, {})
+    added: dict[str, list[Option]] = {name: ["", *hot] for name in info.hot_type_options if hot and name not in listed}
+    options = {**space.options, info.name: {**of_backend, spec.device: {**listed, **added}}}
     return space.model_copy(update={"options": options})
 
 
 def figures(path: Path) -> dict[str, Any]:
-    """Return what the profile says of its steps, as plain values.
+    """Return a summary of the profile, as plain values.
 
     Raises:
-        ProfileError: the file at ``path`` is no profile.
+        ProfileError: the file at ``path`` is not a profile.
     """
     return _analysed(path).summary()

@@ -1,7 +1,7 @@
-"""Rechecks: whether a plan that was found earlier still holds here: its code, its bits, and its speed.
+"""Rechecks: whether a plan that was found earlier is still valid here: its code, its bits, and its speed.
 
-What a team runs after an upgrade, and in its CI. The plan's compiled code is loaded as ``sktune.apply`` loads it, with
-empty caches beside it, so that what is checked is what will run.
+For use after an upgrade, and in CI. The plan's compiled code is loaded as ``sktune.apply`` loads it, with otherwise
+empty caches, so that the code that is checked is the code that will run.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ PLAN = "plan"
 
 
 class RecheckVerdict(StrEnum):
-    """What became of a plan."""
+    """The verdict of a recheck."""
 
     KEEP = "keep"
     SLOWER = "slower now"
@@ -39,7 +39,7 @@ class RecheckVerdict(StrEnum):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Of the command."""
+        """The exit code of the command."""
         return {
             RecheckVerdict.KEEP: ExitCode.DONE,
             RecheckVerdict.SLOWER: ExitCode.SLOWER_NOW,
@@ -49,14 +49,14 @@ class RecheckVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recheck:
-    """What a recheck has found.
+    """The result of a recheck.
 
     Attributes:
-        verdict: in a word.
-        code: whether the code is what was verified, in one line.
-        changes: what is no longer as it was when the plan was found, by name.
-        verification: what was compared, bit by bit.
-        speedup: of the plan against the baseline in one fresh process; None where the bits differ.
+        verdict: on the plan.
+        code: whether the code is the code that was verified, in one line.
+        changes: differences from the environment and model that the plan was found with, one line for each.
+        verification: of the bits.
+        speedup: of the plan against the baseline in one fresh process; None if the bits differ.
     """
 
     verdict: RecheckVerdict
@@ -86,12 +86,12 @@ class RecheckRequest:
     """What to check.
 
     Attributes:
-        plan: a plan file with the target that it was found for.
-        model: where the model is now, instead of what the plan file says.
-        weights: the same of its checkpoint.
-        verify_steps: decode steps to compare with the baseline, bit by bit.
-        runs: logs go below ``rechecks/`` in it.
-        compile_timeout_s: most time for one compile.
+        plan: a plan file that names its target.
+        model: where the model is now; None for the place in the plan file.
+        weights: where the checkpoint is now; None for the place in the plan file.
+        verify_steps: decode steps to compare with the baseline, bit for bit.
+        runs: folder of the runs; logs are written to ``rechecks/`` in it.
+        compile_timeout_s: maximum time for one compile.
     """
 
     plan: Path
@@ -103,7 +103,7 @@ class RecheckRequest:
 
     def __post_init__(self) -> None:
         if self.verify_steps < 1:
-            raise BadInputError(f"--verify-steps is at least 1; got {self.verify_steps}")
+            raise BadInputError(f"--verify-steps must be at least 1; got {self.verify_steps}")
 
 
 def recheck(request: RecheckRequest, report: Report = lambda stage: None) -> Recheck:
@@ -114,8 +114,8 @@ def recheck(request: RecheckRequest, report: Report = lambda stage: None) -> Rec
         report: called with each stage that begins.
 
     Raises:
-        PlanError: no plan file, or one without a target.
-        BackendError: the plan does not compile or run any more.
+        PlanError: the file is not a plan file, or does not name its target.
+        BackendError: the plan no longer compiles or runs.
         SktuneError: the model cannot be loaded, or its baseline does not run.
     """
     file = read_plan_file(request.plan)
@@ -126,7 +126,7 @@ def recheck(request: RecheckRequest, report: Report = lambda stage: None) -> Rec
     if delivery:
         try:
             delivery.contents(folder)
-        except PlanError as failure:  # what would run is not what was verified, whatever it computes
+        except PlanError as failure:  # the code that would run is not the verified code
             return Recheck(RecheckVerdict.DIFFERS, str(failure), changes, Verification(difference=str(failure)))
     logs = request.runs / "rechecks" / folder_name(request.plan.resolve().parent.name)
     with TemporaryDirectory(prefix="sktune-recheck-") as cache:
@@ -146,61 +146,61 @@ def _checked(
 ) -> Recheck:
     opened = runner.open()
     plans = [(PLAN, file.to_plan())]
-    found = runner.verify(VerifyRequest(plans, steps), report).get(PLAN, Verification())
-    if found.is_broken:
-        raise BackendError(f"the plan does not run any more: {found.difference}; search again")
-    code = _code(found, delivery, opened.facts.get("not_delivered", ""))
-    if not found.is_identical:
-        return Recheck(RecheckVerdict.DIFFERS, code, changes, found)
+    verification = runner.verify(VerifyRequest(plans, steps), report).get(PLAN, Verification())
+    if verification.is_broken:
+        raise BackendError(f"the plan no longer runs: {verification.difference}; search again")
+    code = _code(verification, delivery, opened.facts.get("not_delivered", ""))
+    if not verification.is_identical:
+        return Recheck(RecheckVerdict.DIFFERS, code, changes, verification)
     rows = runner.compare(CompareRequest(plans), report).rows
     row = next(row for row in rows if row.name == PLAN)
     if row.speedup is None:
         raise BackendError(f"the plan could not be compared with the baseline: {row.verdict}; search again")
     if row.bit_identical is False:
-        return Recheck(RecheckVerdict.DIFFERS, code, changes, replace(found, difference=row.verdict))
-    is_faster = row.speedup.bounds[0] > 1
-    return Recheck(RecheckVerdict.KEEP if is_faster else RecheckVerdict.SLOWER, code, changes, found, row.speedup)
+        return Recheck(RecheckVerdict.DIFFERS, code, changes, replace(verification, difference=row.verdict))
+    verdict = RecheckVerdict.KEEP if row.speedup.bounds[0] > 1 else RecheckVerdict.SLOWER
+    return Recheck(verdict, code, changes, verification, row.speedup)
 
 
-def _code(found: Verification, delivery: Delivery | None, not_loaded: str) -> str:
-    """Return in one line whether the code is what was delivered with the plan."""
+def _code(verification: Verification, delivery: Delivery | None, not_loaded: str) -> str:
+    """Return in one line whether the code is the code that was delivered with the plan."""
     if delivery is None:
         return "the plan comes without compiled code; it was compiled here"
-    if found.code_digest == delivery.code_digest:
+    if verification.code_digest == delivery.code_digest:
         return f"compiled here, the same as was verified ({not_loaded})" if not_loaded else "as verified"
     why = f" ({not_loaded})" if not_loaded else ""
-    return f"other code than was verified: {found.code_digest[:16]} instead of {delivery.code_digest[:16]}{why}"
+    return f"other code than was verified: {verification.code_digest[:16]} instead of {delivery.code_digest[:16]}{why}"
 
 
 def _target(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, SpaceSpec]:
-    """Return what the plan was found for, where it is now.
+    """Return the target and space of the plan, with the places where the model and its weights are now.
 
     Raises:
-        PlanError: the file does not say.
+        PlanError: the file does not name a target that can be found.
     """
     if file.target is None:
-        raise PlanError(f"{request.plan} does not say what the plan was found for; search again with this sktune")
+        raise PlanError(f"{request.plan} does not say which model the plan is for; search again with this sktune")
     try:
         spec, space = TargetSpec.from_dict(file.target.spec), SpaceSpec(**file.target.units)
     except (TargetError, ValidationError) as failure:
-        raise PlanError(f"{request.plan}: target is not one of this sktune; search again") from failure
+        raise PlanError(f"{request.plan}: this sktune does not understand its target; search again") from failure
     if request.model is not None:
         spec = replace(spec, source=_absolute(request.model))
     if request.weights is not None:
         spec = replace(spec, weights=str(request.weights.resolve()))
     if problem := spec.missing():
-        raise PlanError(f"{request.plan}: {problem}; say with --model or --weights where it is now")
+        raise PlanError(f"{request.plan}: {problem}; give its place with --model or --weights")
     return spec, space
 
 
 def _absolute(model: str) -> str:
-    """Return where a model is, for a worker that may run in a folder of its own; a module's name stays as it is."""
+    """Return a model's absolute path, since a worker may run in another folder; a module's name stays unchanged."""
     path, colon, function = model.rpartition(":") if ":" in model else (model, "", "")
     return f"{Path(path).resolve() if Path(path).exists() else path}{colon}{function}"
 
 
 def _changes(file: PlanFile, spec: TargetSpec) -> tuple[str, ...]:
-    """Return in what this machine and this model differ from what the plan was found with."""
+    """Return how this machine and this model differ from those that the plan was found with."""
     then = file.evidence.get("fingerprint")
     if not isinstance(then, dict):
         return ()

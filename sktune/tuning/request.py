@@ -1,4 +1,4 @@
-"""Requests: what a search is asked for, checked as far as that needs no model."""
+"""Requests: the arguments of a search, checked as far as possible without loading a model."""
 
 import math
 from dataclasses import dataclass
@@ -16,32 +16,33 @@ DEFAULT_VERIFY_STEPS = 2048
 
 @dataclass(frozen=True)
 class Request:
-    """What a search is asked for.
+    """The arguments of a search.
 
     Attributes:
         model: a preset, a folder with a ``config.json``, or ``file.py:function``.
-        trials: total of the study, not of this call; None for 40, or for no end where another budget is given.
+        trials: total of the study, not of this call; None for 40, or for no limit with ``time_budget_s`` or
+            ``until_converged``.
         study: name of the study; None for one made of model, backend and device.
         storage: URL of an Optuna storage; None for sqlite in the study's folder.
         runs: folder that holds the studies' folders.
         strategy: one of ``sktune.samplers.strategy_names()``, or ``module:function``.
         space: a YAML file with a search space; None for the preset's.
-        compile_timeout_s: most time for one compile.
-        backend: ``inductor``, ``npu`` or ``sim``; None: ``npu`` on the device npu, else ``inductor``.
+        compile_timeout_s: maximum time for one compile.
+        backend: ``inductor``, ``npu`` or ``sim``; None for ``npu`` on the device npu, else ``inductor``.
         scale, weights, dtype, device, batch, context: see ``sktune.targets.TargetSpec``.
         seed: of weights, inputs and proposals.
         constants: of the simulated device; ``sim`` only.
-        profile: of the baseline; it orders the starting points, and ``sim`` takes its kernels' times.
-        proxy_layers: layers of each kind of a smaller model to search first; None to search the whole model at once.
-        recipe: a recipe's file, in place of ``model``: a program that is started for each plan.
+        profile: of the baseline; it orders the starting points, and ``sim`` uses its kernel times.
+        proxy_layers: layers of each kind of a smaller model to search first; None to search only the whole model.
+        recipe: a recipe's file, instead of ``model``: a program that is started for each plan.
         until_converged: whether to stop once no plan is expected to save much more.
-        layers: layers of each kind that the model is cut to; None for all.
-        exact_starting_points: whether starting points come first, each just as it stands, whatever the strategy.
-        verify_steps: decode steps on which finalists are compared with the baseline, bit by bit.
-        time_budget_s: most seconds for this call, start and reports included; None for no limit.
-        join: whether to run the study of ``storage`` beside a search that runs it already.
-        try_inexact: whether to search values of options that may change bits, too.
-        take_over: whether to take a holder of the study on another host, which cannot be seen from here, for dead.
+        layers: layers of each kind to which the model is reduced; None for all.
+        exact_starting_points: whether to try all starting points first and unchanged, whatever the strategy.
+        verify_steps: decode steps on which finalists are compared with the baseline, bit for bit.
+        time_budget_s: maximum seconds for this call, start and reports included; None for no limit.
+        join: whether to work on a study of ``storage`` that another search is running.
+        try_inexact: whether to search also option values that may change bits.
+        take_over: whether to assume that a search on another host that holds the study has ended.
     """
 
     model: str
@@ -75,49 +76,51 @@ class Request:
 
     def __post_init__(self) -> None:
         if bool(self.model) == (self.recipe is not None):
-            raise BadInputError("give --model, or --recipe for a program that is started by a script of its own")
+            raise BadInputError("give --model, or --recipe for a program with its own start script")
         if self.recipe:
             self._check_recipe()
         if self.study is not None and not self.study.strip():
-            raise BadInputError("--study is a name, and this one is empty; leave it out for the model's own study")
+            raise BadInputError("--study must not be empty; leave it out for a name made of the model")
         if self.join and self.storage is None:
-            raise BadInputError("--join needs the --storage of the search that runs, and a --runs of its own")
+            raise BadInputError(
+                "--join needs the --storage of the running search, and a --runs that no other search uses"
+            )
         if self.trials is not None and self.trials < 1:
-            raise BadInputError(f"--trials is the total number of trials, at least 1; got {self.trials}")
+            raise BadInputError(f"--trials must be at least 1, the total number of trials; got {self.trials}")
         if self.compile_timeout_s <= 0:
-            raise BadInputError(f"--compile-timeout is a number of seconds above 0; got {self.compile_timeout_s:g}")
+            raise BadInputError(f"--compile-timeout must be more than 0 seconds; got {self.compile_timeout_s:g}")
         if self.time_budget_s is not None and self.time_budget_s <= 0:
-            raise BadInputError(f"--time-budget is a time above 0; got {self.time_budget_s:g} s")
+            raise BadInputError(f"--time-budget must be more than 0 s; got {self.time_budget_s:g} s")
         *others, last = dict.fromkeys(device for info in all_backends() for device in real_devices(info))
         if self.device not in (None, *others, last):
-            raise BadInputError(f"--device is {', '.join(others)} or {last}; got {self.device!r}")
+            raise BadInputError(f"--device must be {', '.join(others)} or {last}; got {self.device!r}")
         backends = {info.name: info for info in all_backends()}
         if self.backend not in (None, *backends):
-            raise BadInputError(f"--backend is {', '.join(backends)}; got {self.backend!r}")
+            raise BadInputError(f"--backend must be {', '.join(backends)}; got {self.backend!r}")
         if self.dtype not in (None, "bfloat16", "float16", "float32"):
-            raise BadInputError(f"--dtype is bfloat16, float16 or float32; got {self.dtype!r}")
+            raise BadInputError(f"--dtype must be bfloat16, float16 or float32; got {self.dtype!r}")
         if self.constants and (self.backend is None or "constants" not in backends[self.backend].settings):
-            raise BadInputError("--constants are those of the simulated device; add --backend sim")
+            raise BadInputError("--constants are for the simulated device; add --backend sim")
         for path in (self.constants, self.profile):
             if path and not path.exists():
                 raise BadInputError(f"there is no file {path}")
         counts = {"batch": self.batch, "context": self.context, "proxy-layers": self.proxy_layers}
         for name, value in (counts | {"verify-steps": self.verify_steps}).items():
             if value is not None and value < 1:
-                raise BadInputError(f"--{name} is at least 1; got {value}")
+                raise BadInputError(f"--{name} must be at least 1; got {value}")
 
     def _check_recipe(self) -> None:
-        """Raise ``BadInputError`` where something is given that the recipe's program decides."""
+        """Raise ``BadInputError`` if an option is given that the recipe's program decides."""
         decided = ("scale", "weights", "dtype", "backend", "device", "batch", "context", "constants", "profile")
         for name in (*decided, "proxy_layers"):
             if getattr(self, name) is not None:
                 raise BadInputError(
-                    f"--{name.replace('_', '-')} does not go with --recipe: its program decides; leave it out"
+                    f"--{name.replace('_', '-')} cannot be used with --recipe, whose program decides it; leave it out"
                 )
 
     @property
     def most_trials(self) -> float:
-        """Total number of trials of the study; infinite where something else ends the search."""
+        """Total number of trials of the study; infinite if something else ends the search."""
         if self.trials is not None:
             return self.trials
         return math.inf if self.time_budget_s or self.until_converged else DEFAULT_TRIALS
@@ -128,7 +131,7 @@ class Request:
         return (self.runs / "cache").resolve()
 
     def target(self) -> tuple[TargetSpec, Preset | None]:
-        """Return what ``model`` or ``recipe`` names."""
+        """Return the target that ``model`` or ``recipe`` names, and its preset if it has one."""
         if self.recipe:
             return RecipeSpec.of_file(self.recipe, self.seed, lambda name: backend_info(name).devices[0]), None
         info = backend_info(self.backend) if self.backend else backend_on(self.device)
@@ -145,5 +148,5 @@ class Request:
 
 
 def real_devices(info: BackendInfo) -> list[str]:
-    """Return the device types of a backend that a user can have."""
+    """Return the device types of a backend that exist in hardware."""
     return [device for device in info.devices if device != META_DEVICE]

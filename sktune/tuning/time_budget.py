@@ -1,7 +1,7 @@
-"""Time budgets: what a search may still begin, so that it ends in time with a verified answer.
+"""Time budgets: whether a search may start another trial and still end in time with a verified answer.
 
-Durations come from the study itself: how long opening the model and a trial took. Before a trial starts, the time of
-the final comparison is set aside; where that is short, fewer plans are compared.
+Estimates come from the study itself: how long opening the model and its trials took. Before each trial the time of the
+final comparison is set aside; if there is not enough, fewer plans are compared.
 """
 
 import os
@@ -16,9 +16,9 @@ from sktune.runners.base import DurationEstimates
 CLOSING_S = 2.0
 """For storing results, reports, and ending the worker."""
 MARGIN = 2
-"""How many times as long as expected a plan in the final comparison may take, where the time is short."""
+"""How many times longer than expected a plan in the final comparison may take if time is short."""
 MOST_SHARE = 1 / 3
-"""Of the budget, what is set aside for the final comparison at most."""
+"""Largest share of the budget that is set aside for the final comparison."""
 
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
@@ -27,13 +27,13 @@ def parse_duration(text: str) -> float:
     """Return the seconds of ``90s``, ``3m``, ``1h`` or ``1h30m``.
 
     Raises:
-        BadInputError: it is none of these, or no time at all.
+        BadInputError: it is not a duration, or zero.
     """
-    found = _DURATION.fullmatch(text.strip())
-    hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0, 0, 0)
+    match = _DURATION.fullmatch(text.strip())
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     total_s = 3600.0 * hours + 60.0 * minutes + seconds
     if not total_s:
-        raise BadInputError(f"--time-budget is a time such as 90s, 3m, 1h or 1h30m; got {text!r}")
+        raise BadInputError(f"--time-budget must be a time such as 90s, 3m, 1h or 1h30m; got {text!r}")
     return total_s
 
 
@@ -45,7 +45,7 @@ def process_began_s() -> float:
 
 
 def _least_final_s(estimates: DurationEstimates) -> float:
-    """Return the seconds of a final comparison of one plan with the baseline, measured for longer than in a trial."""
+    """Return the least seconds that a final comparison needs: one plan and the baseline."""
     return estimates.opening_s + MARGIN * estimates.finalist_s
 
 
@@ -53,9 +53,9 @@ class TimeBudget:
     """The time of one call.
 
     Args:
-        seconds: all of it; infinite where there is no budget.
-        began_s: when it began, on ``clock``.
-        clock: seconds from some moment.
+        seconds: in total; infinite without a budget.
+        began_s: when the call began, on ``clock``.
+        clock: monotonic time in seconds.
     """
 
     def __init__(self, seconds: float, began_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -63,7 +63,7 @@ class TimeBudget:
 
     @property
     def deadline_s(self) -> float:
-        """When everything but reports has to be over, on the clock."""
+        """When everything except reports must be done, on the clock."""
         return self._began_s + self.seconds - CLOSING_S
 
     @property
@@ -74,13 +74,13 @@ class TimeBudget:
     def allows_trial(self, estimates: DurationEstimates, has_plan: bool) -> bool:
         """Whether another trial can end before the time that is set aside for the final comparison.
 
-        Without a plan that has passed there is nothing to compare: the first one may take all the time.
+        Until a plan has passed there is nothing to compare, and trials may take all the time.
         """
         set_aside_s = max(_least_final_s(estimates), min(estimates.final_s, MOST_SHARE * self.seconds))
         return self.remaining_s >= set_aside_s * has_plan + estimates.trial_s
 
     def trial_deadline_s(self, estimates: DurationEstimates, has_plan: bool) -> float:
-        """When a trial that goes on and on has to be cut off, so that the best plan can still be compared."""
+        """When a trial must be cut off, so that the best plan can still be compared."""
         return self.deadline_s - _least_final_s(estimates) * has_plan
 
     def finalists(self, estimates: DurationEstimates) -> int:

@@ -1,4 +1,4 @@
-"""One trial: a proposal is judged, rescued where it hangs, and told to the study with its value."""
+"""One trial: a proposal is judged, retried with a safer option if it hangs, and stored in the study with its value."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from sktune.tuning.request import Request
 from sktune.tuning.time_budget import TimeBudget
 
 PACE_TRIALS = 8
-"""Durations are those of the last trials: later ones find more of what they compile in the cache."""
+"""Durations are estimated from the last trials: later trials find more of their code in the cache."""
 
 
 class Trials:
@@ -27,11 +27,11 @@ class Trials:
 
     Args:
         request: what is searched.
-        backend: what compiles the plans.
-        study: where proposals come from and outcomes go to.
-        budget: what time there is.
+        backend: compiles the plans.
+        study: the source of proposals, and where outcomes are stored.
+        budget: the time available.
         emit: called with each event.
-        runner, opened: what judges them, and what it found when it opened the target first.
+        runner, opened: judges the plans, and what it found when it first opened the target.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class Trials:
 
     @property
     def measures_time(self) -> bool:
-        """Whether figures are measured, and not computed."""
+        """Whether figures are measured rather than simulated."""
         return self._opened.traits.measures_time
 
     def estimates(self) -> DurationEstimates:
-        """Return how long things take, by what this study has recorded."""
+        """Return how long trials and the final comparison take, estimated from this study's records."""
         seconds = [record.outcome.seconds for record in self._study.records() if record.outcome]
-        recent = [own for own in seconds if own][-PACE_TRIALS:] or [{"compile": self._opened.seconds["baseline"]}]
+        recent = [each for each in seconds if each][-PACE_TRIALS:] or [{"compile": self._opened.seconds["baseline"]}]
         return self._runner.pace(self._opened, recent)
 
     def has_plan(self) -> bool:
@@ -63,14 +63,14 @@ class Trials:
         return bool(incumbent_first(self._study.records()))
 
     def threshold(self) -> Threshold:
-        """Return what a plan has to beat now."""
-        complete = incumbent_first(self._study.records())  # no probe among them: it can never win
+        """Return what a plan has to beat at this point."""
+        complete = incumbent_first(self._study.records())  # without probes, which can never win
         bounds = [record.outcome.speedup.bounds[0] for record in complete if record.outcome and record.outcome.speedup]
         floor = self._study.facts.noise_floor if self.measures_time else 0.0
         return Threshold(floor, max(bounds, default=1.0))
 
     def run(self, space: SearchSpace, strategy: Strategy) -> bool:
-        """Run one trial; returns whether it came to an end before its time did."""
+        """Run one trial, and return whether it finished within its time."""
         proposal = self._study.ask(space, strategy, self._request.seed)
         number = proposal.number
         self._emit(TrialStarted(trial=number, origin=proposal.origin, scopes=len(proposal.plan.scopes)))
@@ -81,7 +81,7 @@ class Trials:
         if outcome is None:
             self._runner.deadline_s = self._budget.trial_deadline_s(self.estimates(), self.has_plan())
             try:
-                outcome = self._tried(proposal)
+                outcome = self._try(proposal)
             except OutOfTimeError:
                 self._emit(TimeBudgetSpent(trials=self._study.finished(), unfinished=number))
                 return False
@@ -89,24 +89,24 @@ class Trials:
         left = self._request.most_trials - self._study.finished()
         self._emit(TrialFinished(trial=number, origin=proposal.origin, scopes=len(proposal.plan.scopes),
                                  known=proposal.known is not None, probe=proposal.is_probe,
-                                 simulated=not self.measures_time, **_told(outcome),
+                                 simulated=not self.measures_time, **_event_values(outcome),
                                  expected_left_s=self._budget.expected_left_s(left, self.estimates())))  # fmt: skip
         return True
 
-    def _tried(self, proposal: Proposal) -> Outcome:
-        """Judge a plan; what is not its own doing leaves it to a later search."""
+    def _try(self, proposal: Proposal) -> Outcome:
+        """Judge a plan; on a failure that is not the plan's, postpone it to a later search."""
         try:
             self._runner.open()
         except BaseException:  # a full disk, a device that is taken, Ctrl-C: no plan has run yet
             self._study.postpone(proposal)
             raise
         try:
-            return self._judged(proposal.plan, proposal.number)
+            return self._judge(proposal.plan, proposal.number)
         except (OutOfTimeError, KeyboardInterrupt):
             self._study.postpone(proposal)
             raise
 
-    def _judged(self, plan: Plan, number: int) -> Outcome:
+    def _judge(self, plan: Plan, number: int) -> Outcome:
         records = [record for record in self._study.records() if record.outcome and record.outcome.fusion_digest]
         twins = {record.outcome.fusion_digest: record for record in reversed(records) if record.outcome}
         known = {digest: record.number for digest, record in twins.items()}
@@ -120,29 +120,28 @@ class Trials:
             name, value = rescue
             rescued = self._runner.judge(replace(request, plan=plan.with_option(name, value), known={}), report_stage)
             if self._backend.rescue(rescued, plan):
-                detail = f"{outcome.detail}; it hangs with {name}={value}, too"
+                detail = f"{outcome.detail}; it also hangs with {name}={value}"
                 return replace(outcome, detail=detail, added={name: value})
             return replace(rescued, added={name: value})
         twin = twins.get(outcome.fusion_digest) if outcome.same_as is not None else None
         if twin and twin.outcome:
             detail = f"the same SuperKernels as trial {twin.number}"
-            # What its scopes took was observed once, under the twin's own scopes.
+            # Scope times were observed once, under the twin's own scopes.
             return replace(twin.outcome, detail=detail, same_as=twin.number, seconds=outcome.seconds, scope_times=())
         return outcome
 
     def _blocked(self, plan: Plan) -> Outcome | None:
-        """Return the outcome of a plan with a scope that hung in every way, without running it."""
+        """Return a timeout for a plan with a scope that hung even with the safer option, without running it."""
         labels = {scope.label for scope in plan.scopes}
         for record in self._study.records():
-            found = record.outcome
-            if found and found.reason is Reason.TIMEOUT and found.added and found.blamed in labels:
-                return Outcome(
-                    Reason.TIMEOUT, f"scope {found.blamed} hung in trial {record.number}", blamed=found.blamed
-                )
+            outcome = record.outcome
+            if outcome and outcome.reason is Reason.TIMEOUT and outcome.added and outcome.blamed in labels:
+                detail = f"scope {outcome.blamed} hung in trial {record.number}"
+                return Outcome(Reason.TIMEOUT, detail, blamed=outcome.blamed)
         return None
 
     def _value(self, outcome: Outcome) -> float | None:
-        """Return the decode step latency in ms, freed of the machine's drift by way of the paired baseline."""
+        """Return the decode step latency in ms, corrected for the machine's drift by the paired baseline."""
         if outcome.speedup is None:
             return None
         reference = self._study.facts.baseline_ms
@@ -152,7 +151,7 @@ class Trials:
         return reference / outcome.speedup.ratio
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
+def _event_values(outcome: Outcome) -> dict[str, Any]:
     values = outcome.to_dict()
     speedup = values.pop("speedup") or {}
     return {

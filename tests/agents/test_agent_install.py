@@ -1,4 +1,4 @@
-"""The skill that `sktune agent install` writes: in the right places and forms, never over others' work, and true."""
+"""`sktune agent install`: the right places and formats, no edited file overwritten, and a skill that is correct."""
 
 import json
 import os
@@ -31,26 +31,26 @@ PATHS = [
 
 
 def install(folder: Path) -> dict[str, Any]:
-    """Install into ``folder`` as a user would; return what a program is told."""
+    """Install into ``folder`` as a user would; return the event and the exit code."""
     done = sktune_command("agent", "install", str(folder), "--json")
     (event,) = checked(done.stdout)
     return event | {"returned": done.returncode}
 
 
 def front_matter(text: str) -> tuple[dict[str, Any], str]:
-    """Return the head of a Markdown file, and the rest of it."""
+    """Return the front matter of a Markdown file, and the rest of it."""
     _, head, body = text.split("---\n", 2)
     return yaml.safe_load(head), body
 
 
 def test_every_kind_of_agent_finds_a_skill_and_a_subagent(tmp_path: Path) -> None:
-    """In the forms that they read, with the words that users say."""
+    """In the format of each agent, with the phrases that users say."""
     assert install(tmp_path)["written"] == PATHS
     for home in (".agents", ".claude", ".codex"):
         head, body = front_matter((tmp_path / home / "skills" / skill.SKILL / "SKILL.md").read_text())
         assert list(head) == ["name", "description"]
         assert head["name"] == skill.SKILL
-        assert len(head["description"]) <= 1024  # what Claude and Codex read of it
+        assert len(head["description"]) <= 1024  # the limit of Claude and Codex
         assert "使用自动分析工具" in head["description"]
         assert body.strip()
     for home in (".agents", ".claude"):
@@ -63,8 +63,8 @@ def test_every_kind_of_agent_finds_a_skill_and_a_subagent(tmp_path: Path) -> Non
     assert codex["developer_instructions"].strip() == body.strip()
 
 
-def test_twice_is_once(tmp_path: Path) -> None:
-    """Nothing is written again, not even the same."""
+def test_a_second_installation_changes_nothing(tmp_path: Path) -> None:
+    """Files with the same contents are not written again."""
     skill.install(tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert skill.install(tmp_path) == skill.Installed((), tuple(PATHS))
@@ -72,8 +72,8 @@ def test_twice_is_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("was_installed", [True, False])
-def test_what_is_not_ours_or_was_edited_stays(tmp_path: Path, was_installed: bool) -> None:
-    """One line names it, nothing else is written; --force overwrites."""
+def test_a_file_that_is_not_ours_or_was_edited_stays(tmp_path: Path, was_installed: bool) -> None:
+    """It is named in one line, and nothing else is written; --force overwrites it."""
     if was_installed:
         skill.install(tmp_path)
     path = tmp_path / PATHS[0]
@@ -89,8 +89,8 @@ def test_what_is_not_ours_or_was_edited_stays(tmp_path: Path, was_installed: boo
     assert path.read_text() != "mine"
 
 
-def test_a_newer_text_replaces_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An upgrade needs no force where nothing was edited."""
+def test_an_upgrade_replaces_our_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --force, if nothing was edited."""
     skill.install(tmp_path)
     newer = {name: f"{text}\nMore.\n" for name, text in skill.files().items()}
     monkeypatch.setattr(skill, "files", lambda: newer)
@@ -99,36 +99,36 @@ def test_a_newer_text_replaces_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_links_of_the_recipes_are_followed(tmp_path: Path) -> None:
-    """Their scripts link what lies in .claude to .agents."""
+    """The recipes' scripts link files in .claude to .agents."""
     skill.install(tmp_path)
     shutil.rmtree(tmp_path / ".claude")
     (tmp_path / ".claude").symlink_to(".agents")
     assert skill.install(tmp_path).written == ()
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    """Nothing is made of a misspelt name."""
-    with pytest.raises(BadInputError, match="is no folder"):
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    """A misspelt folder is not created."""
+    with pytest.raises(BadInputError, match="is not a folder"):
         skill.install(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
 
 
 def blocks(text: str, mark: str = "") -> str:
-    """Return the commands that the skill contains below a mark."""
-    found = re.findall(r"(?:<!-- (\w+) -->\n)?```bash\n(.*?)```", text, flags=re.DOTALL)
-    return "".join(commands for own, commands in found if own == mark)
+    """Return the commands in the skill's code blocks that have this mark."""
+    marked = re.findall(r"(?:<!-- (\w+) -->\n)?```bash\n(.*?)```", text, flags=re.DOTALL)
+    return "".join(commands for name, commands in marked if name == mark)
 
 
 def run_in_one_shell(folder: Path, commands: str, **settings: str) -> list[dict[str, Any]]:
-    """Run commands as an agent does, with ``settings`` in place of the skill's; return what they told programs."""
+    """Run commands as an agent does, with ``settings`` instead of the skill's; return their events."""
     command = folder / "bin" / "sktune"
     command.parent.mkdir(exist_ok=True)
     command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m sktune.cli "$@"\n')
     command.chmod(0o755)
-    given = "".join(f"{name}={value}\n" for name, value in settings.items())
+    assignments = "".join(f"{name}={value}\n" for name, value in settings.items())
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", given + commands], capture_output=True, text=True, check=False, cwd=folder,
-        env=os.environ | {"PATH": f"{command.parent}:{os.environ['PATH']}"}, timeout=300,
+        ["bash", "-euo", "pipefail", "-c", assignments + commands], capture_output=True, text=True, check=False,
+        cwd=folder, env=os.environ | {"PATH": f"{command.parent}:{os.environ['PATH']}"}, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return checked(done.stdout)
@@ -146,7 +146,7 @@ class Project:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """Return a small model in the recipes' layout, with the skill installed."""
+    """Return a small model in a project with the layout of the recipes, with the skill installed."""
     shutil.copytree(TEMPLATE.root, tmp_path / "project")
     skill.install(tmp_path)
     folder = tmp_path / "project" / TEMPLATE.model
@@ -157,13 +157,13 @@ def project(tmp_path: Path) -> Project:
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Return what the files under a folder hold; those aside that Python writes when it runs them."""
+    """Return the contents of the files under a folder, except those that Python writes when it runs them."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
 
 
 @pytest.mark.slow
 def test_the_commands_of_the_skill_lead_from_a_model_to_a_change_and_back(project: Project) -> None:
-    """Run as they stand there, in one shell, with settings for a small model on the simulation."""
+    """Run unchanged, in one shell, with settings for a small model on the simulation."""
     assert set(re.findall(r"^(\w+)=", blocks(project.skill, "settings"), flags=re.MULTILINE)) == set(project.settings)
     before = contents(project.source)
     events = run_in_one_shell(project.root, blocks(project.skill), **project.settings)
@@ -176,16 +176,16 @@ def test_the_commands_of_the_skill_lead_from_a_model_to_a_change_and_back(projec
 
 
 @pytest.mark.slow
-def test_the_one_call_of_the_skill_ends_in_a_recommendation(project: Project) -> None:
-    """In the place of the long way."""
+def test_the_one_call_of_the_skill_ends_with_a_recommendation(project: Project) -> None:
+    """The short way of the skill."""
     settings = project.settings | {"WHERE": "(--backend sim)", "BUDGET": "60s"}
     last = run_in_one_shell(project.root, blocks(project.skill, "analyze"), **settings)[-1]
     assert last["event"] == "analysis_finished"
     assert {"recommendation", "options", "risks", "next", "files"} <= last.keys()
 
 
-def test_what_the_skill_says_of_keys_and_exit_codes_is_true() -> None:
-    """Each key that it explains is one of the result's, and each event one that a search ends with."""
+def test_the_keys_and_exit_codes_in_the_skill_are_correct() -> None:
+    """Each key that it explains exists in the result, and each exit code is one of a search."""
     text = (skill.TEMPLATES / "SKILL.md").read_text()
     schema = json.loads((ROOT / "docs" / "schema" / "events-v1.json").read_text())["$defs"]
     keys = schema["study_shown"]["properties"].keys()

@@ -1,4 +1,4 @@
-"""The MCP server, through the SDK's own client over stdio: the whole course, and calls that are wrong."""
+"""The MCP server, through the SDK's own client over stdio: a complete session, and wrong calls."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ from tests import profiles
 from tests.builders import check
 from tests.projects import TEMPLATE, as_model
 
-LIVES = ("running", "stopping")
+ALIVE = ("running", "stopping")
 NAME = "a name/of ours"
 
 
@@ -38,16 +38,16 @@ def through_anyio(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
 
 
 @asynccontextmanager
-async def server(runs: Path, *words: str) -> AsyncIterator[Client]:
+async def server(runs: Path, *options: str) -> AsyncIterator[Client]:
     """Start ``sktune mcp`` as a client does, and connect to it."""
-    command = ["-m", "sktune.cli", "mcp", "--runs", str(runs), *words]
+    command = ["-m", "sktune.cli", "mcp", "--runs", str(runs), *options]
     parameters = StdioServerParameters(command=sys.executable, args=command, env=dict(os.environ))
     async with Client(parameters) as client:
         yield client
 
 
-async def told(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
-    """Return what a tool answers."""
+async def called(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
+    """Return a tool's answer."""
     answer = await client.call_tool(tool, arguments)
     assert not answer.is_error, answer.content
     content: dict[str, Any] | None = answer.structured_content
@@ -56,7 +56,7 @@ async def told(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
 
 
 async def refused(client: Client, tool: str, arguments: dict[str, Any]) -> str:
-    """Return the message of a call that has to fail."""
+    """Return the message of a call that must fail."""
     answer = await client.call_tool(tool, arguments)
     assert answer.is_error, answer.structured_content
     (content,) = answer.content
@@ -65,11 +65,11 @@ async def refused(client: Client, tool: str, arguments: dict[str, Any]) -> str:
 
 
 async def followed(client: Client, name: str, since: int, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Follow a search until an answer is what a test waits for; every event on the way follows its schema."""
+    """Follow a search until a status satisfies ``until``; every event must match its schema."""
     deadline_s = time.monotonic() + 120
     events = []
     while time.monotonic() < deadline_s:
-        status = await told(client, "search_status", name=name, since=since, wait_s=10)
+        status = await called(client, "search_status", name=name, since=since, wait_s=10)
         check(status["events"])
         events += status["events"]
         since = status["next"]
@@ -79,53 +79,53 @@ async def followed(client: Client, name: str, since: int, until: Callable[[dict[
 
 
 def is_over(status: dict[str, Any]) -> bool:
-    """Whether nothing more is to come."""
-    return status["state"] not in LIVES
+    """Whether the job has ended."""
+    return status["state"] not in ALIVE
 
 
 @pytest.mark.slow
 @through_anyio
-async def test_the_whole_course(tmp_path: Path) -> None:
-    """Inspect, start, follow, stop, resume and apply; a second server goes on where the first one ended."""
+async def test_a_complete_session(tmp_path: Path) -> None:
+    """Inspect, start, follow, stop, resume and apply; a second server continues where the first one ended."""
     shutil.copytree(TEMPLATE.root, tmp_path / "project")
     model, space = as_model(tmp_path / "project", tmp_path)
     folder = tmp_path / "project" / TEMPLATE.model
     search = {"model": model, "space": str(space), "backend": "sim", "study": NAME}
     async with server(tmp_path / "runs") as client:
-        inspected = await told(client, "inspect", model=model, space=str(space), backend="sim")
+        inspected = await called(client, "inspect", model=model, space=str(space), backend="sim")
         check([inspected])
         assert "self_attn" in str(inspected["kinds"])
-        started = await told(client, "start_search", **search, trials=100_000)
+        started = await called(client, "start_search", **search, trials=100_000)
         assert started["state"] == "running"
-        assert "runs already" in await refused(client, "start_search", search)
+        assert "is already running" in await refused(client, "start_search", search)
     async with server(tmp_path / "runs") as client:  # the first server is gone, the search is not
-        found = await followed(client, NAME, 0, lambda status: bool(status.get("incumbent")))
-        assert found["state"] == "running"
-        assert (await told(client, "stop_search", name=NAME))["state"] in ("stopping", "stopped")
-        stopped = await followed(client, NAME, found["next"], is_over)
+        running = await followed(client, NAME, 0, lambda status: bool(status.get("incumbent")))
+        assert running["state"] == "running"
+        assert (await called(client, "stop_search", name=NAME))["state"] in ("stopping", "stopped")
+        stopped = await followed(client, NAME, running["next"], is_over)
         assert stopped["state"] == "stopped"
-        assert "the same command goes on" in stopped["message"]
+        assert "run the same command to continue" in stopped["message"]
         done = stopped["result"]["trials"]
-        await told(client, "start_search", **search, trials=done + 2)
+        await called(client, "start_search", **search, trials=done + 2)
         finished = await followed(client, NAME, stopped["next"], is_over)
         assert finished["state"] == "finished"
         trials = [event["trial"] for event in finished["events"] if event["event"] == "trial_finished"]
         assert trials == [done, done + 1]
         assert finished["result"]["trials"] == done + 2
-        assert [each["name"] for each in (await told(client, "list_studies"))["studies"]] == [NAME]
-        shown = await told(client, "show_result", study=NAME)
+        assert [each["name"] for each in (await called(client, "list_studies"))["studies"]] == [NAME]
+        shown = await called(client, "show_result", study=NAME)
         check([shown])
         assert shown["simulated"] is True
         before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        applied = await told(client, "apply_plan", folder=str(folder), plan=shown["plan"])
+        applied = await called(client, "apply_plan", folder=str(folder), plan=shown["plan"])
         assert "superkernel_scope" in applied["diff"]
-        wish = {"folder": str(folder), "plan": shown["plan"], "write": True}
-        assert "--allow-write" in await refused(client, "apply_plan", wish)
+        write = {"folder": str(folder), "plan": shown["plan"], "write": True}
+        assert "--allow-write" in await refused(client, "apply_plan", write)
         assert {path: path.read_bytes() for path in before} == before
     async with server(tmp_path / "runs", "--allow-write") as client:
-        assert (await told(client, "apply_plan", **wish))["written"] is True
+        assert (await called(client, "apply_plan", **write))["written"] is True
         assert {path: path.read_bytes() for path in before} != before
-        await told(client, "apply_plan", folder=str(folder), undo=True)
+        await called(client, "apply_plan", folder=str(folder), undo=True)
         assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert list((tmp_path / "runs").glob("a-name-of-ours-*")) and not (tmp_path / "runs" / "a name").exists()
 
@@ -133,12 +133,17 @@ async def test_the_whole_course(tmp_path: Path) -> None:
 @pytest.mark.slow
 @through_anyio
 async def test_an_analysis_is_followed_like_a_search(tmp_path: Path) -> None:
-    """Under the name of its study; its last event holds the recommendation."""
+    """By the name of its study; its last event has the recommendation."""
     shutil.copytree(TEMPLATE.root, tmp_path / "project")
     model, _ = as_model(tmp_path / "project", tmp_path)
     async with server(tmp_path / "runs") as client:
-        wish = {"model": model, "folder": str(tmp_path / "project" / TEMPLATE.model), "goal": "first", "backend": "sim"}
-        started = await told(client, "analyze", **wish, study="ours", time_budget="60s")
+        arguments = {
+            "model": model,
+            "folder": str(tmp_path / "project" / TEMPLATE.model),
+            "goal": "first",
+            "backend": "sim",
+        }
+        started = await called(client, "analyze", **arguments, study="ours", time_budget="60s")
         assert started["name"] == "ours"
         over = await followed(client, "ours", 0, is_over)
         assert over["state"] == "finished"
@@ -148,8 +153,8 @@ async def test_an_analysis_is_followed_like_a_search(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @through_anyio
-async def test_a_wrong_call_gets_one_line_that_names_the_mend_and_the_server_lives(tmp_path: Path) -> None:
-    """Nothing that a call holds becomes an option, a path or a command of a shell."""
+async def test_a_wrong_call_gets_one_line_with_the_fix_and_the_server_keeps_running(tmp_path: Path) -> None:
+    """No argument of a call becomes an option, a path or a shell command."""
     calls: list[tuple[str, dict[str, Any], str]] = [
         ("start_serch", {}, "did you mean 'start_search'"),
         ("inspect", {}, "the argument 'model' is missing"),
@@ -160,7 +165,7 @@ async def test_a_wrong_call_gets_one_line_that_names_the_mend_and_the_server_liv
         ("start_search", {"model": "llama", "trails": 3}, "did you mean 'trials'"),
         ("start_search", {"model": "llama", "trials": 0}, "greater than or equal to 1"),
         ("start_search", {"model": "llama", "trials": "many"}, "valid integer"),
-        ("start_search", {"model": "llama", "backend": "gpu"}, "--backend is"),
+        ("start_search", {"model": "llama", "backend": "gpu"}, "--backend must be"),
         ("start_search", {"model": "llama", "backend": "sim", "strategy": "tpee"}, "did you mean 'tpe'"),
         ("start_search", {"model": "llama", "backend": "sim", "study": "a\0b"}, "cannot be started"),
         ("search_status", {"name": "nothing"}, "no study and no analysis 'nothing'"),
@@ -177,11 +182,11 @@ async def test_a_wrong_call_gets_one_line_that_names_the_mend_and_the_server_liv
             assert len(text.splitlines()) == 1
         assert [path.name for path in tmp_path.iterdir()] == ["runs"]
         profile = profiles.write(tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek()))
-        check([await told(client, "profile", file=str(profile))])
+        check([await called(client, "profile", file=str(profile))])
 
 
 def program(*lines: str) -> tuple[str, ...]:
-    """Return a command that stands for sktune's."""
+    """Return a command that is run instead of sktune's."""
     return (sys.executable, "-c", "\n".join(("import json, signal, sys, time", *lines)))
 
 
@@ -198,16 +203,16 @@ PRINTS = 'print(json.dumps({"event": "trial_started"}), flush=True)'
         (("print('no event')",), State.DIED),
     ],
 )
-def test_a_job_tells_how_it_ended(
+def test_a_job_reports_how_it_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...], state: State
 ) -> None:
-    """From its files alone; the next run's lines follow, and its end is its own."""
+    """From its files alone; the next run appends its lines, and has its own end."""
     monkeypatch.setattr(jobs, "COMMAND", program(*lines))
     started = jobs.start(tmp_path, "own", (), ends_with="study_finished", is_timed=True)
     started.wait(10**6, 10)
-    found = jobs.find_job(tmp_path, "own")
-    assert found is not None and found.state is state
-    printed = len(found.events()[0])
+    job = jobs.find_job(tmp_path, "own")
+    assert job is not None and job.state is state
+    printed = len(job.events()[0])
     monkeypatch.setattr(jobs, "COMMAND", program(PRINTS))
     again = jobs.start(tmp_path, "own", (), ends_with="study_finished", is_timed=True)
     again.wait(10**6, 10)
@@ -216,7 +221,7 @@ def test_a_job_tells_how_it_ended(
 
 
 def test_one_job_at_a_time_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two would measure each other; a simulated one measures nothing. Stopped twice, a job ends at once."""
+    """Two would disturb each other; a simulated one may run beside them. A job that is stopping can be killed."""
     waits = ("signal.signal(signal.SIGINT, lambda *_: print('{}', flush=True))", PRINTS, "time.sleep(60)")
     monkeypatch.setattr(jobs, "COMMAND", program(*waits, "time.sleep(60)"))
     job = jobs.start(tmp_path, "first", (), ends_with="study_finished", is_timed=True)
@@ -225,7 +230,7 @@ def test_one_job_at_a_time_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert job.state is State.RUNNING
         with pytest.raises(BadInputError, match="'first' is running"):
             jobs.start(tmp_path, "second", (), ends_with="study_finished", is_timed=True)
-        with pytest.raises(BadInputError, match="runs already"):
+        with pytest.raises(BadInputError, match="is already running"):
             jobs.start(tmp_path, "first", (), ends_with="study_finished", is_timed=False)
         other = jobs.start(tmp_path, "simulated", (), ends_with="study_finished", is_timed=False)
         other.wait(0, 10)

@@ -1,4 +1,4 @@
-"""`sktune analyze`: where the guide leads, what its options came to, what is recommended; and no figure is made up."""
+"""`sktune analyze`: the guide's decision tree, the results of its options, and a report whose figures are all real."""
 
 import json
 import re
@@ -26,11 +26,11 @@ from sktune.analysis.decision import (
     ScopeOption,
     model_type,
     module_shares,
-    walk,
+    walk_tree,
 )
 from sktune.analysis.guide_options import OptionResult, Status, improvement_percent, option_results
 from sktune.analysis.model import Analysis
-from sktune.analysis.model_folder import place_of, searched_on, settings_of
+from sktune.analysis.model_folder import model_or_recipe, place_of, settings_of
 from sktune.analysis.recommendation import recommend
 from sktune.analysis.sentences import LANGUAGES, SENTENCES, Sentences
 from sktune.backends import availability
@@ -63,7 +63,7 @@ HEADINGS = {
 
 
 def layout_of(*kinds: str) -> Layout:
-    """Return a decoder whose units have shares of the step, equal in all layers."""
+    """Return a decoder whose units have time shares, equal in all layers."""
     layout = decoder_layout(kinds)
     return layout.with_time_shares({unit.name: SHARES.get(unit.key, 0.01) for unit in layout.units})
 
@@ -74,7 +74,7 @@ def findings(goal: str, kind: ModelType, *, moe: float = 0.2, passed: bool | Non
 
 
 @pytest.mark.parametrize(
-    ("found", "answers", "choice"),
+    ("facts", "answers", "choice"),
     [
         (findings(FIRST, ModelType.MOE, moe=0.5), ["moe", "yes", "no"], ScopeOption.MOE),
         (findings(FIRST, ModelType.MOE), ["moe", "no", "no"], ScopeOption.ATTENTION),
@@ -85,18 +85,18 @@ def findings(goal: str, kind: ModelType, *, moe: float = 0.2, passed: bool | Non
         (findings(FIRST, ModelType.OTHER), ["other"], ScopeOption.CUSTOM),
     ],
 )
-def test_the_tree_leads_where_the_guide_says(found: Findings, answers: list[str], choice: ScopeOption) -> None:
-    """For every type of model, and for a first attempt as for the best performance."""
-    way = walk(found)
-    assert [step.answer for step in way.steps] == answers
-    assert way.choice is choice
+def test_the_tree_leads_where_the_guide_says(facts: Findings, answers: list[str], choice: ScopeOption) -> None:
+    """For every type of model, and for both goals."""
+    walk = walk_tree(facts)
+    assert [step.answer for step in walk.steps] == answers
+    assert walk.choice is choice
 
 
-def test_a_bottleneck_that_nobody_knows_leads_to_the_safe_option() -> None:
-    """A profile that tells no units is no reason for MoE."""
-    way = walk(replace(findings(FIRST, ModelType.MOE), shares=ModuleShares(0, 0, 0, 0, "profile")))
-    assert [step.answer for step in way.steps] == ["moe", "unknown", "no"]
-    assert way.choice is ScopeOption.ATTENTION
+def test_an_unknown_bottleneck_leads_to_the_safe_option() -> None:
+    """A profile that does not recognize units is no reason to choose MoE."""
+    walk = walk_tree(replace(findings(FIRST, ModelType.MOE), shares=ModuleShares(0, 0, 0, 0, "profile")))
+    assert [step.answer for step in walk.steps] == ["moe", "unknown", "no"]
+    assert walk.choice is ScopeOption.ATTENTION
 
 
 def test_type_and_shares_come_from_the_units_names() -> None:
@@ -117,7 +117,7 @@ def space_of(layout: Layout) -> SearchSpace:
 
 
 def outcome(ratio: float | Reason, *, is_computed: bool = False) -> Outcome:
-    """Return a trial's outcome by its speedup, or by the reason of its failure."""
+    """Return a trial's outcome, given its speedup or the reason of its failure."""
     if isinstance(ratio, Reason):
         return Outcome(ratio, "why it failed", blamed="model.layers.1.mlp")
     ci95 = None if is_computed else (ratio * 0.987, ratio * 1.013)
@@ -128,8 +128,8 @@ def outcome(ratio: float | Reason, *, is_computed: bool = False) -> Outcome:
 
 
 @dataclass
-class Made:
-    """A study made by hand."""
+class FakeStudy:
+    """A study whose trials were never run."""
 
     study: TuningStudy
     space: SearchSpace
@@ -137,17 +137,17 @@ class Made:
 
     @property
     def result(self) -> SearchResult:
-        """What the study says now."""
+        """The current result of the study."""
         return result_of(self.study, self.folder)
 
     def compare(self, ratios: Mapping[int, float], *, differs: tuple[int, ...] = ()) -> None:
         """Store a final comparison of trials in two processes, with its samples."""
         processes = []
-        for number, luck in ((1, 1.0), (2, 1.004)):
+        for number, process_effect in ((1, 1.0), (2, 1.004)):
             rows = [FinalRow("baseline", Speedup(6.5, 6.5, 1.0, (1.0, 1.0), 60), "identical", True, "")]
             for trial, ratio in ratios.items():
-                own = ratio * luck
-                speedup = Speedup(6.5, 6.5 / own, own, (own * 0.99, own * 1.01), 60)
+                measured = ratio * process_effect
+                speedup = Speedup(6.5, 6.5 / measured, measured, (measured * 0.99, measured * 1.01), 60)
                 rows.append(FinalRow(str(trial), speedup, "identical", trial not in differs, "digest"))
             processes.append((rows, ""))
             path = self.folder / "samples" / f"final-{number}.npz"
@@ -157,8 +157,10 @@ class Made:
         self.study.remember(final=FinalComparison.of(processes, ()), uncompared=False)
 
 
-def made(runs: Path, ratios: Mapping[str, float | Reason], *, layout: Layout | None = None, **made_with: str) -> Made:
-    """Return a study whose starting points have ended as ``ratios`` says, by name; ``grid`` is a plan after them."""
+def fake_study(
+    runs: Path, ratios: Mapping[str, float | Reason], *, layout: Layout | None = None, **made_with: str
+) -> FakeStudy:
+    """Return a study whose starting points have the outcomes in ``ratios``, by name; ``grid`` is a plan after them."""
     layout = layout or layout_of("dense", "moe", "moe")
     space, folder = space_of(layout), runs / "s"
     folder.mkdir(parents=True)
@@ -175,23 +177,23 @@ def made(runs: Path, ratios: Mapping[str, float | Reason], *, layout: Layout | N
     for name, ratio in ratios.items():
         proposal = study.ask(space, find_strategy("grid"), seed=0)
         assert proposal.origin == (name if name in {point.name for point in space.starting_points} else "grid")
-        told = outcome(ratio, is_computed=made_with.get("backend") == "sim")
-        study.tell(proposal, told, told.speedup.latency_ms if told.speedup else None)
-    return Made(study, space, folder)
+        ended = outcome(ratio, is_computed=made_with.get("backend") == "sim")
+        study.tell(proposal, ended, ended.speedup.latency_ms if ended.speedup else None)
+    return FakeStudy(study, space, folder)
 
 
 ALL_PASS = {"attention only": 1.08, "MoE only": 1.05, "attention + MoE": 1.15, "each layer": 1.22, "all layers": 1.31}
 
 
 def test_every_option_has_its_own_result_or_the_reason_why_not(tmp_path: Path) -> None:
-    """Failed, slower, not reached; and the best of all others is the custom one."""
+    """Failed, slower, not reached; the custom option is the best of all other plans."""
     ratios: dict[str, float | Reason] = {
         "attention only": 1.08,
         "MoE only": Reason.MISMATCH,
         "attention + MoE": 0.97,
         "each layer": Reason.TIMEOUT,
     }
-    study = made(tmp_path, ratios | {"grid": 1.02})
+    study = fake_study(tmp_path, ratios | {"grid": 1.02})
     rows = option_results(study.result, study.study.space())
     assert [row.status for row in rows] == [
         Status.PASSED, Status.MISMATCH, Status.SLOWER, Status.TIMEOUT, Status.NOT_REACHED, Status.PASSED,
@@ -220,16 +222,16 @@ def test_every_option_has_its_own_result_or_the_reason_why_not(tmp_path: Path) -
         ),
     ],
 )
-def test_what_the_model_lacks_is_no_option(tmp_path: Path, layout: Layout, missing: dict[ScopeOption, Status]) -> None:
-    """And the row says what it lacks."""
-    study = made(tmp_path, {"whole step": 1.1}, layout=layout)
+def test_an_option_needs_its_modules(tmp_path: Path, layout: Layout, missing: dict[ScopeOption, Status]) -> None:
+    """The status says what the model lacks."""
+    study = fake_study(tmp_path, {"whole step": 1.1}, layout=layout)
     rows = option_results(study.result, study.study.space())
     assert {row.option: row.status for row in rows if not row.exists} == missing
 
 
-def test_bits_that_differ_in_a_fresh_process_end_an_option(tmp_path: Path) -> None:
-    """Whatever its trial had said."""
-    study = made(tmp_path, ALL_PASS)
+def test_an_option_whose_bits_differ_in_a_fresh_process_fails(tmp_path: Path) -> None:
+    """Even if its trial passed."""
+    study = fake_study(tmp_path, ALL_PASS)
     study.compare({0: 1.08, 4: 1.3}, differs=(0,))
     rows = option_results(study.result, study.study.space())
     assert rows[0].status is Status.MISMATCH
@@ -237,17 +239,17 @@ def test_bits_that_differ_in_a_fresh_process_end_an_option(tmp_path: Path) -> No
     assert rows[4].is_faster and rows[4].final == study.result.winner.speedup  # type: ignore[union-attr]
 
 
-def recommended(study: Made, goal: str) -> tuple[ScopeOption | None, str]:
-    """Return what is recommended, and why."""
+def recommended(study: FakeStudy, goal: str) -> tuple[ScopeOption | None, str]:
+    """Return the recommended option, and the key of the reason."""
     options = option_results(study.result, study.study.space())
-    way = walk(Findings.of(study.space.layout, goal, "traced"))
-    found = recommend(study.result, options, way, goal)
-    return found.option, found.why
+    walk = walk_tree(Findings.of(study.space.layout, goal, "traced"))
+    recommendation = recommend(study.result, options, walk, goal)
+    return recommendation.option, recommendation.why
 
 
-def test_the_best_is_the_searchs_winner_and_a_first_attempt_what_the_tree_leads_to(tmp_path: Path) -> None:
+def test_the_best_goal_takes_the_winner_and_a_first_attempt_the_trees_choice(tmp_path: Path) -> None:
     """MoE takes most of the step."""
-    study = made(tmp_path, ALL_PASS)
+    study = fake_study(tmp_path, ALL_PASS)
     assert recommended(study, BEST) == (ScopeOption.ALL_LAYERS, "why.winner")
     assert recommended(study, FIRST) == (ScopeOption.MOE, "why.first")
 
@@ -260,23 +262,23 @@ def test_the_best_is_the_searchs_winner_and_a_first_attempt_what_the_tree_leads_
         ({"attention only": 0.9, "MoE only": Reason.CRASHED}, (None, "why.none")),
     ],
 )
-def test_where_the_tree_fails_a_first_attempt_takes_the_narrowest_that_is_faster(
+def test_if_the_trees_choice_fails_a_first_attempt_takes_the_narrowest_faster_option(
     tmp_path: Path, ratios: dict[str, float | Reason], expected: tuple[ScopeOption | None, str]
 ) -> None:
-    """And nothing where nothing is."""
-    option, why = recommended(made(tmp_path, ratios), FIRST)
+    """If no option is faster, it takes none."""
+    option, why = recommended(fake_study(tmp_path, ratios), FIRST)
     assert option is expected[0]
     assert why.startswith(expected[1])
 
 
 def test_both_languages_say_the_same_with_the_same_values() -> None:
-    """No sentence lacks a figure in one of them, and all that can be asked for is there."""
+    """No sentence lacks a figure in one language, and no key is missing."""
     for key, sentences in SENTENCES.items():
-        values = [{name for _, name, _, _ in Formatter().parse(text) if name} for text in sentences]
+        values = [{name for _, name, _, _ in Formatter().parse(sentence) if name} for sentence in sentences]
         assert len(sentences) == len(LANGUAGES) and values[0] == values[1], key
-    words = Sentences("zh")
-    for key in (*(f"option.{one}" for one in ScopeOption), *(f"status.{one}" for one in Status)):
-        assert words(key)
+    text = Sentences("zh")
+    for key in (*(f"option.{option}" for option in ScopeOption), *(f"status.{status}" for status in Status)):
+        assert text(key)
     for kind, questions in TREE.items():
         assert f"tree.model_type.{kind}" in SENTENCES
         assert all(f"tree.{question.name}.{YES}" in SENTENCES for question in questions)
@@ -292,10 +294,10 @@ def test_both_languages_say_the_same_with_the_same_values() -> None:
         (("sim",), False, False, ("sim", None, "no_compiler")),
     ],
 )
-def test_the_backend_is_the_nearest_to_an_npu_that_is_there(
+def test_the_backend_is_the_closest_to_an_npu_that_is_available(
     monkeypatch: pytest.MonkeyPatch, usable: tuple[str, ...], gpu: bool, full: bool, expected: tuple[Any, ...]
 ) -> None:
-    """A model at its published size is simulated where there is no NPU."""
+    """Without an NPU, a model at its published size is simulated."""
     monkeypatch.setattr(availability, "examine", lambda: ())
     monkeypatch.setattr(availability, "usable", lambda findings: usable)
     monkeypatch.setattr(availability, "_has_cuda", lambda: gpu)
@@ -303,8 +305,8 @@ def test_the_backend_is_the_nearest_to_an_npu_that_is_there(
     assert (choice.backend, choice.device, choice.why) == expected
 
 
-def test_settings_are_found_wherever_the_yaml_keeps_them(tmp_path: Path) -> None:
-    """Old and new layouts of cann-recipes-infer; what is not there is not made up."""
+def test_settings_are_found_at_any_depth_of_the_yaml(tmp_path: Path) -> None:
+    """Old and new layouts of cann-recipes-infer; missing settings stay missing."""
     path = tmp_path / "decode.yaml"
     path.write_text(
         "model_config:\n  exe_mode: ge_graph\n  next_n: 1\n  custom_params: {enable_superkernel: true}\n"
@@ -313,38 +315,38 @@ def test_settings_are_found_wherever_the_yaml_keeps_them(tmp_path: Path) -> None
     assert settings_of(path) == {"exe_mode": "ge_graph", "enable_superkernel": True, "batch_size": 96, "next_n": 1}
     path.write_text("exe_mode: eager\n")
     assert settings_of(path) == {"exe_mode": "eager"}
-    with pytest.raises(BadInputError, match="is no YAML"):
+    with pytest.raises(BadInputError, match="is not YAML"):
         path.write_text("a: [")
         settings_of(path)
 
 
-def test_a_folder_is_searched_where_it_can_be_built_and_else_asks_for_a_model(tmp_path: Path) -> None:
-    """One line, with the mend."""
+def test_a_folder_without_a_loadable_model_needs_a_model_to_search_on(tmp_path: Path) -> None:
+    """The message is one line, with the fix."""
     folder = tmp_path / "folder"
     folder.mkdir()
     with pytest.raises(BadInputError, match=r"no config\.json.*--model"):
-        searched_on(None, None, folder)
-    assert searched_on("llama", None, folder) == ("llama", None)
+        model_or_recipe(None, None, folder)
+    assert model_or_recipe("llama", None, folder) == ("llama", None)
     (folder / "config.json").write_text("{}")
-    assert searched_on(None, None, folder) == (str(folder), None)
+    assert model_or_recipe(None, None, folder) == (str(folder), None)
     (folder / "recipe.yaml").write_text("")
-    assert searched_on(None, None, folder) == ("", folder / "recipe.yaml")
-    assert searched_on("llama", None, folder) == ("llama", None)
+    assert model_or_recipe(None, None, folder) == ("", folder / "recipe.yaml")
+    assert model_or_recipe("llama", None, folder) == ("llama", None)
     with pytest.raises(BadInputError, match="--model"):
-        searched_on(None, None, None)
-    with pytest.raises(BadInputError, match="belongs to a model's folder"):
+        model_or_recipe(None, None, None)
+    with pytest.raises(BadInputError, match="needs the model's folder"):
         place_of(None, tmp_path / "a.yaml")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return the model's folder in a copy of the project in the recipes' layout."""
+    """Return the model's folder in a copy of a project with the layout of the recipes."""
     shutil.copytree(TEMPLATE.root, tmp_path / "project")
     return tmp_path / "project" / TEMPLATE.model
 
 
 def analysis_of(
-    study: Made,
+    study: FakeStudy,
     monkeypatch: pytest.MonkeyPatch,
     *,
     language: str = "en",
@@ -353,34 +355,34 @@ def analysis_of(
     model: str = "deepseek-v3",
     **search: Any,
 ) -> tuple[Analysis, list[dict[str, Any]]]:
-    """Analyze a study made by hand in the place of a search; return the events, too."""
+    """Analyze a fake study instead of a search; return the analysis and its events."""
     events: list[dict[str, Any]] = []
 
-    def searched(request: Any, listener: Any, began_s: Any) -> SearchResult:
+    def fake_search(request: Any, listener: Any, began_s: Any) -> SearchResult:
         listener(SearchStarted(study="s", trials=None, time_budget_s=None, done=0, folder=str(study.folder)))
         listener(TargetReady(description="", space_size=1, model_difference="", seconds={}))
         outputs.write(study.result, study.folder)
         return study.result
 
-    monkeypatch.setattr("sktune.tuning.fewer_layers.search", searched)
-    given: dict[str, Any] = {
+    monkeypatch.setattr("sktune.tuning.fewer_layers.search", fake_search)
+    settings: dict[str, Any] = {
         "backend": "inductor",
         "device": "cpu",
         "runs": study.folder.parent,
         "time_budget_s": 60.0,
     } | search
-    asked = AnalysisRequest.of(model, None, folder, None, goal, language, **given)
-    return analyze(asked, lambda event: events.append(event.to_dict())), events
+    request = AnalysisRequest.of(model, None, folder, None, goal, language, **settings)
+    return analyze(request, lambda event: events.append(event.to_dict())), events
 
 
 Figures = dict[str, list[float]]
 _FIGURE = re.compile(r"(-?\d+(?:\.\d+)?)\s?(ms|x|%)(?![A-Za-z])")
 CONSTANTS = {("95", "%"), ("10", "%")}
-"""The interval's level, and the guide's bar."""
+"""The interval's level, and the guide's threshold."""
 
 
 def recorded(folder: Path) -> Figures:
-    """Return all figures that the study in ``folder`` holds, read anew, by unit."""
+    """Return all figures in the study in ``folder``, read again from its file, by unit."""
     study = TuningStudy.open(folder.name, sqlite_url(folder.resolve()), create=False)
     result = result_of(study, folder)
     speedups = [record.outcome.speedup for record in result.trials if record.outcome and record.outcome.speedup]
@@ -389,29 +391,29 @@ def recorded(folder: Path) -> Figures:
     assert study.facts.layout
     shares = module_shares(study.facts.layout, "")
     profile = study.facts.profile or {}
-    found: Figures = {"ms": [profile.get("step_ms", 0.0)], "x": [], "%": [100 * profile.get("gap_share", 0.0)]}
-    found["ms"] += [] if result.baseline_ms is None else [result.baseline_ms]
-    found["%"] += [100 * share for share in (shares.attention, shares.moe, shares.ffn, shares.other)]
-    for one in speedups:
-        found["ms"] += [one.baseline_ms, one.latency_ms]
-        found["x"] += [one.ratio, *one.bounds]
-        found["%"].append(improvement_percent(one))
-    return found
+    figures: Figures = {"ms": [profile.get("step_ms", 0.0)], "x": [], "%": [100 * profile.get("gap_share", 0.0)]}
+    figures["ms"] += [] if result.baseline_ms is None else [result.baseline_ms]
+    figures["%"] += [100 * share for share in (shares.attention, shares.moe, shares.ffn, shares.other)]
+    for speedup in speedups:
+        figures["ms"] += [speedup.baseline_ms, speedup.latency_ms]
+        figures["x"] += [speedup.ratio, *speedup.bounds]
+        figures["%"].append(improvement_percent(speedup))
+    return figures
 
 
 def printed(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each figure in ``text`` with its unit; code blocks hold none."""
+    """Yield each figure in ``text`` with its unit, except in code blocks."""
     for part in re.split(r"^```.*$", text, flags=re.MULTILINE)[::2]:
         yield from _FIGURE.findall(part)
 
 
 def check_figures(analysis_folder: Path, study: Path) -> int:
-    """Check that every figure of the report is in the study, at the printed precision; return how many there are."""
-    found = recorded(study)
+    """Check that every figure of the report is in the study, at the printed precision; return their number."""
+    in_study = recorded(study)
     figures = list(printed((analysis_folder / "superkernel_optimization_report.md").read_text()))
     for number, unit in figures:
         digits = len(number.partition(".")[2])
-        known = {f"{value:.{digits}f}" for value in found[unit]}
+        known = {f"{value:.{digits}f}" for value in in_study[unit]}
         assert number in known or (number, unit) in CONSTANTS, f"{number} {unit} is not in the study"
     return len(figures)
 
@@ -421,25 +423,25 @@ def check_figures(analysis_folder: Path, study: Path) -> int:
 def test_every_figure_of_the_report_is_in_the_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str, goal: str
 ) -> None:
-    """At the precision that is printed; and a figure that is not would be found."""
-    study = made(tmp_path, {**ALL_PASS, "grid": Reason.MISMATCH})
+    """At the printed precision; and an invented figure is noticed."""
+    study = fake_study(tmp_path, {**ALL_PASS, "grid": Reason.MISMATCH})
     study.compare({4: 1.29, 3: 1.2})
-    found, _ = analysis_of(study, monkeypatch, language=language, goal=goal)
+    analysis, _ = analysis_of(study, monkeypatch, language=language, goal=goal)
     assert check_figures(study.folder, study.folder) > 25
     text = (study.folder / "superkernel_optimization_report.md").read_text()
     headings = [line.strip("# ") for line in text.splitlines() if line.startswith("##")]
     assert [heading for heading in headings if heading in HEADINGS[language]] == HEADINGS[language]
-    assert found.recommendation.speedup is not None
+    assert analysis.recommendation.speedup is not None
     (study.folder / "superkernel_optimization_report.md").write_text(text + "\n7.777 ms\n")
     with pytest.raises(AssertionError, match=r"7\.777 ms"):
         check_figures(study.folder, study.folder)
 
 
-def test_the_jsons_hold_the_studys_figures_and_null_for_what_nobody_knows(
+def test_the_json_files_contain_the_studys_figures_and_null_if_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the skill's formats."""
-    study = made(tmp_path, ALL_PASS)
+    study = fake_study(tmp_path, ALL_PASS)
     study.compare({4: 1.29, 3: 1.2})
     analysis_of(study, monkeypatch)
     winner = study.result.winner
@@ -469,89 +471,91 @@ def test_the_jsons_hold_the_studys_figures_and_null_for_what_nobody_knows(
     }
 
 
-def test_no_scope_is_an_answer_with_a_baseline_and_nothing_else(
+def test_the_answer_no_scope_has_figures_of_the_baseline_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    """The files are there, what a plan would have is null, and no change is proposed."""
-    study = made(tmp_path, {"attention only": 0.9, "MoE only": Reason.COMPILE_FAILED})
+    """The files exist, the plan's values are null, and no change is proposed."""
+    study = fake_study(tmp_path, {"attention only": 0.9, "MoE only": Reason.COMPILE_FAILED})
     study.study.remember(baseline_ms=6.4871)
-    found, _ = analysis_of(study, monkeypatch, folder=folder)
-    assert (found.recommendation.option, found.plan, found.change) == (None, None, None)
+    analysis, _ = analysis_of(study, monkeypatch, folder=folder)
+    assert (analysis.recommendation.option, analysis.plan, analysis.change) == (None, None, None)
     compared = json.loads((study.folder / "performance_comparison.json").read_text())
     assert compared["baseline"]["decode_latency_ms"] == 6.4871
     assert set(compared["optimized"].values()) == {None}
     assert compared["improvements"]["decode_latency_ms"]["improvement_percent"] is None
     assert check_figures(study.folder, study.folder) > 5
-    assert not any("apply" in command.line for command in found.commands)
+    assert not any("apply" in command.line for command in analysis.commands)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_model_folder_gets_the_change_of_its_source(
+def test_a_model_folder_gets_a_diff_of_its_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, language: str
 ) -> None:
     """As `sktune apply` makes it, with the YAML's settings; nothing is written there."""
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    study = made(tmp_path, ALL_PASS)
+    study = fake_study(tmp_path, ALL_PASS)
     out = tmp_path / "out" / "deep"
-    found, _ = analysis_of(study, monkeypatch, language=language, folder=folder, batch=2)
-    assert found.change is not None and "with superkernel_scope(" in found.change.diff
+    analysis, _ = analysis_of(study, monkeypatch, language=language, folder=folder, batch=2)
+    assert analysis.change is not None and "with superkernel_scope(" in analysis.change.diff
     text = (study.folder / "superkernel_optimization_report.md").read_text()
-    assert found.change.diff.strip() in text
+    assert analysis.change.diff.strip() in text
     assert "| exe_mode | ge_graph |" in text
     assert "| batch_size | 2 |" in text
-    assert f"| next_n | {Sentences(found.words.language)('not_known')} |" in text
+    assert f"| next_n | {Sentences(analysis.text.language)('not_known')} |" in text
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    assert [path.name for path in report_files(found, out)] == [
+    assert [path.name for path in report_files(analysis, out)] == [
         "superkernel_optimization_report.md", "baseline_performance.json", "performance_comparison.json",
     ]  # fmt: skip
 
 
-def report_files(found: Analysis, out: Path) -> tuple[Path, ...]:
+def report_files(analysis: Analysis, out: Path) -> tuple[Path, ...]:
     """Write the files of an analysis into another folder."""
     from sktune.analysis.report import write
 
-    files = write(found, out)
+    files = write(analysis, out)
     assert all(path.is_file() and path.parent == out for path in files)
     return files
 
 
-def test_a_plan_that_the_source_cannot_say_is_told_with_the_other_way(
+def test_a_plan_that_cannot_be_written_into_the_source_is_reported_with_an_alternative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     """The reason, and `sktune.apply`, which needs no source."""
     source = folder / "models" / "modeling_tiny.py"
     source.write_text(source.read_text().replace("is_prefill", "early"))
-    found, _ = analysis_of(made(tmp_path, {"whole step": 1.4}), monkeypatch, folder=folder)
-    assert found.change is not None and found.change.refused
-    text = found.files[0].read_text()
+    analysis, _ = analysis_of(fake_study(tmp_path, {"whole step": 1.4}), monkeypatch, folder=folder)
+    assert analysis.change is not None and analysis.change.refused
+    text = analysis.files[0].read_text()
     assert "cannot be written into this source" in text
     assert "sktune.apply(model," in text
 
 
-def test_risks_say_what_the_figures_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def test_risks_name_what_the_figures_leave_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Of a stand-in, a small model, failures, another batch, a mode without scopes, and draft layers."""
     path = folder / "config.yaml"
     path.write_text(
         path.read_text().replace("batch_size: 2", "batch_size: 96\n  next_n: 1").replace("ge_graph", "eager")
     )
-    study = made(tmp_path, {"attention only": 1.048, "MoE only": Reason.MISMATCH, "attention + MoE": Reason.TIMEOUT})
-    found, _ = analysis_of(study, monkeypatch, folder=folder)
-    assert [risk.name for risk in found.risks] == [
+    study = fake_study(
+        tmp_path, {"attention only": 1.048, "MoE only": Reason.MISMATCH, "attention + MoE": Reason.TIMEOUT}
+    )
+    analysis, _ = analysis_of(study, monkeypatch, folder=folder)
+    assert [risk.name for risk in analysis.risks] == [
         "stand_in", "not_compared", "small_model", "other_model", "mode", "batch", "draft", "below_bar", "mismatch",
         "failed", "not_reached", "prefill", "one_device",
     ]  # fmt: skip
-    assert "model.layers.1.mlp" in next(risk.text for risk in found.risks if risk.name == "mismatch")
-    assert found.change is not None and "exe_mode is 'eager'" in found.change.refused
+    assert "model.layers.1.mlp" in next(risk.text for risk in analysis.risks if risk.name == "mismatch")
+    assert analysis.change is not None and "exe_mode is 'eager'" in analysis.change.refused
 
 
 def test_simulated_figures_are_marked_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No interval, no bits, no statistics; the word in report, event and file."""
-    study = made(tmp_path, ALL_PASS, backend="sim", device="simulated Atlas A3, one die")
-    found, _ = analysis_of(study, monkeypatch, language="zh", backend="sim", device=None)
-    summary = found.summary()
+    """No interval, no bits, no statistics; report, event and files say that they are simulated."""
+    study = fake_study(tmp_path, ALL_PASS, backend="sim", device="simulated Atlas A3, one die")
+    analysis, _ = analysis_of(study, monkeypatch, language="zh", backend="sim", device=None)
+    summary = analysis.summary()
     assert (summary["simulated"], summary["stand_in"]) == (True, False)
     assert summary["recommendation"]["bit_identical"] is None
-    assert "| 通过" not in found.files[0].read_text()
+    assert "| 通过" not in analysis.files[0].read_text()
     assert all(row["ci95"] is None for row in summary["options"])
     text = (study.folder / "superkernel_optimization_report.md").read_text()
     assert "仿真数据" in text and "95%" not in text
@@ -561,72 +565,72 @@ def test_simulated_figures_are_marked_everywhere(tmp_path: Path, monkeypatch: py
     assert summary["risks"][0]["risk"] == "simulated"
 
 
-def test_a_first_attempt_that_is_not_the_winner_gets_a_plan_of_its_own(
+def test_a_first_attempt_that_is_not_the_winner_gets_a_separate_plan_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its own evidence; the winner's plan stays, and the reader hears of it."""
-    study = made(tmp_path, ALL_PASS)
-    found, events = analysis_of(study, monkeypatch, goal=FIRST)
-    assert found.plan == study.folder / "first_attempt_plan.yaml"
-    file = read_plan_file(found.plan)
+    """With its own evidence; the winner's plan stays, and the report mentions it."""
+    study = fake_study(tmp_path, ALL_PASS)
+    analysis, events = analysis_of(study, monkeypatch, goal=FIRST)
+    assert analysis.plan == study.folder / "first_attempt_plan.yaml"
+    file = read_plan_file(analysis.plan)
     assert {(scope.first, scope.last) for scope in file.to_plan().scopes} == {
         (f"model.layers.{index}.mlp", f"model.layers.{index}.mlp") for index in (1, 2)
     }
     assert file.evidence["speedup"] == 1.05
-    assert "1.310x" in found.reason_told
+    assert "1.310x" in analysis.reason_text
     assert [event["event"] for event in events] == [
         "analysis_started", "search_started", "target_ready", "guide_walked",
     ]  # fmt: skip
     assert events[-1]["guide_choice"] == "moe_only"
-    assert any("--goal best" in command.line for command in found.commands)
+    assert any("--goal best" in command.line for command in analysis.commands)
 
 
 @pytest.mark.parametrize("goal", [BEST, FIRST])
 def test_the_next_commands_are_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, goal: str
 ) -> None:
-    """Each is parsed by the command line itself."""
-    study = made(tmp_path, ALL_PASS)
-    found, _ = analysis_of(study, monkeypatch, folder=folder, goal=goal, batch=2, seed=3)
+    """The command line parses each of them."""
+    study = fake_study(tmp_path, ALL_PASS)
+    analysis, _ = analysis_of(study, monkeypatch, folder=folder, goal=goal, batch=2, seed=3)
     group: Any = typer.main.get_command(app)
-    names = [shlex.split(command.line)[1] for command in found.commands]
+    names = [shlex.split(command.line)[1] for command in analysis.commands]
     assert names[0] == "apply" and names[-2:] == ["search", "show"]
-    for command in found.commands:
-        program, name, *words = shlex.split(command.line)
+    for command in analysis.commands:
+        program, name, *arguments = shlex.split(command.line)
         assert program == "sktune"
-        group.commands[name].make_context(name, words)
-    assert "--seed 3" in found.commands[-2].line
+        group.commands[name].make_context(name, arguments)
+    assert "--seed 3" in analysis.commands[-2].line
 
 
 def test_an_option_without_a_trial_has_no_figures() -> None:
-    """Null, and not zero."""
+    """Null rather than zero."""
     row = OptionResult(ScopeOption.MOE, Status.NO_MOE).to_dict()
     assert row["exists"] is False
     assert {row[name] for name in ("trial", "latency_ms", "baseline_ms", "speedup", "improvement_percent")} == {None}
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ([], "name a model with --model"),
-        (["--model", "llama", "--goal", "fastest"], "--goal is first or best"),
-        (["--model", "llama", "--language", "fr"], "--language is en or zh"),
-        (["--model", "llama", "--dir", "nowhere"], "--dir nowhere is no folder"),
+        (["--model", "llama", "--goal", "fastest"], "--goal must be first or best"),
+        (["--model", "llama", "--language", "fr"], "--language must be en or zh"),
+        (["--model", "llama", "--dir", "nowhere"], "--dir nowhere is not a folder"),
         (["--dir", "."], "name a model to search on with --model"),
-        (["--model", "llama", "--time-budget", "soon"], "--time-budget is a time such as"),
+        (["--model", "llama", "--time-budget", "soon"], "--time-budget must be a time such as"),
     ],
 )
-def test_bad_input_gets_one_line_and_exit_code_2(tmp_path: Path, words: list[str], message: str) -> None:
+def test_bad_input_gets_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str], message: str) -> None:
     """Before anything is loaded."""
-    done = sktune_command("analyze", *words, folder=tmp_path)
+    done = sktune_command("analyze", *arguments, folder=tmp_path)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def analyzed(*words: str) -> list[dict[str, Any]]:
+def analyzed(*arguments: str) -> list[dict[str, Any]]:
     """Run the command with --json, and return its events."""
-    done = sktune_command("analyze", *words, "--json")
+    done = sktune_command("analyze", *arguments, "--json")
     assert done.returncode == 0, done.stderr
     return checked(done.stdout)
 
@@ -650,9 +654,9 @@ def check_analysis(events: list[dict[str, Any]], out: Path, runs: Path) -> dict[
 
 @pytest.mark.slow
 def test_the_published_model_is_analyzed_by_simulation(tmp_path: Path) -> None:
-    """Every option of the guide has its figure, the word is everywhere, and the study can be shown."""
-    words = ["--model", "deepseek-v3", "--scale", "full", "--backend", "sim", "--goal", "first", "--language", "zh"]
-    events = analyzed(*words, "--time-budget", "5m", "--runs", str(tmp_path), "--out", str(tmp_path / "out"))
+    """Every option of the guide has a figure, all are marked as simulated, and the study can be shown."""
+    model = ["--model", "deepseek-v3", "--scale", "full", "--backend", "sim", "--goal", "first", "--language", "zh"]
+    events = analyzed(*model, "--time-budget", "5m", "--runs", str(tmp_path), "--out", str(tmp_path / "out"))
     last = check_analysis(events, tmp_path / "out", tmp_path)
     assert last["simulated"] and not last["stand_in"]
     assert last["model_type"] == "moe"
@@ -666,24 +670,24 @@ def test_the_published_model_is_analyzed_by_simulation(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_in_the_recipes_layout_is_analyzed_on_this_machine(tmp_path: Path, folder: Path) -> None:
+def test_a_model_with_the_layout_of_the_recipes_is_analyzed_on_this_machine(tmp_path: Path, folder: Path) -> None:
     """Verified options within the budget, and the change of the model's own source."""
     model = tmp_path / "model.py"
     model.write_text(
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom tests.projects import TEMPLATE\n\n\n"
         "def target():\n    return TEMPLATE.target(TEMPLATE.root)\n"
     )
-    words = ["--model", f"{model}:target", "--dir", str(folder), "--backend", "inductor", "--device", "cpu"]
+    arguments = ["--model", f"{model}:target", "--dir", str(folder), "--backend", "inductor", "--device", "cpu"]
     runs, out = tmp_path / "runs", tmp_path / "out"
-    events = analyzed(*words, "--time-budget", "60s", "--runs", str(runs), "--out", str(out))
+    events = analyzed(*arguments, "--time-budget", "60s", "--runs", str(runs), "--out", str(out))
     last = check_analysis(events, out, runs)
     assert last["stand_in"] and not last["simulated"]
     assert (last["model_type"], last["shares"]["source"]) == ("moe", "traced")
     assert last["options"][0]["trial"] is not None
-    told = last["recommendation"]
-    assert told["bit_identical"] is (True if told["trial"] is not None else None)
+    recommendation = last["recommendation"]
+    assert recommendation["bit_identical"] is (True if recommendation["trial"] is not None else None)
     text = (out / "superkernel_optimization_report.md").read_text()
-    if told["plan"]:
+    if recommendation["plan"]:
         assert "superkernel_scope(" in text or "cannot be written into this source" in text
         applied = sktune_command(*shlex.split(last["next"][0])[1:])
         assert applied.returncode == (2 if "cannot be written" in text else 0), applied.stderr

@@ -1,4 +1,4 @@
-"""The commands of the Ascend path, as far as they go on a machine without an NPU."""
+"""The commands for Ascend, as far as they work on a machine without an NPU."""
 
 import importlib.util
 import json
@@ -38,13 +38,13 @@ def space_file(folder: Path, options: str) -> Path:
         ("feed-sync-all: [0, 1]", "is for rescue, not for a search"),
         ("strict-scope-check: [abort]", "is for probe, not for a search"),
         ("topology_sorting_strategy: [Stable]", "StableRDFS"),
-        ("early-start: []", "has no value; list at least one"),
+        ("early-start: []", "has no values; list at least one"),
     ],
 )
-def test_option_mistakes_of_a_space_are_told_before_a_model_is_loaded(
+def test_wrong_options_in_a_space_are_reported_before_a_model_is_loaded(
     tmp_path: Path, options: str, message: str
 ) -> None:
-    """One line, exit code 2, whatever backend the search is for."""
+    """One line, exit code 2, for any backend."""
     space = space_file(tmp_path, options)
     done = sktune_command("search", "--model", "llama", "--space", str(space), "--trials", "1", folder=tmp_path)
     assert done.returncode == 2
@@ -53,7 +53,7 @@ def test_option_mistakes_of_a_space_are_told_before_a_model_is_loaded(
 
 
 def test_doctor_names_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
-    """Every row that is not in order has a fix; the last line is for programs."""
+    """Every row that is not ok has a fix; the last line is for programs."""
     done = sktune_command("doctor", "--json", folder=tmp_path)
     assert done.returncode == 0
     event = json.loads(done.stdout.splitlines()[-1])
@@ -74,7 +74,7 @@ def test_a_backend_that_lacks_something_is_not_offered(monkeypatch: pytest.Monke
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch_npu") is not None, reason="torch_npu is there")
 def test_a_search_without_torch_npu_says_so_in_one_line(tmp_path: Path) -> None:
-    """No traceback: what is missing, and what to do."""
+    """Without a traceback: the line says what is missing, and what to do."""
     done = sktune_command("search", "--model", "llama", "--device", "npu", "--trials", "1", folder=tmp_path)
     assert done.returncode == 1
     (line,) = done.stderr.strip().splitlines()
@@ -83,7 +83,7 @@ def test_a_search_without_torch_npu_says_so_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_calibrated_constants_are_what_the_simulation_takes(tmp_path: Path) -> None:
+def test_the_simulation_uses_calibrated_constants(tmp_path: Path) -> None:
     """A profile with larger gaps makes a slower simulated baseline."""
     kernels = profiles.kernel_details(profiles.deepseek(gap=9)).replace(",2.0,", ",9.0,")
     profiles.write(tmp_path / "kernel_details.csv", kernels)
@@ -91,9 +91,9 @@ def test_calibrated_constants_are_what_the_simulation_takes(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     constants = yaml.safe_load((tmp_path / "mine.yaml").read_text())["constants"]
     assert constants["dispatch_gap_us"]["value"] == pytest.approx(9.0, abs=0.5)
-    words = ("search", "--model", "llama", "--backend", "sim", "--trials", "1", "--json")
-    shipped = sktune_command(*words, "--study", "shipped", folder=tmp_path)
-    fitted = sktune_command(*words, "--study", "fitted", "--constants", "mine.yaml", folder=tmp_path)
+    search = ("search", "--model", "llama", "--backend", "sim", "--trials", "1", "--json")
+    shipped = sktune_command(*search, "--study", "shipped", folder=tmp_path)
+    fitted = sktune_command(*search, "--study", "fitted", "--constants", "mine.yaml", folder=tmp_path)
     baselines = [json.loads(each.stdout.splitlines()[-1])["baseline_ms"] for each in (shipped, fitted)]
     assert baselines[1] > baselines[0]
 
@@ -101,19 +101,19 @@ def test_calibrated_constants_are_what_the_simulation_takes(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "known"), [("Ascend910_9391", True), ("Ascend910B3", True), ("Ascend310P3", False), ("Ascend910A", False)]
 )
-def test_products_are_told_by_the_names_of_their_dies(name: str, known: bool) -> None:
+def test_products_are_recognised_by_the_names_of_their_dies(name: str, known: bool) -> None:
     """Atlas A3 and A2 have SuperKernel, earlier ones do not."""
     assert has_superkernel(name) is known
 
 
 def test_a_profile_adds_the_hottest_operator_types_to_the_space(tmp_path: Path) -> None:
-    """The dcci options take operator types, which only a profile can tell; one that is not given stays out of plans."""
+    """The dcci options take operator types, which only a profile can name; an empty value is left out of plans."""
     profile = profiles.write(tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek()))
     request = Request("deepseek-v3", device="npu", profile=profile)
     spec, preset = request.target()
-    wanted = space_spec(request, spec, preset)
-    check_space_options(wanted)
-    space = bind_space(wanted, decoder_layout(("dense", "moe")), spec)
+    space_file = space_spec(request, spec, preset)
+    check_space_options(space_file)
+    space = bind_space(space_file, decoder_layout(("dense", "moe")), spec)
     off, hottest, *_ = space.choices["dcci-disable-on-kernel"]
     assert off == ""
     assert str(hottest) in profile.read_text()
@@ -122,8 +122,8 @@ def test_a_profile_adds_the_hottest_operator_types_to_the_space(tmp_path: Path) 
     assert space.plan(values).scopes[0].options == (("dcci-disable-on-kernel", hottest),)
 
 
-def test_what_the_scopes_became_is_told_from_dump_and_profile(tmp_path: Path) -> None:
-    """TorchAir's dump says what was marked; the profile, that a SuperKernel was formed."""
+def test_fusion_is_reported_from_dump_and_profile(tmp_path: Path) -> None:
+    """TorchAir's dump shows what was marked; the profile shows that a SuperKernel was formed."""
     dump = DATA / "torchair_dump.txt"
     done = sktune_command("fusion", str(dump), "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr

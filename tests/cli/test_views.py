@@ -1,4 +1,4 @@
-"""What people see on a terminal: short, whole, and in correct words."""
+"""Terminal output: short, complete, and in correct English."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,21 +39,21 @@ def test_inspect_has_one_block_for_each_layer_kind(per_layer: bool) -> None:
 
 
 def test_inspect_shows_every_parameter_with_its_values() -> None:
-    """Of units, of the reach of scopes, and options."""
+    """Parameters of units, ``layers_per_scope``, and options."""
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in inspected(("dense", "moe"))]
     assert ["moe.self_attn", "out, new, join"] in rows
     assert ["layers_per_scope", "1, all"] in rows
     assert ["preload-code", "per-func, max, none"] in rows
 
 
-def test_inspect_shows_layers_with_parameters_of_their_own_once() -> None:
+def test_inspect_shows_layers_with_their_own_parameters_once() -> None:
     """``layers.N`` stands for each of them."""
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in inspected(("dense", "moe"), per_layer=True)]
     assert rows.count(["layers.N.self_attn", "out, new, join"]) == 1
 
 
-def test_shares_are_of_one_layer_and_of_all() -> None:
-    """The median tells one layer's share, the sum that of the kind."""
+def test_shares_of_one_layer_and_of_all_are_shown() -> None:
+    """The median is one layer's share, the sum that of the kind."""
     layout = decoder_layout(("dense", "dense", "dense"), ("mlp",), outside=False)
     shares = (0.1, 0.2, 0.6)
     units = tuple(replace(unit, time_share=share) for unit, share in zip(layout.units, shares, strict=True))
@@ -65,42 +65,42 @@ def test_shares_are_of_one_layer_and_of_all() -> None:
     assert [cell.strip() for cell in row.split("│")[1:-1]] == ["mlp", "20.0%", "90.0%"]
 
 
-def trial(**given: Any) -> TrialFinished:
-    """Return a trial that was as fast as the baseline, but for what is given."""
-    usual: dict[str, Any] = {
+def trial(**values: Any) -> TrialFinished:
+    """Return a trial that was as fast as the baseline, except for ``values``."""
+    defaults: dict[str, Any] = {
         "trial": 3, "origin": "tpe", "scopes": 1, "known": False, "probe": False, "simulated": False,
         "state": "complete", "reason": None, "detail": "", "blamed": "", "latency_ms": 2.0, "baseline_ms": 2.0,
         "speedup": 1.0, "ci95": (1.0, 1.0), "comparison": "same", "noise": "", "seconds": {"compile": 1.0},
         "regions": 1, "reused": 0, "log": "", "expected_left_s": 1.0,
     }  # fmt: skip
-    return TrialFinished(**usual | given)
+    return TrialFinished(**defaults | values)
 
 
-@pytest.mark.parametrize(("scopes", "words"), [(0, "0 scopes"), (1, "1 scope "), (61, "61 scopes")])
-def test_a_trials_line_counts_scopes_in_correct_words(scopes: int, words: str) -> None:
-    """One scope is no scopes."""
+@pytest.mark.parametrize(("scopes", "text"), [(0, "0 scopes"), (1, "1 scope "), (61, "61 scopes")])
+def test_a_trials_line_has_the_correct_plural(scopes: int, text: str) -> None:
+    """One scope, but several scopes."""
     (line,) = lines_of(trial(scopes=scopes))
-    assert words in line
+    assert text in line
 
 
 @pytest.mark.parametrize(
-    ("trials", "left_s", "words"),
+    ("trials", "left_s", "shown"),
     [(40, 42.0, "1/40 trials"), (None, 42.0, "1 trial "), (40, 300.0, "about 5 min left")],
 )
-def test_the_live_view_tells_what_is_done_and_left(trials: int | None, left_s: float, words: str) -> None:
-    """Of a number of trials, or without end."""
+def test_the_live_view_shows_what_is_done_and_left(trials: int | None, left_s: float, shown: str) -> None:
+    """With a number of trials, or without a limit."""
     console = Console(width=120, force_terminal=True)
     with console.capture() as captured, LiveView(console) as live:
         live(SearchStarted(study="s", trials=trials, time_budget_s=None, done=0, folder="runs/s"))
         live(trial(state="pruned", reason=Reason.SLOWER, expected_left_s=left_s))
     text = captured.get()
-    assert words in text
+    assert shown in text
     assert "left" in text
 
 
 @pytest.mark.parametrize(("is_probe", "is_best"), [(False, True), (True, False)])
 def test_a_probe_is_never_shown_as_the_best(is_probe: bool, is_best: bool) -> None:
-    """It runs to be learned from: no plan of the space has its figure."""
+    """It is only run to learn from: it is not a plan of the space."""
     lines: list[str] = []
     PlainView(lines.append)(trial(probe=is_probe, speedup=2.0, ci95=(1.9, 2.1)))
     assert ("<- best" in lines[0]) is is_best

@@ -16,7 +16,7 @@ from sktune.cli import app
 from sktune.core import events
 from sktune.core.events import EVENTS, Event
 from tests import profiles
-from tests.builders import TESTS, check, checked, published, sktune_command
+from tests.builders import TESTS, check, checked, published, sktune_command, sktune_process
 from tests.projects import N_LAYERS, RANKS, TEMPLATE
 
 DATA = TESTS / "data"

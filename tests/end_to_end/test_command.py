@@ -27,20 +27,20 @@ FEW_STEPS = ("--verify-steps", "256")
     ("words", "message"),
     [
         (["search", "--model", "deepsek-v3"], "unknown model 'deepsek-v3'; did you mean 'deepseek-v3'"),
-        (["search", "--model", "deepseek-v3", "--trials", "0"], "--trials is the total number of trials"),
+        (["search", "--model", "deepseek-v3", "--trials", "0"], "--trials must be at least 1"),
         (
             ["search", "--model", "deepseek-v3", "--scale", "huge"],
             "no scale 'huge'; it has tiny, small, full",
         ),
         (["search", "--model", "nothing.py:target"], "there is no file 'nothing.py'"),
         (["search", "--model", "deepseek-v3", "--sampler", "tpee"], "did you mean 'tpe'"),
-        (["search", "--model", "deepseek-v3", "--device", "npu9"], "--device is cpu, cuda or npu"),
-        (["search", "--model", "deepseek-v3", "--backend", "gpu"], "--backend is inductor, npu, sim"),
+        (["search", "--model", "deepseek-v3", "--device", "npu9"], "--device must be cpu, cuda or npu"),
+        (["search", "--model", "deepseek-v3", "--backend", "gpu"], "--backend must be inductor, npu, sim"),
         (["search", "--model", "llama", "--backend", "npu", "--device", "cuda"], "npu runs on npu, not on cuda"),
         (["search", "--model", "llama", "--constants", "a3.yaml"], "add --backend sim"),
         (["search", "--model", "llama", "--time-budget", "10 minutes"], "a time such as 90s, 3m, 1h or 1h30m"),
         (["search", "--model", "llama", "--strategy", "botom-up"], "did you mean 'bottom-up'"),
-        (["search", "--model", "llama", "--study", ""], "--study is a name, and this one is empty"),
+        (["search", "--model", "llama", "--study", ""], "--study must not be empty"),
         (["compare", "nothing"], "there is no study"),
         (["calibrate", "nothing.csv"], "nothing.csv"),
         (["search", "--model", "deepseek-v3", "--weights", "."], "no config.json there"),
@@ -330,7 +330,7 @@ def test_ctrl_c_stops_after_the_trial_and_a_second_one_at_once(runs: Path) -> No
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 1
-    assert "of 30 trials; the same command goes on" in errors
+    assert "of 30 trials; run the same command to continue" in errors
     assert [event["event"] for event in checked(output)[-2:]] == ["trial_finished", "stopped"]
     assert (runs / "cache").is_dir()
     process = start_search(runs, "--study", "stopped", "--trials", "30")
@@ -341,7 +341,7 @@ def test_ctrl_c_stops_after_the_trial_and_a_second_one_at_once(runs: Path) -> No
     began = time.monotonic()
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 1
-    assert "the same command goes on" in errors
+    assert "run the same command to continue" in errors
     assert time.monotonic() - began < 30
 
 

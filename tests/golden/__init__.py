@@ -1,4 +1,4 @@
-"""What users see, kept as files: each change of it is a change of a file below ``files/``, to be read in a diff.
+"""Output that users see, stored as files below ``files/``: the diff of a golden file shows each change.
 
-``pytest tests/golden --rewrite-golden`` writes them anew.
+``pytest tests/golden --rewrite-golden`` writes them again.
 """

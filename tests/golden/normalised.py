@@ -1,6 +1,6 @@
-"""What differs from run to run or from machine to machine, replaced: times, versions, folders, a float's last digits.
+"""Replaces what differs between runs or machines: times, versions, folders, the last digits of floats.
 
-Digests stay: they identify studies and plans, and so must not change unnoticed.
+Digests stay: they identify studies and plans, and must not change unnoticed.
 """
 
 import csv
@@ -22,26 +22,26 @@ _WIDTH = 100
 
 
 def text(printed: str) -> str:
-    """Return a text as it would be from any folder, at any time, with any versions."""
-    there = printed.replace(str(Path.cwd()), "FOLDER")
-    short = _LONG_FLOAT.sub(lambda found: _DIGITS(float(found[0])), there)
+    """Return a text without folder, times and versions."""
+    anywhere = printed.replace(str(Path.cwd()), "FOLDER")
+    short = _LONG_FLOAT.sub(lambda match: _DIGITS(float(match[0])), anywhere)
     return stripped(_SECONDS.sub(" # s", _VERSION.sub(r"\1VERSION", short)))
 
 
 def stripped(printed: str) -> str:
-    """Return a text without the spaces that fill a terminal's lines."""
+    """Return a text without trailing spaces."""
     return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
 
 
 def events(lines: str) -> str:
-    """Return the events that ``lines`` hold, laid out as a diff is read best."""
-    found = [parse_event(line) for line in lines.splitlines()]
-    assert None not in found, lines
-    return text("\n".join(laid_out(_plain(event)) for event in found))
+    """Return the events in ``lines``, laid out for a readable diff."""
+    parsed = [parse_event(line) for line in lines.splitlines()]
+    assert None not in parsed, lines
+    return text("\n".join(laid_out(_plain(event)) for event in parsed))
 
 
 def table(lines: str) -> str:
-    """Return a table of comma-separated values without what took how long."""
+    """Return a table of comma-separated values without durations."""
     rows = list(csv.DictReader(io.StringIO(lines)))
     written = io.StringIO()
     writer = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
@@ -52,7 +52,7 @@ def table(lines: str) -> str:
 
 
 def laid_out(value: Any, indent: int = 0) -> str:
-    """Return JSON in which all that fits in a line is in a line."""
+    """Return JSON in which each value is on one line if it fits."""
     line = json.dumps(value, ensure_ascii=False)
     if len(line) + indent <= _WIDTH or not isinstance(value, dict | list):
         return line

@@ -1,4 +1,4 @@
-"""What users see today, command by command; a change on purpose is a change of a golden file in the same commit."""
+"""The output that users see, command by command; an intended change rewrites a golden file in the same commit."""
 
 import difflib
 import io
@@ -24,7 +24,7 @@ from sktune.cli import app
 from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
-from tests.analysis.test_analysis import analysis_of, made
+from tests.analysis.test_analysis import analysis_of, fake_study
 from tests.golden import normalised
 from tests.projects import RANKS, TEMPLATE, ModelProject
 from tests.source.test_source import ATTENTION
@@ -33,22 +33,22 @@ FILES = Path(__file__).parent / "files"
 REWRITE = "pytest tests/golden --rewrite-golden"
 COMMAND: Any = typer.main.get_command(app)
 ENVIRONMENT = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1", "PYTHONUTF8": "1"}
-ELSEWHERE = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "LINES")
-"""What would change how rich prints."""
+UNSET = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "LINES")
+"""Variables that would change how rich prints."""
 
 
 class Golden:
-    """The files of what was seen when it was last right.
+    """Files with the expected output.
 
     Args:
-        rewrite: whether what is seen now is right.
+        rewrite: whether to replace them with the current output.
     """
 
     def __init__(self, *, rewrite: bool) -> None:
         self._rewrite = rewrite
 
     def check(self, name: str, seen: Mapping[str, str]) -> None:
-        """Compare all that is seen in one place with all files of the folder ``name``; a diff tells what differs."""
+        """Compare the output, by file name, with all files of the folder ``name``; fail with a diff if it differs."""
         folder = FILES / name
         if self._rewrite:
             shutil.rmtree(folder, ignore_errors=True)
@@ -58,12 +58,12 @@ class Golden:
             return
         golden = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*")}
         diffs = [_diff(f"{name}/{file}", golden.get(file), seen.get(file)) for file in sorted(golden.keys() | seen)]
-        if told := "\n".join(filter(None, diffs)):
-            pytest.fail(f"{told}\nIf this is what users shall see: {REWRITE}, and commit its diff.", pytrace=False)
+        if diff := "\n".join(filter(None, diffs)):
+            pytest.fail(f"{diff}\nIf this change is intended: {REWRITE}, and commit its diff.", pytrace=False)
 
 
 def _diff(file: str, golden: str | None, seen: str | None) -> str:
-    """Return what differs, as a unified diff; None is a file that is not there."""
+    """Return a unified diff; None is a missing file."""
     before, now = (
         "/dev/null" if text is None else f"{side}/{file}" for text, side in ((golden, "golden"), (seen, "now"))
     )
@@ -73,23 +73,23 @@ def _diff(file: str, golden: str | None, seen: str | None) -> str:
 
 @dataclass(frozen=True)
 class Printed:
-    """What a command printed, for programs or as a patch, and for people."""
+    """The output of a command, for programs or as a patch, and for people."""
 
     out: str
     err: str
 
 
-def printed(*words: str) -> Printed:
-    """Run a command in this process, which is quicker where nothing is timed."""
+def printed(*arguments: str) -> Printed:
+    """Run a command in this process, which is faster if nothing is timed."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        COMMAND.main([*words], prog_name="sktune", standalone_mode=False)
+        COMMAND.main([*arguments], prog_name="sktune", standalone_mode=False)
     return Printed(out.getvalue(), err.getvalue())
 
 
-def printed_by_process(*words: str) -> Printed:
-    """Run a command whose time budget begins with its process, as a user would."""
-    command = [sys.executable, "-m", "sktune.cli", *words]
+def printed_by_process(*arguments: str) -> Printed:
+    """Run a command in a process, as a user would: its time budget begins with the process."""
+    command = [sys.executable, "-m", "sktune.cli", *arguments]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     return Printed(done.stdout, done.stderr)
@@ -103,36 +103,36 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in an empty folder, with a terminal of one width and without colours."""
+    """Work in an empty folder, with a terminal of a fixed width and without colours."""
     monkeypatch.chdir(tmp_path)
-    for name in ELSEWHERE:
+    for name in UNSET:
         monkeypatch.delenv(name, raising=False)
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     for name in ("FORCE_TERMINAL", "MAX_WIDTH"):  # typer has read its own from the environment
         monkeypatch.setattr(f"typer.rich_utils.{name}", None)
-    # So that the command is found from here where it is not installed.
+    # So that the command is found even if it is not installed.
     path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
     return tmp_path
 
 
 def commands(command: Any, *path: str) -> Iterator[tuple[str, ...]]:
-    """Yield the words of a command and of all below it."""
+    """Yield the names of a command and of all its subcommands."""
     yield path
     for name, inner in getattr(command, "commands", {}).items():
         yield from commands(inner, *path, name)
 
 
 def test_help_of_every_command(golden: Golden) -> None:
-    """Each in a file of its own; a new command is there by itself."""
+    """Each in its own file; a new command is added automatically."""
     helps = {"-".join(("sktune", *words)): printed(*words, "--help").out for words in commands(COMMAND)}
     assert {"sktune", "sktune-search", "sktune-agent-install"} <= helps.keys()
     golden.check("help", {f"{name}.txt": normalised.stripped(text) for name, text in helps.items()})
 
 
 SEARCHES = {
-    # Its starting points alone: what is drawn from a posterior depends on how a processor rounds.
+    # Only starting points: draws from a posterior depend on how a processor rounds.
     "search-qwen3": ["--model", "qwen3", "--seed", "3", "--trials", "7"],
     "search-llama-bottom-up": [
         *("--model", "llama", "--strategy", "bottom-up", "--constants", "constants.yaml", "--trials", "8")
@@ -141,19 +141,19 @@ SEARCHES = {
 
 
 def files_of_a_study(folder: Path) -> dict[str, str]:
-    """Return what a search writes for its user."""
-    found = {
+    """Return the files that a search writes."""
+    texts = {
         name: (folder / name).read_text(encoding="utf-8") for name in ("report.md", "best_plan.yaml", "trials.csv")
     }
     return {
-        name: normalised.table(text) if name == "trials.csv" else normalised.text(text) for name, text in found.items()
+        name: normalised.table(text) if name == "trials.csv" else normalised.text(text) for name, text in texts.items()
     }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SEARCHES)
-def test_a_search_and_what_it_leaves(name: str, golden: Golden, folder: Path) -> None:
-    """Events, files, what is shown of it; on the second one's device scopes hang until they are rescued."""
+def test_a_search_and_its_files(name: str, golden: Golden, folder: Path) -> None:
+    """Events, files, and `show`; on the device of the second search scopes hang until they are rescued."""
     constants = ATLAS_A3.read_text(encoding="utf-8")
     syncing = constants.replace("sync_all_types:\n  value: []", "sync_all_types:\n  value: [MatMulV2]")
     assert syncing != constants
@@ -188,13 +188,13 @@ def files_of_an_analysis(folder: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_an_analysis_in_both_languages(golden: Golden) -> None:
-    """Events, what is shown, and the skill's files; the second one reads the study that the first one made."""
+    """Events, terminal output, and the skill's files; the second analysis reads the study that the first one made."""
     seen: dict[str, str] = {}
     for language in LANGUAGES:
-        words = ["--model", "qwen3-moe", "--backend", "sim", "--goal", "first", "--language", language]
-        told = printed_by_process("analyze", *words, "--out", language, "--json")
-        told_of = {"events.txt": normalised.events(told.out), "progress.txt": normalised.text(told.err)}
-        files = told_of | files_of_an_analysis(Path(language))
+        options = ["--model", "qwen3-moe", "--backend", "sim", "--goal", "first", "--language", language]
+        output = printed_by_process("analyze", *options, "--out", language, "--json")
+        streams = {"events.txt": normalised.events(output.out), "progress.txt": normalised.text(output.err)}
+        files = streams | files_of_an_analysis(Path(language))
         seen |= {f"{language}-{name}": text for name, text in files.items()}
     golden.check("analysis", seen)
 
@@ -208,15 +208,15 @@ MEASURED: dict[str, float | Reason] = {
     "whole step": Reason.TIMEOUT,
     "grid": Reason.CRASHED,
 }
-"""How the trials of a study ended that was not simulated."""
+"""Outcomes of the trials of a study that is not simulated."""
 
 
 def test_a_measured_study_has_intervals_bits_and_failures(
     golden: Golden, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Made by hand, so that it is the same everywhere; with its analysis for a model's folder in both languages."""
+    """Its figures are fixed; with its analysis for a model folder in both languages."""
     shutil.copytree(TEMPLATE.root, folder / "project")
-    study = made(Path("runs"), MEASURED)
+    study = fake_study(Path("runs"), MEASURED)
     study.compare({3: 1.2, 4: 1.29})
     seen: dict[str, str] = {}
     for language in LANGUAGES:
@@ -237,12 +237,12 @@ def test_the_diff_of_apply(name: str, project: ModelProject, plan: Plan, golden:
     seen = printed("apply", "best_plan.yaml", "--to", str(Path("project") / project.model))
     golden.check(
         f"apply-{name}",
-        {"change.diff": seen.out, "told.txt": seen.err},
+        {"change.diff": seen.out, "messages.txt": seen.err},
     )
 
 
 def test_the_tools_of_the_mcp_server(golden: Golden, folder: Path) -> None:
-    """Names, descriptions and schemas: all that an agent knows of them."""
+    """Names, descriptions and schemas: all that an agent knows about them."""
     server = make_server(folder / "runs", allow_write=False)
     tools = [tool.model_dump(mode="json", exclude_none=True) for tool in anyio.run(server.list_tools)]
     seen = {"instructions.txt": f"{server.instructions}\n"}

@@ -26,24 +26,24 @@ TOKENS = torch.Size((2, HIDDEN))
 SLOTS = 96
 
 library = torch.library.Library("sktune_faulty", "DEF")
-library.define("harmless(Tensor x) -> Tensor")
-library.define("flipped(Tensor x) -> Tensor")
+library.define("harmless(Tensor x, str fault) -> Tensor")
+library.define("flipped(Tensor x, str fault) -> Tensor")
 library.define("harmless_at(Tensor x, Tensor position) -> Tensor")
 library.define("flipped_at(Tensor x, Tensor position) -> Tensor")
-library.define("deadly_later(Tensor x) -> Tensor")
+library.define("deadly_later(Tensor x, str fault) -> Tensor")
 
 
-def _same(x: torch.Tensor) -> torch.Tensor:
+def _same(x: torch.Tensor, fault: str) -> torch.Tensor:
     return x.clone()
 
 
-def _one_bit_off(x: torch.Tensor) -> torch.Tensor:
+def _one_bit_off(x: torch.Tensor, fault: str = "") -> torch.Tensor:
     out = x.clone()
     out.view(torch.int32)[0, 7] ^= 1
     return out
 
 
-def _ends_later_workers(x: torch.Tensor) -> torch.Tensor:
+def _ends_later_workers(x: torch.Tensor, fault: str) -> torch.Tensor:
     if int(Path(os.environ[STARTS]).read_text()) > 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return x.clone()
@@ -55,7 +55,7 @@ operators = (
 )  # fmt: skip
 for name, function in operators:
     library.impl(name, function, "CPU")
-    library.impl(name, torch.empty_like, "Meta")
+    library.impl(name, lambda x, fault: torch.empty_like(x), "Meta")
 
 for name, flips in (("harmless_at", False), ("flipped_at", True)):
 
@@ -81,21 +81,25 @@ class Mix(nn.Module):
 
 
 class Fault(nn.Module):
-    """Calls the operator that misbehaves inside a scope."""
+    """Calls the operator that misbehaves inside a scope; its name keeps what is compiled of it apart from others'."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return a copy."""
-        out: torch.Tensor = harmless(x)
+        out: torch.Tensor = harmless(x, self.name)
         return out
 
 
 class Layer(nn.Module):
     """A sound unit, and one that is not."""
 
-    def __init__(self) -> None:
+    def __init__(self, fault: str) -> None:
         super().__init__()
         self.mix = Mix()
-        self.fault = Fault()
+        self.fault = Fault(fault)
         self.scale = nn.Parameter(torch.ones(HIDDEN))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -107,9 +111,9 @@ class Layer(nn.Module):
 class Stack(nn.Module):
     """Two layers."""
 
-    def __init__(self) -> None:
+    def __init__(self, fault: str = "") -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer() for _ in range(2))
+        self.layers = nn.ModuleList(Layer(fault) for _ in range(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (2, hidden) to the same shape."""
@@ -118,9 +122,9 @@ class Stack(nn.Module):
         return x
 
 
-def _target(lower: Callable[[Any], Any]) -> sktune.Target:
+def _target(fault: str, lower: Callable[[Any, str], Any]) -> sktune.Target:
     lowering.register_lowering(harmless, type_promotion_kind=None)(lower)
-    model = Stack().requires_grad_(False)
+    model = Stack(fault).requires_grad_(False)
 
     def prefill(seed: int, steps: int) -> list[tuple[torch.Tensor]]:
         generator = torch.Generator().manual_seed(seed)
@@ -132,54 +136,56 @@ def _target(lower: Callable[[Any], Any]) -> sktune.Target:
 def raises() -> sktune.Target:
     """The compiler raises."""
 
-    def lower(x: Any) -> Any:
+    def lower(x: Any, fault: str) -> Any:
         raise RuntimeError("this operator cannot be fused")
 
-    return _target(lower)
+    return _target("raises", lower)
 
 
 def hangs() -> sktune.Target:
     """The compiler never ends."""
 
-    def lower(x: Any) -> Any:
+    def lower(x: Any, fault: str) -> Any:
         while True:
             time.sleep(1)
 
-    return _target(lower)
+    return _target("hangs", lower)
 
 
 def segfaults() -> sktune.Target:
     """The compiler reads through a null pointer."""
 
-    def lower(x: Any) -> Any:
+    def lower(x: Any, fault: str) -> Any:
         ctypes.string_at(0)
 
-    return _target(lower)
+    return _target("segfaults", lower)
 
 
 def killed() -> sktune.Target:
     """The kernel ends the compiler, as it does when the machine's memory runs out."""
 
-    def lower(x: Any) -> Any:
+    def lower(x: Any, fault: str) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    return _target(lower)
+    return _target("killed", lower)
 
 
 def runs_out_of_memory() -> sktune.Target:
     """The compiler takes memory until there is none."""
 
-    def lower(x: Any) -> Any:
+    def lower(x: Any, fault: str) -> Any:
         held = []
         while True:
             held.append(torch.empty(1 << 30))  # 4 GiB each
 
-    return _target(lower)
+    return _target("runs_out_of_memory", lower)
 
 
 def flips_a_bit() -> sktune.Target:
     """The compiled operator returns one wrong bit."""
-    return _target(lowering.fallback_handler(torch.ops.sktune_faulty.flipped.default, add_to_fallback_set=False))
+    return _target(
+        "flips a bit", lowering.fallback_handler(torch.ops.sktune_faulty.flipped.default, add_to_fallback_set=False)
+    )
 
 
 class FaultAt(nn.Module):
@@ -233,7 +239,10 @@ def ends_later_workers() -> sktune.Target:
     """The compiled operator runs in the first worker of a search, and ends those of the final comparison."""
     path = Path(os.environ[STARTS])
     path.write_text(str(int(path.read_text()) + 1))
-    return _target(lowering.fallback_handler(torch.ops.sktune_faulty.deadly_later.default, add_to_fallback_set=False))
+    return _target(
+        "ends later workers",
+        lowering.fallback_handler(torch.ops.sktune_faulty.deadly_later.default, add_to_fallback_set=False),
+    )
 
 
 def dies_when_observed() -> sktune.Target:

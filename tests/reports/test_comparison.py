@@ -14,15 +14,15 @@ from tests.builders import sktune_command, study_of
 
 
 def shown(compared: ComparedStudies) -> str:
-    """Return what a terminal of 80 columns shows."""
+    """Return the table as shown by a terminal with 80 columns."""
     console = Console(width=80)
     with console.capture() as captured:
         console.print(comparison_table(compared.events(), compared.is_simulated))
     return captured.get()
 
 
-def test_incumbents_are_told_after_5_10_20_trials(tmp_path: Path) -> None:
-    """A study that is shorter has no figure there; failed and slower trials are no incumbents."""
+def test_incumbents_are_shown_after_5_10_20_trials(tmp_path: Path) -> None:
+    """A shorter study has no figure; failed and slower trials are not incumbents."""
     slow = study_of(tmp_path, "slow", [None, 0.8, 1.1, None, 1.05, 1.2, 1.2, 1.3, 1.1, 1.15, 1.4])
     quick = study_of(tmp_path, "quick", [1.35, 1.3, 1.2, 1.1, 1.36])
     events = compare([slow, quick]).events()
@@ -43,15 +43,17 @@ def test_incumbents_are_told_after_5_10_20_trials(tmp_path: Path) -> None:
 def test_other_targets_are_refused_with_the_difference(
     tmp_path: Path, made_with: dict[str, str], difference: str
 ) -> None:
-    """Figures of two devices say nothing about two strategies."""
+    """Figures of two devices do not compare two strategies."""
     first, second = study_of(tmp_path, "a", [1.1]), study_of(tmp_path, "b", [1.1], **made_with)
-    with pytest.raises(BadInputError, match=f"study 'b' has {difference}.*compare studies of one target") as caught:
+    with pytest.raises(
+        BadInputError, match=f"study 'b' has {difference}.*compare studies of the same target"
+    ) as caught:
         compare([first, second])
     assert "\n" not in str(caught.value)
 
 
-def test_another_seed_or_version_is_told(tmp_path: Path) -> None:
-    """Strategies are compared over seeds, of which the weights depend."""
+def test_another_seed_or_version_is_reported(tmp_path: Path) -> None:
+    """Strategies are compared over several seeds, which also determine the weights."""
     other: dict[str, Any] = {"model": "llama-tiny 4567", "seed": "1", "torch": "2.12", "OMP_NUM_THREADS": "1"}
     compared = compare([study_of(tmp_path, "a", [1.1] * 5), study_of(tmp_path, "b", [1.1] * 5, **other)])
     assert compared.curves[1].differs == ("torch", "seed", "OMP_NUM_THREADS")
@@ -67,8 +69,8 @@ def test_simulated_figures_are_marked(tmp_path: Path) -> None:
     assert "so far, simulated" in write_picture(compared, None, tmp_path).read_text()
 
 
-def test_the_picture_needs_no_network_and_runs_no_name(tmp_path: Path) -> None:
-    """One file; names of studies are text in it."""
+def test_the_picture_works_offline_and_escapes_names(tmp_path: Path) -> None:
+    """It is one file, and names of studies are text."""
     name = "<script>alert(1)</script>"
     path = write_picture(compare([study_of(tmp_path, name, [1.1, 1.2])]), tmp_path / "deep" / "page.html", tmp_path)
     page = path.read_text()
@@ -82,12 +84,12 @@ def test_a_picture_that_cannot_be_written_gets_one_line(tmp_path: Path) -> None:
     """The line names the option."""
     (tmp_path / "file").write_text("")
     compared = compare([study_of(tmp_path, "a", [1.1])])
-    with pytest.raises(StudyError, match="another place with --html"):
+    with pytest.raises(StudyError, match="another file with --html"):
         write_picture(compared, tmp_path / "file" / "page.html", tmp_path)
 
 
 def test_the_command_prints_a_table_and_json_lines(tmp_path: Path) -> None:
-    """A study that is missing is one line."""
+    """A missing study gets one line."""
     study_of(tmp_path, "a", [1.1] * 5)
     study_of(tmp_path, "b", [1.2] * 5)
     done = sktune_command("compare", "a", "b", "--runs", str(tmp_path), "--json")

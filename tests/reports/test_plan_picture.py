@@ -1,4 +1,4 @@
-"""The picture of a plan: what it shows, that it is one harmless SVG, and that the documentation's is up to date."""
+"""The picture of a plan: what it shows, that it is one safe SVG, and that the documentation's is up to date."""
 
 from typing import Any
 from xml.etree import ElementTree
@@ -35,19 +35,19 @@ def texts(picture: ElementTree.Element) -> list[str]:
 
 
 def bars(picture: ElementTree.Element) -> list[str]:
-    """Return what the bars above the units are called."""
+    """Return the titles of the bars above the units."""
     return ["".join(path.itertext()) for path in picture.iter(f"{SVG}path")]
 
 
-def test_the_picture_in_the_documentation_is_that_of_its_plan() -> None:
-    """Drawn again it is the same file."""
+def test_the_picture_in_the_documentation_is_up_to_date() -> None:
+    """Drawing it again gives the same file."""
     data: Any = yaml.safe_load((IMAGES / "plan.yaml").read_text(encoding="utf-8"))
     picture = plan_picture(Plan.from_dict(data["plan"]), Layout.from_dict(data["layout"]))
     assert picture == (IMAGES / "plan.svg").read_text(encoding="utf-8")
 
 
 def test_every_scope_has_a_bar_with_its_options() -> None:
-    """Options that two scopes share have one letter, and are written out once."""
+    """Scopes with the same options have the same letter, and the options are written out once."""
     fused = (("stream-fusion", 1),)
     plan = Plan((
         Scope("embedding", "layers.0.attention", fused),
@@ -64,7 +64,7 @@ def test_every_scope_has_a_bar_with_its_options() -> None:
 
 
 def test_layers_that_look_alike_are_drawn_once() -> None:
-    """With their number; a pattern over two layers, too."""
+    """With their number; also a pattern over two layers."""
     each = Plan(tuple(Scope(f"layers.{index}.attention", f"layers.{index}.mlp") for index in range(40)))
     assert "layers 0 to 39: 40 \u00d7 dense" in texts(drawn(each, layout_of(40)))
     pairs = Plan(tuple(Scope(f"layers.{index}.attention", f"layers.{index + 1}.mlp") for index in range(0, 40, 2)))
@@ -73,21 +73,21 @@ def test_layers_that_look_alike_are_drawn_once() -> None:
     assert len(bars(picture)) == 1
 
 
-def test_layers_with_other_options_are_drawn_apart() -> None:
-    """They are another plan for their layer."""
+def test_layers_with_different_options_are_drawn_separately() -> None:
+    """They do not look alike."""
     scopes = (Scope(f"layers.{index}.mlp", f"layers.{index}.mlp", (("split-mode", 2 + index),)) for index in range(4))
     assert len(bars(drawn(Plan(tuple(scopes)), layout_of(4)))) == 4
 
 
 def test_a_plan_without_scopes_has_a_picture() -> None:
-    """The baseline: units, and no bar."""
+    """The baseline has units, but no bars."""
     picture = drawn(Plan(options=(("topology_sorting_strategy", "DFS"),)), layout_of(2))
     assert not bars(picture)
     assert "Whole step: topology_sorting_strategy=DFS" in texts(picture)
 
 
-def test_nothing_lies_outside_of_the_picture() -> None:
-    """However many layers differ, they go on in further rows."""
+def test_nothing_is_drawn_outside_of_the_picture() -> None:
+    """If many layers differ, the picture has several rows."""
     scopes = (Scope(f"layers.{index}.mlp", f"layers.{index}.mlp", (("split-mode", 1 + index),)) for index in range(60))
     picture = drawn(Plan(tuple(scopes)), layout_of(60, ("norm", "attention", "mlp")))
     height = int(picture.attrib["viewBox"].split()[3])
@@ -98,8 +98,8 @@ def test_nothing_lies_outside_of_the_picture() -> None:
         assert y + high <= height
 
 
-def test_a_picture_is_harmless_and_speaks() -> None:
-    """Names are text, nothing is loaded or run, and a screen reader has a title and a description."""
+def test_a_picture_is_safe_and_accessible() -> None:
+    """Names are text, nothing is loaded or run, and screen readers get a title and a description."""
     name = 'a<script>alert("&")</script>'
     layout = Layout((Unit(name, name, 0),), (Layer("<layer>", "<kind>"),))
     text = plan_picture(Plan((Scope(name, name, (("<option>", "&value"),)),)), layout)
@@ -113,6 +113,6 @@ def test_a_picture_is_harmless_and_speaks() -> None:
 
 
 def test_a_plan_for_another_model_is_refused() -> None:
-    """As it is everywhere."""
+    """As everywhere."""
     with pytest.raises(PlanError, match="the model has no unit"):
         plan_picture(Plan((Scope("other", "other"),)), layout_of(1))

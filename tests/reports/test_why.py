@@ -1,4 +1,4 @@
-"""What a study has learned, as people and programs are told."""
+"""`show --why`: what a study has learned, for people and for programs."""
 
 import json
 from pathlib import Path
@@ -28,11 +28,11 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> sktune.SearchResult:
     return sktune.search("deepseek-v3", trials=12, backend="sim", study="a<b>", runs=runs)
 
 
-def test_why_tells_effects_failures_and_the_next_experiment(study: sktune.SearchResult) -> None:
-    """Every unit type and border has a saving with an interval that holds it, and a count of trials."""
-    told = RUNNER.invoke(app, ["show", "a<b>", "--runs", str(study.folder.parent), "--why", "--json"])
-    assert told.exit_code == 0, told.output
-    why = json.loads(told.stdout.strip().splitlines()[-1])["why"]
+def test_why_shows_effects_failures_and_the_next_experiment(study: sktune.SearchResult) -> None:
+    """Every unit type and border has a saving within its interval, and a number of trials."""
+    done = RUNNER.invoke(app, ["show", "a<b>", "--runs", str(study.folder.parent), "--why", "--json"])
+    assert done.exit_code == 0, done.output
+    why = json.loads(done.stdout.strip().splitlines()[-1])["why"]
     names = {effect["name"] for effect in why["units"]}
     assert {"moe.self_attn", "dense.mlp", "step.lm_head"} <= names
     for effect in why["units"] + why["borders"] + why["options"]:
@@ -47,19 +47,19 @@ def test_why_tells_effects_failures_and_the_next_experiment(study: sktune.Search
     assert sktune.Plan.from_dict(why["next_experiment"]["plan"]) not in tried
 
 
-def test_attention_is_believed_to_save_more_than_a_norm(study: sktune.SearchResult) -> None:
+def test_attention_is_estimated_to_save_more_than_a_norm(study: sktune.SearchResult) -> None:
     """As in the simulation, where attention has many operators and a norm has few."""
-    told = RUNNER.invoke(app, ["show", "a<b>", "--runs", str(study.folder.parent), "--why", "--json"])
-    why = json.loads(told.stdout.strip().splitlines()[-1])["why"]
+    done = RUNNER.invoke(app, ["show", "a<b>", "--runs", str(study.folder.parent), "--why", "--json"])
+    why = json.loads(done.stdout.strip().splitlines()[-1])["why"]
     saves = {effect["name"]: effect["saving_ms"] for effect in why["units"]}
     assert saves["moe.self_attn"] > saves["moe.post_attention_layernorm"]
 
 
-def test_the_page_shows_layers_and_keeps_names_harmless(study: sktune.SearchResult) -> None:
-    """One file without network; the study's name is text."""
-    told = RUNNER.invoke(app, ["show", "a<b>", "--runs", str(study.folder.parent), "--why"])
-    assert told.exit_code == 0, told.output
-    assert "simulated ms" in told.output
+def test_the_page_shows_layers_and_escapes_names(study: sktune.SearchResult) -> None:
+    """It is one file that works offline, and the study's name is text."""
+    done = RUNNER.invoke(app, ["show", "a<b>", "--runs", str(study.folder.parent), "--why"])
+    assert done.exit_code == 0, done.output
+    assert "simulated ms" in done.output
     page = (study.folder / "why.html").read_text(encoding="utf-8")
     assert "input_layernorm" in page
     assert "a<b>" not in page.partition("Plotly.newPlot")[2]
@@ -67,13 +67,13 @@ def test_the_page_shows_layers_and_keeps_names_harmless(study: sktune.SearchResu
 
 
 def test_why_needs_a_measurement(tmp_path: Path) -> None:
-    """A study that is missing is one line."""
-    told = RUNNER.invoke(app, ["show", "nothing", "--runs", str(tmp_path), "--why"])
-    assert told.exit_code != 0
+    """A missing study is an error."""
+    done = RUNNER.invoke(app, ["show", "nothing", "--runs", str(tmp_path), "--why"])
+    assert done.exit_code != 0
 
 
 def test_without_a_plan_that_may_win_there_is_no_next_experiment() -> None:
-    """What is known to save less than the best plan is not worth a trial."""
+    """A plan that is known to save less than the best is not worth a trial."""
     space = bind(SpaceSpec(), decoder_layout(("dense", "moe", "moe")), {}, OptionRules({}))
     trials = optuna.create_study()
     for name, latency_ms in {
@@ -86,17 +86,17 @@ def test_without_a_plan_that_may_win_there_is_no_next_experiment() -> None:
     unknown = space.plan({**space.simplest, "moe.post_attention_layernorm": NEW})
 
     def next_experiment(*candidates: Plan) -> Experiment | None:
-        found = explain(space, trials.trials, 10.0, Outlook(0.0, candidates))
-        assert found
-        return found.experiment
+        why = explain(space, trials.trials, 10.0, Outlook(0.0, candidates))
+        assert why
+        return why.experiment
 
     assert next_experiment(hopeless) is None
     experiment = next_experiment(hopeless, unknown)
     assert experiment and experiment.plan == unknown
 
 
-def test_a_search_until_settled_says_what_is_left(tmp_path: Path) -> None:
-    """It stops by itself, and its event has what was expected."""
+def test_a_search_until_converged_reports_the_expected_gain_left(tmp_path: Path) -> None:
+    """It stops on its own, and its event has the expected gain."""
     events: list[dict[str, object]] = []
     sktune.search(
         "deepseek-v3",
@@ -118,18 +118,18 @@ def test_a_search_until_settled_says_what_is_left(tmp_path: Path) -> None:
         assert event["expected_gain_left"] < event["threshold"]
 
 
-def test_the_former_name_of_until_converged_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_former_name_of_until_converged_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """In Python as on the command line."""
-    asked: list[Request] = []
-    monkeypatch.setattr("sktune.tuning.fewer_layers.search", lambda request, *_: asked.append(request))
+    requests: list[Request] = []
+    monkeypatch.setattr("sktune.tuning.fewer_layers.search", lambda request, *_: requests.append(request))
     sktune.search("llama", until_settled=True)
     sktune.search("llama", until_converged=True)
-    assert [request.until_converged for request in asked] == [True, True]
+    assert [request.until_converged for request in requests] == [True, True]
 
 
 @pytest.mark.parametrize("strategy", ["partition", "tpe"])
-def test_a_study_that_ends_converged_can_go_on(tmp_path: Path, strategy: str) -> None:
-    """With more trials the same study continues, with whatever strategy."""
+def test_a_converged_study_can_continue(tmp_path: Path, strategy: str) -> None:
+    """With more trials the same study continues, with any strategy."""
     first = sktune.search("deepseek-v3", backend="sim", trials=9, runs=tmp_path)
     more = sktune.search("deepseek-v3", backend="sim", trials=11, runs=tmp_path, strategy=strategy)
     assert [trial.plan for trial in more.trials[:9]] == [trial.plan for trial in first.trials]

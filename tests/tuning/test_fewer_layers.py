@@ -1,4 +1,4 @@
-"""Fewer layers first: what is found there is tried on the whole model, and only there can a plan win."""
+"""Fewer layers first: the best plans are tried on the whole model, and only there can a plan win."""
 
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,16 @@ from tests.builders import ROOT, study_of
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("layers", "kinds"), [(1, ["dense", "moe"]), (2, ["dense", "moe", "moe"])])
-def test_a_model_is_cut_to_layers_of_each_kind(layers: int, kinds: list[str]) -> None:
+def test_a_model_is_reduced_to_layers_of_each_kind(layers: int, kinds: list[str]) -> None:
     """DeepSeek-V3, tiny, has one dense and three MoE layers."""
-    found = inspect_model(Request("deepseek-v3", backend="sim", layers=layers))
-    assert [layer.kind for layer in found.layout.layers] == kinds
-    assert f"{len(kinds)} of 61 layers" in found.description
+    inspection = inspect_model(Request("deepseek-v3", backend="sim", layers=layers))
+    assert [layer.kind for layer in inspection.layout.layers] == kinds
+    assert f"{len(kinds)} of 61 layers" in inspection.description
 
 
 @pytest.mark.slow
 def test_the_best_plans_of_few_layers_are_tried_on_all(tmp_path: Path) -> None:
-    """They alone; the winner is of the whole model, and the report says how well few layers ranked."""
+    """And no others; the winner is one of the whole model, and the report says how well few layers ranked."""
     events: list[dict[str, Any]] = []
     options: dict[str, Any] = {
         "backend": "sim", "trials": 7, "proxy_layers": 2, "runs": tmp_path, "study": "s", "listener": events.append,
@@ -53,8 +53,8 @@ def test_the_best_plans_of_few_layers_are_tried_on_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_limits_that_few_layers_cannot_tell_apart_are_carried_over(tmp_path: Path) -> None:
-    """The small model's widest scopes are as wide as the space allows in the whole model."""
+def test_limits_beyond_the_small_model_are_carried_over(tmp_path: Path) -> None:
+    """The widest scopes of the small model become the widest that the space allows in the whole model."""
     (tmp_path / "space.yaml").write_text("version: 1\nspace: {layers_per_scope: [2, 4]}\n")
     result = sktune.search(
         "llama", backend="sim", trials=3, proxy_layers=2, space=tmp_path / "space.yaml", runs=tmp_path
@@ -76,7 +76,7 @@ def ranked(runs: Path, on_proxy: list[float], on_whole: list[float | None]) -> s
 
 
 @pytest.mark.parametrize(
-    ("on_whole", "correlation", "words"),
+    ("on_whole", "correlation", "text"),
     [
         (
             [1.1, 1.2, 1.3, 1.4],
@@ -88,16 +88,16 @@ def ranked(runs: Path, on_proxy: list[float], on_whole: list[float | None]) -> s
     ],
 )
 def test_ranks_are_compared_over_the_plans_that_passed(
-    tmp_path: Path, on_whole: list[float | None], correlation: float | None, words: str
+    tmp_path: Path, on_whole: list[float | None], correlation: float | None, text: str
 ) -> None:
     """By Spearman's correlation; two plans are too few."""
     result = ranked(tmp_path, [1.8, 1.6, 1.4, 1.2], on_whole)
     assert result.proxy_rank_correlation == pytest.approx(correlation)
-    assert words in proxy_line(result)
+    assert text in proxy_line(result)
 
 
-def test_the_final_comparison_says_which_plans_are_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial's own figure may be luck; a plan that changed bits there is none of the compared ones."""
+def test_the_final_comparison_decides_which_plans_are_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial's figure may be luck; for a plan that changed bits in the comparison, only the trial's figure counts."""
     study_of(tmp_path, "a", [1.1, 1.2, 1.3, 1.4, 1.15])
     study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
     rows = [
@@ -117,16 +117,16 @@ def test_the_final_comparison_says_which_plans_are_best(tmp_path: Path, monkeypa
     assert [(plan.trial, plan.speedup) for plan in plans] == [(1, 1.25), (2, 1.22), (3, 1.4), (4, 1.15), (0, 1.1)]
 
 
-def test_a_model_of_ones_own_cannot_be_cut(tmp_path: Path) -> None:
-    """Only a configuration says what a layer is."""
+def test_a_custom_model_cannot_be_reduced(tmp_path: Path) -> None:
+    """Only models that are built from a configuration can have fewer layers."""
     with pytest.raises(TargetError, match="--proxy-layers cuts models that are built from a configuration"):
         sktune.search(str(ROOT / "examples" / "own_model.py") + ":target", proxy_layers=1, runs=tmp_path)
 
 
-def test_layers_with_parameters_of_their_own_cannot_be_carried_over(tmp_path: Path) -> None:
-    """There is no layer that a small model's would stand for."""
+def test_layers_with_their_own_parameters_cannot_be_carried_over(tmp_path: Path) -> None:
+    """The small model's layers do not represent others."""
     (tmp_path / "space.yaml").write_text("version: 1\nspace: {per_layer: true}\n")
-    with pytest.raises(BadInputError, match="each layer has parameters of its own"):
+    with pytest.raises(BadInputError, match="each layer has its own parameters"):
         sktune.search("llama", proxy_layers=1, space=tmp_path / "space.yaml", runs=tmp_path)
-    with pytest.raises(BadInputError, match="--proxy-layers is at least 1"):
+    with pytest.raises(BadInputError, match="--proxy-layers must be at least 1"):
         sktune.search("llama", proxy_layers=0)

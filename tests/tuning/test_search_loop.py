@@ -1,4 +1,4 @@
-"""What a search decides: its trials, when it ends, what it claims; on a runner that is a law (tests/fake_runner.py)."""
+"""What a search decides: its trials, its end, its result; with a fake runner (tests/fake_runner.py)."""
 
 import logging
 import math
@@ -25,7 +25,7 @@ from tests.builders import decoder_layout
 from tests.fake_runner import FINALIST_S, OPENING_S, TRIAL_S, FakeRunner, search
 
 LAYER = decoder_layout(("dense",), ("self_attn", "mlp"), outside=False)
-"""Of which there are four plans."""
+"""A layout with four plans."""
 COMPUTED = RunnerTraits(measures_time=False)
 
 Events = list[dict[str, Any]]
@@ -47,10 +47,10 @@ def holds_mlp(plan: Plan) -> bool:
 
 
 class TestTrials:
-    """One after the other, each once."""
+    """Trials run one after the other, each plan once."""
 
     def test_the_fastest_plan_wins_and_its_code_is_delivered(self, tmp_path: Path) -> None:
-        """Starting points come first; the winner is compared in fresh processes, and its figure is the law's."""
+        """Starting points come first; the winner is compared in fresh processes, and its speedup is exact."""
         runner, events = FakeRunner(traits=RunnerTraits(final_processes=3)), Events()
         result = search(tmp_path, runner, events.append)
         assert [record.origin for record in result.trials][:2] == ["attention", "each layer"]
@@ -61,8 +61,8 @@ class TestTrials:
         assert runner.asked[-1] == ("deliver", (result.winner.plan,))
         assert len({record.plan for record in result.trials}) == 6 == runner.count("judge")
 
-    def test_the_same_command_asks_for_nothing_and_more_trials_go_on(self, tmp_path: Path) -> None:
-        """What is in the study is the answer."""
+    def test_the_same_command_runs_nothing_and_more_trials_continue(self, tmp_path: Path) -> None:
+        """The result comes from the study."""
         search(tmp_path, FakeRunner())
         again, events = FakeRunner(), Events()
         search(tmp_path, again, events.append)
@@ -71,8 +71,8 @@ class TestTrials:
         search(tmp_path, FakeRunner(), events.append, trials=8)
         assert [event["trial"] for event in of_kind(events, "trial_finished")] == [6, 7]
 
-    def test_a_space_is_tried_to_its_last_plan(self, tmp_path: Path) -> None:
-        """Then the search has its answer, however many trials it may run; probes are no plans of the space."""
+    def test_a_search_ends_when_its_space_is_exhausted(self, tmp_path: Path) -> None:
+        """However many trials are left; probes do not count as plans of the space."""
         events = Events()
         result = search(tmp_path, FakeRunner(layout=LAYER), events.append, trials=40)
         assert len({record.plan for record in result.trials if not record.is_probe}) == 4
@@ -83,7 +83,7 @@ class TestTrials:
         assert again.asked == []
 
     def test_twins_are_measured_once(self, tmp_path: Path) -> None:
-        """Plans that become the same kernels share a figure, and one of them is compared."""
+        """Plans that compile to the same kernels share a figure, and only one of them is compared."""
         runner = FakeRunner(kernels=lambda plan: str(len(plan.scopes)))
         result = search(tmp_path, runner)
         twins = [record for record in result.trials if record.outcome and record.outcome.same_as is not None]
@@ -97,8 +97,8 @@ class TestTrials:
         compared = [row for row in result.final if row.name.isdigit()]
         assert len(compared) == len({len(record.plan.scopes) for record in result.trials})
 
-    def test_a_plan_that_fails_teaches_and_never_wins(self, tmp_path: Path) -> None:
-        """Where all fail the answer is "no scope", from the baseline alone."""
+    def test_plans_that_fail_never_win(self, tmp_path: Path) -> None:
+        """If all fail the answer is "no scope", and only the baseline is compared."""
         failure = Outcome(Reason.COMPILE_FAILED, "no", stage=Stage.COMPILE)
         result = search(tmp_path, FakeRunner(fault=lambda plan: failure), trials=4)
         assert result.verdict is not None
@@ -107,34 +107,35 @@ class TestTrials:
         assert [row.name for row in result.final] == ["baseline", "baseline again"]
 
     def test_slower_plans_are_pruned_with_their_figure(self, tmp_path: Path) -> None:
-        """Beyond the noise floor, which the baseline against itself shows."""
+        """If they are slower by more than the noise floor."""
         result = search(tmp_path, FakeRunner(latency_ms=lambda plan: 10.0 + len(plan.scopes)), trials=4)
         outcomes = [record.outcome for record in result.trials if record.outcome]
         assert {outcome.reason for outcome in outcomes} == {Reason.SLOWER}
         assert all(outcome.speedup and outcome.noise_floor >= 0.001 for outcome in outcomes)
         assert result.winner is None
 
-    def test_a_search_is_settled_once_nothing_is_left_to_gain(self, tmp_path: Path) -> None:
-        """It ends before its trials do."""
+    def test_a_search_has_converged_once_nothing_is_left_to_gain(self, tmp_path: Path) -> None:
+        """It ends early, and its event has both names."""
         events = Events()
         search(tmp_path, FakeRunner(latency_ms=lambda plan: 10.0), events.append, trials=20, until_converged=True)
-        (settled,) = of_kind(events, "settled")
-        assert settled["expected_gain_left"] < settled["threshold"]
+        (converged,) = of_kind(events, "converged")
+        assert converged["expected_gain_left"] < converged["threshold"]
+        assert of_kind(events, "settled") == [{**converged, "event": "settled"}]
         assert len(of_kind(events, "trial_finished")) < 20
 
 
 class TestNoiseFloor:
-    """The baseline against itself."""
+    """The baseline is compared with itself."""
 
     def test_it_is_sampled_at_the_start_and_every_ten_trials(self, tmp_path: Path) -> None:
-        """Also by a search that goes on."""
+        """Also by a search that continues."""
         events = Events()
         search(tmp_path, FakeRunner(), events.append, trials=5)
         search(tmp_path, FakeRunner(), events.append, trials=12)
         assert [event["before_trial"] for event in of_kind(events, "noise_floor")] == [0, 10]
 
-    def test_what_is_computed_has_none(self, tmp_path: Path) -> None:
-        """No interval is shown either, and no bit was compared."""
+    def test_a_simulation_has_none(self, tmp_path: Path) -> None:
+        """It has no intervals either, and compares no bits."""
         runner, events = FakeRunner(traits=COMPUTED), Events()
         result = search(tmp_path, runner, events.append, backend="sim")
         assert runner.count("sample_noise_floor") == 0
@@ -142,8 +143,8 @@ class TestNoiseFloor:
         assert result.summary()["bit_identical"] is None
         assert not of_kind(events, "plan_verified")
 
-    def test_a_sample_that_fails_ends_no_search(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        """The log has the reason."""
+    def test_a_search_survives_a_sample_that_fails(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """The reason is logged."""
 
         def breaks(kind: str, plans: Sequence[Plan]) -> None:
             if kind == "sample_noise_floor":
@@ -155,18 +156,18 @@ class TestNoiseFloor:
 
 
 class TestRescue:
-    """A SyncAll that waits for cores which do not run."""
+    """A plan that hangs is judged again with a safer option: its SyncAll may wait for idle cores."""
 
     @staticmethod
     def hangs(plan: Plan, stage: Stage = Stage.MEASURE) -> Outcome | None:
-        """Return a timeout for plans with a scope that begins at an MLP, unless the option that helps is set."""
+        """Return a timeout for plans with a scope that begins at an MLP, unless the safer option is set."""
         guilty = [scope for scope in plan.scopes if scope.first.endswith("mlp")]
         if not guilty or dict(guilty[0].options).get("feed-sync-all"):
             return None
         return Outcome(Reason.TIMEOUT, "no answer", blamed=guilty[0].label, stage=stage)
 
     def test_a_plan_that_hangs_is_judged_again_with_the_option(self, tmp_path: Path) -> None:
-        """Its outcome is the second one's, and says what was added."""
+        """It gets the second outcome, which names the added option."""
         runner = FakeRunner(fault=self.hangs, layout=LAYER, traits=COMPUTED)
         result = search(tmp_path, runner, trials=9, backend="sim")
         rescued = [record for record in result.trials if record.outcome and record.outcome.added]
@@ -176,7 +177,7 @@ class TestRescue:
             assert record.outcome.is_complete
             assert all(dict(scope.options)["feed-sync-all"] == 1 for scope in record.judged_plan.scopes)
 
-    def test_where_it_hangs_all_the_same_the_scope_is_not_tried_again(self, tmp_path: Path) -> None:
+    def test_if_it_still_hangs_its_scope_is_not_tried_again(self, tmp_path: Path) -> None:
         """Two judgements for the first such plan, none for the others."""
         stuck = Outcome(Reason.TIMEOUT, "no answer", stage=Stage.VERIFY)
 
@@ -188,13 +189,13 @@ class TestRescue:
         result = search(tmp_path, runner, trials=9, backend="sim")
         hung = [record.outcome for record in result.trials if record.outcome and record.outcome.blamed]
         first = next(outcome for outcome in hung if outcome.added)
-        assert first.detail == "no answer; it hangs with feed-sync-all=1, too"
+        assert first.detail == "no answer; it also hangs with feed-sync-all=1"
         blocked = [outcome for outcome in hung if "hung in trial" in outcome.detail]
         assert runner.count("judge") == len(result.trials) + len(hung) - 2 * len(blocked)
 
     @pytest.mark.parametrize(("backend", "stage"), [("sim", Stage.COMPILE), ("inductor", Stage.MEASURE)])
-    def test_a_compiler_that_hangs_is_no_such_case(self, tmp_path: Path, backend: str, stage: Stage) -> None:
-        """Nor is a plan without SuperKernels."""
+    def test_only_a_superkernel_that_hangs_is_judged_again(self, tmp_path: Path, backend: str, stage: Stage) -> None:
+        """Not a compiler that hangs, and not a plan without SuperKernels."""
         runner = FakeRunner(fault=lambda plan: self.hangs(plan, stage), layout=LAYER, traits=COMPUTED)
         result = search(tmp_path, runner, trials=9, backend=backend)
         assert any(record.outcome and record.outcome.reason is Reason.TIMEOUT for record in result.trials)
@@ -202,10 +203,10 @@ class TestRescue:
 
 
 class TestTimeBudget:
-    """In time, with an answer, and nothing that was cut off held against a plan."""
+    """A search ends in time with an answer, and a trial that was cut off is not a failure."""
 
-    def test_trials_and_time_whichever_comes_first(self, tmp_path: Path) -> None:
-        """Three trials end long before an hour does."""
+    def test_a_search_ends_with_its_trials_or_its_time(self, tmp_path: Path) -> None:
+        """Three trials end long before the hour is over."""
         events = Events()
         result = search(tmp_path, FakeRunner(), events.append, trials=3, time_budget_s=3600)
         assert len(result.trials) == 3
@@ -214,7 +215,7 @@ class TestTimeBudget:
 
     @pytest.mark.parametrize("seconds", [40, 60, 90])
     def test_a_budget_ends_with_an_answer(self, tmp_path: Path, seconds: float) -> None:
-        """Trials stop where the final comparison needs the rest; a short one compares fewer plans."""
+        """Trials stop when the final comparison needs the rest; a short budget compares fewer plans."""
         runner, events = FakeRunner(), Events()
         began_s = runner.clock()
         result = search(tmp_path, runner, events.append, trials=None, time_budget_s=seconds)
@@ -227,12 +228,12 @@ class TestTimeBudget:
         assert len(plans) <= (seconds - OPENING_S) / FINALIST_S
 
     def test_a_budget_too_short_for_a_plan_gets_one_line(self, tmp_path: Path) -> None:
-        """There is no answer to give."""
+        """There is no result to return."""
         with pytest.raises(BadInputError, match="9 s ended before a plan was tried; give more time"):
             search(tmp_path, FakeRunner(), time_budget_s=9)
 
-    def test_a_trial_that_time_cuts_off_is_no_failure(self, tmp_path: Path) -> None:
-        """The search ends with the plans it has; the next call takes the trial up under its number."""
+    def test_a_trial_that_is_cut_off_is_not_a_failure(self, tmp_path: Path) -> None:
+        """The search ends with the plans it has; the next call runs the trial under the same number."""
         runner = FakeRunner()
 
         def hangs(kind: str, plans: Sequence[Plan]) -> None:
@@ -247,14 +248,14 @@ class TestTimeBudget:
             view(EVENTS[event["event"]](**{key: value for key, value in event.items() if key != "event"}))
         assert [record.number for record in result.trials] == [0, 1]
         assert result.is_compared
-        assert any("after 2 trials; trial 2 was cut off and is left for later" in line for line in lines)
+        assert any("after 2 trials; trial 2 was cut off and is postponed" in line for line in lines)
         events.clear()
         again = search(tmp_path, FakeRunner(), events.append, trials=3)
         assert [event["trial"] for event in of_kind(events, "trial_finished")] == [2]
         assert again.pruned()["crashed"] == 0
 
-    def test_a_final_comparison_that_time_cuts_off_is_made_by_the_next_call(self, tmp_path: Path) -> None:
-        """Until then the best trial is the answer, marked as such everywhere."""
+    def test_a_final_comparison_that_is_cut_off_is_made_by_the_next_call(self, tmp_path: Path) -> None:
+        """Until then the best trial is the result, and is marked as such."""
 
         def ends(kind: str, plans: Sequence[Plan]) -> None:
             if kind == "compare":
@@ -271,8 +272,8 @@ class TestTimeBudget:
         assert "compared" not in again.summary()
         assert runner.count("judge") == 0
 
-    def test_a_later_process_that_time_cuts_off_leaves_those_before_it(self, tmp_path: Path) -> None:
-        """The comparison is of fewer processes."""
+    def test_if_a_later_process_is_cut_off_the_earlier_ones_count(self, tmp_path: Path) -> None:
+        """The comparison has fewer processes."""
         runner = FakeRunner(traits=RunnerTraits(final_processes=3))
 
         def ends(kind: str, plans: Sequence[Plan]) -> None:
@@ -285,7 +286,7 @@ class TestTimeBudget:
     def test_a_proxy_and_the_whole_search_share_one_budget(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Where the caller does not say when it began."""
+        """If the caller does not say when it began."""
         began: list[float | None] = []
 
         def run(request: Request, listener: Any, began_s: float | None, findings: Any = None) -> Any:
@@ -299,11 +300,11 @@ class TestTimeBudget:
 
 
 class TestInterruptions:
-    """What is not a plan's doing leaves it to a later search."""
+    """A failure that is not the plan's postpones the plan to a later search."""
 
     @staticmethod
-    def tried_at_last(runs: Path, runner: FakeRunner, error: type[Exception], match: str) -> None:
-        """Search twice in vain, and then once more: the plan is tried."""
+    def check_postponed(runs: Path, runner: FakeRunner, error: type[Exception], match: str) -> None:
+        """Check that two searches fail, and that a third one tries the plan."""
         for _ in range(2):
             runner.asked.clear()
             runner.close()
@@ -312,20 +313,22 @@ class TestInterruptions:
         result = search(runs, FakeRunner(), trials=1)
         assert [record.outcome.reason for record in result.trials if record.outcome] == [None]
 
-    def test_stopping_at_once_is_not_held_against_a_plan(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """However often the user does so, it is tried."""
+    def test_an_immediate_stop_does_not_count_as_an_attempt(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However often the user stops, the plan is tried."""
         monkeypatch.setattr("sktune.study.study.MOST_ATTEMPTS", 1)
 
         def stops(kind: str, plans: Sequence[Plan]) -> None:
             if kind == "judge":
                 raise KeyboardInterrupt
 
-        self.tried_at_last(tmp_path, FakeRunner(breaks=stops), InterruptedSearchError, "stopped at once")
+        self.check_postponed(tmp_path, FakeRunner(breaks=stops), InterruptedSearchError, "stopped immediately")
 
-    def test_a_runner_that_cannot_open_is_not_held_against_a_plan(
+    def test_a_runner_that_cannot_open_does_not_count_as_an_attempt(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The disk is full, or somebody else has the NPU: the plan that was next is tried when that is over."""
+        """The disk is full, or the NPU is in use: the next plan is tried once that is over."""
         monkeypatch.setattr("sktune.study.study.MOST_ATTEMPTS", 1)
         runner = FakeRunner()
 
@@ -336,30 +339,30 @@ class TestInterruptions:
                 raise BackendError("the device is taken")
 
         runner.breaks = taken
-        self.tried_at_last(tmp_path, runner, BackendError, "is taken")
+        self.check_postponed(tmp_path, runner, BackendError, "is taken")
 
     def test_ctrl_c_stops_after_the_trial(self, tmp_path: Path) -> None:
-        """The study is whole, and the same command goes on."""
+        """The study is complete up to there, and the same command continues."""
 
         def asks(kind: str, plans: Sequence[Plan]) -> None:
             if kind == "judge":
                 os.kill(os.getpid(), signal.SIGINT)
 
-        with pytest.raises(InterruptedSearchError, match="stopped after 1 of 6 trials; the same command goes on"):
+        with pytest.raises(InterruptedSearchError, match="stopped after 1 of 6 trials; run the same command"):
             search(tmp_path, FakeRunner(breaks=asks))
         assert len(search(tmp_path, FakeRunner()).trials) == 6
 
 
 class TestFinals:
-    """A search has its answer, whatever the processes do that compare its best plans."""
+    """A search returns a result whatever happens to the processes of the final comparison."""
 
     @staticmethod
     def comparisons(runner: FakeRunner) -> list[int]:
         """Return how many plans each process of the final comparison was given."""
         return [len(plans) for kind, plans in runner.asked if kind == "compare"]
 
-    def test_more_than_fit_are_shortlisted(self, tmp_path: Path) -> None:
-        """The fastest of many are compared; a runner that holds few plans is not asked to order many."""
+    def test_plans_are_shortlisted_if_there_are_too_many(self, tmp_path: Path) -> None:
+        """The fastest are compared; a runner that can hold only few plans is not asked for a shortlist."""
         runner = FakeRunner(traits=RunnerTraits(most_finalists=2, most_shortlisted=4))
         result = search(tmp_path, runner, trials=8)
         (shortlisted,) = [plans for kind, plans in runner.asked if kind == "shortlist"]
@@ -371,8 +374,8 @@ class TestFinals:
         assert few.count("shortlist") == 0
         assert self.comparisons(few) == [2]
 
-    def test_a_shortlist_that_fails_leaves_the_trials_own_order(self, tmp_path: Path) -> None:
-        """Those fastest by their own figures are compared."""
+    def test_if_shortlisting_fails_the_trials_order_is_used(self, tmp_path: Path) -> None:
+        """The plans that were fastest in their trials are compared."""
 
         def breaks(kind: str, plans: Sequence[Plan]) -> None:
             if kind == "shortlist":
@@ -387,10 +390,10 @@ class TestFinals:
         compared = [row.name for row in result.final if row.name.isdigit()]
         slowest = min(speeds[name] for name in compared)
         assert len(compared) == 5
-        assert all(own <= slowest + 1e-9 for name, own in speeds.items() if name not in compared)
+        assert all(speed <= slowest + 1e-9 for name, speed in speeds.items() if name not in compared)
 
     @pytest.mark.parametrize(("has_references", "wanted"), [(True, True), (False, False)])
-    def test_references_are_asked_of_a_runner_that_has_some(
+    def test_references_are_requested_if_the_runner_has_some(
         self, tmp_path: Path, has_references: bool, wanted: bool
     ) -> None:
         """In one process."""
@@ -399,8 +402,8 @@ class TestFinals:
         search(tmp_path, FakeRunner(traits=traits), events.append)
         assert of_kind(events, "final_started")[0]["references"] is wanted
 
-    def test_a_plan_that_verification_finds_to_differ_is_replaced(self, tmp_path: Path) -> None:
-        """The next moves up; the study knows it as a mismatch from now on."""
+    def test_a_plan_that_fails_verification_is_replaced(self, tmp_path: Path) -> None:
+        """The next moves up; in the study the plan is now a mismatch."""
         guilty = FakeRunner(difference=lambda plan: "step 40: logits" if holds(plan, "1.self_attn") else "")
         events = Events()
         result = search(tmp_path, guilty, events.append, trials=12)
@@ -416,8 +419,8 @@ class TestFinals:
         assert result.winner is not None
         assert not holds(result.winner.plan, "1.self_attn")
 
-    def test_one_that_dies_costs_itself_alone(self, tmp_path: Path) -> None:
-        """The others are compared without it, with the same figures, in this process and the next."""
+    def test_a_plan_that_crashes_does_not_affect_the_others(self, tmp_path: Path) -> None:
+        """They are compared without it, with the same figures, in this process and the next."""
 
         def breaks(kind: str, plans: Sequence[Plan]) -> None:
             if kind == "compare" and not all(holds_mlp(plan) for plan in plans):
@@ -433,8 +436,8 @@ class TestFinals:
         assert self.comparisons(runner)[-1] == 5 - len(dead)
         assert result.final[0].name == "baseline"
 
-    def test_where_no_finalist_survives_the_answer_is_no_scope(self, tmp_path: Path) -> None:
-        """The baseline alone was measured, once, and every plan says why it was not."""
+    def test_if_no_finalist_survives_the_answer_is_no_scope(self, tmp_path: Path) -> None:
+        """Only the baseline is measured, once, and every plan has the reason of its failure."""
 
         def breaks(kind: str, plans: Sequence[Plan]) -> None:
             if kind == "compare" and plans:
@@ -449,8 +452,8 @@ class TestFinals:
         assert plans
         assert all(row.speedup is None and "was killed" in row.verdict for row in plans)
 
-    def test_a_baseline_that_does_not_survive_ends_the_search(self, tmp_path: Path) -> None:
-        """There is nothing to compare with; the trials are kept."""
+    def test_a_baseline_that_crashes_ends_the_search(self, tmp_path: Path) -> None:
+        """There is nothing to compare with; the trials are stored."""
 
         def breaks(kind: str, plans: Sequence[Plan]) -> None:
             if kind == "compare":
@@ -462,8 +465,8 @@ class TestFinals:
         assert search(tmp_path, runner, trials=2).is_compared
         assert runner.count("judge") == 0
 
-    def test_a_winner_without_its_code_is_one_still(self, tmp_path: Path) -> None:
-        """The study says why."""
+    def test_a_plan_can_win_even_if_its_code_cannot_be_delivered(self, tmp_path: Path) -> None:
+        """The study stores the reason."""
 
         def breaks(kind: str, plans: Sequence[Plan]) -> None:
             if kind == "deliver":
@@ -475,17 +478,17 @@ class TestFinals:
         assert result.facts.delivery == DeliveryRecord(result.winner.number, problem=problem)
 
 
-def test_a_runner_is_made_from_what_the_request_says(tmp_path: Path) -> None:
-    """And has no deadline where there is no budget."""
-    made: list[RunnerSetup] = []
+def test_a_runner_is_made_from_the_request(tmp_path: Path) -> None:
+    """Without a time budget it has no deadline."""
+    setups: list[RunnerSetup] = []
     runner = FakeRunner()
 
     def factory(setup: RunnerSetup) -> FakeRunner:
-        made.append(setup)
+        setups.append(setup)
         return runner
 
     loop.run(Request("llama", trials=1, runs=tmp_path, compile_timeout_s=7), runner_factory=factory)
-    assert (made[0].spec.source, made[0].compile_timeout_s) == ("llama", 7)
-    assert made[0].folder.parent == tmp_path
+    assert (setups[0].spec.source, setups[0].compile_timeout_s) == ("llama", 7)
+    assert setups[0].folder.parent == tmp_path
     assert runner.deadline_s == math.inf
     assert runner.clock() - 1000 > TRIAL_S + OPENING_S

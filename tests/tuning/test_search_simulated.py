@@ -1,4 +1,4 @@
-"""Searches on the simulated device: quick, plain about what they are, and the way to test what no CPU does."""
+"""Searches on the simulated device: fast, marked as simulated, and a test of what a CPU cannot do."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tests.builders import decoder_layout
 
 
 def search(runs: Path, **options: Any) -> sktune.SearchResult:
-    """Search DeepSeek-V3 as published, shapes only."""
+    """Search DeepSeek-V3 at its published size, with shapes only."""
     values: dict[str, Any] = {"backend": "sim", "scale": "full", "trials": 10, "runs": runs} | options
     return sktune.search("deepseek-v3", **values)
 
@@ -34,13 +34,13 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[sktune.SearchResu
 def test_the_published_model_is_planned_without_weights(
     planned: tuple[sktune.SearchResult, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
-    """61 layers, a winner that no starting point beats, tried in the search or not, and no claim about bits."""
+    """61 layers, a winner that no starting point beats, whether tried in the search or not, and no claim about bits."""
     result, events = planned
     assert "61 layers" in result.facts.description
     assert result.winner is not None
-    as_they_stand = search(tmp_path, trials=7, strategy="random", exact_starting_points=True).trials
-    points = [trial.outcome.speedup.ratio for trial in as_they_stand if trial.outcome and trial.outcome.speedup]
-    assert all(trial.origin for trial in as_they_stand)
+    starting_points = search(tmp_path, trials=7, strategy="random", exact_starting_points=True).trials
+    points = [trial.outcome.speedup.ratio for trial in starting_points if trial.outcome and trial.outcome.speedup]
+    assert all(trial.origin for trial in starting_points)
     assert len(points) >= 7
     assert result.winner.speedup.ratio >= max(points)
     assert events[-1]["bit_identical"] is None
@@ -51,18 +51,18 @@ def test_the_published_model_is_planned_without_weights(
 
 @pytest.mark.slow
 def test_inspect_shows_shares_of_the_simulated_step() -> None:
-    """Shapes take no time, so the model of the device says what each unit would take."""
-    found = inspect_model(Request("deepseek-v3", backend="sim", scale="full"))
-    shares = {unit.name: unit.time_share for unit in found.layout.units}
-    assert found.is_simulated
-    assert "simulated" in found.description
+    """Shapes take no time to run, so the shares come from the model of the device."""
+    inspection = inspect_model(Request("deepseek-v3", backend="sim", scale="full"))
+    shares = {unit.name: unit.time_share for unit in inspection.layout.units}
+    assert inspection.is_simulated
+    assert "simulated" in inspection.description
     assert 0.9 < sum(shares.values()) <= 1.0 + 1e-9
     assert shares["model.layers.30.mlp"] > shares["model.layers.30.input_layernorm"] > 0
 
 
 @pytest.mark.slow
 def test_every_file_says_simulated(planned: tuple[sktune.SearchResult, list[dict[str, Any]]]) -> None:
-    """Report and plan carry the word, and that nothing was verified."""
+    """Report and plan also say that nothing was verified."""
     result, _ = planned
     report = (result.folder / "report.md").read_text()
     assert "simulated" in report.splitlines()[2]
@@ -75,10 +75,10 @@ def test_every_file_says_simulated(planned: tuple[sktune.SearchResult, list[dict
 
 
 @pytest.mark.slow
-def test_what_the_scopes_take_adds_up_to_the_step(
+def test_scope_times_add_up_to_the_step(
     planned: tuple[sktune.SearchResult, list[dict[str, Any]]],
 ) -> None:
-    """Simulated scope times have no noise, and survive the record."""
+    """Simulated scope times have no noise, and are stored."""
     measured = [record for record in planned[0].trials if record.outcome and record.outcome.speedup]
     for record in measured:
         assert record.outcome is not None and record.outcome.speedup is not None
@@ -108,7 +108,7 @@ def test_other_constants_are_another_study(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_hang_is_rescued_once_with_feed_sync_all(tmp_path: Path) -> None:
-    """Where an operator waits for cores that do not run, the plan is judged again with the rescue option."""
+    """If an operator waits for idle cores, the plan is judged again with the rescue option."""
     constants = tmp_path / "syncing.yaml"
     values = yaml.safe_load(ATLAS_A3.read_text())
     values["sync_all_types"]["value"] = ["MatMulV2"]
@@ -126,7 +126,7 @@ def test_a_hang_is_rescued_once_with_feed_sync_all(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_profile_orders_the_starting_points(tmp_path: Path) -> None:
-    """What covers the most that scopes can save is tried first."""
+    """Those with the largest potential saving are tried first."""
     profile = profiles.write(
         tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek(dense=1, moe=3))
     )
@@ -139,22 +139,24 @@ def test_a_profile_orders_the_starting_points(tmp_path: Path) -> None:
     assert by_profile[0] != space.starting_points[0].name
 
 
-def test_a_profile_orders_the_starting_points_of_untied_spaces_alike(tmp_path: Path) -> None:
-    """There each layer has parameters of its own, named by its number."""
+def test_a_profile_orders_the_starting_points_of_per_layer_spaces_alike(tmp_path: Path) -> None:
+    """In these each layer has its own parameters, named by its number."""
     profile = profiles.write(
         tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek(dense=1, moe=3))
     )
     layout = decoder_layout(("dense", "moe", "moe", "moe"))
-    tied, per_layer = (bind(SpaceSpec(per_layer=per_layer), layout, {}, OptionRules({})) for per_layer in (False, True))
+    shared, per_layer = (
+        bind(SpaceSpec(per_layer=per_layer), layout, {}, OptionRules({})) for per_layer in (False, True)
+    )
     names = [
-        [point.name for point in profile_hints.ordered(space.starting_points, profile)] for space in (tied, per_layer)
+        [point.name for point in profile_hints.ordered(space.starting_points, profile)] for space in (shared, per_layer)
     ]
     assert names[0] == names[1]
-    assert names[0] != [point.name for point in tied.starting_points]
+    assert names[0] != [point.name for point in shared.starting_points]
 
 
-def test_constants_belong_to_the_simulation() -> None:
-    """They mean nothing elsewhere, and a file that is missing is named."""
+def test_constants_need_the_simulation() -> None:
+    """Other backends refuse them, and a missing file is named."""
     with pytest.raises(BadInputError, match="add --backend sim"):
         sktune.search("llama", constants=ATLAS_A3)
     with pytest.raises(BadInputError, match="there is no file"):
@@ -162,7 +164,7 @@ def test_constants_belong_to_the_simulation() -> None:
 
 
 def test_an_unknown_constant_is_named_with_the_nearest(tmp_path: Path) -> None:
-    """A misspelt key of the constants is one line."""
+    """A misspelt key of the constants gets one line."""
     constants = tmp_path / "misspelt.yaml"
     constants.write_text(ATLAS_A3.read_text().replace("dispatch_gap_us", "dispatch_gab_us"))
     with pytest.raises(SimulationError, match="dispatch_gap_us"):
@@ -171,7 +173,7 @@ def test_an_unknown_constant_is_named_with_the_nearest(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_small_model_is_not_verified_either(tmp_path: Path) -> None:
-    """The simulation runs the model's own step whatever the plan: comparing its bits would prove nothing."""
+    """The simulation runs the model's own step for every plan: comparing its bits would prove nothing."""
     result = search(tmp_path / "runs", scale="tiny", trials=2)
     assert result.summary()["bit_identical"] is None
     assert result.final[0].verdict == "not verified: simulated"
@@ -186,15 +188,15 @@ def test_a_profile_of_another_model_is_refused(tmp_path: Path) -> None:
         search(tmp_path / "runs", scale="tiny", profile=profile)
 
 
-def test_options_of_sim_are_those_of_npu(tmp_path: Path) -> None:
-    """A space that lists them twice would be read once."""
+def test_options_of_sim_are_listed_under_npu(tmp_path: Path) -> None:
+    """A space must not list them for sim."""
     space = tmp_path / "space.yaml"
     space.write_text("version: 1\nspace:\n  options: {sim: {cpu: {early-start: [0]}}}\n")
     with pytest.raises(SpaceError, match="list options of sim there"):
         search(tmp_path / "runs", space=space)
 
 
-def test_an_option_that_no_search_has_is_named_with_the_nearest() -> None:
+def test_an_unknown_option_of_a_search_is_named_with_the_nearest() -> None:
     """A misspelt keyword is bad input, not a TypeError."""
     with pytest.raises(BadInputError, match="did you mean 'trials'"):
         sktune.search("llama", trial=3)
@@ -202,7 +204,7 @@ def test_an_option_that_no_search_has_is_named_with_the_nearest() -> None:
 
 @pytest.mark.slow
 def test_probes_do_not_exhaust_a_space(tmp_path: Path) -> None:
-    """A probe is no plan of the space: all of its plans are tried beside it."""
+    """A probe is not a plan of the space: all of the space's plans are tried as well."""
     space = tmp_path / "space.yaml"
     space.write_text(
         "version: 1\n"

@@ -1,4 +1,4 @@
-"""Time budgets: in time, with an answer, and nothing that was cut off held against a plan."""
+"""Time budgets: a search ends in time with an answer, and a trial that was cut off is not a failure."""
 
 import math
 from pathlib import Path
@@ -27,8 +27,8 @@ def test_durations_are_read(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "90", "3 m", "m3", "30m1h", "-3m", "1.5h", "0s", "three minutes", "3m\n4s"])
-def test_what_is_no_duration_is_refused_in_one_line(text: str) -> None:
-    """The line shows the forms."""
+def test_an_invalid_duration_is_refused_in_one_line(text: str) -> None:
+    """The line shows valid forms."""
     with pytest.raises(BadInputError, match="90s, 3m, 1h or 1h30m") as caught:
         parse_duration(text)
     assert "\n" not in str(caught.value)
@@ -49,7 +49,7 @@ ESTIMATES = DurationEstimates(opening_s=10, trial_s=6, finalist_s=4, most_finali
 
 
 def simulated_search(seconds: float, estimates: DurationEstimates) -> tuple[int, int, float]:
-    """Return trials, finalists, and when the last of them ends, if everything takes what is expected."""
+    """Return trials, finalists, and when the last of them ends, if everything takes as long as estimated."""
     clock = Clock()
     budget = TimeBudget(seconds, clock.now_s, clock)
     clock.now_s += estimates.opening_s
@@ -62,8 +62,8 @@ def simulated_search(seconds: float, estimates: DurationEstimates) -> tuple[int,
     return trials, finalists, clock.now_s - 1000
 
 
-def test_most_of_the_budget_goes_to_trials_and_the_final_is_whole() -> None:
-    """A third at most is set aside."""
+def test_most_of_the_budget_goes_to_trials_and_all_finalists_are_compared() -> None:
+    """At most a third is set aside."""
     trials, finalists, end_s = simulated_search(180, ESTIMATES)
     assert finalists == 5
     assert trials >= (180 * 2 / 3 - ESTIMATES.opening_s - CLOSING_S) // ESTIMATES.trial_s - 1
@@ -72,15 +72,15 @@ def test_most_of_the_budget_goes_to_trials_and_the_final_is_whole() -> None:
 
 @pytest.mark.parametrize("seconds", [20, 30, 45, 60, 90, 120, 600])
 @pytest.mark.parametrize("trial_s", [0.1, 2, 6, 20, 60])
-def test_nothing_is_begun_that_cannot_end(seconds: float, trial_s: float) -> None:
-    """However long things take: fewer finalists where the time is short, and never a second trial without one."""
+def test_nothing_is_started_that_cannot_finish(seconds: float, trial_s: float) -> None:
+    """However long trials take: if time is short there are fewer finalists, but a second trial implies one."""
     trials, finalists, end_s = simulated_search(seconds, DurationEstimates(10, trial_s, 0.7 * trial_s, 5, 2))
     assert end_s <= seconds
     assert finalists or trials <= 1
 
 
 def test_a_trial_that_hangs_leaves_time_to_compare_one_plan() -> None:
-    """Its deadline comes before that of the call by a fresh worker and one plan."""
+    """Its deadline leaves time for a fresh worker and one plan."""
     budget = TimeBudget(180, 1000, Clock())
     assert (
         budget.deadline_s - budget.trial_deadline_s(ESTIMATES, has_plan=True)
@@ -90,7 +90,7 @@ def test_a_trial_that_hangs_leaves_time_to_compare_one_plan() -> None:
 
 
 def test_without_a_budget_there_is_always_time() -> None:
-    """And what is left is told from the estimates."""
+    """The time left is estimated."""
     budget = TimeBudget(math.inf, 0, Clock())
     assert budget.allows_trial(ESTIMATES, has_plan=True)
     assert budget.finalists(ESTIMATES) == 5
@@ -98,8 +98,8 @@ def test_without_a_budget_there_is_always_time() -> None:
     assert TimeBudget(180, 1000, Clock()).expected_left_s(math.inf, ESTIMATES) == 180 - CLOSING_S
 
 
-def test_a_postponed_trial_is_taken_up_again_and_not_counted_as_an_attempt(tmp_path: Path) -> None:
-    """However often the time runs out in it."""
+def test_a_postponed_trial_is_run_again_and_not_counted_as_an_attempt(tmp_path: Path) -> None:
+    """However often the time runs out."""
     study_of(tmp_path, "a", [1.1])
     for _ in range(5):
         study = TuningStudy.open("a", sqlite_url(tmp_path / folder_name("a")), create=False)
@@ -111,10 +111,10 @@ def test_a_postponed_trial_is_taken_up_again_and_not_counted_as_an_attempt(tmp_p
 
 
 @pytest.mark.parametrize(("ratios", "winner"), [([1.1, 1.3, None, 1.2], 1), ([0.9, None], None)])
-def test_where_no_final_comparison_was_made_the_best_trial_is_the_answer(
+def test_without_a_final_comparison_the_best_trial_is_the_answer(
     tmp_path: Path, ratios: list[float | None], winner: int | None
 ) -> None:
-    """With its own figure, and the result says so."""
+    """With the trial's figure, and the result says so."""
     study_of(tmp_path, "a", ratios)
     study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
     study.remember(uncompared=True)
@@ -130,10 +130,10 @@ def test_where_no_final_comparison_was_made_the_best_trial_is_the_answer(
 
 
 @pytest.mark.parametrize(("later", "winner"), [([], 0), ([1.25, None], 0), ([1.4], 2)])
-def test_a_final_comparison_stands_until_a_later_trial_looks_better(
+def test_a_final_comparison_is_valid_until_a_later_trial_looks_better(
     tmp_path: Path, later: list[float | None], winner: int
 ) -> None:
-    """Trial 1 had luck in its trial and lost: no budget that is spent brings it back."""
+    """Trial 1 was lucky in its trial and lost the comparison; it does not win when a time budget ends."""
     study_of(tmp_path, "a", [1.3, 1.35])
     study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
     rows = [row("baseline"), row("0", 0.26), row("1", 0.1)]
@@ -150,5 +150,5 @@ def test_a_final_comparison_stands_until_a_later_trial_looks_better(
 
 def test_a_budget_of_no_time_is_refused() -> None:
     """In Python as on the command line."""
-    with pytest.raises(BadInputError, match="above 0"):
+    with pytest.raises(BadInputError, match="more than 0 s"):
         sktune.search("llama", time_budget_s=0)

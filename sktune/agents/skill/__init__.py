@@ -1,4 +1,4 @@
-"""The skill and the subagent that ``sktune agent install`` writes, for agents that read files and have a shell."""
+"""The skill and the subagent that ``sktune agent install`` writes, for agents that can read files and run commands."""
 
 import hashlib
 import json
@@ -11,25 +11,25 @@ TEMPLATES = Path(__file__).parent
 SKILL = "superkernel-autotune"
 SUBAGENT = "superkernel-analyzer"
 RECORD = Path(".sktune") / "agent.json"
-"""Digests of what was written, below the folder: a file that has another was edited."""
+"""Digests of the written files, below the folder: a file with another digest was edited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What an installation did, by paths below its folder."""
+    """The result of an installation: paths below its folder."""
 
     written: tuple[str, ...]
     unchanged: tuple[str, ...]
 
 
 def install(folder: Path, *, force: bool = False) -> Installed:
-    """Write the skill and the subagent below ``folder``, for each kind of agent; the same again changes nothing.
+    """Write the skill and the subagent below ``folder``, for each kind of agent; a second call changes nothing.
 
     Raises:
-        BadInputError: a file there is not ours or was edited, and ``force`` is not given; nothing is written then.
+        BadInputError: a file there is not ours or was edited, and ``force`` is not given; nothing is written.
     """
     if not folder.is_dir():
-        raise BadInputError(f"{folder} is no folder; give the one that holds the recipes or the model")
+        raise BadInputError(f"{folder} is not a folder; give the one with the recipes or the model")
     wanted, record = files(), _record(folder)
     new = {name: text for name, text in wanted.items() if _text(folder / name) != text}
     foreign = [name for name in new if not _is_ours(folder / name, record.get(name))]
@@ -40,7 +40,7 @@ def install(folder: Path, *, force: bool = False) -> Installed:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
         except OSError as failure:
-            raise BadInputError(f"{folder / name} cannot be written ({failure.strerror}); free it first") from failure
+            raise BadInputError(f"{folder / name} cannot be written ({failure.strerror}); fix that first") from failure
     known = record | {name: _digest(text) for name, text in wanted.items()}
     if known != record:
         (folder / RECORD).parent.mkdir(exist_ok=True)
@@ -52,19 +52,19 @@ def files() -> dict[str, str]:
     """Return the text of each file, by its path below the folder that it is installed to."""
     skill = (TEMPLATES / "SKILL.md").read_text(encoding="utf-8")
     subagent = (TEMPLATES / f"{SUBAGENT}.md").read_text(encoding="utf-8")
-    # The recipes link what lies in .claude to .agents: both must be the same.
-    found = {}
+    # The recipes link files in .claude to .agents: both must be the same.
+    texts = {}
     for home in (".agents", ".claude", ".codex"):
-        found[f"{home}/skills/{SKILL}/SKILL.md"] = skill
+        texts[f"{home}/skills/{SKILL}/SKILL.md"] = skill
         if home == ".codex":
-            found[f"{home}/agents/{SUBAGENT}.toml"] = _as_toml(subagent)
+            texts[f"{home}/agents/{SUBAGENT}.toml"] = _as_toml(subagent)
         else:
-            found[f"{home}/agents/{SUBAGENT}.md"] = subagent
-    return found
+            texts[f"{home}/agents/{SUBAGENT}.md"] = subagent
+    return texts
 
 
 def _as_toml(subagent: str) -> str:
-    """Return the subagent as Codex reads it: the keys name, description and developer_instructions."""
+    """Return the subagent in Codex's format: the keys name, description and developer_instructions."""
     _, head, body = subagent.split("---\n", 2)
     keys = dict(line.split(": ", 1) for line in head.splitlines() if line.startswith(("name: ", "description: ")))
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in keys.items()]
@@ -91,7 +91,7 @@ def _record(folder: Path) -> dict[str, str]:
     if text is None:
         return {}
     try:
-        found: dict[str, str] = json.loads(text)["files"]
+        digests: dict[str, str] = json.loads(text)["files"]
     except (ValueError, KeyError, TypeError) as failure:
         raise BadInputError(f"{folder / RECORD} is damaged ({failure}); delete it and use --force") from failure
-    return found
+    return digests

@@ -1,4 +1,4 @@
-"""What people see of a profile on a terminal."""
+"""Terminal output of a profile."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -17,25 +17,25 @@ NAME_WIDTH = 30
 
 
 def profile_view(profile: Profile, comparison: Comparison | None, picture: Path) -> RenderableType:
-    """Return the tables of ``profile``, the comparison where there is one, and last what matters for scopes."""
-    shown = [("", profile)]
+    """Return the tables of ``profile``, the comparison if there is one, and last what matters for scopes."""
+    labelled = [("", profile)]
     if comparison:
-        shown = [("baseline: ", profile), ("candidate: ", comparison.candidate)]
+        labelled = [("baseline: ", profile), ("candidate: ", comparison.candidate)]
     parts: list[RenderableType] = []
-    for label, found in shown:
-        parts.append(Text(label + overview(found), style="bold"))
-        parts += [Text(f"warning: {line}", style="yellow") for line in found.warnings]
-        parts += [_Fitted(table) for table in profile_tables(found)]
+    for label, each in labelled:
+        parts.append(Text(label + overview(each), style="bold"))
+        parts += [Text(f"warning: {line}", style="yellow") for line in each.warnings]
+        parts += [_Fitted(table) for table in profile_tables(each)]
     if comparison:
         parts.append(_Fitted(comparison_table(comparison)))
-    parts += [Text(label + headline(found), style="bold") for label, found in shown]
+    parts += [Text(label + headline(each), style="bold") for label, each in labelled]
     parts.append(Text(f"timeline: {picture}"))
     return Group(*parts)
 
 
 @dataclass(frozen=True, slots=True)
 class _Fitted:
-    """A table in the width of the terminal: spare columns are left out and names are folded, figures never cut."""
+    """A table that fits the terminal: spare columns are left out and names are folded, but figures are never cut."""
 
     table: Table
 
@@ -59,8 +59,8 @@ class _Fitted:
 
 def _grid(table: Table, left_out: Collection[str]) -> Grid:
     grid = Grid(title=table.title, title_justify="left")
-    kept = [number for number, column in enumerate(table.columns) if column not in left_out]
-    for number in kept:
+    shown = [number for number, column in enumerate(table.columns) if column not in left_out]
+    for number in shown:
         cells = _cells(table, number)
         if number == 0:
             grid.add_column(table.columns[0], overflow="fold")
@@ -68,15 +68,15 @@ def _grid(table: Table, left_out: Collection[str]) -> Grid:
             justify: JustifyMethod = "right" if all(_is_figure(cell) for cell in cells[1:]) else "left"
             grid.add_column(table.columns[number], justify=justify, min_width=_longest_word(cells))
     for row in table.rows:
-        grid.add_row(*(Text(row[number]) for number in kept))
+        grid.add_row(*(Text(row[number]) for number in shown))
     return grid
 
 
 def _width(table: Table, left_out: Collection[str]) -> int:
-    """Return how many signs wide the table is at least, with its borders and names of ``NAME_WIDTH``."""
-    kept = [_cells(table, number) for number, column in enumerate(table.columns) if column not in left_out]
-    name = min(max(map(len, kept[0])), NAME_WIDTH)
-    return name + sum(map(_longest_word, kept[1:])) + 3 * len(kept) + 1
+    """Return the least width of the table in characters, with borders and with names of at most ``NAME_WIDTH``."""
+    columns = [_cells(table, number) for number, column in enumerate(table.columns) if column not in left_out]
+    name = min(max(map(len, columns[0])), NAME_WIDTH)
+    return name + sum(map(_longest_word, columns[1:])) + 3 * len(columns) + 1
 
 
 def _longest_word(cells: Iterable[str]) -> int:

@@ -1,4 +1,4 @@
-"""What people see: a search while it runs, what it found, and what there is to tune in a model."""
+"""Terminal output of searches: progress, results, comparisons and rechecks, and what a model has to tune."""
 
 import re
 import time
@@ -45,7 +45,7 @@ LAST_TRIALS = 8
 
 @singledispatch
 def lines_of(event: Event) -> Sequence[str]:
-    """Return what an event says to people, in lines; most kinds say nothing."""
+    """Return an event as lines of text; most kinds have none."""
     del event
     return ()
 
@@ -60,14 +60,14 @@ def _(event: SearchStarted) -> Sequence[str]:
 def _(event: TargetReady) -> Sequence[str]:
     lines = [f"{event.description}  ({_counted(event.space_size, 'plan')})"]
     if event.model_difference:
-        lines.append(f"the baseline is not the uncompiled model, bit for bit: {event.model_difference}")
+        lines.append(f"the baseline is not bit-identical to the uncompiled model: {event.model_difference}")
     return lines
 
 
 @lines_of.register
 def _(event: NoiseFloor) -> Sequence[str]:
     noise = f"; {event.noise}" if event.noise else ""
-    return [f"noise floor {event.noise_floor:.2%}: the baseline against itself {event.ratio:.4f}x{noise}"]
+    return [f"noise floor {event.noise_floor:.2%}: the baseline compared with itself, {event.ratio:.4f}x{noise}"]
 
 
 @lines_of.register
@@ -89,26 +89,26 @@ def _(event: SpaceExhausted) -> Sequence[str]:
 
 @lines_of.register
 def _(event: TimeBudgetSpent) -> Sequence[str]:
-    cut = "" if event.unfinished is None else f"; trial {event.unfinished} was cut off and is left for later"
-    return [f"the time for trials is spent after {_counted(event.trials, 'trial')}{cut}"]
+    cut = "" if event.unfinished is None else f"; trial {event.unfinished} was cut off and is postponed"
+    return [f"the time for trials is over after {_counted(event.trials, 'trial')}{cut}"]
 
 
 @lines_of.register
 def _(event: Converged) -> Sequence[str]:
     left, threshold = event.expected_gain_left, event.threshold
-    return [f"converged: more trials should save {left:.2%}, and less than {threshold:.2%} cannot be told"]
+    return [f"converged: more trials are expected to save {left:.2%}, less than the threshold of {threshold:.2%}"]
 
 
 @lines_of.register
 def _(event: Settled) -> Sequence[str]:
-    del event  # it says again what the event before it has said
+    del event  # the same as Converged, which comes before it
     return ()
 
 
 @lines_of.register
 def _(event: FinalStarted) -> Sequence[str]:
-    others = "" if event.simulated or not event.references else " and what there is without sktune, in turn"
-    return [f"final comparison: the best plans, the baseline{others}"]
+    references = "" if event.simulated or not event.references else ", and the alternatives without sktune"
+    return [f"final comparison: the best plans and the baseline{references}"]
 
 
 @lines_of.register
@@ -123,28 +123,28 @@ def _(event: AnalysisStarted | GuideWalked) -> Sequence[str]:
     return event.lines
 
 
-def recheck_table(found: Recheck) -> Table:
-    """Return what became of a plan that was found earlier."""
-    table = Table(show_header=False, title=f"[bold]{found.verdict}[/bold]", title_justify="left")
-    table.add_row("code", escape(found.code))
-    table.add_row("bits", escape(found.verification.summary()["text"]))
-    if speedup := found.speedup:
+def recheck_table(checked: Recheck) -> Table:
+    """Return the result of a recheck."""
+    table = Table(show_header=False, title=f"[bold]{checked.verdict}[/bold]", title_justify="left")
+    table.add_row("code", escape(checked.code))
+    table.add_row("bits", escape(checked.verification.summary()["text"]))
+    if speedup := checked.speedup:
         interval = "95% interval {:.3f} to {:.3f}, in one process".format(*speedup.bounds)
         figures = f"{speedup.latency_ms:.3f} ms, the baseline {speedup.baseline_ms:.3f} ms"
         table.add_row("speed", f"{speedup.ratio:.3f} times as fast as the baseline ({interval}): {figures}")
-    for change in found.changes:
+    for change in checked.changes:
         table.add_row("changed", escape(change))
     return table
 
 
 class _Best:
-    """The best speedup so far, of trials that may win."""
+    """The best speedup so far, among trials that may win."""
 
     def __init__(self) -> None:
         self._speedup = 1.0
 
     def is_beaten_by(self, event: TrialFinished) -> bool:
-        """Whether a trial is better than all before it, which it then is itself."""
+        """Whether a trial is better than all before it; if so, it becomes the best."""
         if event.state != "complete" or event.probe or event.speedup is None or event.speedup <= self._speedup:
             return False
         self._speedup = event.speedup
@@ -152,7 +152,7 @@ class _Best:
 
 
 class PlainView:
-    """One line for each thing that happens."""
+    """Prints a line for each event."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -166,7 +166,7 @@ class PlainView:
 
 
 class LiveView:
-    """Progress, the incumbent and the last trials, redrawn in place."""
+    """Shows progress, the incumbent and the last trials, redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         self._lines: deque[str] = deque(maxlen=LAST_TRIALS)
@@ -195,7 +195,7 @@ class LiveView:
     @_take.register(NoiseFloor)
     @_take.register(SpaceExhausted)
     def _(self, event: Event) -> None:
-        """Leave out what would push trials from the screen."""
+        """Show nothing: it would push trials off the screen."""
 
     @_take.register
     def _(self, event: SearchStarted) -> None:
@@ -248,7 +248,7 @@ class LiveView:
 
 @contextmanager
 def following(people: Console, *, in_place: bool) -> Iterator[Listener]:
-    """Show a search's events while it runs: redrawn ``in_place`` where that is possible, else a line for each."""
+    """Show a search's events while it runs: redrawn ``in_place`` if the console can, else a line for each."""
     if in_place and people.is_terminal:
         with LiveView(people) as live:
             yield live
@@ -257,7 +257,7 @@ def following(people: Console, *, in_place: bool) -> Iterator[Listener]:
 
 
 def result_table(result: SearchResult) -> RenderableType:
-    """Return the final comparison and the verdict for a terminal."""
+    """Return the final comparison and the verdict."""
     table = Table(title=escape(result.facts.description or result.study), title_justify="left")
     for heading in ("", "ms per step", "speedup", "95% interval", "bits"):
         table.add_column(heading, justify="right" if heading in ("ms per step", "speedup") else "left")
@@ -273,7 +273,7 @@ def result_table(result: SearchResult) -> RenderableType:
     ]
     if result.verdict and result.verdict.ties:
         ties = ", ".join(f"trial {tie.number}" for tie in result.verdict.ties)
-        lines.append(f"Cannot be told apart from it, and not simpler: {ties}")
+        lines.append(f"Not significantly slower, but not simpler: {ties}")
     files = [name for name in OUTPUTS if (result.folder / name).exists()]
     lines.append(f"Files in {result.folder}: {', '.join(files) or 'none yet; `sktune report` writes them'}")
     return Group(*([table] if result.final else []), *(Text(line) for line in lines))
@@ -281,8 +281,8 @@ def result_table(result: SearchResult) -> RenderableType:
 
 def comparison_table(studies: Sequence[StudyCompared], is_simulated: bool) -> RenderableType:
     """Return a row for each event ``study_compared``."""
-    word = "simulated speedup" if is_simulated else "speedup"
-    table = Table(title=f"{word} of the best trial so far, after so many trials", title_justify="left")
+    figure = "simulated speedup" if is_simulated else "speedup"
+    table = Table(title=f"{figure} of the best trial so far, by number of trials", title_justify="left")
     for heading in ("study", "strategy"):
         table.add_column(heading, overflow="fold")
     for heading in (*studies[0].best_after, "trials", "failed", "seconds"):
@@ -312,8 +312,8 @@ def inspection_view(description: str, space: SearchSpace, is_simulated: bool) ->
 
     Args:
         description: the target in one line.
-        space: with the layout that it is bound to.
-        is_simulated: whether the units' shares are those of a simulated step.
+        space: bound to the layout to show.
+        is_simulated: whether the units' time shares are those of a simulated step.
     """
     layout = space.layout
     step = "simulated step" if is_simulated else "eager step"
@@ -348,7 +348,7 @@ def _layer_table(title: str, units: Sequence[Unit], step: str) -> Table:
 
 
 def _parameter_table(space: SearchSpace) -> Table:
-    """Return parameters and values; where each layer has its own, ``layers.N`` stands for all layers."""
+    """Return parameters and values; ``layers.N`` stands for all layers if each has its own parameters."""
     rows = {re.sub(r"^layers\.\d+\.", "layers.N.", name): choices for name, choices in space.choices.items()}
     table = Table("parameter", "values", title="parameters", title_justify="left")
     for name, choices in rows.items():
@@ -365,5 +365,5 @@ def _rough(seconds: float) -> str:
 
 
 def _counted(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural but for one."""
+    """Return a number with its noun, in the plural unless it is 1."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
