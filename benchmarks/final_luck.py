@@ -24,7 +24,7 @@ from sktune.backends.installed import device_name, package_version
 from sktune.core.outcome import FinalRow, Outcome, Speedup
 from sktune.core.plan import Plan, Scope
 from sktune.measure.final_comparison import FinalComparison
-from sktune.measure.winner import BASELINE, BASELINE_REPEAT, MOST_FINALISTS, FinalPlan, decide
+from sktune.measure.winner import BASELINE, BASELINE_REPEAT, MAX_FINALISTS, FinalPlan, decide
 from sktune.study.records import TrialRecord
 from sktune.study.result import verdict_of_trials
 
@@ -160,7 +160,7 @@ PLANS = [Plan(tuple(Scope(f"unit{unit}", f"unit{unit}") for unit in range(number
 def table(runs: int, seed: int) -> Iterator[str]:
     """Return the lines of a table with a row for each kind of luck."""
     yield (
-        f"Shares of {runs} simulated finals that name a winner, with {MOST_FINALISTS} finalists in 1, 2 and 3 "
+        f"Shares of {runs} simulated finals that name a winner, with {MAX_FINALISTS} finalists in 1, 2 and 3 "
         "processes. **False wins**: all equal the baseline. **Found**: one alone, or each of them, is 5% faster. The "
         "noise floor is what the second copy of the baseline shows in them. **Trials alone**: "
         f"{TRIALS} trials that equal the baseline, the best by its own figure, with no time for a final comparison. "
@@ -173,7 +173,7 @@ def table(runs: int, seed: int) -> Iterator[str]:
         "| five gains found: 1 | 2 | 3 | any rule, one gain |"
     )
     yield "| --- | --- |" + " ---: |" * 11
-    equal, one, all_five = [1.0] * MOST_FINALISTS, [GAIN] + [1.0] * (MOST_FINALISTS - 1), [GAIN] * MOST_FINALISTS
+    equal, one, all_five = [1.0] * MAX_FINALISTS, [GAIN] + [1.0] * (MAX_FINALISTS - 1), [GAIN] * MAX_FINALISTS
     for kind in kinds():
         rng = np.random.default_rng(seed)
         shares = [[_share(kind, gains, count, runs, rng) for count in PROCESSES] for gains in (equal, one, all_five)]
@@ -190,7 +190,7 @@ def _share(kind: Kind, gains: Sequence[float], processes: int, runs: int, rng: n
 def _any_rule(sd: float) -> float:
     """Return the power of the test by the largest mean, for a known spread: that of the likelihood ratio."""
     normal, spread = NormalDist(), sd / sqrt(max(PROCESSES))
-    threshold = normal.inv_cdf((1 - ALLOWED) ** (1 / MOST_FINALISTS))
+    threshold = normal.inv_cdf((1 - ALLOWED) ** (1 / MAX_FINALISTS))
     return 1 - normal.cdf(threshold - log(GAIN) / spread)
 
 

@@ -25,7 +25,7 @@ STRATEGIES: Mapping[str, Any] = strategy_map
 WITHOUT_X0 = ("bayes_opt",)
 LISTED_POINTS = 20_000
 """Kernel Tuner lists a space and ``bayes_opt`` scores every point of the list; of larger spaces it gets as many."""
-MOST_IDLE = 10_000
+MAX_IDLE = 10_000
 """Known points that a strategy may ask for in a row before it is taken to be at its end."""
 
 Point = tuple[int, ...]
@@ -102,7 +102,7 @@ class _Lookup(Runner):  # type: ignore[misc]
                 tuning_options.budget.add_evaluations(1)
                 self._idle = 0
             results.append(dict(self._known[point]))
-        if self._idle > MOST_IDLE:
+        if self._idle > MAX_IDLE:
             raise util.StopCriterionReached("nothing new is asked for")
         self._returned = time.perf_counter()
         return results

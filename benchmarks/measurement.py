@@ -236,7 +236,7 @@ def replayed(samples: Samples, enough: Callable[[Speedup], bool]) -> tuple[float
     """Return the seconds that a measurement would have taken with ``enough``, and what it would have found."""
     budget = Budget()
     spent_s = np.cumsum(samples.sum(axis=1))
-    look = budget.least_rounds
+    look = budget.min_rounds
     while look < len(samples):
         speedup = latency.compare(samples[:look], 1)
         if enough(speedup):

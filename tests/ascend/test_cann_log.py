@@ -76,7 +76,7 @@ OPTION = "EB0500: [Super Kernel] Invalid compile option: {}[FUNC:raise][FILE:com
 SIMPLE: list[tuple[str, Kind, str]] = [
     (OPTION.format("stream-funsion option is not supported."), "option", "did you mean 'stream-fusion'"),
     (OPTION.format("early-start option is not supported."), "option", "does not know early-start: leave it out"),
-    (OPTION.format("split-mode option should between (0, 64], 65 is invalid."), "option", "split-mode must be 1 to 64"),
+    (OPTION.format("split-mode option should between (0, 64], 65 is invalid."), "option", "split-mode is 1 to 64"),
     (OPTION.format("early-start option has been set."), "option", "early-start option has been set"),
     ("E EB0500: early start of sub kernel differs", "option", "early start of sub kernel differs"),
     (

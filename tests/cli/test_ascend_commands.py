@@ -34,7 +34,7 @@ def space_file(folder: Path, options: str) -> Path:
         ("split-mode: [128]", "option split-mode must be 1 to 64, got 128"),
         ("preload-code: [all]", "per-func, max, none"),
         ("preload-data: [1]", "its parser rejects it"),
-        ('dcci-disable-on-kernel: ["Mul:Add"]', "cannot hold ':'"),
+        ('dcci-disable-on-kernel: ["Mul:Add"]', "cannot contain ':'"),
         ("feed-sync-all: [0, 1]", "is for rescue, not for a search"),
         ("strict-scope-check: [abort]", "is for probe, not for a search"),
         ("topology_sorting_strategy: [Stable]", "StableRDFS"),

@@ -314,7 +314,7 @@ class TestInterruptions:
 
     def test_stopping_at_once_is_not_held_against_a_plan(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """However often the user does so, it is tried."""
-        monkeypatch.setattr("sktune.study.study.MOST_ATTEMPTS", 1)
+        monkeypatch.setattr("sktune.study.study.MAX_ATTEMPTS", 1)
 
         def stops(kind: str, plans: Sequence[Plan]) -> None:
             if kind == "judge":
@@ -326,7 +326,7 @@ class TestInterruptions:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The disk is full, or somebody else has the NPU: the plan that was next is tried when that is over."""
-        monkeypatch.setattr("sktune.study.study.MOST_ATTEMPTS", 1)
+        monkeypatch.setattr("sktune.study.study.MAX_ATTEMPTS", 1)
         runner = FakeRunner()
 
         def taken(kind: str, plans: Sequence[Plan]) -> None:
