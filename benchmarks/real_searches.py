@@ -2,8 +2,8 @@
 
     python benchmarks/real_searches.py --seeds 1-10 --jobs 2 --runs FOLDER
 
-Each search is a ``sktune search`` on its own core and in its own folder below ``--runs``; a finished one is read and not
-run again. The result is the share of the recorded optimum's gain that the winner reaches in the search's final
+Each search is a ``sktune search`` on its own core and in its own folder below ``--runs``; a finished one is not run
+again. The result is the share of the recorded optimum's gain that the winner reaches in the search's final
 comparison. It may be above 1: a landscape's space is only part of the preset's, and the machine's speed varies.
 """
 

@@ -316,7 +316,7 @@ class PartitionSampler(BaseSampler):
         return candidates[int(np.argmax(promise))]
 
     def _likely_best(self) -> Described:
-        """Return the fastest measured plans, one of which is the best according to the model."""
+        """Return the fastest measured plans, which include the best one according to the model."""
         return self._learned.model.describe([complete.plan for complete in self._learned.ranked[:LIKELY_BEST]])
 
     def _incumbent_point(self) -> Point:

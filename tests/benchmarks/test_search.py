@@ -250,7 +250,7 @@ def test_a_wide_interval_does_not_settle_a_plan(tmp_path: Path) -> None:
 
 
 def test_a_lucky_judgement_does_not_make_the_best_plan(tmp_path: Path) -> None:
-    """The fastest are judged three more times, and the median of those counts; so are failures that may be accidents."""
+    """The fastest are judged three more times, and the median of those counts; likewise for accidental failures."""
     landscape = tiny(Traits(), 0)
     entries = entries_of(landscape)
     lucky = max((entry for entry in entries if entry["reason"] is None), key=lambda entry: entry["ratio"])

@@ -169,7 +169,7 @@ class SharedMachine(Machine):
         return run
 
     def load(self) -> MachineLoad:
-        """Return the counters of two cores, one of which this process uses."""
+        """Return the counters of two cores, of which this process uses one."""
         return MachineLoad(self.now, self.now + self.others_s, 0.0, self.now, 2, None)
 
 

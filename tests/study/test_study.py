@@ -129,7 +129,7 @@ def test_twins_are_one_plan_in_the_final_comparison(url: str) -> None:
     assert min(each.plan.complexity for each in proposals[1:]) in {record.plan.complexity for record in found}
 
 
-def test_an_outcome_stored_but_not_told_is_not_run_again(url: str) -> None:
+def test_a_trial_with_a_stored_outcome_is_not_run_again(url: str) -> None:
     """The result of a process that died between the two is used."""
     study = opened(url)
     proposal = ask(study)
