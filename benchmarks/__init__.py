@@ -1,1 +1,1 @@
-"""Benchmarks: scripts to be run from the repository's root, and what they share."""
+"""Benchmarks: scripts to run from the repository's root, and their shared modules."""

@@ -1,9 +1,9 @@
-"""What the partition sampler needs for one proposal as a study grows, apart from the storage.
+"""Time that the partition sampler takes for one proposal as a study grows, without the storage.
 
     python benchmarks/ask_time.py [--trials 1000] [--layers 61] [--units 12] [--failing]
 
-Every layer has parameters of its own. The study lies in memory; each trial tells its latency and
-what its scopes took, by a landscape that is a sum over units, borders and options. Prints a table and the machine.
+Every layer has separate parameters. The study is in memory; each trial reports its latency and scope times, from a
+landscape that is a sum over units, borders and options. Prints a table and the machine.
 """
 
 import argparse
@@ -33,42 +33,42 @@ from sktune.study.strategy import distributions
 
 UNIT_MS = 0.03
 WINDOW = 20
-"""Proposals before each count of trials that a row is the median of."""
+"""Each row is the median of this many proposals."""
 
 
 class Timed(PartitionSampler):
-    """The sampler, with the seconds of each proposal; reading the trials from the storage is the storage's share."""
+    """The sampler, with the seconds of each proposal; reading trials counts as time of the storage."""
 
     def __init__(self, space: SearchSpace, seed: int) -> None:
         super().__init__(space, seed)
-        self.own_s: list[float] = []
+        self.sampler_s: list[float] = []
         self.storage_s: list[float] = []
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Propose, and note the time."""
+        """Propose, and record the time."""
         began = time.perf_counter()
         study.get_trials(deepcopy=False)
         read = time.perf_counter()
         point = super().sample_relative(study, trial, search_space)
         self.storage_s.append(read - began)
-        self.own_s.append(time.perf_counter() - read - self.storage_s[-1])
+        self.sampler_s.append(time.perf_counter() - read - self.storage_s[-1])
         return point
 
 
 def space_of(layers: int, units: int) -> SearchSpace:
     """Return a space with parameters for each layer of a model whose first layers are dense, with three options."""
     keys = [f"unit_{index}" for index in range(units)]
-    found = tuple(Unit(f"layers.{layer}.{key}", key, layer) for layer in range(layers) for key in keys)
+    layout_units = tuple(Unit(f"layers.{layer}.{key}", key, layer) for layer in range(layers) for key in keys)
     kinds = tuple(Layer(f"layers.{layer}", "dense" if layer < 3 else "moe") for layer in range(layers))
     options: dict[str, tuple[bool | int | str, ...]] = {"fusion": (0, 1), "early": (1, 0, 2), "split": (4, 1)}
     rules = OptionRules({"fusion": 0, "early": 1, "split": 4})
-    return bind(SpaceSpec(per_layer=True, layers_per_scope=[1, 2, "all"]), Layout(found, kinds), options, rules)
+    return bind(SpaceSpec(per_layer=True, layers_per_scope=[1, 2, "all"]), Layout(layout_units, kinds), options, rules)
 
 
 def judged(space: SearchSpace, plan: Plan) -> Outcome:
-    """Return what a trial of ``plan`` would have found."""
+    """Return the outcome of a trial of ``plan``."""
     units = space.layout.units
     position = {unit.name: index for index, unit in enumerate(units)}
     baseline_ms = len(units) * UNIT_MS
@@ -98,8 +98,8 @@ def run(space: SearchSpace, trials: int, failing: bool = False) -> Timed:
         trial = study.ask(wanted)
         plan = space.plan(trial.params)
         if faults and (failure := faults.failure(plan)):
-            told = Outcome(failure.reason, blamed=failure.blamed, changes_bits=failure.changes_bits)
-            trial.set_user_attr(OUTCOME, told.to_dict())
+            outcome = Outcome(failure.reason, blamed=failure.blamed, changes_bits=failure.changes_bits)
+            trial.set_user_attr(OUTCOME, outcome.to_dict())
             study.tell(trial, state=TrialState.PRUNED)
             continue
         outcome = judged(space, plan)
@@ -110,16 +110,17 @@ def run(space: SearchSpace, trials: int, failing: bool = False) -> Timed:
 
 
 def rows(sampler: Timed, trials: int) -> Sequence[str]:
-    """Return the table's rows, one for each decade of trials."""
-    found = []
+    """Return the table's rows, one for each number of trials."""
+    lines = []
     for count in (20, 50, 100, 200, 500, 1000, 2000):
         if count > trials:
             break
-        own = sampler.own_s[max(0, count - WINDOW) : count]
+        proposals = sampler.sampler_s[max(0, count - WINDOW) : count]
         storage = sampler.storage_s[max(0, count - WINDOW) : count]
-        if own:
-            found.append(f"| {count} | {1e3 * median(own):.1f} | {1e3 * max(own):.1f} | {1e3 * median(storage):.2f} |")
-    return found
+        if proposals:
+            middle, worst = 1e3 * median(proposals), 1e3 * max(proposals)
+            lines.append(f"| {count} | {middle:.1f} | {worst:.1f} | {1e3 * median(storage):.2f} |")
+    return lines
 
 
 def main() -> None:

@@ -1,11 +1,11 @@
-"""What the luck of processes makes of the final comparison: false wins, and true gains that are found.
+"""Effect of luck between processes on the final comparison: false wins, and true gains that are found.
 
     python -m benchmarks.final_luck [--runs 1000] [--seed 0] --out FILE.md
 
 Finals are simulated and judged by the real ``FinalComparison.of`` and ``decide``: baseline, a second copy of it and
-five finalists, in 1, 2 or 3 processes. Each process's figures have an interval of their own of half a percent to either
-side, and the luck of that process, which no interval within it shows. Where no finalist is faster than the baseline
-each winner is a false one. Prints a table and writes it with the machine's description.
+five finalists, in 1, 2 or 3 processes. The figures of each process have an interval of half a percent to either side,
+and the luck of that process, which the interval does not show. If no finalist is faster than the baseline, every winner
+is false. Prints a table and writes it with the machine's description.
 """
 
 import argparse
@@ -24,18 +24,18 @@ from sktune.backends.installed import device_name, package_version
 from sktune.core.outcome import FinalRow, Outcome, Speedup
 from sktune.core.plan import Plan, Scope
 from sktune.measure.final_comparison import FinalComparison
-from sktune.measure.winner import BASELINE, BASELINE_REPEAT, MOST_FINALISTS, FinalPlan, decide
+from sktune.measure.winner import BASELINE, BASELINE_REPEAT, MAX_FINALISTS, FinalPlan, decide
 from sktune.study.records import TrialRecord
 from sktune.study.result import verdict_of_trials
 
 PROCESSES = (1, 2, 3)
 HALFWIDTH = 0.005
-"""Of a process's own interval, of 95%: what the budget of the final comparison asks for is 0.004."""
+"""Of the 95% interval within a process; the target of the final comparison is 0.004."""
 GAIN = 1.05
 TRIALS = 40
-"""Of a search that has no time for a final comparison."""
+"""Of a search without time for a final comparison."""
 ALLOWED = 0.02
-"""False wins, at most; in what any rule can find, too."""
+"""Largest share of false wins; also assumed for the best possible rule."""
 
 Luck = npt.NDArray[np.float64]
 """Log ratios, shape (plans, processes); the last plan is the second copy of the baseline."""
@@ -44,10 +44,10 @@ Draw = Callable[[np.random.Generator, tuple[int, int]], Luck]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of luck: whose it is, and what a process draws.
+    """A kind of luck: who is affected, and its distribution over processes.
 
     Attributes:
-        sd: standard deviation, where it is normal; else None.
+        sd: standard deviation if it is normal; otherwise None.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Kind:
 
 
 def main() -> None:
-    """Simulate all cells, and print what came of them."""
+    """Simulate all cells, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000, help="of each cell")
     parser.add_argument("--seed", type=int, default=0)
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def kinds() -> list[Kind]:
-    """Return all kinds of luck; the rule was chosen with the others in view, and the last two were added after it."""
+    """Return all kinds of luck; the last two were added after the rule had been chosen on the others."""
     found = []
     for whose in ("each contender's", "the plans'", "the baseline's"):
         found += [Kind(f"normal, {sd:.1%}", whose, _normal(sd), sd) for sd in (0.005, 0.01, 0.03)]
@@ -101,7 +101,7 @@ def _heavy(rng: np.random.Generator, shape: tuple[int, int]) -> Luck:
 
 
 def _allocator(rng: np.random.Generator, shape: tuple[int, int]) -> Luck:
-    """Return what docs/explanation/measurement.md says of processes whose steps give their memory back."""
+    """Return the luck that docs/explanation/measurement.md reports for processes whose steps return their memory."""
     return np.where(rng.random(shape) < 0.2, np.log1p(-0.15 * rng.random(shape)), 0.0)
 
 
@@ -111,7 +111,7 @@ def _laplace(rng: np.random.Generator, shape: tuple[int, int]) -> Luck:
 
 def draw(kind: Kind, plans: int, processes: int, rng: np.random.Generator) -> Luck:
     """Return the luck of each plan, and of the baseline's second copy, in each process."""
-    if kind.whose == "the baseline's":  # all that is compared with it looks the faster for it
+    if kind.whose == "the baseline's":  # a slow baseline makes everything compared with it look faster
         return np.repeat(-kind.draw(rng, (1, processes)), plans + 1, axis=0)
     luck = kind.draw(rng, (plans + 1, processes))
     if kind.whose == "the plans'":
@@ -120,13 +120,13 @@ def draw(kind: Kind, plans: int, processes: int, rng: np.random.Generator) -> Lu
 
 
 def figure(log_ratio: float, rng: np.random.Generator) -> Speedup:
-    """Return what one process would find, where ``log_ratio`` is true there."""
-    seen = log_ratio + HALFWIDTH / 1.96 * rng.normal()
-    return Speedup(1.0, exp(-seen), exp(seen), (exp(seen - HALFWIDTH), exp(seen + HALFWIDTH)), 100)
+    """Return the measurement of one process in which ``log_ratio`` is true."""
+    measured = log_ratio + HALFWIDTH / 1.96 * rng.normal()
+    return Speedup(1.0, exp(-measured), exp(measured), (exp(measured - HALFWIDTH), exp(measured + HALFWIDTH)), 100)
 
 
 def has_winner(kind: Kind, gains: Sequence[float], processes: int, rng: np.random.Generator) -> bool:
-    """Simulate one final comparison of plans that are so many times as fast as the baseline."""
+    """Simulate one final comparison of plans with speedups ``gains``."""
     luck = draw(kind, len(gains), processes, rng)
     same = Speedup(1.0, 1.0, 1.0, (1.0, 1.0), 100)
     found = []
@@ -144,7 +144,7 @@ def has_winner(kind: Kind, gains: Sequence[float], processes: int, rng: np.rando
 
 
 def trial_wins(kind: Kind, rng: np.random.Generator) -> bool:
-    """Simulate a search whose trials are equal to the baseline, each in a process of its own, and no final."""
+    """Simulate a search without a final, whose trials all equal the baseline, each in a separate process."""
     luck = draw(kind, TRIALS, 1, rng)
     records = [
         TrialRecord(number, PLANS[number], "", Outcome(speedup=figure(luck[number, 0], rng)), {})
@@ -160,7 +160,7 @@ PLANS = [Plan(tuple(Scope(f"unit{unit}", f"unit{unit}") for unit in range(number
 def table(runs: int, seed: int) -> Iterator[str]:
     """Return the lines of a table with a row for each kind of luck."""
     yield (
-        f"Shares of {runs} simulated finals that name a winner, with {MOST_FINALISTS} finalists in 1, 2 and 3 "
+        f"Shares of {runs} simulated finals that name a winner, with {MAX_FINALISTS} finalists in 1, 2 and 3 "
         "processes. **False wins**: all equal the baseline. **Found**: one alone, or each of them, is 5% faster. The "
         "noise floor is what the second copy of the baseline shows in them. **Trials alone**: "
         f"{TRIALS} trials that equal the baseline, the best by its own figure, with no time for a final comparison. "
@@ -173,7 +173,7 @@ def table(runs: int, seed: int) -> Iterator[str]:
         "| five gains found: 1 | 2 | 3 | any rule, one gain |"
     )
     yield "| --- | --- |" + " ---: |" * 11
-    equal, one, all_five = [1.0] * MOST_FINALISTS, [GAIN] + [1.0] * (MOST_FINALISTS - 1), [GAIN] * MOST_FINALISTS
+    equal, one, all_five = [1.0] * MAX_FINALISTS, [GAIN] + [1.0] * (MAX_FINALISTS - 1), [GAIN] * MAX_FINALISTS
     for kind in kinds():
         rng = np.random.default_rng(seed)
         shares = [[_share(kind, gains, count, runs, rng) for count in PROCESSES] for gains in (equal, one, all_five)]
@@ -190,7 +190,7 @@ def _share(kind: Kind, gains: Sequence[float], processes: int, runs: int, rng: n
 def _any_rule(sd: float) -> float:
     """Return the power of the test by the largest mean, for a known spread: that of the likelihood ratio."""
     normal, spread = NormalDist(), sd / sqrt(max(PROCESSES))
-    threshold = normal.inv_cdf((1 - ALLOWED) ** (1 / MOST_FINALISTS))
+    threshold = normal.inv_cdf((1 - ALLOWED) ** (1 / MAX_FINALISTS))
     return 1 - normal.cdf(threshold - log(GAIN) / spread)
 
 

@@ -1,12 +1,12 @@
-"""What sktune's verification says of plans whose bits are known from 20,000 steps, and whether it is right.
+"""Checks sktune's verification on plans whose bits are known from 20,000 steps.
 
     OMP_NUM_THREADS=1 python -m benchmarks.judge_reference --out benchmarks/results/verification-cpu.md
 
-It takes the data that ``benchmarks.reference_bits`` made and verifies each of its plans as a finalist of a search is
-verified (``Judge.verify``). ``--cache`` has to be the one that the data were made with, or an autotuned plan may become
-other code than the code that is known; the table says where it did. All finalists of a model are verified together, so
-that a region which one of them shows to differ costs the others no check, as in a search. Exits with 1 where the
-verification is wrong, see ``violations``, or a plan could not be judged for that reason.
+It reads the data made by ``benchmarks.reference_bits`` and verifies each plan like a finalist of a search
+(``Judge.verify``). ``--cache`` has to be the one that the data were made with, or autotuned plans may compile to other
+code than that of the data; the table says which ones did. All finalists of a model are verified together, so that a
+region which is found to differ in one of them is not checked again in the others, as in a search. Exits with 1 if the
+verification is wrong, see ``violations``, or if a plan compiled to other code.
 """
 
 import argparse
@@ -32,19 +32,19 @@ from sktune.runners.worker.replays import compare, prepare, record
 from sktune.runners.worker.verifier import VERIFIED_STEPS
 
 RARE = 700
-"""A plan of which more than 1 step in so many differs has to be rejected (issue 26)."""
+"""A plan must be rejected if more than 1 step in ``RARE`` differs (issue 26)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A plan of the reference, and what the verification says of it.
+    """A plan of the reference, and its verification.
 
     Attributes:
         model, name, kind: as in the reference.
-        counts: what the reference found.
+        counts: of the reference.
         is_quick: whether the few steps that every trial compares show a difference.
         verification: the verdict.
-        is_known_code: whether it became the code that the reference ran.
+        is_known_code: whether it compiled to the code that the reference ran.
     """
 
     model: str
@@ -57,12 +57,12 @@ class Judged:
 
     @property
     def differing_share(self) -> float:
-        """Share of the reference's steps that differ, the steps after a differing state among them."""
+        """Share of the reference's steps that differ, including those after a differing state."""
         return self.counts.differing_steps / self.counts.steps
 
     @property
     def found_by(self) -> str:
-        """What shows a difference first: the quick check of a trial, a region, or steps; empty where nothing does."""
+        """The first check to show a difference: the quick check of a trial, a region, or steps; empty if none does."""
         if self.is_quick:
             return "quick check"
         if regions := self.verification.differing_regions:
@@ -84,7 +84,7 @@ def main() -> None:
     prepare_environment(arguments.cache)
     data = json.loads(arguments.data.read_text(encoding="utf-8"))
     rows: list[Judged] = []
-    spawn = multiprocessing.get_context("spawn")  # two models' captured steps would share one function of Dynamo's
+    spawn = multiprocessing.get_context("spawn")  # in one process, two models' steps would share a Dynamo function
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
         try:
             for name in arguments.models or data["models"]:
@@ -102,7 +102,7 @@ def judged(model: Model, data: Mapping[str, Any], steps: int) -> list[Judged]:
     """Verify the plans of one model.
 
     Raises:
-        BadInputError: here bits may be others than where the data were made.
+        BadInputError: bits may differ here from where the data were made.
     """
     use_threads()
     if data["made_with"] != made_with():
@@ -133,10 +133,10 @@ def judged(model: Model, data: Mapping[str, Any], steps: int) -> list[Judged]:
 
 
 def violations(rows: Sequence[Judged]) -> Iterator[str]:
-    """Yield where the verification is wrong, or the reference finds a difference that must not be."""
+    """Yield errors of the verification, and differences in the reference that must not exist."""
     for row in rows:
         if not row.is_known_code:
-            continue  # the reference says nothing of this code; the summary names it
+            continue  # the reference does not cover this code; the summary names the plan
         found, counts = row.verification, row.counts
         where = f"{row.model}, {row.name}"
         differs = f"{counts.differing_steps} of {counts.steps} steps differ ({counts.own_differing_steps} of their own)"
@@ -153,7 +153,7 @@ def violations(rows: Sequence[Judged]) -> Iterator[str]:
 
 
 def summary(rows: Sequence[Judged], wrong: Sequence[str]) -> list[str]:
-    """Return the figures in sentences, one to a line."""
+    """Return the figures in sentences, one per line."""
     inexact = [row for row in rows if row.kind != EXACT_KIND]
     exact = [row for row in rows if row.kind == EXACT_KIND]
     must_go = [row for row in inexact if row.counts.differing_steps * RARE > row.counts.steps]
@@ -181,7 +181,7 @@ def _rejected(rows: Sequence[Judged]) -> int:
 
 
 def page(rows: Sequence[Judged], wrong: Sequence[str], made: Mapping[str, Any], command: str) -> str:
-    """Return all as Markdown."""
+    """Return the whole page as Markdown."""
     columns = "model|plan|values|steps|differing|own|one in|verdict|found by|verified|bound: one in|elements of regions"
     alignment = "---|---|---|---:|---:|---:|---:|---|---|---:|---:|---:"
     lines = [

@@ -1,8 +1,8 @@
 """Kernel Tuner's strategies on a landscape (package ``kernel_tuner``, 1.5; extra ``bench``).
 
-Its strategies run as they are, with their own defaults, through its ``CostFunc`` and with a runner that looks latencies
-up. The starting points are evaluated first and count; the best of them is ``x0`` where a strategy takes one, and all
-are in a first generation that is drawn by chance. As in Kernel Tuner's own simulation, only distinct points count.
+Its strategies run unchanged, with their own defaults, through its ``CostFunc`` and a runner that looks up latencies.
+The starting points are evaluated first and count; the best of them is ``x0`` if a strategy takes one, and all are in a
+random first generation. As in Kernel Tuner's own simulation, only distinct points count.
 """
 
 import random
@@ -24,12 +24,12 @@ from sktune.core.space import SearchSpace
 STRATEGIES: Mapping[str, Any] = strategy_map
 WITHOUT_X0 = ("bayes_opt",)
 LISTED_POINTS = 20_000
-"""Kernel Tuner lists a space and ``bayes_opt`` scores every point of the list; of larger spaces it gets as many."""
-MOST_IDLE = 10_000
-"""Known points that a strategy may ask for in a row before it is taken to be at its end."""
+"""``bayes_opt`` scores a list of all points of a space; of larger spaces, it gets this many."""
+MAX_IDLE = 10_000
+"""Known points that a strategy may ask for in a row before it is considered finished."""
 
 Point = tuple[int, ...]
-"""Each parameter's value by its index, as Kernel Tuner computes with values."""
+"""The index of each parameter's value, as Kernel Tuner computes with values."""
 
 
 def replay(landscape: Landscape, strategy: str, trials: int, seed: int) -> Run:
@@ -87,7 +87,7 @@ class _Lookup(Runner):  # type: ignore[misc]
         return {}
 
     def run(self, parameter_space: Sequence[Sequence[Any]], tuning_options: Any) -> list[dict[str, Any] | None]:
-        """Return a result for each point, None where the budget is spent."""
+        """Return a result for each point; None once the budget is spent."""
         asked_s = time.perf_counter() - self._returned
         results: list[dict[str, Any] | None] = []
         for element in parameter_space:
@@ -102,7 +102,7 @@ class _Lookup(Runner):  # type: ignore[misc]
                 tuning_options.budget.add_evaluations(1)
                 self._idle = 0
             results.append(dict(self._known[point]))
-        if self._idle > MOST_IDLE:
+        if self._idle > MAX_IDLE:
             raise util.StopCriterionReached("nothing new is asked for")
         self._returned = time.perf_counter()
         return results
@@ -122,9 +122,9 @@ class _Lookup(Runner):  # type: ignore[misc]
 
 
 class _Product:
-    """What the strategies need of Kernel Tuner's ``Searchspace``, without a list of all points.
+    """The part of Kernel Tuner's ``Searchspace`` that strategies use, without a list of all points.
 
-    Every point is valid, so neighbours and samples need no list. The first sample holds the starting points.
+    Every point is valid, so neighbours and samples need no list. The first sample contains the starting points.
     """
 
     def __init__(self, tune_params: dict[str, list[int]], first: Sequence[Point]) -> None:
@@ -134,7 +134,7 @@ class _Product:
         self._first = list(first)
 
     def __getattr__(self, name: str) -> Any:
-        # Only bayes_opt asks for it.
+        # Only bayes_opt uses it.
         if name == "list":
             return self._listed()
         raise AttributeError(name)
@@ -166,7 +166,7 @@ class _Product:
         return others
 
     def _listed(self) -> list[Point]:
-        """Return all points of a small space, else the starting points and others drawn by chance."""
+        """Return all points of a small space; otherwise the starting points and random ones."""
         if self.size <= LISTED_POINTS:
             return [tuple(map(int, point)) for point in np.ndindex(*map(len, self.params_values))]
         return self.get_random_sample(LISTED_POINTS)

@@ -1,8 +1,8 @@
 """Landscapes, and the replay of a search on one.
 
-A landscape knows the true latency of every plan of a search space, so a search on it costs nothing and its
-incumbents can be compared with the optimum. The replay is a real Optuna study in memory, asked and told as
-``sktune.study.study.TuningStudy`` does; noise is added here, from the seed.
+A landscape knows the true latency of every plan of a search space, so a search on it takes no time and its
+incumbents can be compared with the optimum. The replay is a real Optuna study in memory that is used like that of
+``sktune.study.study.TuningStudy``; noise is added here, from the seed.
 """
 
 import time
@@ -31,20 +31,20 @@ T = TypeVar("T")
 
 PROPOSAL = PREFIX + "proposal"
 SCOPE_TIME_NOISE = 0.02
-"""Relative standard deviation of what one scope or gap was seen to take."""
+"""Relative standard deviation of the measured time of one scope or gap."""
 FAILURES = (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED, Reason.MISMATCH)
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What is true of one plan, without noise.
+    """The true result of one plan, without noise.
 
     Attributes:
-        latency_ms: of the decode step; None where the plan fails.
-        reason: one of ``FAILURES`` where the plan fails, else None.
-        blamed: label of the scope that is seen to be at fault; empty where nobody can tell.
-        changes_bits: labels of all scopes that change bits, where each can be compared alone; ``blamed`` is the first.
-        scope_times: of each scope and each gap, in execution order; empty where they cannot be observed. A plan that
+        latency_ms: of the decode step; None if the plan fails.
+        reason: one of ``FAILURES`` if the plan fails; otherwise None.
+        blamed: label of the scope that is reported to be at fault; empty if unknown.
+        changes_bits: labels of all scopes that change bits, if each can be compared alone; ``blamed`` is the first.
+        scope_times: of each scope and each gap, in execution order; empty if they cannot be observed. A plan that
             compiles and changes bits may have them, too.
     """
 
@@ -58,19 +58,18 @@ class Truth:
 class Landscape(Protocol):
     """A search space and the truth about its plans.
 
-    ``evaluate`` answers for every plan whose scopes fit the layout and carry options of the space: for all plans of
-    the space, and for probes, whose layers of one kind differ, in options, too. It gives the same answer in every
-    process.
+    ``evaluate`` accepts every plan whose scopes fit the layout and have options of the space: all plans of the space,
+    and probes, in which layers of the same kind differ, also in options. It returns the same in every process.
     """
 
     @property
     def name(self) -> str:
-        """How tables call it."""
+        """Its name in tables."""
         ...
 
     @property
     def space(self) -> SearchSpace:
-        """What may vary; its starting points open every search."""
+        """The search space; every search begins with its starting points."""
         ...
 
     @property
@@ -89,22 +88,22 @@ class Landscape(Protocol):
         ...
 
     def evaluate(self, plan: Plan) -> Truth:
-        """Return what is true of ``plan``."""
+        """Return the true result of ``plan``."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One search on a landscape; every sequence has one entry for each trial, in the order of their ends.
+    """One search on a landscape; every sequence has one entry for each trial, in the order in which they ended.
 
     Attributes:
-        gains: share of the achievable gain that the incumbent holds, by its true latency: 1 is the optimum, 0 the
-            baseline. The incumbent is the complete plan that the sampler expects to save the most, where it tells that
-            (``expected_savings``); else the one of the lowest measured latency.
+        gains: share of the achievable gain that the incumbent reaches, by its true latency: 1 is the optimum, 0 the
+            baseline. The incumbent is the complete plan with the largest expected saving, if the sampler has
+            ``expected_savings``; otherwise the one with the lowest measured latency.
         ask_s: seconds that the sampler itself took to propose; 0 for starting points.
         failed: whether the plan failed.
         probe: whether the trial was a probe.
-        plans: what was evaluated.
+        plans: that were evaluated.
     """
 
     gains: tuple[float, ...]
@@ -123,16 +122,16 @@ def replay(
     workers: int = 1,
     by_figure: bool = False,
 ) -> Run:
-    """Search ``landscape`` for ``trials`` trials, starting points included.
+    """Search ``landscape`` for ``trials`` trials, including starting points.
 
     Args:
-        landscape: what to search.
-        strategy: what searches; its sampler is made once.
-        trials: plans to evaluate; one that is proposed again counts again, and has its stored outcome.
-        seed: of the sampler and of the noise; a plan's noise depends on the seed and the plan alone.
-        scope_times: whether the sampler is shown what each scope and gap took.
-        workers: trials that run at any time; the one that was asked for first ends first.
-        by_figure: whether the incumbent is that of the lowest measured latency, whatever the sampler expects.
+        landscape: to search.
+        strategy: to search with; its sampler is made once.
+        trials: number of plans to evaluate; one that is proposed again counts again, with its stored outcome.
+        seed: of the sampler and of the noise; a plan's noise depends only on the seed and the plan.
+        scope_times: whether the sampler sees the times of scopes and gaps.
+        workers: number of concurrent trials; the one that was asked for first ends first.
+        by_figure: whether the incumbent is the plan with the lowest measured latency, whatever the sampler expects.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     record = Record(landscape, seed, scope_times)
@@ -153,17 +152,17 @@ def replay(
 
 
 def gain(landscape: Landscape, latency_ms: float) -> float:
-    """Return the share of the achievable gain that a true latency holds."""
+    """Return the share of the achievable gain that a true latency reaches."""
     return (landscape.baseline_ms - latency_ms) / (landscape.baseline_ms - landscape.best_ms)
 
 
 class Record:
-    """The trials of one search: measures plans, and keeps what ``Run`` holds.
+    """The trials of one search: measures plans, and collects a ``Run``.
 
     Args:
-        landscape: what is searched.
+        landscape: that is searched.
         seed: of the noise.
-        scope_times: whether outcomes hold what each scope and gap took.
+        scope_times: whether outcomes have the times of scopes and gaps.
     """
 
     def __init__(self, landscape: Landscape, seed: int, scope_times: bool = True) -> None:
@@ -171,7 +170,7 @@ class Record:
         self._known: dict[Plan, tuple[Outcome, float | None]] = {}
         self._rows: list[tuple[float, float, bool, bool, Plan]] = []
         self._complete: dict[Plan, tuple[float, float]] = {}
-        """Measured and true latency of what may be the incumbent."""
+        """Measured and true latency of the plans that may be the incumbent."""
 
     @property
     def run(self) -> Run:
@@ -183,7 +182,7 @@ class Record:
         return plan in self._known
 
     def judge(self, plan: Plan) -> Outcome:
-        """Return the outcome of ``plan``, the stored one where there is one."""
+        """Return the outcome of ``plan``; the stored one if there is one."""
         if plan not in self._known:
             truth = self._landscape.evaluate(plan)
             outcome = measured(self._landscape, plan, truth, self._seed, self._scope_times)
@@ -193,7 +192,7 @@ class Record:
     def add(
         self, plan: Plan, ask_s: float, *, is_probe: bool = False, expected: Mapping[Plan, float] | None = None
     ) -> Outcome:
-        """Count a trial, and return its outcome; ``expected`` is what plans are expected to save."""
+        """Count a trial, and return its outcome; ``expected`` are the expected savings of plans."""
         outcome, (_, true_ms) = self.judge(plan), self._known[plan]
         if outcome.is_complete and not is_probe:
             assert outcome.speedup is not None and true_ms is not None
@@ -202,7 +201,7 @@ class Record:
         if expected is None:
             _, true_ms = min(self._complete.values(), default=(0.0, true_ms))
         elif self._complete:
-            true_ms = self._complete[max(self._complete, key=lambda own: expected.get(own, -np.inf))][1]
+            true_ms = self._complete[max(self._complete, key=lambda each: expected.get(each, -np.inf))][1]
         self._rows.append((gain(self._landscape, true_ms), ask_s, outcome.reason in FAILURES, is_probe, plan))
         return outcome
 
@@ -246,7 +245,7 @@ class _Search:
             assert outcome.speedup is not None
             self._study.tell(trial, outcome.speedup.latency_ms)
         else:
-            # A probe's latency is that of no point of the space.
+            # A probe's latency is not that of its parameters.
             if outcome.speedup is not None and not asked.is_probe:
                 trial.report(outcome.speedup.latency_ms, step=0)
             self._study.tell(trial, state=TrialState.PRUNED)
@@ -255,7 +254,7 @@ class _Search:
 
 
 def measured(landscape: Landscape, plan: Plan, truth: Truth, seed: int, scope_times: bool = True) -> Outcome:
-    """Return ``truth`` as a trial would have found it: with noise, and pruned where it is seen to be slower."""
+    """Return ``truth`` as a trial would measure it: with noise, and pruned if it is significantly slower."""
     if plan.is_baseline:
         return Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
     rng = np.random.default_rng([seed, int(plan.digest[:16], 16)])
@@ -288,7 +287,7 @@ class _Timed(BaseSampler):
         self.spent_s = 0.0
 
     def expected_savings(self, trials: Sequence[FrozenTrial]) -> dict[Plan, float] | None:
-        """What plans are expected to save; None where the sampler does not tell."""
+        """Return the expected savings of plans; None if the sampler has none."""
         expected: dict[Plan, float] | None = getattr(self._inner, "expected_savings", lambda trials: None)(trials)
         return expected
 

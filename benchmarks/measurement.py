@@ -1,12 +1,12 @@
-"""How far sktune's figures can be trusted: wins that are none, differences that are missed, and time that is saved.
+"""How far sktune's measurements can be trusted: false wins, missed differences, and time saved by stopping early.
 
     python benchmarks/measurement.py [--comparisons 200] [--plans 14] [--model examples/own_model.py:target]
 
-1. The baseline, compiled once more each time, against the baseline: on the machine as it is, and with a load that
-   comes and goes on one core. A win is claimed by the rule of a trial, beyond a noise floor of three such looks.
-2. A difference of 2%: the reference spins for 2% of its own latency longer after each step.
-3. Plans of the model's space, measured to the end, are replayed in random orders with the rule that stops what is
-   surely slower than the incumbent.
+1. The baseline, compiled again each time, against the baseline: on the undisturbed machine, and with a load that comes
+   and goes on one core. Wins are decided by the rule of a trial, beyond a noise floor of three such measurements.
+2. A difference of 2%: the reference spins for another 2% of its latency after each step.
+3. Plans of the model's space, measured to the end, are replayed in random orders with the rule that stops plans which
+   are significantly slower than the incumbent.
 
 Prints tables and the machine's description, and writes them to --out. Run it on an idle machine.
 """
@@ -79,7 +79,7 @@ class Bench:
         self._rng = np.random.default_rng(0)
 
     def compare(self, threshold: Threshold, budget: Budget, extra_s: float = 0.0) -> tuple[Speedup, Measurement]:
-        """Compare the baseline, which takes ``extra_s`` longer, with a new copy of it, by the rule of a trial."""
+        """Compare the baseline, made ``extra_s`` slower, with a new copy of it, by the rule of a trial."""
 
         def enough(speedup: Speedup) -> bool:
             return threshold.comparison(speedup) is not Comparison.UNDECIDED
@@ -110,7 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--comparisons", type=int, default=200)
     parser.add_argument("--plans", type=int, default=14, help="that keep every bit, for the third part")
-    parser.add_argument("--seconds", type=float, default=1.0, help="most time for one comparison; trials have 2")
+    parser.add_argument("--seconds", type=float, default=1.0, help="limit of one comparison; trials have 2")
     parser.add_argument("--model", default="examples/own_model.py:target")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/measurement-cpu-2-cores.md"))
     arguments = parser.parse_args()
@@ -153,7 +153,7 @@ def comparisons(bench: Bench, threshold: Threshold, baseline_ms: float, count: i
     yield counted("baseline with itself, machine as it is", bench, threshold, bench.budget, 0.0, count)
     with load_that_comes_and_goes():
         yield counted("baseline with itself, load that comes and goes", bench, threshold, bench.budget, 0.0, count)
-    # What may win is measured longer.
+    # Plans that may win are measured longer.
     longer = Budget(seconds=4 * bench.budget.seconds)
     yield counted(f"a true difference of {EXTRA:.0%}", bench, threshold, longer, EXTRA * baseline_ms / 1e3, count)
 
@@ -183,7 +183,7 @@ def load_that_comes_and_goes() -> Iterator[None]:
 
 
 def saved(bench: Bench, threshold: Threshold, plans: int) -> Iterator[str]:
-    """Measure plans to the end, replay them in random orders, and return what stopping early saves and loses."""
+    """Measure plans to the end, replay them in random orders, and return the savings and losses of stopping early."""
     recorded = record(bench, plans)
     whole = [latency.compare(samples, 1) for samples in recorded]
     best = max(range(len(whole)), key=lambda index: whole[index].ratio)
@@ -215,12 +215,12 @@ def record(bench: Bench, plans: int) -> list[Samples]:
     chance = random.Random(0)
     waiting = [bench.space.plan(point.values) for point in bench.space.starting_points]
     tried = {Plan()}
-    taken: list[Samples] = []
+    recorded: list[Samples] = []
 
     def keep(_: Sequence[str], measurement: Measurement) -> None:
-        taken.append(measurement.counted)
+        recorded.append(measurement.counted)
 
-    while len(taken) < plans and len(tried) < bench.space.size:
+    while len(recorded) < plans and len(tried) < bench.space.size:
         plan = (
             waiting.pop(0)
             if waiting
@@ -229,14 +229,14 @@ def record(bench: Bench, plans: int) -> list[Samples]:
         if plan not in tried:
             tried.add(plan)
             judge.judge(plan, lambda stage: None, Budget(halfwidth=0.0), keep=keep)
-    return taken
+    return recorded
 
 
 def replayed(samples: Samples, enough: Callable[[Speedup], bool]) -> tuple[float, Speedup]:
-    """Return the seconds that a measurement would have taken with ``enough``, and what it would have found."""
+    """Return the seconds that a measurement would have taken with ``enough``, and its result."""
     budget = Budget()
     spent_s = np.cumsum(samples.sum(axis=1))
-    look = budget.least_rounds
+    look = budget.min_rounds
     while look < len(samples):
         speedup = latency.compare(samples[:look], 1)
         if enough(speedup):

@@ -1,9 +1,9 @@
-"""Where a search's time goes: compile, verify, measure, observe, and everything else.
+"""How a search spends its time: compile, verify, measure, observe, and everything else.
 
     python benchmarks/overhead.py [--model deepseek-v3] [--trials 40]
 
-Runs a search in a fresh folder, then reads the times from its record and compiles some of its plans again in
-the same worker, cold against warm. Prints tables, what the search found, and the machine's description.
+Runs a search in a fresh folder, reads the times from its study, and compiles some of its plans again, in a new worker
+and then in the same one. Prints tables, the search's result, and the machine's description.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def print_table(result: SearchResult, baseline: float, opened: float, final: float, whole: float) -> None:
-    """Print where the time went; ``opened`` is what it took until the model was ready, storage and process included."""
+    """Print how the time was spent; ``opened`` is the time until the model was ready, with storage and process."""
     outcomes = [record.outcome for record in result.trials if record.outcome]
     spent = {stage: sum(outcome.seconds.get(stage, 0.0) for outcome in outcomes) for stage in STAGES}
     floor = sum(look.seconds for look in result.facts.floor_looks)

@@ -1,10 +1,10 @@
-"""How far fresh processes disagree about the same plans, with the memory kept that steps free and without.
+"""How far fresh processes disagree about the same plans, with and without keeping the memory that steps free.
 
     python -m benchmarks.processes [--model deepseek-v3] [--processes 16] [--jobs 2] --out FILE.md
 
-Each process measures the model's starting points in turn with the baseline, as one of the final comparison does. What
-three of them would have said is then read from all sets of three: how wide the interval is, and how often it holds the
-mean of all. Prints a table and writes it with the machine's description. Run it on an idle machine.
+Each process measures the model's starting points interleaved with the baseline, like a process of the final comparison.
+All sets of three then show how wide the interval of three processes is, and how often it contains the mean of all.
+Prints a table and writes it with the machine's description. Run it on an idle machine.
 """
 
 import argparse
@@ -35,17 +35,17 @@ from sktune.tuning.request import Request
 
 SETTINGS: dict[str, dict[str, str]] = {"kept": info.RETAINED_MEMORY, "as glibc adapts itself": {}}
 TOGETHER = FINAL_PROCESSES
-"""As in the final comparison."""
+"""Number of processes of a final comparison."""
 FEW_FAULTS = 10_000
-"""A comparison's steps take some hundred pages once; where each step takes them again, it is hundreds of thousands."""
+"""Steps that keep their memory fault in some hundred pages once; steps that do not, hundreds of thousands."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """What one process has measured.
+class ProcessResult:
+    """The measurements of one process.
 
     Attributes:
-        page_faults: how often the kernel gave the process a page while steps were timed.
+        page_faults: number of page faults of the process while steps were timed.
         speedups: of each plan, by its starting point's name.
     """
 
@@ -54,11 +54,11 @@ class Found:
 
 
 def main() -> None:
-    """Measure with both settings in turn, and print what came of it."""
+    """Measure with both settings, alternating, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="deepseek-v3")
     parser.add_argument("--processes", type=int, default=16, help="with each setting")
-    parser.add_argument("--jobs", type=int, default=2, help="at a time, each on a core of its own")
+    parser.add_argument("--jobs", type=int, default=2, help="at a time, each on its own core")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     cores: Queue[int] = Queue()
@@ -81,13 +81,15 @@ def main() -> None:
         f"{time.strftime('%Y-%m-%d')}; {made_with}",
         "",
     ]
-    text = "\n".join([*lines, *table({name: [one for own, one in found if own == name] for name in SETTINGS}), ""])
+    text = "\n".join(
+        [*lines, *table({name: [result for setting, result in found if setting == name] for name in SETTINGS}), ""]
+    )
     arguments.out.write_text(text, encoding="utf-8")
     print(text)
 
 
 def _stay(cores: "Queue[int]") -> None:
-    """Keep this process, and the workers that it starts, to a core of its own."""
+    """Pin this process, and the workers that it starts, to one core."""
     os.sched_setaffinity(0, {cores.get()})
 
 
@@ -102,7 +104,7 @@ def starting_plans(model: str, folder: Path) -> list[tuple[str, Plan]]:
     return [(row.name, plans[row.name]) for row in rows if row.name in plans and row.bit_identical]
 
 
-def measured(model: str, plans: Sequence[tuple[str, Plan]], setting: str, folder: Path) -> Found:
+def measured(model: str, plans: Sequence[tuple[str, Plan]], setting: str, folder: Path) -> ProcessResult:
     """Measure ``plans`` in one fresh process."""
     before: list[int] = []
 
@@ -117,13 +119,13 @@ def measured(model: str, plans: Sequence[tuple[str, Plan]], setting: str, folder
         rows = runner.compare(CompareRequest(plans), report).rows
         faults = _page_faults() - before[-1]
     names = [name for name, _ in plans]
-    return Found(faults, {row.name: row.speedup for row in rows if row.speedup and row.name in names})
+    return ProcessResult(faults, {row.name: row.speedup for row in rows if row.speedup and row.name in names})
 
 
-def table(found: Mapping[str, Sequence[Found]]) -> Iterator[str]:
+def table(found: Mapping[str, Sequence[ProcessResult]]) -> Iterator[str]:
     """Return the lines of a table with a row for each plan and setting."""
     for setting, processes in found.items():
-        faulting = sum(one.page_faults > FEW_FAULTS for one in processes)
+        faulting = sum(process.page_faults > FEW_FAULTS for process in processes)
         yield f"Memory {setting}: in {faulting} of {len(processes)} processes each step takes its memory again.  "
     yield f"An interval is Student's over {TOGETHER} processes; all sets of {TOGETHER} are taken."
     yield ""
@@ -131,12 +133,12 @@ def table(found: Mapping[str, Sequence[Found]]) -> Iterator[str]:
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
     for plan in next(iter(found.values()))[0].speedups:
         for setting, processes in found.items():
-            yield f"| {plan} | {setting} | {_spread([one.speedups[plan] for one in processes])} |"
+            yield f"| {plan} | {setting} | {_spread([process.speedups[plan] for process in processes])} |"
 
 
 def _spread(speedups: Sequence[Speedup]) -> str:
-    logs = [log(one.ratio) for one in speedups]
-    # What is known beforehand is fitted to this table, and so has no part in it.
+    logs = [log(speedup.ratio) for speedup in speedups]
+    # Without the prior of ``sktune.measure.winner``, which is fitted to this table.
     student = students_t(TOGETHER - 1) / sqrt(TOGETHER)
     intervals = [(mean(some), student * stdev(some)) for some in combinations(logs, TOGETHER)]
     half = median(halfwidth for _, halfwidth in intervals)
@@ -152,7 +154,7 @@ def _runner(request: Request, folder: Path) -> WorkerRunner:
 
 
 def _page_faults() -> int:
-    """Return how often the kernel has given this process's worker a page (minflt of proc_pid_stat(5))."""
+    """Return the number of minor page faults of this process's worker (minflt of proc_pid_stat(5))."""
     (worker,) = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[7])
 

@@ -1,9 +1,9 @@
-"""How long `sktune profile` takes for large files, and how much memory: files of a given size, written here.
+"""Time and memory of `sktune profile` for large files, which are generated here.
 
     python benchmarks/profile_files.py --megabytes 200
 
-Each file holds decode steps of a 61-layer model in the true format, with invented times. Time and memory are of the
-whole command in a process of its own.
+Each file has decode steps of a 61-layer model in the real format, with invented times. Time and memory are those of the
+whole command, in a separate process.
 """
 
 import argparse
@@ -45,7 +45,7 @@ HEADER = (
 
 
 def kernels() -> Iterator[tuple[int, str, str, str, float]]:
-    """Yield step, name, type, core and start in microseconds, without end; each lasts 8 us."""
+    """Yield step, name, type, core and start in microseconds of endless kernels; each takes 8 us."""
     start_us = 0.0
     for step in range(sys.maxsize):
         row = [("embed", "GatherV2", "AI_VECTOR_CORE")]
@@ -88,7 +88,7 @@ def write_kernel_details(path: Path, size: int) -> None:
 
 
 def write_trace(path: Path, size: int) -> None:
-    """Write at least ``size`` bytes of a torch.profiler trace: on the CPU an operator and a launch for each kernel."""
+    """Write at least ``size`` bytes of a torch.profiler trace, with a CPU operator and a launch for each kernel."""
     with path.open("w") as file:
         file.write('{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "none"}], "traceEvents": [\n')
         last, begun = -1, 0.0
@@ -115,7 +115,7 @@ def write_trace(path: Path, size: int) -> None:
 
 def measure(path: Path) -> tuple[float, float, str]:
     """Return seconds, peak memory in MiB and the last line of one run of the command."""
-    words = [
+    command = [
         sys.executable,
         "-m",
         "sktune.cli",
@@ -126,7 +126,7 @@ def measure(path: Path) -> tuple[float, float, str]:
         "--json",
     ]
     began = time.perf_counter()
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     seconds = time.perf_counter() - began
     return seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, done.stdout.splitlines()[-1]
 

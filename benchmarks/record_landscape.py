@@ -1,13 +1,13 @@
-"""Records a landscape: every plan of a small space, compiled, verified and measured in turn with the baseline.
+"""Records a landscape: every plan of a small space, compiled, verified and measured, interleaved with the baseline.
 
     python benchmarks/record_landscape.py --model deepseek-v3 --dtype bfloat16 [--limit-seconds 3600]
 
-The space is benchmarks/landscapes/MODEL-DTYPE.yaml. What is judged goes to runs/landscapes/MODEL-DTYPE at once, a JSON
-line for each plan, in an order drawn by chance; run the same command again to go on. When every plan is judged, those
-that looked fastest are judged again, so that the best one is not the luckiest one, and so are those that timed out,
-crashed, or have a wide interval, as a machine under load can do that to any plan. Then MODEL-DTYPE.json.gz is written,
-and also where the limit ends the repeats: what is told then is how many plans have a wide interval only. Nothing else
-should run on the machine.
+The space is benchmarks/landscapes/MODEL-DTYPE.yaml. Plans are judged in random order, and each judgement is immediately
+appended to runs/landscapes/MODEL-DTYPE as a JSON line; run the same command again to continue. When every plan is
+judged, the fastest are judged again, so that the best one is not just the luckiest one, and so are those that timed
+out, crashed, or have a wide interval, as a machine under load can do that to any plan. Then MODEL-DTYPE.json.gz is
+written, even if the limit ends these repeats; the number of plans that only have a wide interval is printed. Nothing
+else should run on the machine.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from typing import Any
 from rich.console import Console
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # a script finds only what lies beside it
+sys.path.insert(0, str(ROOT))  # a script can only import modules beside it
 
 from benchmarks.landscapes.recorded import ENDING, FOLDER, FORMAT_VERSION, bound, plan_of, request_of, to_entry  # noqa: E402
 from sktune.backends.fingerprint import fingerprint  # noqa: E402
@@ -45,22 +45,22 @@ from sktune.targets.presets import load_space  # noqa: E402
 COMPILE_TIMEOUT_S = 1800.0
 """Long enough that a busy machine does not fail a plan."""
 REPEATED_SHARE = 0.1
-"""Of the complete plans, the fastest; they are judged again."""
+"""Share of the complete plans, the fastest ones, that is judged again."""
 REPEATS = 3
 UNSETTLED = ("timeout", "crashed")
-"""Reasons that may be the machine's doing; they stand only if no further judgement finds another."""
+"""Reasons that may be the machine's fault; they only stand if every further judgement agrees."""
 WIDEST = 0.03
-"""Half the width of a 95% interval, relative to the ratio; a wider one settles nothing."""
+"""Largest halfwidth of a 95% interval, relative to the ratio, that settles a plan."""
 
 Entry = dict[str, Any]
 
 
 def main() -> None:
-    """Record, or go on recording."""
+    """Record a landscape, or continue recording it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, choices=("deepseek-v3", "qwen3-moe", "llama"))
     parser.add_argument("--dtype", required=True, choices=("bfloat16", "float32"))
-    parser.add_argument("--limit-seconds", type=float, metavar="S", help="stop after so long; run again to go on")
+    parser.add_argument("--limit-seconds", type=float, metavar="S", help="stop after S seconds; run again to continue")
     arguments = parser.parse_args()
     console = Console(stderr=True)
     try:
@@ -71,10 +71,10 @@ def main() -> None:
 
 
 def record(name: str, limit_s: float | None, console: Console) -> None:
-    """Judge the plans that are missing, and write the landscape when none is.
+    """Judge the missing plans, and write the landscape once all are judged.
 
     Raises:
-        BadInputError: there is no such space, or what was judged so far was judged on another machine or version.
+        BadInputError: there is no such space, or earlier judgements are from another machine or version.
     """
     began = time.monotonic()
     space_file = FOLDER / f"{name}.yaml"
@@ -90,7 +90,7 @@ def record(name: str, limit_s: float | None, console: Console) -> None:
         opened = runner.open()
         recorder = _Recorder(runner, bound(name, opened.layout), working, console)
         if not recorder.run(None if limit_s is None else began + limit_s):
-            console.print(f"{len(working.entries)} judgements are kept in {working.path}; run again to go on")
+            console.print(f"{len(working.entries)} judgements are in {working.path}; run again to continue")
             return
     target = FOLDER / f"{name}{ENDING}"
     write(target, opened, made_with, working.entries)
@@ -99,10 +99,10 @@ def record(name: str, limit_s: float | None, console: Console) -> None:
 
 
 class WorkingFile:
-    """What was judged so far: a line that says with what, then a line for each judgement.
+    """The judgements so far: a line with the fingerprint, then a line for each judgement.
 
     Raises:
-        BadInputError: the file was made with something else.
+        BadInputError: the file was made with another fingerprint.
     """
 
     def __init__(self, path: Path, made_with: Mapping[str, str]) -> None:
@@ -116,14 +116,14 @@ class WorkingFile:
             if stored.get(key) != made_with.get(key):
                 raise BadInputError(
                     f"{path} was made with {key} {stored.get(key)!r}, now it is {made_with.get(key)!r}; "
-                    "go on as it was made, or move the file away"
+                    "continue as it was made, or move the file away"
                 )
         if whole != lines:
             path.write_text("".join(whole), encoding="utf-8")
         self.entries: list[Entry] = [json.loads(line) for line in whole[1:]]
 
     def append(self, entry: Entry) -> None:
-        """Keep one more judgement."""
+        """Append a judgement."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
         self.entries.append(entry)
@@ -137,7 +137,7 @@ class _Recorder:
         self._spent_s: list[float] = []
 
     def run(self, deadline: float | None) -> bool:
-        """Judge what is missing until the ``deadline``; return whether every plan is judged."""
+        """Judge missing plans until the ``deadline``; return whether every plan is judged."""
         plans = plans_of(self._space)
         judged = {plan_of(entry, self._units) for entry in self._working.entries}
         if not self._judge([plan for plan in plans if plan not in judged], deadline, "judged once"):
@@ -164,7 +164,7 @@ class _Recorder:
 
 
 def plans_of(space: SearchSpace) -> list[Plan]:
-    """Return every plan of a small space but the empty one, in an order drawn by chance, the same each time."""
+    """Return every plan of a small space but the empty one, in a random order that is the same each time."""
     values = (dict(zip(space.choices, point, strict=True)) for point in product(*space.choices.values()))
     plans = list(dict.fromkeys(plan for plan in map(space.plan, values) if not plan.is_baseline))
     random.Random(0).shuffle(plans)
@@ -172,7 +172,7 @@ def plans_of(space: SearchSpace) -> list[Plan]:
 
 
 def to_repeat(entries: list[Entry]) -> list[Entry]:
-    """Return what is still to be judged again, each as often as it is missing, in rounds: the fastest, then others."""
+    """Return the plans still to be judged again, each as often as needed, in rounds: the fastest, then the others."""
     by_plan = _by_plan(entries)
     complete = [each for each in by_plan.values() if each[0]["reason"] is None]
     complete.sort(key=lambda each: each[0]["ratio"], reverse=True)
@@ -183,7 +183,7 @@ def to_repeat(entries: list[Entry]) -> list[Entry]:
 
 
 def write(target: Path, opened: Opened, made_with: Mapping[str, str], entries: list[Entry]) -> None:
-    """Write the landscape; of a plan that was judged again, the median of those judgements stands."""
+    """Write the landscape; for a plan that was judged again, the median of those judgements counts."""
     plans = [_settled(each) for each in _by_plan(entries).values()]
     record = {
         "version": FORMAT_VERSION,
@@ -194,7 +194,7 @@ def write(target: Path, opened: Opened, made_with: Mapping[str, str], entries: l
         "baseline_ms": baseline_ms(entries),
         "plans": plans,
     }
-    # Without a time in the file, the same record is the same bytes.
+    # Without a time stamp, the same record gives the same bytes.
     data = json.dumps(record, separators=(",", ":")).encode()
     target.write_bytes(gzip.compress(data, mtime=0))
 
@@ -213,20 +213,20 @@ def _is_settled(entry: Entry) -> bool:
 
 
 def _settled(judgements: list[Entry]) -> Entry:
-    """Return the judgement of one plan that stands."""
+    """Return the judgement that counts for one plan."""
     certain = list(filter(_is_settled, judgements)) or judgements[-1:]
     wrong = [entry for entry in certain if entry["ratio"] is None]  # once is enough
-    # The first judgement chose the plan to be judged again, and would flatter it.
+    # The first judgement selected the plan to be judged again, so it is biased.
     chosen = wrong or sorted(certain[1:] or certain, key=lambda entry: entry["ratio"])
     middle = chosen[len(chosen) // 2]
     return {key: value for key, value in middle.items() if key not in ("seconds", "baseline_ms")}
 
 
 def _by_plan(entries: list[Entry]) -> dict[str, list[Entry]]:
-    found: dict[str, list[Entry]] = {}
+    by_plan: dict[str, list[Entry]] = {}
     for entry in entries:
-        found.setdefault(json.dumps([entry["scopes"], entry["options"]], sort_keys=True), []).append(entry)
-    return found
+        by_plan.setdefault(json.dumps([entry["scopes"], entry["options"]], sort_keys=True), []).append(entry)
+    return by_plan
 
 
 if __name__ == "__main__":

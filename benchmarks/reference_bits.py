@@ -1,21 +1,22 @@
-"""How often the bits of 62 plans differ from the baseline's: 20,000 decode steps of each, kept as data.
+"""How often the bits of 62 plans differ from the baseline's: 20,000 decode steps of each, stored as data.
 
     OMP_NUM_THREADS=1 python -m benchmarks.reference_bits --out benchmarks/data/reference_bits.json
 
-sktune's own verification is judged against it by ``benchmarks.judge_reference``. The plans are those of
+``benchmarks.judge_reference`` checks sktune's verification against it. The plans are those of
 ``benchmarks.reference_plans``, the comparison is that of ``benchmarks.reference_steps``. Context ``k`` has the seed
-1,000,000 + k, which no search takes, and begins at a slot of the cache that is drawn with it.
+1,000,000 + k, which no search uses, and begins at a random slot of the cache drawn with it.
 
-The file is written every minute. Run the same command to go on, also with more ``--steps``; ``--cache`` has to be the
-same, as Inductor's clock chooses kernels, and a plan that became other code cannot be gone on with. The file is JSON:
+The file is written every minute. Run the same command to continue, also with more ``--steps``; ``--cache`` has to be
+the same, as Inductor selects kernels by timing, and a plan that compiled to other code cannot be continued. The file is
+JSON:
 
 ``version``: 1. ``made_with``: torch, CPU, its capability, threads. ``models``: by name, with
 
-* ``layout``: digest of the units; ``contexts``: how many are done; ``steps_per_context``;
-* ``baseline``: digest of what the baseline gave in all of them (``Trace.digest``, one after the other);
-* ``failed``: plans that were drawn and do not compile, with the reason;
+* ``layout``: digest of the units; ``contexts``: number of finished contexts; ``steps_per_context``;
+* ``baseline``: digest of the baseline's results in all contexts (``Trace.digest``, one after the other);
+* ``failed``: drawn plans that do not compile, with the reason;
 * ``plans``: by name, each with ``kind`` (``inexact``: has values that may change bits; ``exact``: has none; ``known``:
-  a plan of issue 26; ``baseline``: the baseline compiled once more), ``plan``, ``code``: digest of its generated code,
+  a plan of issue 26; ``baseline``: the baseline compiled again), ``plan``, ``code``: digest of its generated code,
   ``counts`` (``Counts``), and ``first``, the first difference (``Difference``), or null.
 """
 
@@ -57,17 +58,17 @@ VERSION = 1
 FIRST_SEED = 1_000_000
 STEPS_PER_CONTEXT = 16
 THREADS = 1
-"""Kernels may split their work by it, and their sums."""
+"""Kernels may split their work, and so their sums, by the number of threads."""
 SAVE_EVERY_S = 60.0
 
 Entry = dict[str, Any]
 
 
 def main() -> None:
-    """Make the reference, or go on making it."""
+    """Make the reference, or continue making it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--plans", type=int, default=60, help="drawn over all models; one in three is exact")
+    parser.add_argument("--plans", type=int, default=60, help="over all models; one in three is exact")
     parser.add_argument("--steps", type=int, default=20_000, help="of each plan, at least")
     parser.add_argument("--jobs", type=int, default=1, help="models at a time")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
@@ -77,7 +78,7 @@ def main() -> None:
     per_model = arguments.plans // len(MODELS)
     numbers = {INEXACT: per_model - per_model // 3, EXACT_KIND: per_model // 3}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    spawn = multiprocessing.get_context("spawn")  # two models' captured steps would share one function of Dynamo's
+    spawn = multiprocessing.get_context("spawn")  # in one process, two models' steps would share a Dynamo function
     with ProcessPoolExecutor(arguments.jobs, mp_context=spawn, max_tasks_per_child=1) as pool:
         jobs = [pool.submit(run, name, arguments.out, numbers, arguments.steps) for name in arguments.models]
         try:
@@ -88,18 +89,18 @@ def main() -> None:
 
 
 def prepare_environment(cache: Path) -> None:
-    """Have Inductor keep its code in ``cache``, and compile in this process alone."""
+    """Make Inductor cache its code in ``cache``, and compile in this process alone."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache.resolve())
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 def use_threads() -> None:
-    """Compute as the reference was computed."""
+    """Use the reference's number of threads."""
     torch.set_num_threads(THREADS)
 
 
 def made_with() -> dict[str, str | int]:
-    """Return what the bits may depend on."""
+    """Return everything that the bits may depend on."""
     return {
         "torch": package_version("torch"),
         "transformers": package_version("transformers"),
@@ -113,7 +114,7 @@ def run(name: str, out: Path, numbers: dict[str, int], steps: int) -> None:
     """Compare the plans of one model until each has ``steps`` steps.
 
     Raises:
-        BadInputError: the file was made with something else.
+        BadInputError: the file was made in another environment.
     """
     use_threads()
     model = MODELS[name]
@@ -136,7 +137,7 @@ def run(name: str, out: Path, numbers: dict[str, int], steps: int) -> None:
 
 
 def add_context(model: Model, model_opened: Opened, baseline: Step, compiled: dict[str, Step], entry: Entry) -> None:
-    """Run all plans in the next context, and add what they do there to ``entry``."""
+    """Run all plans in the next context, and add the results to ``entry``."""
     seed = FIRST_SEED + entry["contexts"]
     slots = random.Random(seed).randint(model.context or 0, model.capacity - STEPS_PER_CONTEXT)
     target = model_opened.target
@@ -161,14 +162,14 @@ def _begun(model: Model, model_opened: Opened, numbers: dict[str, int]) -> tuple
     def added(name: str, kind: str, plan: Plan) -> bool:
         began_s = time.monotonic()
         try:
-            found = model_opened.backend.compile(plan)
+            result = model_opened.backend.compile(plan)
         except CompileError as failure:
             entry["failed"].append({"kind": kind, "plan": plan.to_dict(), "reason": str(failure)})
             return False
         print(f"{model.name}: {name} compiled in {time.monotonic() - began_s:.0f} s", flush=True)
-        compiled[name] = found.step
+        compiled[name] = result.step
         entry["plans"][name] = {
-            "kind": kind, "plan": plan.to_dict(), "code": found.code_digest, "counts": asdict(Counts()), "first": None,
+            "kind": kind, "plan": plan.to_dict(), "code": result.code_digest, "counts": asdict(Counts()), "first": None,
         }  # fmt: skip
         return True
 
@@ -188,21 +189,23 @@ def _compiled_again(model: Model, model_opened: Opened, entry: Entry) -> dict[st
     """Compile the plans of ``entry``.
 
     Raises:
-        BadInputError: the model has other units, or a plan became other code.
+        BadInputError: the model has other units, or a plan compiled to other code.
     """
     if entry["layout"] != model_opened.layout.digest:
         raise BadInputError(f"{model.name} has other units than in the file; write to another one")
     compiled: dict[str, Step] = {}
     for name, row in entry["plans"].items():
-        found = model_opened.backend.compile(Plan.from_dict(row["plan"]))
-        if found.code_digest != row["code"]:
-            raise BadInputError(f"{name} of {model.name} became other code; give the same --cache, or another --out")
-        compiled[name] = found.step
+        result = model_opened.backend.compile(Plan.from_dict(row["plan"]))
+        if result.code_digest != row["code"]:
+            raise BadInputError(
+                f"{name} of {model.name} compiled to other code; use the same --cache, or another --out"
+            )
+        compiled[name] = result.step
     return compiled
 
 
 def read(out: Path) -> dict[str, Any]:
-    """Return what is in the file; nothing but its head where there is none.
+    """Return the content of the file; only a header if it does not exist.
 
     Raises:
         BadInputError: it was made on another machine, or with another torch.
@@ -216,7 +219,7 @@ def read(out: Path) -> dict[str, Any]:
 
 
 def save(out: Path, name: str, entry: Entry) -> None:
-    """Put the model's entry into the file, which other processes write as well."""
+    """Store the model's entry in the file, which other processes also write."""
     folder = os.open(out.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)

@@ -1,8 +1,8 @@
-"""The models and plans whose bits are known from many steps: what ``benchmarks.reference_bits`` runs.
+"""The models and plans of the reference, which ``benchmarks.reference_bits`` runs for many steps.
 
 Ten plans of each model have an option value that may change bits, five have none. They are drawn with a fixed seed,
-mostly of few units, as such plans differ rarely: a single norm, a feed-forward network with the norm before it, a run
-of units, whole layers, and any choice of the space.
+mostly with few units, as such plans differ rarely: a single norm, a feed-forward network with the norm before it, a run
+of units, whole layers, and random points of the space.
 """
 
 import random
@@ -24,7 +24,7 @@ Choice = TypeVar("Choice")
 
 DEVICE = "cpu"
 BASELINE, INEXACT, EXACT_KIND, KNOWN = "baseline", "inexact", "exact", "known"
-"""Kinds of plans: the baseline once more, with and without values that may change bits, and those of issue 26."""
+"""Kinds of plans: the baseline compiled again, with and without values that may change bits, and those of issue 26."""
 
 MAY_CHANGE_BITS: dict[str, Option] = {
     "reductions": "fused",
@@ -33,15 +33,15 @@ MAY_CHANGE_BITS: dict[str, Option] = {
     "emulate_precision_casts": False,
 }
 FIRST_VALUE = {"reductions": 0.45, "matmul": 0.2, "freezing": 0.15, "emulate_precision_casts": 0.2}
-"""Which of them a plan surely has, with probabilities: fused sums are what differs rarely."""
+"""Probabilities of the first of these values in a plan: fused sums differ rarely."""
 NUMBER_OF_VALUES = {1: 0.6, 2: 0.25, 3: 0.1, 4: 0.05}
-"""How many of these values a plan has, with probabilities."""
+"""Probabilities of the number of these values in a plan."""
 CPP_WRAPPER_SHARE = {INEXACT: 0.25, EXACT_KIND: 0.5}
 SHAPES = {
     INEXACT: {"norm": 0.35, "feed-forward": 0.25, "run": 0.2, "layers": 0.1, "any": 0.1},
     EXACT_KIND: {"norm": 0.0, "feed-forward": 0.0, "run": 0.4, "layers": 0.3, "any": 0.3},
 }
-"""What the scopes of a plan are, with probabilities."""
+"""Probabilities of the kinds of scopes in a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Model:
 
     Attributes:
         name: short.
-        source: as ``--model`` takes it.
+        source: for ``--model``.
         capacity: slots of its KV cache.
-        context: slots that a prefill fills which chooses itself; None where it is given how many to fill.
+        context: number of slots that its prefill fills; None if the caller chooses it.
     """
 
     name: str
@@ -74,7 +74,7 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Opened:
-    """A model that was loaded and captured."""
+    """A loaded model with its captured decode step."""
 
     target: Target
     layout: Layout
@@ -93,7 +93,7 @@ def opened(model: Model) -> Opened:
 
 
 def space_of(wanted: SpaceSpec, layout: Layout) -> SearchSpace:
-    """Return the space of every value of every option, whatever a search is offered by default."""
+    """Return the space with every value of every option, not only those of a search's default space."""
     options = {name: option.values for name, option in INDUCTOR.items() if option.exists_on(DEVICE)}
     bare = wanted.model_copy(update={"starting_points": {}, "backend_starting_points": {}})
     return bind(bare, layout, options, OPTIONS.rules)
@@ -118,7 +118,7 @@ def known_plans(model: Model, layout: Layout) -> dict[str, Plan]:
 
 
 def drawn(space: SearchSpace, kind: str, seed: str) -> Iterator[Plan]:
-    """Yield distinct plans of a kind without end, the same for the same ``seed``."""
+    """Yield an endless sequence of distinct plans of a kind, the same for the same ``seed``."""
     rng = random.Random(f"{seed} {kind}")
     seen: set[Plan] = set()
     while True:
@@ -138,7 +138,7 @@ def _options(rng: random.Random, kind: str) -> dict[str, Option]:
 
 
 def _scopes(space: SearchSpace, rng: random.Random, kind: str) -> dict[str, Option]:
-    """Return values of all parameters that are no options."""
+    """Return values of all parameters that are not options."""
     values: dict[str, Option] = {
         name: rng.choice(choices) if name == LAYERS_PER_SCOPE else OUT
         for name, choices in space.choices.items()
@@ -165,8 +165,8 @@ def _scopes(space: SearchSpace, rng: random.Random, kind: str) -> dict[str, Opti
 def _run(rng: random.Random, keys: tuple[str, ...], shape: str) -> tuple[int, int]:
     """Return the first and last of the units of a layer that become one scope."""
     if shape == "norm":
-        found = rng.choice([index for index, key in enumerate(keys) if "norm" in key])
-        return found, found
+        norm = rng.choice([index for index, key in enumerate(keys) if "norm" in key])
+        return norm, norm
     if shape == "feed-forward":
         last = max(index for index, key in enumerate(keys) if is_feed_forward(key) or key == "feed_forward")
         return last - rng.randint(0, 1), last

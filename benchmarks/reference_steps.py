@@ -1,9 +1,9 @@
-"""Decode steps of plans beside the baseline's, bit by bit: the reference's own comparison.
+"""Bitwise comparison of decode steps of plans with the baseline's, for the reference.
 
-It shares nothing with ``replays`` or ``step_check`` of ``sktune.runners.worker``: what they say is judged against it.
-In each context the baseline runs once, and its inputs, outputs and states are kept. Each plan then runs twice: step
-after step, as in production, where a difference in the state stays; and, once its state has differed, each further
-step alone, from the baseline's own state, which tells how often a step itself makes a difference.
+It shares no code with ``replays`` and ``step_check`` of ``sktune.runners.worker``, which are checked against it. In
+each context the baseline runs once, and its inputs, outputs and states are stored. Each plan then runs twice: step
+after step, as in production, where a difference in the state persists; and, once its state has differed, each further
+step separately from the baseline's state, which shows how often a step itself makes a difference.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from sktune.targets.base import Target
 
 Tensors = dict[str, torch.Tensor]
 
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Difference:
     """The first difference of a plan.
 
     Attributes:
-        seed, slots: of the context: the prefill's seed, and the slots of the cache that are filled before its steps.
+        seed, slots: of the context: the prefill's seed, and the number of cache slots filled before its steps.
         step: within the context, from 0.
         tensor: name of an output or of a tensor of the state.
-        differing, elements: how many elements differ, of how many.
+        differing, elements: number of differing elements and of all elements.
     """
 
     seed: int
@@ -43,14 +43,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was compared of one plan, and how much of it differs.
+    """How much of one plan was compared, and how much of it differs.
 
     Attributes:
-        contexts, steps: that were compared.
-        differing_contexts: contexts with a difference.
-        differing_steps: steps whose outputs or state differ, decoding from the context's start.
-        own_differing_steps: steps whose outputs or state differ where they begin with the baseline's state.
-        state_only_steps: those of the latter whose outputs are equal.
+        contexts, steps: number of contexts and steps compared.
+        differing_contexts: number of contexts with a difference.
+        differing_steps: number of steps whose outputs or state differ when decoding from the context's start.
+        own_differing_steps: number of steps whose outputs or state differ when they begin with the baseline's state.
+        state_only_steps: number of the latter whose outputs are equal.
     """
 
     contexts: int = 0
@@ -67,7 +67,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Trace:
-    """What the baseline did in one context.
+    """The baseline's run in one context.
 
     Attributes:
         seed, slots: see ``Difference``.
@@ -83,21 +83,21 @@ class Trace:
     states: Sequence[Tensors]
 
     def digest(self, before: str) -> str:
-        """Return a digest of all that the trace holds and of the digest ``before`` it."""
-        found = hashlib.blake2b(before.encode(), digest_size=16)
+        """Return a digest of the whole trace and of the digest ``before`` it."""
+        digest = hashlib.blake2b(before.encode(), digest_size=16)
         for tensors in (*self.outputs, self.states[0], self.states[-1]):
             for name, tensor in tensors.items():
-                found.update(name.encode())
-                found.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        return found.hexdigest()
+                digest.update(name.encode())
+                digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
 
 
 @torch.no_grad()
 def traced(target: Target, baseline: Step, seed: int, slots: int, context: int | None, steps: int) -> Trace:
     """Fill ``slots`` slots of the cache and run ``steps`` decode steps with the baseline.
 
-    ``context``: slots that the target's prefill fills by itself, after which the baseline fills the others; None for a
-    target whose prefill is told how many to fill.
+    ``context`` is the number of slots that the target's prefill fills, after which the baseline fills the others; None
+    for a target whose prefill fills any number of slots.
     """
     if context is None:
         inputs = list(target.prefill(seed, steps, slots))
@@ -105,24 +105,24 @@ def traced(target: Target, baseline: Step, seed: int, slots: int, context: int |
         inputs = list(target.prefill(seed, slots - context + steps))
     baseline.prepare()
     skipped = len(inputs) - steps
-    for own in inputs[:skipped]:
-        baseline.run(*_copied(own))
-    states, outputs = [_kept(target.state)], []
-    for own in inputs[skipped:]:
-        outputs.append(_kept(_named(baseline.run(*_copied(own)))))
-        states.append(_kept(target.state))
+    for of_step in inputs[:skipped]:
+        baseline.run(*_copied(of_step))
+    states, outputs = [_cloned(target.state)], []
+    for of_step in inputs[skipped:]:
+        outputs.append(_cloned(_named(baseline.run(*_copied(of_step)))))
+        states.append(_cloned(target.state))
     return Trace(seed, slots, inputs[skipped:], outputs, states)
 
 
 @torch.no_grad()
 def compared(target: Target, step: Step, trace: Trace) -> tuple[Counts, Difference | None]:
-    """Run ``step`` in the trace's context; return what differs from the baseline, and where first."""
+    """Run ``step`` in the trace's context; return its counts and the first difference from the baseline."""
     step.prepare()
-    _put(target, trace.states[0])
+    _restore(target, trace.states[0])
     differing, alone, state_only, first = 0, [], 0, None
-    own_differing, is_astray = 0, False
+    own_differing, state_differs = 0, False
     for number in range(len(trace.inputs)):
-        if is_astray:
+        if state_differs:
             alone.append(number)
         outputs = _named(step.run(*_copied(trace.inputs[number])))
         same_outputs = _same(trace.outputs[number], outputs)
@@ -130,12 +130,12 @@ def compared(target: Target, step: Step, trace: Trace) -> tuple[Counts, Differen
         if not (same_outputs and same_state):
             differing += 1
             first = first or _difference(trace, number, {**outputs, **target.state})
-            if not is_astray:
+            if not state_differs:
                 own_differing += 1
                 state_only += same_outputs
-        is_astray = not same_state
+        state_differs = not same_state
     for number in alone:
-        _put(target, trace.states[number])
+        _restore(target, trace.states[number])
         outputs = _named(step.run(*_copied(trace.inputs[number])))
         same_outputs = _same(trace.outputs[number], outputs)
         if not (same_outputs and _same(trace.states[number + 1], target.state)):
@@ -156,35 +156,35 @@ def _copied(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in inputs)
 
 
-def _kept(tensors: Mapping[str, torch.Tensor]) -> Tensors:
+def _cloned(tensors: Mapping[str, torch.Tensor]) -> Tensors:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def _put(target: Target, state: Mapping[str, torch.Tensor]) -> None:
+def _restore(target: Target, state: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in target.state.items():
         tensor.copy_(state[name])
 
 
-def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """View the elements as integers of their size, so that signed zeros and patterns of NaN count."""
-    return tensor.view(_WORDS[tensor.element_size()])
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """View the elements as integers of their size, so that signed zeros and NaN patterns count."""
+    return tensor.view(_INTEGERS[tensor.element_size()])
 
 
 def _same(expected: Mapping[str, torch.Tensor], got: Mapping[str, torch.Tensor]) -> bool:
     if len(expected) != len(got):
         return False
     return all(
-        tensor.dtype == got[name].dtype and torch.equal(_words(tensor), _words(got[name]))
+        tensor.dtype == got[name].dtype and torch.equal(_bits(tensor), _bits(got[name]))
         for name, tensor in expected.items()
     )
 
 
 def _difference(trace: Trace, step: int, got: Mapping[str, torch.Tensor]) -> Difference:
-    found = Difference(trace.seed, trace.slots, step, "number, shape or type of the tensors", 0, 0)
+    difference = Difference(trace.seed, trace.slots, step, "number, shape or type of the tensors", 0, 0)
     for name, tensor in {**trace.outputs[step], **trace.states[step + 1]}.items():
-        own = got.get(name)
-        if own is None or own.shape != tensor.shape or own.dtype != tensor.dtype:
-            return replace(found, tensor=f"{name} (shape or type)")
-        if differing := int((_words(tensor) != _words(own)).sum()):
-            return replace(found, tensor=name, differing=differing, elements=tensor.numel())
-    return found
+        other = got.get(name)
+        if other is None or other.shape != tensor.shape or other.dtype != tensor.dtype:
+            return replace(difference, tensor=f"{name} (shape or type)")
+        if differing := int((_bits(tensor) != _bits(other)).sum()):
+            return replace(difference, tensor=name, differing=differing, elements=tensor.numel())
+    return difference

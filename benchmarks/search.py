@@ -1,12 +1,12 @@
-"""Compares samplers on landscapes: how much of the achievable gain they hold after so many trials.
+"""Compares samplers on landscapes: the share of the achievable gain that they reach after a number of trials.
 
     python benchmarks/search.py --landscape synthetic --landscape sim-8 --samplers partition,tpe,random --seeds 100
 
 A landscape is one of those in benchmarks/landscapes, or ``file.py:function``, a function of a seed that returns a
-``benchmarks.landscape.Landscape``. Each seed draws the landscape's parameters where it has any, the noise, and the
-sampler's proposals; all samplers get the same. A sampler is one of Optuna's (``tpe``, each parameter by itself,
+``benchmarks.landscape.Landscape``. Each seed determines the landscape's parameters, if any, the noise, and the
+sampler's random state; all samplers get the same. A sampler is one of Optuna's (``tpe``, with independent parameters,
 ``tpe-multivariate``, ``gp``, ``random``), a strategy of Kernel Tuner as ``kt-NAME`` (needs the extra ``bench``),
-another strategy of sktune, or ``module:function`` of your own.
+another strategy of sktune, or your own ``module:function``.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from rich.progress import track
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # a script finds only what lies beside it
+sys.path.insert(0, str(ROOT))  # a script can only import modules beside it
 
 from benchmarks.landscape import Landscape, Run, replay  # noqa: E402
 from benchmarks.landscapes.failing import Thinnable, with_failures  # noqa: E402
@@ -56,21 +56,21 @@ SAMPLERS = (
 )  # fmt: skip
 TARGET = 0.95
 LEARNING_TRIALS = 10
-"""Failures count after so many trials."""
+"""Failures count after this many trials."""
 
 Source = Callable[[int], Landscape]
 Replay = Callable[[Landscape, int, int, bool, int, bool], Run]
-"""Of a landscape, trials, a seed, whether scope times are shown, workers, and whether figures choose incumbents."""
+"""Takes a landscape, trials, a seed, whether scope times are shown, workers, and whether figures choose incumbents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What one sampler reached on one landscape, over all seeds.
+    """The result of one sampler on one landscape, over all seeds.
 
     Attributes:
-        landscape, sampler, seeds: what was run.
+        landscape, sampler, seeds: that were run.
         gain: by number of trials, median and 5th percentile over seeds of the share of the achievable gain.
-        trials_to_95: median over seeds of the first trial whose incumbent holds 0.95; None where most never do.
+        trials_to_95: median over seeds of the first trial whose incumbent reaches 0.95; None if most never do.
         failed_share: of the trials after the tenth.
         ask_ms: median time of a proposal, the sampler's own.
     """
@@ -117,17 +117,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=40, metavar="N")
     parser.add_argument("--at", type=_numbers, default=(10, 20, 40), metavar="N,N", help="trials to state gains at")
     parser.add_argument(
-        "--by-figure", action="store_true", help="incumbents are those of the lowest figure, whatever a model expects"
+        "--by-figure", action="store_true", help="choose incumbents by lowest figure, whatever a model expects"
     )
-    parser.add_argument("--no-scope-times", action="store_true", help="show samplers the step's latency only")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="trials that run at any time")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes, each with seeds of its own")
+    parser.add_argument("--no-scope-times", action="store_true", help="only show samplers the step's latency")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="concurrent trials")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes, which share the seeds")
     parser.add_argument("--json", action="store_true", help="a line for each landscape and sampler")
     parser.add_argument("--output", type=Path, metavar="FILE.md", help="write the table there, too")
     arguments = parser.parse_args()
     for name in ("seeds", "trials", "workers", "jobs"):
         if getattr(arguments, name) < 1:
-            parser.error(f"--{name} is at least 1; got {getattr(arguments, name)}")
+            parser.error(f"--{name} must be at least 1, got {getattr(arguments, name)}")
     return arguments
 
 
@@ -136,14 +136,14 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def landscape_source(name: str) -> Source:
-    """Return what makes the landscape ``name`` from a seed.
+    """Return a function that makes the landscape ``name`` from a seed.
 
     Raises:
-        BadInputError: there is none, or the file cannot be imported.
+        BadInputError: there is no such landscape, or the file cannot be imported.
     """
-    sound: Mapping[str, Callable[[int], Thinnable]] = {**SIMULATED, **RECORDED}
-    failing = {f"failing-{own}": partial(with_failures, source) for own, source in sound.items()}
-    known: Mapping[str, Source] = {**SYNTHETIC, **sound, **failing}
+    thinnable: Mapping[str, Callable[[int], Thinnable]] = {**SIMULATED, **RECORDED}
+    failing = {f"failing-{base}": partial(with_failures, source) for base, source in thinnable.items()}
+    known: Mapping[str, Source] = {**SYNTHETIC, **thinnable, **failing}
     if name in known:
         return known[name]
     path, colon, function = name.rpartition(":")
@@ -152,7 +152,7 @@ def landscape_source(name: str) -> Source:
     try:
         location = importlib.util.spec_from_file_location(Path(path).stem, path)
         if location is None or location.loader is None:
-            raise ImportError("it is no Python file")
+            raise ImportError("it is not a Python file")
         module = importlib.util.module_from_spec(location)
         location.loader.exec_module(module)
         source: Source = getattr(module, function)
@@ -175,10 +175,10 @@ def _available(names: Sequence[str], console: Console) -> Iterator[str]:
 
 
 def contender(name: str) -> Replay:
-    """Return what searches with the sampler ``name``.
+    """Return a function that searches with the sampler ``name``.
 
     Raises:
-        BadInputError: there is none, or its package is missing.
+        BadInputError: there is no such sampler, or its package is missing.
     """
     if name.startswith("kt-"):
         return _kernel_tuner(name.removeprefix("kt-"))
@@ -203,14 +203,14 @@ def _kernel_tuner(strategy: str) -> Replay:
     def search(
         landscape: Landscape, trials: int, seed: int, scope_times: bool, workers: int, by_figure: bool  # noqa: ARG001
     ) -> Run:  # fmt: skip
-        # Its simulation asks for one point after the other, and knows nothing of scopes.
+        # Its simulation asks for one point after the other, and knows nothing about scopes.
         return kernel_tuner_search.replay(landscape, strategy, trials, seed)
 
     return search
 
 
 def _independent_tpe(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001
-    # Since Optuna 5 the multivariate one is the default, and what sktune's own strategy is.
+    # Since Optuna 5 the multivariate one is the default, and also sktune's strategy ``tpe``.
     return optuna.samplers.TPESampler(seed=seed, n_startup_trials=6, multivariate=False)
 
 
@@ -232,7 +232,7 @@ def compare(landscapes: Sequence[str], samplers: Sequence[str], arguments: argpa
     """Run every sampler on every landscape with every seed."""
     torch.set_num_threads(1)  # the processes share the cores
     for name in landscapes:
-        landscape_source(name)(0).best_ms  # noqa: B018 - what all seeds share is computed before processes part
+        landscape_source(name)(0).best_ms  # noqa: B018 - compute what all seeds share before forking
     run = partial(
         _run_seed,
         samplers,
@@ -245,7 +245,7 @@ def compare(landscapes: Sequence[str], samplers: Sequence[str], arguments: argpa
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("fork")) as pool:
         futures = [pool.submit(run, *task) for task in tasks]
         for future in track(as_completed(futures), "searches", len(tasks), console=Console(stderr=True)):
-            future.result()  # a failure ends the benchmark at once
+            future.result()  # a failure ends the benchmark immediately
     found = {task: future.result() for task, future in zip(tasks, futures, strict=True)}
     return [
         summarise(name, sampler, [found[name, seed][sampler] for seed in range(arguments.seeds)], arguments)
@@ -264,15 +264,15 @@ def _run_seed(
     workers: int,
     by_figure: bool,
 ) -> dict[str, Run]:
-    made = landscape_source(landscape)(seed)
-    runs = ((name, contender(name)(made, trials, seed, scope_times, workers, by_figure)) for name in samplers)
-    return {name: replace(run, plans=()) for name, run in runs}  # plans are large, and not asked for
+    land = landscape_source(landscape)(seed)
+    runs = ((name, contender(name)(land, trials, seed, scope_times, workers, by_figure)) for name in samplers)
+    return {name: replace(run, plans=()) for name, run in runs}  # plans are large, and not needed
 
 
 def summarise(landscape: str, sampler: str, runs: Sequence[Run], arguments: argparse.Namespace) -> Summary:
-    """Return what ``runs``, one for each seed, reached."""
+    """Return the summary of ``runs``, one for each seed."""
     trials: int = arguments.trials
-    # A strategy that ends early holds what it has.
+    # A strategy that ends early keeps its last gain.
     gains = np.array([(*run.gains, *[run.gains[-1]] * (trials - len(run.gains))) for run in runs])
     reached = [float(np.argmax(row >= TARGET)) + 1 if (row >= TARGET).any() else math.inf for row in gains]
     to_target = statistics.median(reached)
@@ -318,10 +318,10 @@ def _table(summaries: Sequence[Summary], arguments: argparse.Namespace) -> Table
 
 
 def markdown(summaries: Sequence[Summary], arguments: argparse.Namespace) -> str:
-    """Return the table as a page, with what it was made on."""
+    """Return the table as a page, with machine and versions."""
     heads, rows = table_rows(summaries, arguments)
-    # Where the page lies is nobody's business.
-    words = [word for before, word in pairwise(sys.argv) if "--output" not in (before, word.partition("=")[0])]
+    # The path of the page is left out.
+    options = [word for before, word in pairwise(sys.argv) if "--output" not in (before, word.partition("=")[0])]
     packages = ("sktune", "optuna", "kernel_tuner", "numpy")
     versions = ", ".join(f"{name} {package_version(name)}" for name in packages)
     meaning = (
@@ -332,7 +332,7 @@ def markdown(summaries: Sequence[Summary], arguments: argparse.Namespace) -> str
         f"seeds; failures are counted after trial {LEARNING_TRIALS}; ask is the median of the sampler's own time."
     )
     lines = [
-        f"# python benchmarks/search.py {shlex.join(words)}",
+        f"# python benchmarks/search.py {shlex.join(options)}",
         "",
         f"{datetime.now(UTC):%Y-%m-%d}; {device_name('cpu')}; Python {platform.python_version()}, {versions}",
         "",

@@ -1,4 +1,4 @@
-"""The cost model against the published cases: what was published, what it says, and how far off it is.
+"""The cost model compared with published cases: published figures, simulated figures, and errors.
 
     python benchmarks/sim_cases.py [--write]
 
@@ -56,7 +56,7 @@ LONGCAT = {
     "QBMM2": (16.3, 20.1),
 }
 
-# What is published too, and the model cannot answer.
+# Published cases that the model cannot reproduce.
 CANNOT = (
     ("hy3 295B, 31.5 to 30.8 ms", RECIPES, "its operators and their times are not published"),
     ("LongCat-Flash-Lite, no gain", RECIPES, "its operators and their streams are not published"),
@@ -68,7 +68,7 @@ CANNOT = (
     ("CloudMatrix384, dispatch, combine and utilisation", CLOUDMATRIX, "constants of the model, so not a test of it"),
     ("DispatchFFNCombineW4A8, 250.5 us", "vllm-ascend, note of 2026-09-16", "bound by scalar units, not in the model"),
     ("recommender net at 10% utilisation", "GE, inference_optimization_cases", "bound by the host, between kernels"),
-    ("multi_stream toy schedule, 110 and 100 us", "torchair, multi_stream.md", "the schedule is not wholly stated"),
+    ("multi_stream toy schedule, 110 and 100 us", "torchair, multi_stream.md", "the schedule is not fully stated"),
     ("RmsNorm, 10 us", LONGCAT_SOURCE, "its shape is not published"),
     ("skill text, 10 to 40%", "cannbot-skills, model-infer-superkernel", "no measurement behind it"),
 )
@@ -112,7 +112,7 @@ def _figure(value: float, unit: str) -> str:
 def fused_parts(constants: Constants) -> list[Case]:
     """graph-autofusion's profiling demo: three GroupedMatmul and a MoeGatingTopK fused, DequantSwigluQuant apart."""
     cases = []
-    for count, words in ((6, "read as six scopes that are alike"), (1, "read as one scope")):
+    for count, words in ((6, "read as six equal scopes"), (1, "read as one scope")):
         matmul = Operator("m", "GroupedMatmul", "cube", blocks=24, duration_us=126.26 / 3 / count)
         gate = Operator("g", "MoeGatingTopK", "vector", blocks=48, duration_us=68.32 / count)
         quant = Operator("q", "DequantSwigluQuant", "vector", blocks=48, duration_us=24.18 / count)

@@ -1,12 +1,11 @@
-"""Trials per hour, against the hand procedure: two fresh processes per candidate, then a comparison.
+"""Trials per hour, compared with the manual procedure: two fresh processes per candidate, then a comparison.
 
     python benchmarks/throughput.py [--model deepseek-v3] [--trials 40] [--by-hand 6]
 
-The hand procedure is the scope guide's (run the baseline, run the candidate, compare): each process loads the
-model, prefills, compiles its plan with Inductor as it comes, records 8 decode steps for two seeds and times
-100. It gets the same plans as the search, spread evenly over its trials, and a cache of its own that lasts from
-one process to the next. What sktune adds to Inductor (C++ wrappers built faster, regions compiled on all cores)
-is no part of it.
+The manual procedure is the scope guide's (run the baseline, run the candidate, compare): each process loads the model,
+prefills, compiles its plan with unmodified Inductor, records 8 decode steps for two seeds and times 100. It gets plans
+spread evenly over the search's trials, and a separate cache that is shared by its processes. sktune's additions to
+Inductor (faster builds of C++ wrappers, regions compiled on all cores) are not used.
 """
 
 import argparse
@@ -55,7 +54,7 @@ def main() -> None:
 
 
 def hand_trial(model: str, plan: Plan, folder: Path) -> float:
-    """Run baseline and candidate in fresh processes, compare what they wrote, and return the seconds."""
+    """Run baseline and candidate in fresh processes, compare their output, and return the seconds."""
     began = time.perf_counter()
     outputs = []
     for name, each in (("baseline", Plan()), ("candidate", plan)):
@@ -85,7 +84,7 @@ def hand_trial(model: str, plan: Plan, folder: Path) -> float:
 
 
 def run_once(model: str, plan: Plan, out: Path) -> None:
-    """Load, compile, record and time one plan, as one run of ``infer.sh`` does."""
+    """Load, compile, record and time one plan, like one run of ``infer.sh``."""
     import hashlib
 
     import torch

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Imported when they are asked for: torch takes seconds, and a worker needs no Optuna.
-_LATE = {"SearchResult": "sktune.study.result", "Target": "sktune.targets.base", "read_plan": "sktune.core.plan_file"}
+# Imported on first use: torch takes seconds, and a worker does not need Optuna.
+_LAZY = {"SearchResult": "sktune.study.result", "Target": "sktune.targets.base", "read_plan": "sktune.core.plan_file"}
 
 __all__ = ["Plan", "Scope", "SearchResult", "SktuneError", "Target", "apply", "read_plan", "search"]
 
@@ -43,10 +43,10 @@ def search(
 
     Args:
         model: a preset, a folder with a ``config.json``, or ``file.py:function``; empty where ``recipe`` is given.
-        trials: total of the study; 40, or no limit where there is a time budget.
-        time_budget_s: most seconds for this call.
-        listener: called with each event, a dictionary with the key ``event``: what ``--json`` prints.
-        options: the other fields of ``sktune.tuning.request.Request``.
+        trials: total number of trials of the study; by default 40, or no limit if there is a time budget.
+        time_budget_s: time limit of this call.
+        listener: called with each event that ``--json`` prints, as a dictionary with the key ``event``.
+        options: other fields of ``sktune.tuning.request.Request``.
 
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C.
@@ -69,19 +69,20 @@ def apply(
     """Put a plan's scopes on ``module``, before its decode step is compiled.
 
     Args:
-        module: any tree that holds the plan's units, the model itself or a part of it.
+        module: the model, or a part of it that contains the plan's units.
         plan: a plan, or the path of a plan file.
-        backend: what will compile the step: ``inductor``, or ``npu`` for TorchAir. None: the one that the file names,
-            ``inductor`` for a plan without a file.
-        strict: refuse to run other code than was verified and delivered with the plan file. Without it, a line of the
-            log tells what differs.
+        backend: that will compile the step: ``inductor``, or ``npu`` for TorchAir. None for the one that the file
+            names, or ``inductor`` for a plan without a file.
+        strict: refuse to run any code but that verified and delivered with the plan file. Without it, differences are
+            logged as warnings.
 
     Returns:
-        the marks; ``detach()`` removes them again.
+        the marks; ``detach()`` removes them.
 
     Raises:
-        PlanError: the file is no plan, the plan does not fit the module, or an artifact of the plan is not the one that
-            it lists; with ``strict``, also where code differs. The step's compile raises that.
+        PlanError: the file is not a plan, the plan does not fit the module, or an artifact differs from the one that
+            the plan lists; with ``strict``, also if the compiled code differs, which is raised when the step is
+            compiled.
     """
     from sktune.backends import all_backends
     from sktune.core.plan_file import read_plan_file
@@ -96,19 +97,21 @@ def apply(
     compiling = {info.name: info for info in all_backends() if not info.is_simulated}
     backend = backend or ScopeFlavour.REGION
     if backend not in compiling:
-        raise PlanError(f"no scopes are made for the backend {backend!r}{nearest(backend, compiling)}")
+        raise PlanError(f"there is no compiling backend {backend!r}{nearest(backend, compiling)}")
     info = compiling[backend]
     if artifacts and info.artifact_installer:
         if problem := info.install(path.parent / artifacts.folder, artifacts.delivery(), strict=strict):
-            logger.warning("%s; its scopes are compiled anew", problem)
+            logger.warning("%s; its scopes are compiled again", problem)
         delivered = {label: ExpectedCode(digest, strict) for label, digest in artifacts.code.items()}
     if strict and not delivered:
-        raise PlanError("the plan has no compiled code with it, which strict=True asks for; leave strict out")
+        raise PlanError(
+            "strict=True needs a plan that comes with compiled code, and this one does not; leave strict out"
+        )
     info.options.check_step(plan)
     return attach(module, plan, scope_maker(info.scope_flavour, delivered))
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATE:
-        return getattr(importlib.import_module(_LATE[name]), name)
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'sktune' has no attribute {name!r}")

@@ -1,9 +1,9 @@
-"""Starts a program of someone else's with a plan's scopes on its decode step: no edit of its source.
+"""Runs any program with a plan's scopes on its decode step, without editing its source.
 
     SKTUNE_PLAN=best_plan.yaml python -m sktune.launch -- infer.py --yaml_file_path=decode.yaml
 
-Where the program is started by a script, ``PYTHONPATH=$(python -m sktune.launch --site)`` in its environment does the
-same to every Python that the script starts.
+If a script starts the program, set ``PYTHONPATH=$(python -m sktune.launch --site)`` in the script's environment
+instead: it does the same to every Python process that the script starts.
 """
 
 import importlib.abc
@@ -24,22 +24,22 @@ SITE = Path(__file__).parent / "runners" / "program" / "site"
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds torch as usual, and takes ``torch.compile`` over once torch is imported."""
+    """Finds torch as usual, and takes over ``torch.compile`` once torch is imported."""
 
     def __init__(self) -> None:
-        self._found: ModuleSpec | None = None
+        self._spec: ModuleSpec | None = None
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """See ``MetaPathFinder``: nothing but torch is looked at."""
+        """See ``MetaPathFinder``: only torch is handled."""
         if name != "torch":
             return None
-        self._found = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if self._found is None or self._found.loader is None:
+        self._spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if self._spec is None or self._spec.loader is None:
             return None
-        spec = ModuleSpec(name, self, origin=self._found.origin, is_package=True)
-        spec.submodule_search_locations = self._found.submodule_search_locations
+        spec = ModuleSpec(name, self, origin=self._spec.origin, is_package=True)
+        spec.submodule_search_locations = self._spec.submodule_search_locations
         spec.has_location = True
-        spec.cached = self._found.cached
+        spec.cached = self._spec.cached
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:  # noqa: ARG002
@@ -48,14 +48,14 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """See ``Loader``."""
-        assert self._found is not None and self._found.loader is not None
-        module.__loader__, module.__spec__ = self._found.loader, self._found
-        self._found.loader.exec_module(module)
+        assert self._spec is not None and self._spec.loader is not None
+        module.__loader__, module.__spec__ = self._spec.loader, self._spec
+        self._spec.loader.exec_module(module)
         _take_over()
 
 
 def install() -> None:
-    """Have this process report as a rank, and mark its decode step, as soon as it compiles one."""
+    """Make this process report as a rank and mark its decode step as soon as it compiles one."""
     if "torch" in sys.modules:
         _take_over()
     elif not any(isinstance(finder, _AfterTorch) for finder in sys.meta_path):
@@ -73,22 +73,22 @@ def main(arguments: Sequence[str]) -> Any:
     if list(arguments) == ["--site"]:
         sys.stdout.write(f"{SITE}\n")
         return
-    words = list(arguments[1:] if arguments[:1] == ["--"] else arguments)
-    is_module = words[:1] == ["-m"]
-    words = words[is_module:]
-    if not words:
-        sys.exit("error: say what to start: python -m sktune.launch -- script.py arguments")
+    command = list(arguments[1:] if arguments[:1] == ["--"] else arguments)
+    is_module = command[:1] == ["-m"]
+    command = command[is_module:]
+    if not command:
+        sys.exit("error: no program to run; use: python -m sktune.launch -- script.py arguments")
     if PLAN_VARIABLE not in os.environ and RUN_VARIABLE not in os.environ:
-        sys.exit(f"error: {PLAN_VARIABLE} names no plan; set it to a best_plan.yaml")
-    if not is_module and not Path(words[0]).is_file():
-        sys.exit(f"error: there is no file {words[0]!r}")
+        sys.exit(f"error: {PLAN_VARIABLE} is not set; set it to the path of a best_plan.yaml")
+    if not is_module and not Path(command[0]).is_file():
+        sys.exit(f"error: there is no file {command[0]!r}")
     install()
-    sys.argv = words
+    sys.argv = command
     if is_module:
-        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+        runpy.run_module(command[0], run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = str(Path(words[0]).resolve().parent)
-        runpy.run_path(words[0], run_name="__main__")
+        sys.path[0] = str(Path(command[0]).resolve().parent)
+        runpy.run_path(command[0], run_name="__main__")
 
 
 if __name__ == "__main__":

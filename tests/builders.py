@@ -1,4 +1,4 @@
-"""What tests of many rooms build: layouts, outcomes and studies made by hand, and the command as a user runs it."""
+"""Builders shared by tests of several packages: layouts, outcomes, studies, and a way to run the command."""
 
 import json
 import subprocess
@@ -48,7 +48,7 @@ SPACE = bind(SpaceSpec(), decoder_layout(("dense", "moe")), {}, OptionRules({}))
 
 
 def outcome(ratio: float | None) -> Outcome:
-    """Return a trial's outcome by its speedup; None for one that changes bits."""
+    """Return a trial's outcome with speedup ``ratio``; None for one that changes bits."""
     if ratio is None:
         return Outcome(Reason.MISMATCH, "bits")
     return Outcome(Reason.SLOWER if ratio < 1 else None, "", Speedup(10, 10 / ratio, ratio, (ratio, ratio), 40))
@@ -67,28 +67,28 @@ def study_of(runs: Path, name: str, ratios: list[float | None], **made_with: str
 
 
 def row(name: str, log_ratio: float = 0.0, verdict: str = "identical") -> FinalRow:
-    """Return what one process found."""
+    """Return a row of the final comparison, as measured in one process."""
     bounds = (exp(log_ratio - 0.001), exp(log_ratio + 0.001))
     return FinalRow(name, Speedup(5.0, 5.0, exp(log_ratio), bounds, 100), verdict, verdict == "identical", "abc")
 
 
-def sktune_command(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+def sktune_command(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run ``sktune`` in this process: a second less for each command than ``sktune_process``."""
     output, errors, exit_code = StringIO(), StringIO(), 0
     with (
-        patch.object(sys, "argv", ["sktune", *words]), redirect_stdout(output), redirect_stderr(errors),
+        patch.object(sys, "argv", ["sktune", *arguments]), redirect_stdout(output), redirect_stderr(errors),
         chdir(folder or Path.cwd()),
     ):  # fmt: skip
         try:
             main()
         except SystemExit as end:
             exit_code = int(end.code or 0)
-    return subprocess.CompletedProcess(words, exit_code, output.getvalue(), errors.getvalue())
+    return subprocess.CompletedProcess(arguments, exit_code, output.getvalue(), errors.getvalue())
 
 
-def sktune_process(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+def sktune_process(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run ``sktune`` as a user would."""
-    command = [sys.executable, "-m", "sktune.cli", *words]
+    command = [sys.executable, "-m", "sktune.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=600)
 
 
@@ -99,7 +99,7 @@ def published() -> dict[str, Any]:
 
 
 def checked(lines: str) -> list[dict[str, Any]]:
-    """Return the events that ``lines`` hold, one a line; each follows its schema."""
+    """Return the events in ``lines``, one per line; each must follow its schema."""
     events = [json.loads(line) for line in lines.splitlines()]
     check(events)
     return events
@@ -110,7 +110,7 @@ def check(events: Iterable[dict[str, Any]]) -> None:
     schema = published()
     for event in events:
         assert event["event"] in schema["$defs"], f"{event['event']} has no schema"
-        # Its own schema, not all of them: the message then names the key.
-        own = {"$defs": schema["$defs"], "$ref": f"#/$defs/{event['event']}"}
-        problem = next(iter(Draft202012Validator(own).iter_errors(event)), None)
+        # Only the event's own schema: the message then names the key.
+        event_schema = {"$defs": schema["$defs"], "$ref": f"#/$defs/{event['event']}"}
+        problem = next(iter(Draft202012Validator(event_schema).iter_errors(event)), None)
         assert problem is None, f"{event['event']}: {problem.json_path if problem else ''} {problem}"

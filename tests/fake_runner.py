@@ -1,4 +1,4 @@
-"""A runner without a process or a model: latencies are a law of the plan, faults happen as they are asked for."""
+"""A runner without a process or a model: latencies are a function of the plan, and faults are injected."""
 
 import functools
 import math
@@ -39,11 +39,11 @@ from tests.builders import decoder_layout
 LAYERS = decoder_layout(("dense", "moe"), ("self_attn", "mlp"), outside=False)
 """With ``SPACE`` there are 24 plans."""
 OPENING_S, TRIAL_S, FINALIST_S = 10.0, 4.0, 1.0
-"""What a search is told that things take; a finalist takes half of its time, and a tenth where others share it."""
+"""Reported durations; a finalist really takes half of its time, and a tenth in a shared measurement."""
 
 
 class Clock:
-    """A clock that only work moves on."""
+    """A clock that only advances with work."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -65,7 +65,7 @@ space:
 
 
 def latency_by_units(plan: Plan) -> float:
-    """Return a decode step's latency in ms: 10 without scopes; each unit in a scope saves, each scope costs."""
+    """Return a decode step's latency in ms: 10 without scopes; units in scopes save time, scopes cost some."""
     saved_ms = {"self_attn": 0.9, "mlp": 0.5}
     names = [name for scope in plan.scopes for name in {scope.first, scope.last}]
     return 10.0 - sum(saved_ms[name.rpartition(".")[2]] for name in names) + 0.2 * len(plan.scopes)
@@ -73,18 +73,18 @@ def latency_by_units(plan: Plan) -> float:
 
 @dataclass
 class FakeRunner:
-    """Runs plans by a law, and remembers what it was asked for; a ``Runner``.
+    """A ``Runner`` that computes latencies from plans and records its requests.
 
     Attributes:
         latency_ms: a plan's decode step latency; the baseline is the empty plan.
-        fault: what becomes of a plan that fails; None of others.
-        kernels: identity of what a plan's scopes became, where the compiler tells.
-        difference: what only a thorough comparison finds in a plan.
-        breaks: called before each request with its kind and its plans; raises what the process does not survive.
+        fault: the outcome of a plan that fails; None for other plans.
+        kernels: digest of a plan's kernels, if the compiler reports it.
+        difference: a difference that only a thorough verification finds in a plan.
+        breaks: called before each request with its kind and its plans; may raise, as if the process had died.
         layout: of the model.
-        traits: what the search is told.
-        clock: is moved on by what takes time.
-        asked: kinds of the requests, with plans where there are some.
+        traits: reported to the search.
+        clock: advanced by work.
+        asked: kinds of the requests, with their plans.
     """
 
     latency_ms: Callable[[Plan], float] = latency_by_units
@@ -106,7 +106,7 @@ class FakeRunner:
         self.close()
 
     def close(self) -> None:
-        """Forget that the target is open."""
+        """Close the target."""
         self.is_open = False
 
     def open(self) -> Opened:
@@ -118,7 +118,7 @@ class FakeRunner:
         return Opened(self.layout, "a decoder made up", seconds, traits=self.traits)
 
     def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
-        """Tell what becomes of a plan by fault, kernels, and law."""
+        """Return the outcome of a plan from ``fault``, ``kernels`` and ``latency_ms``."""
         self.open()
         report("compile")
         self._begin("judge", [request.plan], TRIAL_S)
@@ -140,7 +140,7 @@ class FakeRunner:
         return outcome
 
     def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
-        """Find the baseline a thousandth from itself."""
+        """Return a difference of 0.1% between the baseline and itself."""
         self.open()
         self._begin("sample_noise_floor", (), FINALIST_S)
         if not self.traits.measures_time:
@@ -148,14 +148,14 @@ class FakeRunner:
         return NoiseFloorSample(before_trial, Speedup(10.0, 9.99, 1.001, (1.0, 1.002), 40), "", FINALIST_S)
 
     def shortlist(self, plans: Sequence[NamedPlan], report: Report, /) -> list[str]:
-        """Order plans by the law."""
+        """Sort plans by ``latency_ms``."""
         self.open()
         report("measure")
         self._begin("shortlist", [plan for _, plan in plans], FINALIST_S / 10 * len(plans))
         return [name for name, _ in sorted(plans, key=lambda named: self.latency_ms(named[1]))]
 
     def verify(self, request: VerifyRequest, report: Report, /) -> dict[str, Verification]:
-        """Find the differences; nothing of what is computed."""
+        """Return the differences; nothing if the figures are simulated."""
         self.open()
         report("verify")
         self._begin("verify", [plan for _, plan in request.plans], FINALIST_S / 10 * len(request.plans))
@@ -164,7 +164,7 @@ class FakeRunner:
         return {name: Verification(request.steps, 1, 100, (), self.difference(plan)) for name, plan in request.plans}
 
     def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
-        """Compare by the law; where the process breaks, each plan in one of its own."""
+        """Compare by ``latency_ms``; if the process breaks, each plan in a separate one."""
         try:
             return ProcessComparison(self._together(request.plans, report))
         except BackendError:
@@ -189,20 +189,20 @@ class FakeRunner:
         return [FinalRow(name, self._speedup(plan), "identical", same) for name, plan in entries]
 
     def deliver(self, plan: Plan, folder: Path, report: Report, /) -> None:
-        """Have no code."""
+        """Deliver no code."""
         self.open()
         report("compile")
         self._begin("deliver", [plan], FINALIST_S / 2)
 
     def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
-        """Return what everything takes."""
+        """Return the durations above."""
         return DurationEstimates(
             OPENING_S, TRIAL_S, FINALIST_S, opened.traits.most_finalists, opened.traits.final_processes
         )
 
     def count(self, kind: str) -> int:
-        """Return how often it was asked for ``kind``."""
-        return sum(kind == one for one, _ in self.asked)
+        """Return the number of requests of ``kind``."""
+        return sum(kind == asked for asked, _ in self.asked)
 
     def _begin(self, kind: str, plans: Sequence[Plan], seconds: float) -> None:
         self.asked.append((kind, tuple(plans)))
@@ -222,7 +222,7 @@ class FakeRunner:
 def search(
     runs: Path, runner: FakeRunner, listener: Callable[[dict[str, Any]], None] = lambda event: None, **options: Any
 ) -> SearchResult:
-    """Search on a fake runner, in study ``s``; a time budget runs on its clock."""
+    """Search on a fake runner, in study ``s``; a time budget uses its clock."""
     folder = runs / "s"
     if not folder.exists():
         folder.mkdir(parents=True)
@@ -242,7 +242,7 @@ def search(
 
 @functools.cache
 def _empty_database() -> Path:
-    """Return a database without studies: to make its tables takes most of a second."""
+    """Return a database without trials, cached: creating its tables takes most of a second."""
     import tempfile
 
     folder = Path(tempfile.mkdtemp())

@@ -1,1 +1,1 @@
-"""Landscapes: search spaces whose every plan has a known latency. See README.md in this folder."""
+"""Landscapes: search spaces with a known latency for every plan. See README.md in this folder."""

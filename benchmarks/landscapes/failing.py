@@ -1,7 +1,7 @@
 """Segments that fail, in any landscape: half of them crash the compiler, half change bits.
 
-Which ones is drawn by the seed, and is the same in whichever layer of its kind a scope begins. ``failing-NAME`` is the
-landscape ``NAME`` of ``benchmarks/search.py`` with a fifth of its segments failing.
+They are drawn from the seed, and are the same in all layers of a kind. ``failing-NAME`` is the landscape ``NAME`` of
+``benchmarks/search.py`` with a fifth of its segments failing.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ Fails = Callable[[int, int], bool]
 
 
 class Faults:
-    """The segments of a layout that fail, ``share`` of them, drawn by ``seed``."""
+    """The failing segments of a layout, a ``share`` of all, drawn from ``seed``."""
 
     def __init__(self, layout: Layout, seed: int, share: float = FAILING_SHARE) -> None:
         self._layout, self._seed, self._share = layout, seed, share
@@ -34,10 +34,10 @@ class Faults:
         return self._reason(first, last) is not None
 
     def failure(self, plan: Plan) -> Truth | None:
-        """Return how ``plan`` fails, None where it does not.
+        """Return how ``plan`` fails; None if it does not.
 
-        The first scope that crashes ends a compile, and is known. Only what compiles can be compared: of a plan that
-        changes bits the scopes that do are known for every other plan.
+        The first scope that crashes ends the compile, and is reported. Only plans that compile can be compared: for
+        half of the plans that change bits, the scopes that do are reported.
         """
         ranges = [(self._position[scope.first], self._position[scope.last]) for scope in plan.scopes]
         reasons = [self._reason(first, last) for first, last in ranges]
@@ -55,7 +55,7 @@ class Faults:
         return None if chance >= 1 else Reason.CRASHED if chance < 0.5 else Reason.MISMATCH
 
     def _segment(self, first: int, last: int) -> tuple[str, str, str, str, int]:
-        """Return what a scope is, whichever of its kind's layers it begins in."""
+        """Return the identity of a scope, the same in all layers of a kind."""
         units = self._layout.units[first : last + 1]
         layers = [unit.layer for unit in units if unit.layer is not None]
         reach = layers[-1] - layers[0] if layers else 0
@@ -65,16 +65,16 @@ class Faults:
         return "" if unit.layer is None else self._layout.layers[unit.layer].kind
 
     def _chance(self, what: object) -> float:
-        """Return a number from 0 to 1 that belongs to ``what``, in every process."""
+        """Return a number from 0 to 1 derived from ``what``, the same in every process."""
         digest = hashlib.sha256(repr((self._seed, what)).encode()).digest()
         return int.from_bytes(digest[:8], "big") / math.ldexp(1, 64)
 
 
 class Thinnable(Landscape, Protocol):
-    """A landscape whose optimum is known without some of its segments, too."""
+    """A landscape whose optimum is also known without some of its segments."""
 
     def best_without(self, fails: Fails) -> float:
-        """Return the true latency, in ms, of the best plan none of whose scopes ``fails``."""
+        """Return the true latency, in ms, of the best plan without scopes for which ``fails`` is true."""
         ...
 
 
@@ -92,7 +92,7 @@ class FailingLandscape:
         return self._landscape.best_without(self._faults.fails)
 
     def evaluate(self, plan: Plan) -> Truth:
-        """See ``Landscape.evaluate``; scope times are those of the plan that runs."""
+        """See ``Landscape.evaluate``; a plan that changes bits has scope times."""
         failure = self._faults.failure(plan)
         if failure and failure.reason is Reason.CRASHED:
             return failure
@@ -103,5 +103,5 @@ class FailingLandscape:
 
 
 def with_failures(source: Callable[[int], Thinnable], seed: int) -> FailingLandscape:
-    """Return what ``source`` makes of ``seed``, with the seed's failing segments."""
+    """Return the landscape of ``source`` for ``seed``, with failing segments drawn from the same seed."""
     return FailingLandscape(source(seed), seed)

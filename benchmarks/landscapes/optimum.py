@@ -1,7 +1,7 @@
-"""The best plan of a tied space where a plan saves the sum of what its scopes save: exact, without enumeration.
+"""The best plan of a tied space (layers of a kind share parameters) with additive savings: exact, without enumeration.
 
-Layers of one kind are partitioned alike, so a layer's inside is settled by dynamic programming for each length of its
-first and last run of joined units; those lengths, and whether the first unit joins, are all that layers' borders see.
+Layers of one kind are partitioned alike, so a layer's inside is solved by dynamic programming for each length of its
+first and last run of joined units; only those lengths, and whether the first unit joins, matter at layers' borders.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -14,12 +14,12 @@ import numpy.typing as npt
 Savings = npt.NDArray[np.float64]
 """One saving for each combination of options."""
 Saving = Callable[[int, int], Savings]
-"""What a scope over the units ``first`` to ``last``, both included, saves; minus infinity where it fails."""
+"""Saving of a scope over the units ``first`` to ``last``, both included; minus infinity if it fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """One partition of a layer as its borders see it; ``inside`` is what the rest saves at most."""
+    """One partition of a layer, as far as it matters at the borders; ``inside`` is the largest saving of the rest."""
 
     first_run: int
     last_run: int
@@ -38,11 +38,11 @@ def best_tied_saving(
     """Return the greatest saving for each combination of options.
 
     Args:
-        kinds: the kind of each layer; units are counted through all layers.
-        lengths: units in a layer of each kind.
+        kinds: the kind of each layer; units are numbered through all layers.
+        lengths: number of units in a layer of each kind.
         limits: the choices of ``layers_per_scope``; infinity for ``all``.
-        saving: of one scope, which depends on nothing else of the plan.
-        uncounted: kinds that are no layers, and do not count against the limits.
+        saving: of one scope, independent of the rest of the plan.
+        uncounted: kinds that are not layers, and do not count towards the limits.
     """
     starts = np.cumsum([0, *(lengths[kind] for kind in kinds)]).tolist()
     names = list(dict.fromkeys(kinds))
@@ -79,7 +79,7 @@ def _templates(start: int, length: int, saving: Saving) -> Iterator[_Template]:
 
 
 def _best_inside(start: int, length: int, saving: Saving) -> dict[tuple[int, int], Savings]:
-    """Return the most that units ``begin`` to ``end - 1`` of a layer save by themselves."""
+    """Return the largest saving within units ``begin`` to ``end - 1`` of a layer."""
     best: dict[tuple[int, int], Savings] = {}
     for begin in range(length + 1):
         best[begin, begin] = np.zeros_like(saving(start, start))
@@ -94,8 +94,8 @@ def _best_inside(start: int, length: int, saving: Saving) -> dict[tuple[int, int
 def _border_runs(
     layers: Sequence[_Template], starts: Sequence[int], counted: Sequence[bool], limit: float
 ) -> Iterator[tuple[int, int]]:
-    """Yield the scopes that begin or end with a layer, by their first and last unit."""
-    opened: tuple[int, int] | None = None  # first unit, and layers reached into
+    """Yield the scopes that touch a border of a layer, by their first and last unit."""
+    opened: tuple[int, int] | None = None  # first unit, and layers spanned
     for number, layer in enumerate(layers):
         start, end = starts[number], starts[number + 1]
         crosses = layer.joins and opened is not None and (opened[1] < limit or not counted[number])

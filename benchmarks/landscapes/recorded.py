@@ -1,6 +1,6 @@
 """Recorded landscapes: every plan of a small space, really compiled, verified and measured.
 
-``benchmarks/record_landscape.py`` writes the files beside this module, ``NAME.json.gz``; the space is ``NAME.yaml``.
+``benchmarks/record_landscape.py`` writes the files ``NAME.json.gz`` beside this module; the space is ``NAME.yaml``.
 """
 
 import gzip
@@ -28,18 +28,18 @@ ENDING = ".json.gz"
 
 
 class RecordedLandscape:
-    """See ``benchmarks.landscape.Landscape``. What was recorded is taken for the truth.
+    """See ``benchmarks.landscape.Landscape``. The recorded figures are taken as the truth.
 
-    A probe is no plan of the space: it is put together from what its scopes took in plans that hold them, with the same
+    A probe is not a plan of the space: it is assembled from the times of its scopes in recorded plans, with the same
     options.
 
     Args:
         name: for tables.
-        space: bound to the layout that was recorded.
-        record: what ``record_landscape.py`` wrote.
+        space: bound to the recorded layout.
+        record: as written by ``record_landscape.py``.
 
     Raises:
-        BadInputError: the record has another format, or not every plan of the space.
+        BadInputError: the record has another format, or lacks plans of the space.
     """
 
     def __init__(self, name: str, space: SearchSpace, record: Mapping[str, Any]) -> None:
@@ -90,7 +90,7 @@ class RecordedLandscape:
         for scope in plan.scopes:
             if scope not in self._observed:
                 if scope not in self._in_failed_plans:
-                    raise BadInputError(f"{self.name}: no recorded plan tells what scope {scope.label!r} takes")
+                    raise BadInputError(f"{self.name}: no recorded plan has the time of scope {scope.label!r}")
                 return Truth(None, Reason.MISMATCH, scope.label)
             baseline_ms, latency_ms = self._observed[scope]
             pieces.append(ScopeTime(scope.first, scope.last, True, baseline_ms, latency_ms))
@@ -99,18 +99,18 @@ class RecordedLandscape:
 
     @cached_property
     def _observed(self) -> Mapping[Scope, tuple[float, float]]:
-        """What each scope took in the baseline and by itself, the median over the plans that hold it."""
-        found: dict[Scope, list[tuple[float, float]]] = {}
+        """Baseline and plan latency of each scope, the median over the plans that have it."""
+        times_of: dict[Scope, list[tuple[float, float]]] = {}
         for plan, truth in self._truths.items():
             if truth.latency_ms is None:
-                continue  # a scope that changes bits was timed as well
+                continue  # in these, scopes that change bits were timed as well
             times = {(piece.first, piece.last): piece for piece in truth.scope_times if piece.in_scope}
             for scope in plan.scopes:
                 if piece := times.get((scope.first, scope.last)):
-                    found.setdefault(scope, []).append((piece.baseline_ms, piece.latency_ms))
+                    times_of.setdefault(scope, []).append((piece.baseline_ms, piece.latency_ms))
         return {
-            scope: (statistics.median(base for base, _ in each), statistics.median(own for _, own in each))
-            for scope, each in found.items()
+            scope: (statistics.median(base for base, _ in pairs), statistics.median(latency for _, latency in pairs))
+            for scope, pairs in times_of.items()
         }
 
     @cached_property
@@ -121,7 +121,7 @@ class RecordedLandscape:
 
 
 def to_entry(plan: Plan, outcome: Outcome, position: Mapping[str, int]) -> dict[str, Any]:
-    """Return what is stored of one plan; units are named by their ``position`` in the layout."""
+    """Return the stored entry of one plan; units are given by their ``position`` in the layout."""
     speedup = outcome.speedup
     return {
         "scopes": [[position[scope.first], position[scope.last]] for scope in plan.scopes],
@@ -148,12 +148,12 @@ def plan_of(entry: Mapping[str, Any], units: Sequence[str]) -> Plan:
 
 
 def names() -> list[str]:
-    """Return the names of what was recorded."""
+    """Return the names of all recorded landscapes."""
     return sorted(path.name.removesuffix(ENDING) for path in FOLDER.glob(f"*{ENDING}"))
 
 
 def request_of(name: str) -> Request:
-    """Return what ``sktune search`` would be asked for; a name is a preset and a data type."""
+    """Return the request that ``sktune search`` would get; a name is a preset and a data type."""
     model, _, dtype = name.rpartition("-")
     return Request(model, scale="tiny", dtype=dtype, space=FOLDER / f"{name}.yaml")
 
@@ -171,7 +171,7 @@ def recorded(name: str) -> RecordedLandscape:
     return RecordedLandscape(name, bound(name, Layout.from_dict(record["layout"])), record)
 
 
-def _source(name: str, seed: int) -> RecordedLandscape:  # noqa: ARG001 - nothing in it is drawn
+def _source(name: str, seed: int) -> RecordedLandscape:  # noqa: ARG001 - nothing in it is random
     return recorded(name)
 
 

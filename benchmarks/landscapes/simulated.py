@@ -1,7 +1,7 @@
 """Landscapes of sktune's cost model of Atlas A3: the published model with 61 layers, and a smaller one.
 
-All figures are simulated. On one stream a step is a sum over tasks, so a plan's time is put together from pieces that
-are computed once, and the optimum of the tied space is exact (``best_tied_saving``). A test holds both against
+All figures are simulated. On one stream a step is a sum over tasks, so a plan's time is assembled from pieces that are
+computed once, and the optimum of the tied space is exact (``best_tied_saving``). A test compares both with
 ``StepModel``.
 """
 
@@ -50,10 +50,10 @@ class SimulatedLandscape:
         self._last = len(operators) - 1
 
     def over(self, space: SearchSpace, name: str) -> "SimulatedLandscape":
-        """Return the same landscape with a space of other starting points."""
-        made = copy(self)
-        made.space, made.name = space, name
-        return made
+        """Return the same landscape with a space that has other starting points."""
+        landscape = copy(self)
+        landscape.space, landscape.name = space, name
+        return landscape
 
     @property
     def baseline_ms(self) -> float:
@@ -100,7 +100,7 @@ class SimulatedLandscape:
         return Truth(total_ms, scope_times=tuple(times))
 
     def _gap(self, first: int, last: int, first_unit: int, last_unit: int, times: list[ScopeTime]) -> float:
-        """Return what the operators between two scopes take; only a gap that holds units is one that is observed."""
+        """Return the time of the operators between two scopes; only gaps with units are observed."""
         if first > last:
             return 0.0
         latency_ms = self._pieces.alone_ms(first, last)
@@ -118,7 +118,7 @@ class SimulatedLandscape:
         return self._range[first][0], self._range[last][1]
 
     def _operator_ranges(self, operators: Sequence[Operator]) -> list[tuple[int, int]]:
-        """Return first and last operator of each unit; in tied decoder layers every unit has some."""
+        """Return first and last operator of each unit; every unit of a decoder layer has some."""
         ranges: dict[str, tuple[int, int]] = {}
         for index, operator in enumerate(operators):
             if operator.unit is not None:
@@ -136,7 +136,7 @@ class _Pieces:
         self._fusion = [FusionOptions.of(dict(chosen)) for chosen in options]
         gap = constants["dispatch_gap_us"]
         self._gap_us = [gap if operator.wait_us is None else operator.wait_us for operator in operators]
-        self._gap_us[0] = 0.0  # nothing to wait for
+        self._gap_us[0] = 0.0  # nothing comes before
         alone = [
             wait + head_us(operator, constants) + busy_us(operator, constants)
             for wait, operator in zip(self._gap_us, operators, strict=True)
@@ -153,15 +153,15 @@ class _Pieces:
         self._runs_until = np.cumsum([np.zeros(len(options)), *(self._run_ms(*ends) for ends in self._ends)], axis=0)
 
     def index(self, options: Options) -> int:
-        """Return the place of a scope's options in arrays."""
+        """Return the index of a scope's options in arrays."""
         return self._index[options]
 
     def alone_ms(self, first: int, last: int) -> float:
-        """Return what the operators ``first`` to ``last`` take unfused."""
+        """Return the time of the operators ``first`` to ``last``, unfused."""
         return float(self._alone_until[last + 1] - self._alone_until[first])
 
     def fused_ms(self, first: int, last: int) -> Savings:
-        """Return what they take in one scope, which splits at what cannot be fused."""
+        """Return their time in one scope, which splits at operators that cannot be fused."""
         if (first, last) not in self._known:
             begin, end = self._run_of[first], self._run_of[last]
             if begin == end:
@@ -186,12 +186,12 @@ class _Pieces:
 
 def scope_options(space: SearchSpace) -> list[Options]:
     """Return the distinct options that the space gives to a scope."""
-    one: dict[str, Option] = {name: choices[0] for name, choices in space.choices.items()}
-    one |= {name: OUT for name, choices in space.choices.items() if NEW in choices}
-    one[space.parameter(space.layout.units[0])] = NEW
+    one_scope: dict[str, Option] = {name: choices[0] for name, choices in space.choices.items()}
+    one_scope |= {name: OUT for name, choices in space.choices.items() if NEW in choices}
+    one_scope[space.parameter(space.layout.units[0])] = NEW
     combinations = product(*(space.choices[name] for name in space.option_names))
     options = (dict(zip(space.option_names, values, strict=True)) for values in combinations)
-    return list(dict.fromkeys(space.plan({**one, **chosen}).scopes[0].options for chosen in options))
+    return list(dict.fromkeys(space.plan({**one_scope, **chosen}).scopes[0].options for chosen in options))
 
 
 @cache
@@ -207,13 +207,13 @@ def simulated(name: str, model: str, scale: str) -> SimulatedLandscape:
     return SimulatedLandscape(name, bind_space(wanted, layout, spec), operators, constants)
 
 
-def sim_61(seed: int) -> SimulatedLandscape:  # noqa: ARG001 - nothing in it is drawn
-    """DeepSeek-V3 as published: 3 dense and 58 MoE layers."""
+def sim_61(seed: int) -> SimulatedLandscape:  # noqa: ARG001 - nothing in it is random
+    """The published DeepSeek-V3: 3 dense and 58 MoE layers."""
     return simulated("sim-61", "deepseek-v3", "full")
 
 
 def sim_61_bare(seed: int) -> SimulatedLandscape:
-    """The same with one starting point, which holds 0.43 of the gain: the search is on its own."""
+    """The same with a single starting point, which reaches 0.43 of the gain: the search must find the rest."""
     whole = sim_61(seed)
     space = replace(whole.space, starting_points=whole.space.starting_points[:1])
     return whole.over(space, "sim-61-bare")

@@ -1,9 +1,9 @@
-"""Synthetic landscapes: a plan saves the sum of what its scopes save, with parameters drawn by seed.
+"""Synthetic landscapes: a plan's saving is the sum of its scopes' savings, with parameters drawn from a seed.
 
-A scope's saving is a sum over its units and inner borders, a fixed term, a mild quadratic penalty of its length, and
-a term for every layer's end that it crosses; options scale the borders' part and add a term to each scope. The variants
-break what a model of segments takes for granted: some scopes fail, some neighbours interact, long scopes fall off a
-cliff, one unit spoils every scope that holds it, or the optimum lies where nobody looks.
+A scope's saving is a sum over its units and inner borders, a fixed term, a mild quadratic penalty on its length, and a
+term for every border of layers that it crosses; options scale the borders' part and add a term to each scope. The
+variants break assumptions of a model of segments: some scopes fail, some neighbours interact, long scopes fall off a
+cliff, one unit spoils every scope that contains it, or the optimum is far from the starting points.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,14 +37,13 @@ SMALL_OPTIONS: Mapping[str, tuple[Option, ...]] = {"fusion": (0, 1), "early": (1
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a variant does to the plain landscape.
+    """How a variant differs from the plain landscape.
 
     Attributes:
-        failing_share: of the segments that fail, half by a crash and half by a mismatch.
-        coupling: standard deviation of the term between scopes without a unit between them, relative to that of
-            a unit's saving.
-        longest: units of a scope beyond which it loses a lot; 0 for no such cliff.
-        spoiler: whether one unit makes any scope that holds it gain nothing.
+        failing_share: share of the segments that fail, half by a crash and half by a mismatch.
+        coupling: standard deviation of the term between adjacent scopes, relative to that of a unit's saving.
+        longest: number of units beyond which a scope loses a lot; 0 for no such cliff.
+        spoiler: whether scopes with one particular unit save nothing.
         is_shuffled: whether most units are better left out.
     """
 
@@ -57,7 +56,7 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What savings consist of, one entry for each unit of the layout, in units of their own."""
+    """The terms of savings, one entry for each unit of the layout; ``scale_ms`` converts them to ms."""
 
     unit: npt.NDArray[np.float64]
     border: npt.NDArray[np.float64]
@@ -75,7 +74,7 @@ class SyntheticLandscape:
 
     Args:
         name: for tables.
-        traits: what is unusual about it.
+        traits: how it differs from the plain landscape.
         seed: of all parameters.
         kinds: units of a layer, by kind.
         layers: the kind of each layer.
@@ -188,7 +187,7 @@ class SyntheticLandscape:
         return float(best_tied_saving(kinds, lengths, limits, self._feasible_saving).max())
 
     def _best_of_all(self) -> float:
-        """Return the best saving of an enumeration, as neighbours matter."""
+        """Return the best saving by enumeration, as adjacent scopes interact."""
         best = 0.0
         for ranges in _groupings(tuple(self.space.layout.kinds.items()), self._layer_kinds):
             saving = np.zeros(len(self._option_index))
@@ -241,7 +240,7 @@ class SyntheticLandscape:
         return of_border, of_scope
 
     def _tied(self, values: npt.NDArray[np.float64], kinds: Mapping[str, tuple[str, ...]]) -> npt.NDArray[np.float64]:
-        """Give all layers of a kind the same values."""
+        """Return values for all units, the same in all layers of a kind."""
         names = [(kind, key) for kind, keys in kinds.items() for key in keys]
         of_key = dict(zip(names, values, strict=True))
         return np.array([of_key[self._kind(unit), unit.key] for unit in self._units])
@@ -268,7 +267,7 @@ def _combinations(options: Mapping[str, tuple[Option, ...]]) -> list[Options]:
 def _groupings(
     kinds: tuple[tuple[str, tuple[str, ...]], ...], layers: tuple[str, ...]
 ) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Return every grouping that the space's own parameters reach, as ranges of units."""
+    """Return every grouping that the parameters of the space can express, as ranges of units."""
     space = space_of(dict(kinds), layers, {})
     position = {unit.name: index for index, unit in enumerate(space.layout.units)}
     plans: dict[Plan, None] = {}
@@ -297,7 +296,7 @@ def plain(seed: int) -> SyntheticLandscape:
 
 
 def deep(seed: int) -> SyntheticLandscape:
-    """The same with 3 dense and 58 MoE layers, as many as DeepSeek-V3 has."""
+    """The same with 3 dense and 58 MoE layers, as in DeepSeek-V3."""
     layers = ("dense",) * 3 + ("moe",) * 58
     return SyntheticLandscape("synthetic-61", Traits(), seed, {"dense": DENSE, "moe": MOE}, layers, OPTIONS)
 
@@ -308,7 +307,7 @@ def failing(seed: int) -> SyntheticLandscape:
 
 
 def coupled(seed: int) -> SyntheticLandscape:
-    """What a scope saves depends on whether a scope lies right before it."""
+    """A scope's saving depends on whether there is a scope right before it."""
     return _small("coupled", Traits(coupling=1.0), seed)
 
 
@@ -318,7 +317,7 @@ def cliff(seed: int) -> SyntheticLandscape:
 
 
 def spoiler(seed: int) -> SyntheticLandscape:
-    """One unit makes any scope that holds it gain nothing."""
+    """Any scope with one particular unit saves nothing."""
     return _full("spoiler", Traits(spoiler=True), seed)
 
 

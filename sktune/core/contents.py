@@ -1,4 +1,4 @@
-"""What figures rest on, by content: checkpoints, and the modules that a target's import brings in. Imports no torch."""
+"""Digests of the files that measurements depend on: checkpoints and imported modules. Does not import torch."""
 
 import hashlib
 import importlib.machinery
@@ -10,59 +10,59 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 WHOLE_BYTES = 4 << 20
-"""Files up to this size are read as a whole."""
+"""Files up to this size are read completely."""
 BLOCK_BYTES = 4096
-MOST_BLOCKS = 512
-"""Blocks that are read of a larger file: at most 2 MiB, so that a checkpoint of hundreds of files takes seconds."""
-MOST_HEADER_BYTES = 100 << 20
-"""A safetensors header is no longer (https://huggingface.co/docs/safetensors, "Format")."""
+MAX_BLOCKS = 512
+"""Blocks read from a larger file: at most 2 MiB, so that a checkpoint of hundreds of files takes seconds."""
+MAX_HEADER_BYTES = 100 << 20
+"""Limit of a safetensors header (https://huggingface.co/docs/safetensors, "Format")."""
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def content_digest(path: Path) -> str:
-    """Return a digest of a file's content, and of nothing else: neither reading nor copying it changes that.
+    """Return a digest of a file's content alone, so that copying the file does not change it.
 
-    A file over 4 MiB is known by its size and by blocks of 4 KiB: the header of a safetensors file and the middle of
-    each of its tensors (512 of them, where it has more), or 512 blocks at equal distances. A tensor that was trained
-    or quantised anew differs nearly everywhere, its middle included; a few values changed by hand may go unseen.
+    A file over 4 MiB is identified by its size and by blocks of 4 KiB: the header of a safetensors file and the middle
+    of each tensor (of 512 tensors, if there are more), or 512 evenly spaced blocks. A tensor that was retrained or
+    requantised differs nearly everywhere, its middle included; a few values edited by hand may be missed.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size <= WHOLE_BYTES:
-            found.update(file.read())
-            return found.hexdigest()
-        found.update(size.to_bytes(8, "little"))
+            digest.update(file.read())
+            return digest.hexdigest()
+        digest.update(size.to_bytes(8, "little"))
         header = b""
         if path.suffix == ".safetensors":
             length = int.from_bytes(file.read(8), "little")
-            header = file.read(length) if length <= min(size, MOST_HEADER_BYTES) else b""
-            found.update(header)
+            header = file.read(length) if length <= min(size, MAX_HEADER_BYTES) else b""
+            digest.update(header)
         for offset in _spread(_tensor_middles(header) or list(range(0, size, BLOCK_BYTES))):
             file.seek(offset)
-            found.update(file.read(BLOCK_BYTES))
-    return found.hexdigest()
+            digest.update(file.read(BLOCK_BYTES))
+    return digest.hexdigest()
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
-    """Return the files in a checkpoint's folder that a model is built from: tokenizers and texts change no step."""
-    others = ("tokenizer", "vocab", "added_tokens", "special_tokens", "preprocessor", "processor", "chat_template")
-    found = (file for file in sorted(folder.iterdir()) if file.suffix in (".json", ".safetensors", ".py"))
-    return [file for file in found if not file.name.startswith(others) and file.is_file()]
+    """Return the files of a checkpoint that affect its decode step, so without tokenizer and other text files."""
+    text_files = ("tokenizer", "vocab", "added_tokens", "special_tokens", "preprocessor", "processor", "chat_template")
+    files = (file for file in sorted(folder.iterdir()) if file.suffix in (".json", ".safetensors", ".py"))
+    return [file for file in files if not file.name.startswith(text_files) and file.is_file()]
 
 
 def files_below(path: Path) -> list[Path]:
-    """Return all files in a folder, at any depth; where ``path`` is a file, that file."""
+    """Return all files below a folder; if ``path`` is a file, that file."""
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
 def _tensor_middles(header: bytes) -> list[int]:
-    """Return the offset of a block in the middle of each tensor; none where ``header`` is no safetensors header."""
+    """Return the offset of a block in the middle of each tensor; empty if ``header`` is not a safetensors header."""
     try:
         entries = json.loads(header)
         spans = [entry["data_offsets"] for name, entry in entries.items() if name != "__metadata__"]
@@ -73,54 +73,54 @@ def _tensor_middles(header: bytes) -> list[int]:
 
 
 def _spread(offsets: list[int]) -> list[int]:
-    """Return at most ``MOST_BLOCKS`` of ``offsets``, at equal distances, the last one among them."""
-    if len(offsets) <= MOST_BLOCKS:
+    """Return at most ``MAX_BLOCKS`` of ``offsets``, evenly spaced and including the last one."""
+    if len(offsets) <= MAX_BLOCKS:
         return offsets
-    return [offsets[number * (len(offsets) - 1) // (MOST_BLOCKS - 1)] for number in range(MOST_BLOCKS)]
+    return [offsets[number * (len(offsets) - 1) // (MAX_BLOCKS - 1)] for number in range(MAX_BLOCKS)]
 
 
 def module_files(name: str) -> list[Path]:
-    """Return the files of module ``name`` and of the packages that it lies in, found without importing any of them."""
-    files, inside, parts = [], None, name.split(".")
+    """Return the files of module ``name`` and of its parent packages, without importing any of them."""
+    files, search_path, parts = [], None, name.split(".")
     for count in range(1, len(parts) + 1):
-        found = _module_spec(".".join(parts[:count]), inside)
-        if found is None:
+        spec = _module_spec(".".join(parts[:count]), search_path)
+        if spec is None:
             break
-        if found.has_location and found.origin:
-            files.append(Path(found.origin).resolve())
-        if found.submodule_search_locations is None:
+        if spec.has_location and spec.origin:
+            files.append(Path(spec.origin).resolve())
+        if spec.submodule_search_locations is None:
             break
-        inside = list(found.submodule_search_locations)
+        search_path = list(spec.submodule_search_locations)
     return files
 
 
-def _module_spec(name: str, inside: list[str] | None) -> importlib.machinery.ModuleSpec | None:
+def _module_spec(name: str, search_path: list[str] | None) -> importlib.machinery.ModuleSpec | None:
     # A worker finds modules in its current folder first, as `python -m` does.
-    here = None if inside else importlib.machinery.PathFinder.find_spec(name, [str(Path.cwd())])
-    if here is not None:
-        return here
-    finders = (finder.find_spec(name, inside) for finder in sys.meta_path)
-    return next((found for found in finders if found is not None), None)
+    local = None if search_path else importlib.machinery.PathFinder.find_spec(name, [str(Path.cwd())])
+    if local is not None:
+        return local
+    specs = (finder.find_spec(name, search_path) for finder in sys.meta_path)
+    return next((spec for spec in specs if spec is not None), None)
 
 
-def imported_modules(own: str | None, home: Path | None, caches: tuple[Path, ...]) -> dict[str, str]:
-    """Return the digests of all modules that this process has imported and that no version number stands for.
+def imported_modules(package: str | None, home: Path | None, caches: tuple[Path, ...]) -> dict[str, str]:
+    """Return the digests of all modules imported by this process that no version number identifies.
 
-    Left out are those of Python, of ``site-packages``, of sktune itself, and what compilers wrote to their caches.
+    Modules of Python, ``site-packages`` and sktune, and files in the caches of compilers, are left out.
 
     Args:
-        own: top-level package of the target, which counts even where it is installed.
-        home: folder that paths are relative to; None, and for what lies elsewhere: absolute paths.
-        caches: folders of compilers.
+        package: top-level package of the target, which is included even if it is installed.
+        home: folder that paths are relative to; paths outside of it are absolute, as are all if it is None.
+        caches: cache folders of compilers.
     """
-    found = {}
-    for path in sorted(set(_imported_files(own, caches))):
+    digests = {}
+    for path in sorted(set(_imported_files(package, caches))):
         name = str(path.relative_to(home)) if home and path.is_relative_to(home) else str(path)
-        found[name] = content_digest(path)[:16]
-    return found
+        digests[name] = content_digest(path)[:16]
+    return digests
 
 
-def _imported_files(own: str | None, caches: tuple[Path, ...]) -> Iterator[Path]:
+def _imported_files(package: str | None, caches: tuple[Path, ...]) -> Iterator[Path]:
     libraries = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
     excluded = (*libraries, _PACKAGE, *(cache.resolve() for cache in caches))
     for name, module in list(sys.modules.items()):
@@ -129,18 +129,18 @@ def _imported_files(own: str | None, caches: tuple[Path, ...]) -> Iterator[Path]
             continue
         path = Path(file).resolve()
         is_installed = _INSTALLED & set(path.parts) or any(map(path.is_relative_to, excluded))
-        if not is_installed or name.partition(".")[0] == own:
+        if not is_installed or name.partition(".")[0] == package:
             yield path
 
 
 def changed_file(modules: Mapping[str, str], home: Path | None) -> Path | None:
-    """Return the first file of ``modules``, as ``imported_modules`` returned them, that has another content now."""
+    """Return the first file whose content has changed since ``imported_modules`` returned ``modules``."""
     for name, digest in modules.items():
         path = (home or Path()) / name
         try:
-            same = content_digest(path)[:16] == digest
+            is_same = content_digest(path)[:16] == digest
         except OSError:
-            same = False
-        if not same:
+            is_same = False
+        if not is_same:
             return path
     return None

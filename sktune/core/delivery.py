@@ -1,4 +1,4 @@
-"""Delivery: the compiled code that comes with a plan, and how it is known again."""
+"""Delivery: the compiled code that comes with a plan, and the digests that identify it."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ from sktune.core.errors import PlanError
 
 
 def digest_of(digests: Iterable[str]) -> str:
-    """Return the identity of code that consists of several modules, in whatever order they were loaded."""
+    """Return the digest of code that consists of several modules; their order does not matter."""
     return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
 
 
@@ -21,8 +21,8 @@ class Delivery:
 
     Attributes:
         code: digest of the generated code of each scope, by the scope's label.
-        machine: what the code was compiled for, by name: versions, processor, threads.
-        files: sha256 of each file that holds the code, by its name in the folder of artifacts.
+        machine: versions, processor and threads that the code was compiled for, by name.
+        files: sha256 of each file of code, by its name in the folder of artifacts.
     """
 
     code: Mapping[str, str]
@@ -31,7 +31,7 @@ class Delivery:
 
     @property
     def code_digest(self) -> str:
-        """Identity of all the code, as ``Compiled.code_digest`` has it."""
+        """Digest of all the code, equal to ``Compiled.code_digest``."""
         return digest_of(set(self.code.values()))
 
     def to_dict(self) -> dict[str, Any]:
@@ -44,15 +44,15 @@ class Delivery:
         return cls(**data)
 
     def contents(self, folder: Path) -> dict[str, bytes]:
-        """Return what each file in ``folder`` holds, by its name.
+        """Return the content of each file in ``folder``, by name.
 
         Raises:
-            PlanError: a file is missing, or is not the one that the plan lists.
+            PlanError: a file is missing, or differs from the one that the plan lists.
         """
         return {name: _checked(folder, name, digest) for name, digest in self.files.items()}
 
-    def foreign(self, machine: Mapping[str, str]) -> str:
-        """Return in what ``machine`` differs from the one that the code was compiled for; empty where it does not."""
+    def differences(self, machine: Mapping[str, str]) -> str:
+        """Return how ``machine`` differs from the one that the code was compiled for; empty if it does not."""
         differing = [
             f"{name} is {machine.get(name, 'unknown')!r} instead of {value!r}"
             for name, value in self.machine.items()
@@ -62,14 +62,14 @@ class Delivery:
 
 
 def file_digest(content: bytes) -> str:
-    """Return the identity of a file, as ``Delivery.files`` has it."""
+    """Return the digest of a file, as stored in ``Delivery.files``."""
     return hashlib.sha256(content).hexdigest()
 
 
 def _checked(folder: Path, name: str, digest: str) -> bytes:
     path = folder / name
     if name in ("", ".", "..") or os.sep in name:
-        raise PlanError(f"{name!r} is no name of an artifact; search again")
+        raise PlanError(f"{name!r} is not a valid artifact name; search again")
     try:
         content = path.read_bytes()
     except OSError as failure:
@@ -83,11 +83,11 @@ def _checked(folder: Path, name: str, digest: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCode:
-    """What a scope should be compiled to.
+    """The code that a scope should be compiled to.
 
     Attributes:
         digest: of the generated code.
-        is_strict: whether other code is an error, and not a warning.
+        is_strict: whether different code is an error instead of a warning.
     """
 
     digest: str

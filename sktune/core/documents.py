@@ -1,4 +1,4 @@
-"""YAML documents that people write: read safely, checked, and mistakes located by file, line and key."""
+"""YAML documents written by users: read safely and checked, with mistakes located by file, line and key."""
 
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -10,7 +10,7 @@ from sktune.core.errors import BadInputError, nearest
 
 
 class Document(BaseModel):
-    """Base of all checked documents: immutable, unknown keys refused."""
+    """Base of all checked documents: immutable, and unknown keys are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -22,7 +22,7 @@ def read_document(path: Path, schema: type[DocumentT], error: type[BadInputError
     """Read the YAML file at ``path`` and check it against ``schema``.
 
     Raises:
-        BadInputError: of the class ``error``; one line with file, line number and the nearest key.
+        BadInputError: of class ``error``; one line with file, line number and the nearest key.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -41,11 +41,11 @@ def parse_document(text: str, source: str, schema: type[DocumentT], error: type[
         mark = getattr(failure, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(failure, "problem", None) or "malformed"
-        raise error(f"{source}{line}: this is not YAML ({problem}); mend the line") from failure
+        raise error(f"{source}{line}: this is not YAML ({problem}); fix the line") from failure
     if not isinstance(data, dict):
         raise error(f"{source}: a mapping of keys is expected, got {type(data).__name__}")
-    if twice := _duplicate_key(node):
-        raise error(f"{source}:{twice.start_mark.line + 1}: key {twice.value!r} stands twice; keep one")
+    if duplicate := _duplicate_key(node):
+        raise error(f"{source}:{duplicate.start_mark.line + 1}: key {duplicate.value!r} appears twice; keep one")
     try:
         return schema.model_validate(data)
     except ValidationError as failure:
@@ -60,45 +60,45 @@ def _duplicate_key(node: yaml.Node | None) -> yaml.ScalarNode | None:
                 if key.value in seen:
                     return key
                 seen.add(key.value)
-            if found := _duplicate_key(value):
-                return found
+            if duplicate := _duplicate_key(value):
+                return duplicate
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            if found := _duplicate_key(item):
-                return found
+            if duplicate := _duplicate_key(item):
+                return duplicate
     return None
 
 
 def _describe(failure: ValidationError, source: str, node: yaml.Node | None, schema: type[Document]) -> str:
     first = failure.errors()[0]
     keys = [key for key in first["loc"] if isinstance(key, str | int)]
-    line, found = _locate(node, keys)
+    line, path = _locate(node, keys)
     where = f"{source}:{line}" if line else source
-    path = ".".join(str(key) for key in found) or "the document"
+    name = ".".join(str(key) for key in path) or "the document"
     if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key {path!r}{nearest(str(keys[-1]), _keys_at(schema, found[:-1]))}"
+        return f"{where}: unknown key {name!r}{nearest(str(keys[-1]), _keys_at(schema, path[:-1]))}"
     if first["type"] == "missing":
         return f"{where}: key {str(keys[-1])!r} is missing; add it"
-    return f"{where}: {path}: {first['msg'].lower().removeprefix('value error, ')}, got {first['input']!r}"
+    return f"{where}: {name}: {first['msg'].lower().removeprefix('value error, ')}, got {first['input']!r}"
 
 
 def _locate(node: yaml.Node | None, keys: list[Any]) -> tuple[int, list[Any]]:
-    """Return the 1-based line of the deepest key that exists, and the path down to it."""
+    """Return the 1-based line of the deepest key that exists, and the path to it."""
     line = node.start_mark.line + 1 if node else 0
-    found: list[Any] = []
+    path: list[Any] = []
     for key in keys:
         if isinstance(node, yaml.MappingNode):
             entry = next(((k, v) for k, v in node.value if getattr(k, "value", None) == str(key)), None)
             if entry is None:
-                continue  # pydantic names the branch of a union here, which the document does not hold
+                continue  # pydantic names the branch of a union here, which is not in the document
             line, node = entry[0].start_mark.line + 1, entry[1]
         elif isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
             node = node.value[key]
             line = node.start_mark.line + 1
         else:
             continue
-        found.append(key)
-    return line, found
+        path.append(key)
+    return line, path
 
 
 def _keys_at(schema: type[Document], path: list[Any]) -> list[str]:
@@ -114,4 +114,4 @@ def _document_in(annotation: Any) -> type[Document] | None:
     """Return the document class inside an annotation such as ``list[Scope] | None``."""
     if isinstance(annotation, type) and issubclass(annotation, Document):
         return annotation
-    return next((found for part in get_args(annotation) if (found := _document_in(part))), None)
+    return next((document for part in get_args(annotation) if (document := _document_in(part))), None)

@@ -1,18 +1,18 @@
-"""What users get to see when something is wrong.
+"""The errors that users see.
 
     SktuneError
-    ├── BadInputError            exit code 2: the user can mend it
+    ├── BadInputError            exit code 2: the user can fix it
     │   ├── PlanError            a plan that is not legal, or does not fit the model
     │   ├── SpaceError           a search space that is malformed or does not fit the model
     │   ├── TargetError          a model that cannot be found, loaded or traced
     │   ├── SimulationError      constants or a profile that the cost model cannot use
     │   ├── StudyError           a study that cannot be opened, written or continued
-    │   └── ProfileError         a profile that cannot be read, or holds no kernels
-    ├── NotDeterministicError    the baseline does not equal itself: no verdict is possible
-    ├── BackendError             the backend cannot compile or run even the baseline
-    └── InterruptedSearchError   Ctrl-C, after everything known was stored
+    │   └── ProfileError         a profile that cannot be read, or contains no kernels
+    ├── NotDeterministicError    the baseline is not deterministic, so that no plan can be verified
+    ├── BackendError             the backend cannot even compile or run the baseline
+    └── InterruptedSearchError   Ctrl-C, after all results were stored
 
-Every message is one line: what holds, what was got, what to do.
+Every message is one line: the rule, the value that breaks it, and the fix.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class SktuneError(Exception):
 
 
 class BadInputError(SktuneError):
-    """Something that the user gave, and can mend."""
+    """Bad input, which the user can fix."""
 
     exit_code = ExitCode.BAD_INPUT
 
@@ -54,7 +54,7 @@ class StudyError(BadInputError):
 
 
 class ProfileError(BadInputError):
-    """A profile that cannot be read, or holds no kernels."""
+    """A profile that cannot be read, or contains no kernels."""
 
 
 class NotDeterministicError(SktuneError):
@@ -62,34 +62,34 @@ class NotDeterministicError(SktuneError):
 
 
 class BackendError(SktuneError):
-    """The backend cannot compile or run even the baseline."""
+    """The backend cannot even compile or run the baseline."""
 
 
 class InterruptedSearchError(SktuneError):
-    """The user stopped the search; the message says how to go on."""
+    """The user stopped the search; the message says how to resume it."""
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> str:
-    """Return ``"; did you mean 'a' or 'b'?"``, or the known names where none is near."""
+    """Return ``"; did you mean 'a' or 'b'?"``, or a list of the known names if none is close."""
     names = sorted(known)
     close = get_close_matches(name, names, n=limit, cutoff=0.5)
     if close:
-        return "; did you mean " + " or ".join(repr(near) for near in close) + "?"
+        return "; did you mean " + " or ".join(map(repr, close)) + "?"
     return "; known: " + ", ".join(names) if names else ""
 
 
 def first_line(failure: BaseException) -> str:
-    """Return the first line of what a failure says, at most 300 characters."""
+    """Return the first line of a failure's message, at most 300 characters."""
     return str(failure).strip().partition("\n")[0].strip()[:300]
 
 
 def described(failure: BaseException) -> str:
-    """Return a failure's type and the first line of what it says."""
+    """Return a failure's type and the first line of its message."""
     return f"{type(failure).__name__}: {first_line(failure)}".removesuffix(": ")
 
 
 class OutOfTimeError(Exception):
-    """The budget ended in the middle of something; whatever that was, it says nothing about a plan."""
+    """The time budget ran out in the middle of something, which says nothing about the plan."""
 
     def __str__(self) -> str:
         return "the time budget is spent"

@@ -8,24 +8,24 @@ class ExitCode(IntEnum):
     """An exit code of ``sktune``.
 
     Attributes:
-        last_line: what the last line of ``--json`` is.
-        meaning: why a command ends so.
+        last_line: the last event that ``--json`` prints.
+        meaning: why a command ends with it.
     """
 
     last_line: str
     meaning: str
 
     def __new__(cls, code: int, last_line: str, meaning: str) -> Self:
-        own = int.__new__(cls, code)
-        own._value_, own.last_line, own.meaning = code, last_line, meaning
-        return own
+        member = int.__new__(cls, code)
+        member._value_, member.last_line, member.meaning = code, last_line, meaning
+        return member
 
-    DONE = 0, "the command's own", 'It did what it was asked to; a search also where its answer is "no scope".'
+    DONE = 0, "the command's own", 'The command succeeded; for a search, also if its answer is "no scope".'
     FAILED = (
         1,
         "`error`; `stopped` after Ctrl-C",
-        "It failed, though the command is right; or Ctrl-C stopped it, and the same command goes on.",
+        "The command is valid but failed, or Ctrl-C stopped it; the same command resumes it.",
     )
-    BAD_INPUT = 2, "`error`", "The command, or a file that it names, is wrong; the message says how to fix it."
-    SLOWER_NOW = 3, "`rechecked`", "`recheck`: the plan keeps every bit, and is not faster than the baseline any more."
-    BITS_DIFFER = 4, "`rechecked`", "`recheck`: the plan does not keep every bit any more, or its code was changed."
+    BAD_INPUT = 2, "`error`", "The command line, or a file that it names, is invalid; the message says how to fix it."
+    SLOWER_NOW = 3, "`rechecked`", "`recheck`: the plan keeps every bit, but is no longer faster than the baseline."
+    BITS_DIFFER = 4, "`rechecked`", "`recheck`: the plan no longer keeps every bit, or its code has changed."

@@ -1,6 +1,6 @@
 """Layouts: all units of a decode step in execution order, grouped into layers and layer kinds.
 
-``sktune.targets.tracing`` makes one from an eager step; here are only the values, without torch.
+``sktune.targets.tracing`` builds one from an eager step; this module only has the values, without torch.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from sktune.core.errors import PlanError, nearest
 from sktune.core.plan import Plan
 
 OUTSIDE = "step"
-"""Where units live that belong to no decoder layer: embedding, final norm, head."""
+"""The group of units outside of decoder layers: embedding, final norm, head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class Unit:
 
     Attributes:
         name: module path below the target's module, e.g. ``model.layers.0.self_attn``.
-        key: its name inside its layer, e.g. ``self_attn``; outside of layers the last part of the path.
-        layer: index among the decoder layers, or None outside of them.
+        key: its name inside its layer, e.g. ``self_attn``; outside of layers, the last part of the path.
+        layer: index of its decoder layer; None outside of layers.
         time_share: its share of the eager step's time, 0 to 1.
-        place: where the model's own code puts it: a stream, a limit of cores; units of one scope share their place.
+        place: the stream or core limit that the model's own code gives it; all units of a scope have the same one.
     """
 
     name: str
@@ -60,18 +60,18 @@ class Layout:
 
     @property
     def digest(self) -> str:
-        """Identity of the structure; time shares do not enter it."""
+        """Digest of the structure; time shares are not part of it."""
         text = repr([(unit.name, unit.key, unit.layer) for unit in self.units] + list(self.layers))
         if places := [unit.place for unit in self.units if unit.place]:
             text += repr(places)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def with_time_shares(self, shares: Mapping[str, float]) -> "Layout":
-        """Return the layout with other shares of the step's time, 0 to 1 by the units' names."""
+        """Return the layout with new time shares, 0 to 1, by unit name."""
         return replace(self, units=tuple(replace(unit, time_share=shares.get(unit.name, 0.0)) for unit in self.units))
 
     def check(self, plan: Plan) -> None:
-        """Raise ``PlanError`` unless the plan's scopes are disjoint runs of these units, in order."""
+        """Raise ``PlanError`` unless the plan's scopes are disjoint runs of these units, in execution order."""
         position = {unit.name: index for index, unit in enumerate(self.units)}
         end = -1
         for scope in plan.scopes:
@@ -89,8 +89,8 @@ class Layout:
             places = {unit.place for unit in self.units[first : last + 1]}
             if len(places) > 1:
                 raise PlanError(
-                    f"scope {scope.label!r} reaches over a change of stream or cores ({' to '.join(sorted(places))}); "
-                    "end it before"
+                    f"scope {scope.label!r} spans a change of stream or cores ({' to '.join(sorted(places))}); "
+                    "end it before that"
                 )
             end = last
 

@@ -20,7 +20,7 @@ class Reason(StrEnum):
 
 
 class Stage(StrEnum):
-    """What a trial is at."""
+    """The stages of a trial."""
 
     OPEN = "open"
     COMPILE = "compile"
@@ -31,14 +31,14 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """Baseline latency over candidate latency, measured in turn.
+    """Baseline latency over candidate latency, from interleaved runs of both.
 
     Attributes:
         baseline_ms, latency_ms: medians over the same rounds.
-        ratio: how many times as fast as the baseline; the centre of the rounds' ratios, not the medians' ratio.
-        ci95: interval of ``ratio`` that holds with 95% at every look; see ``sktune.measure.confidence_sequence``. None
-            for a figure that was computed.
-        rounds: how often each was run.
+        ratio: the speedup; the centre of the rounds' ratios, not the ratio of the medians.
+        ci95: 95% interval of ``ratio``, valid at every look; see ``sktune.measure.confidence_sequence``. None for a
+            simulated figure.
+        rounds: number of runs of each.
     """
 
     baseline_ms: float
@@ -49,25 +49,25 @@ class Speedup:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The interval; both ends are the ratio where it was computed."""
+        """The interval; for a simulated figure, both ends are the ratio."""
         return self.ci95 or (self.ratio, self.ratio)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Speedup":
-        """Inverse of ``dataclasses.asdict``, from JSON; also reads what sktune 0.1 stored of computed figures."""
+        """Inverse of ``dataclasses.asdict``, from JSON; also reads the simulated figures of sktune 0.1."""
         low, high = data["ci95"] or (None, None)
-        is_computed = low is None or (low == high and data["rounds"] == 1)
-        return cls(**{**data, "ci95": None if is_computed else (low, high)})
+        is_simulated = low is None or (low == high and data["rounds"] == 1)
+        return cls(**{**data, "ci95": None if is_simulated else (low, high)})
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeTime:
-    """What one piece of a plan took by itself: it teaches the sampler, and never enters a score.
+    """The time of one piece of a plan: for the sampler to learn from, never part of a result.
 
     Attributes:
-        first, last: the piece's units, both included.
-        in_scope: whether it is a scope; else it lies between scopes.
-        baseline_ms, latency_ms: medians for the same units, in the baseline and under the plan.
+        first, last: the piece's first and last unit.
+        in_scope: whether it is a scope; otherwise it is a gap between scopes.
+        baseline_ms, latency_ms: medians for these units, in the baseline and under the plan.
     """
 
     first: str
@@ -83,25 +83,25 @@ class Outcome:
 
     Attributes:
         reason: why it was pruned; None where it is complete.
-        detail: one line for people: the compiler's message, or where the first wrong bit is.
-        speedup: the measurement, where it came to one.
+        detail: one line for people: the compiler's message, or the position of the first wrong bit.
+        speedup: the measurement; None if the trial ended before it.
         seconds: time spent, by stage: ``compile``, ``verify``, ``measure``, ``observe``.
-        regions, reused: distinct regions of the plan, and how many of them were compiled before.
-        code_digest: identity of the generated code.
-        fusion: what became of each scope, in lines for people, where the compiler tells.
-        fusion_digest: equal for plans that became the same kernels.
-        blamed: label of the scope that is to blame for the failure, as far as that is known.
-        changes_bits: labels of all scopes that change bits on their own, where each was compared; the others keep them.
-        same_as: number of the trial that became the same kernels, whose figures these are.
+        regions, reused: number of distinct regions of the plan, and how many of them had been compiled before.
+        code_digest: digest of the generated code.
+        fusion: what each scope was compiled to, in lines for people, if the compiler reports it.
+        fusion_digest: equal for plans that were compiled to the same kernels.
+        blamed: label of the scope that caused the failure; empty if unknown.
+        changes_bits: labels of all scopes that change bits on their own, if each was compared; the others keep them.
+        same_as: number of the trial that was compiled to the same kernels and whose figures these are.
         added: options that sktune set in every scope to rescue the plan.
-        scope_times: what each scope and each gap took, in execution order, where the backend can tell.
+        scope_times: the time of each scope and each gap, in execution order, if the backend reports it.
         comparison: ``faster``, ``slower``, ``same`` or ``undecided``, against the baseline and beyond the noise floor.
-        noise_floor: relative effect that the baseline showed against itself.
-        noise: what else the machine did while this was measured; empty where it was quiet.
-        peak_memory_bytes: most device memory while the steps ran; None on the CPU.
+        noise_floor: relative difference between the baseline and itself.
+        noise: what disturbed the measurement; empty if nothing did.
+        peak_memory_bytes: peak device memory while the steps ran; None on the CPU.
         log: path of the trial's log, relative to the study's folder.
-        verification: what was compared with the baseline; None where nothing was.
-        stage: at which it was pruned; None where it was not, where no stage is known, and in studies of 0.1.0.
+        verification: what was compared with the baseline; None if nothing was.
+        stage: the stage at which it was pruned; None if it was not, if the stage is unknown, and in studies of 0.1.0.
     """
 
     reason: Reason | None = None
@@ -133,11 +133,11 @@ class Outcome:
 
     @property
     def is_feasible(self) -> bool:
-        """Whether the plan may be used at all, be it fast or slow."""
+        """Whether the plan may be used at all, fast or slow."""
         return self.reason in (None, Reason.SLOWER)
 
     def after(self, verification: Verification) -> "Outcome":
-        """Return this outcome once more was compared: a mismatch where that shows a difference."""
+        """Return this outcome after a further verification: a mismatch if that found a difference."""
         if verification.is_identical:
             return replace(self, verification=verification)
         return replace(
@@ -152,12 +152,12 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        # There may be hundreds of pieces in each of hundreds of trials: their keys are not repeated.
+        # Hundreds of trials may have hundreds of pieces each: their keys are not repeated.
         return asdict(self) | {"scope_times": [list(astuple(piece)) for piece in self.scope_times]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Outcome":
-        """Inverse of ``to_dict``; also reads what sktune 0.1 stored, which called ``changes_bits`` ``inexact``."""
+        """Inverse of ``to_dict``; also reads outcomes of sktune 0.1, where ``changes_bits`` was called ``inexact``."""
         values = dict(data)
         values["reason"] = Reason(data["reason"]) if data["reason"] else None
         values["stage"] = Stage(data["stage"]) if data.get("stage") else None
@@ -176,10 +176,10 @@ class FinalRow:
 
     Attributes:
         name: ``baseline``, ``baseline again``, ``uncompiled``, ``plan 12``, ...
-        speedup: against the baseline, None where it does not run.
+        speedup: against the baseline; None if it does not run.
         verdict: ``identical``, or where the bits differ, or why it does not run.
-        bit_identical: whether every bit is the baseline's; None where that cannot be known.
-        code_digest: identity of the generated code of a plan.
+        bit_identical: whether every bit equals the baseline's; None if unknown.
+        code_digest: digest of a plan's generated code.
     """
 
     name: str

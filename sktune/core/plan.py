@@ -1,7 +1,7 @@
-"""Plans: which runs of units become one scope each, with which options.
+"""Plans: which runs of units become scopes, and with which options.
 
 A plan is a value: plans that compile to the same thing are equal, so "was this tried before?" is one
-lookup. This module knows neither torch nor a device.
+lookup. This module depends neither on torch nor on a device.
 """
 
 import hashlib
@@ -17,14 +17,14 @@ Options = tuple[tuple[str, Option], ...]
 Ranges = tuple[tuple[str, str], ...]
 """First and last unit of each scope of a plan."""
 
-MAX_LABEL_LENGTH = 255  # what aclskScopeBegin takes, by its documentation; kept for GE, too
+MAX_LABEL_LENGTH = 255  # documented limit of aclskScopeBegin; used for GE, too
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The units ``first`` to ``last``, both included and named as modules, and their options.
+    """The units from ``first`` to ``last``, both included, by module path, and their options.
 
-    ``name`` is a label of the user's own; it makes no other scope.
+    ``name`` is the user's own label, if any; scopes that differ only in it are equal.
     """
 
     first: str
@@ -34,19 +34,19 @@ class Scope:
 
     def __post_init__(self) -> None:
         if len(self.name) > MAX_LABEL_LENGTH:
-            raise PlanError(f"a label has at most {MAX_LABEL_LENGTH} characters, got {len(self.name)}; shorten it")
+            raise PlanError(f"a label can have at most {MAX_LABEL_LENGTH} characters, got {len(self.name)}; shorten it")
         if not self.first or not self.last:
             raise PlanError(
-                f"a scope names its first and last unit, got {self.first!r} to {self.last!r}; "
+                f"a scope needs its first and last unit, got {self.first!r} to {self.last!r}; "
                 "name both, or the same unit twice"
             )
         object.__setattr__(self, "options", tuple(sorted(self.options)))
 
     @property
     def label(self) -> str:
-        """Name of the scope, unique in its plan and at most 255 characters.
+        """Name of the scope, unique in its plan and of at most 255 characters.
 
-        GE groups operators by label: two scopes that share one would be compiled as one scope.
+        GE groups operators by label: two scopes with the same label would be compiled as one.
         """
         label = self.name or (self.first if self.first == self.last else f"{self.first}..{self.last}")
         if len(label) <= MAX_LABEL_LENGTH:
@@ -57,10 +57,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Disjoint scopes in execution order, and the options of the compiler that hold for the whole step.
+    """Disjoint scopes in execution order, and compiler options for the whole step.
 
-    The empty plan is the baseline. Only a layout knows the order of units: ``Layout.check`` tells whether a plan
-    fits a model.
+    The empty plan is the baseline. Only a layout knows the order of units: ``Layout.check`` checks whether a plan fits
+    a model.
     """
 
     scopes: tuple[Scope, ...] = ()
@@ -70,12 +70,12 @@ class Plan:
         object.__setattr__(self, "options", tuple(sorted(self.options)))
         edges = [edge for scope in self.scopes for edge in {scope.first, scope.last}]
         if len(edges) != len(set(edges)):
-            twice = next(edge for edge in edges if edges.count(edge) > 1)
-            raise PlanError(f"unit {twice!r} belongs to two scopes; end the first scope before it")
+            duplicate = next(edge for edge in edges if edges.count(edge) > 1)
+            raise PlanError(f"unit {duplicate!r} belongs to two scopes; end the first scope before it")
         labels = [scope.label for scope in self.scopes]
         if len(labels) != len(set(labels)):
-            twice = next(label for label in labels if labels.count(label) > 1)
-            raise PlanError(f"two scopes have the label {twice!r}, and would be one; give each a label of its own")
+            duplicate = next(label for label in labels if labels.count(label) > 1)
+            raise PlanError(f"two scopes have the label {duplicate!r} and would become one; give them different labels")
 
     @property
     def is_baseline(self) -> bool:
@@ -84,12 +84,12 @@ class Plan:
 
     @property
     def complexity(self) -> tuple[int, int]:
-        """Order of simplicity among plans of equal speed: fewest scopes, then fewest options."""
+        """Sort key that prefers the simpler of equally fast plans: fewest scopes, then fewest options."""
         return len(self.scopes), sum(len(scope.options) for scope in self.scopes) + len(self.options)
 
     @property
     def ranges(self) -> Ranges:
-        """First and last unit of each scope: the plan apart from its options."""
+        """First and last unit of each scope: the plan without its options."""
         return tuple((scope.first, scope.last) for scope in self.scopes)
 
     def with_option(self, name: str, value: Option) -> "Plan":
@@ -98,7 +98,7 @@ class Plan:
         return replace(self, scopes=tuple(scopes))
 
     def with_options(self, of_scope: Options, of_step: Options) -> "Plan":
-        """Return the plan with these options instead of its own, the same in every scope."""
+        """Return the plan with its options replaced, the same in every scope."""
         return Plan(tuple(Scope(scope.first, scope.last, of_scope, scope.name) for scope in self.scopes), of_step)
 
     @property
@@ -137,29 +137,33 @@ class Plan:
 def _list(data: Any, key: str) -> list[Any]:
     if not isinstance(data, Mapping) or not isinstance(data.get(key), list):
         raise PlanError(
-            f"a plan is a mapping with the list {key!r}, got {type(data).__name__}; see docs/reference/plan.md"
+            f"a plan must be a mapping with the list {key!r}, got {type(data).__name__}; see docs/reference/plan.md"
         )
     return list(data[key])
 
 
 def _scope(item: Any) -> Scope:
     if not isinstance(item, Mapping):
-        raise PlanError(f"a scope is a mapping of first, last and options, got {item!r}; see docs/reference/plan.md")
+        raise PlanError(
+            f"a scope must be a mapping of first, last and options, got {item!r}; see docs/reference/plan.md"
+        )
     if unknown := set(item) - {"first", "last", "options", "label"}:
-        raise PlanError(f"a scope has no key {min(unknown)!r}; it has first, last, options and label")
+        raise PlanError(f"a scope has no key {min(unknown)!r}; its keys are first, last, options and label")
     first, last = item.get("first"), item.get("last")
     if not isinstance(first, str) or not isinstance(last, str):
-        raise PlanError(f"first and last of a scope name units, got {first!r} and {last!r}; give module paths")
+        raise PlanError(
+            f"first and last of a scope must be names of units, got {first!r} and {last!r}; use module paths"
+        )
     label = item.get("label") or ""
     if not isinstance(label, str):
-        raise PlanError(f"the label of a scope is a word, got {label!r}; leave it out for one made of first and last")
+        raise PlanError(f"a scope's label must be text, got {label!r}; leave it out to have one made of first and last")
     return Scope(first, last, _options(item.get("options") or {}, "a scope"), label)
 
 
 def _options(options: Any, owner: str) -> Options:
     if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
-        raise PlanError(f"options of {owner} are a mapping of names to values, got {options!r}")
+        raise PlanError(f"options of {owner} must be a mapping of names to values, got {options!r}")
     for key, value in options.items():
         if not isinstance(value, bool | int | str):
-            raise PlanError(f"option {key!r} is true, false, a number or a word, got {value!r}")
+            raise PlanError(f"option {key!r} must be true, false, an integer or text, got {value!r}")
     return tuple(options.items())

@@ -1,8 +1,8 @@
-"""Plan files: a plan as YAML that people read and programs load, with the evidence for it.
+"""Plan files: a plan and the evidence for it, as YAML for people and programs.
 
-Version 1: ``version``, ``backend`` (whose scopes they are), ``plan`` (scopes with first, last, options; options of the
-whole step), ``evidence`` (free, not read back). Since 0.2 also, where known: ``target`` (what the plan was found for),
-``artifacts`` (the compiled code beside the file: digest of each scope's code, the machine, digest of each file).
+Version 1: ``version``, ``backend`` (that the scopes are for), ``plan`` (scopes with first, last, options; options of
+the whole step), ``evidence`` (free-form, not read back). Since 0.2 also, if known: ``target`` (that the plan was found
+for), ``artifacts`` (the compiled code beside the file: digest of each scope's code, the machine, digest of each file).
 """
 
 from collections.abc import Mapping
@@ -33,9 +33,9 @@ class _ScopeEntry(Document):
     first: str
     last: str
     label: str = ""
-    """What the scope is called in graphs and profiles; without one it follows from first and last."""
+    """The scope's name in graphs and profiles; by default made of first and last."""
     options: Annotated[dict[str, Option], BeforeValidator(_read)] = {}
-    """By name, or as ``super_kernel(label, options)`` takes them."""
+    """By name, or as the string that ``super_kernel(label, options)`` takes."""
 
 
 class _PlanEntry(Document):
@@ -60,17 +60,17 @@ class ArtifactsEntry(Document):
     files: dict[str, str] = {}
 
     def delivery(self) -> Delivery:
-        """Return the value that the entry holds."""
+        """Return the entry's value."""
         return Delivery(self.code, self.machine, self.files)
 
 
 class TargetEntry(Document):
-    """What the plan was found for, so that ``sktune recheck`` can build it again."""
+    """The target that the plan was found for, so that ``sktune recheck`` can build it again."""
 
     spec: dict[str, Any]
     """As ``sktune.targets.TargetSpec.to_dict`` returns it."""
     units: dict[str, Any] = {}
-    """Fields of ``sktune.core.space.SpaceSpec`` that say which modules are units."""
+    """Fields of ``sktune.core.space.SpaceSpec`` that define which modules are units."""
 
 
 class PlanFile(Document):
@@ -80,24 +80,24 @@ class PlanFile(Document):
     backend: ScopeFlavour = ScopeFlavour.REGION
     plan: _PlanEntry
     layers: Annotated[int, Field(ge=1)] | None = None
-    """How many decoder layers the model has; what writes a plan into source code has to know."""
+    """Number of decoder layers of the model; ``sktune apply`` needs it to write a plan into source code."""
     decode: DecodeEntry | None = None
-    """For ``sktune.launch``; without it, every compiled call of a model that has the plan's units is a decode step."""
+    """For ``sktune.launch``; without it, every compiled call of a model with the plan's units is a decode step."""
     artifacts: ArtifactsEntry | None = None
     target: TargetEntry | None = None
     evidence: dict[str, Any] = Field(default_factory=dict)
 
     def to_plan(self) -> Plan:
-        """Return the plan alone."""
+        """Return the plan itself."""
         scopes = [{"first": s.first, "last": s.last, "options": s.options, "label": s.label} for s in self.plan.scopes]
         return Plan.from_dict({"scopes": scopes, "options": self.plan.options})
 
 
 def read_plan_file(path: Path | str) -> PlanFile:
-    """Read ``path``.
+    """Read the plan file at ``path``.
 
     Raises:
-        PlanError: no plan file; one line with file, line and key.
+        PlanError: it is not a plan file; one line with file, line and key.
     """
     file = read_document(Path(path), PlanFile, PlanError)
     try:
@@ -128,17 +128,17 @@ def write_plan(
     delivery: Delivery | None = None,
     folder: str = ARTIFACTS,
 ) -> str:
-    """Return a plan file's text.
+    """Return the text of a plan file.
 
     Args:
-        plan: to be written.
-        evidence: for readers.
-        backend: whose scopes they are, ``inductor`` or ``npu``.
-        n_layers: of the model.
+        plan: the plan to write.
+        evidence: for people to read.
+        backend: that the scopes are for, ``inductor`` or ``npu``.
+        n_layers: number of decoder layers of the model.
         decode: the decode step's function and signature in a program that sktune has started.
-        target: what the plan was found for: fields of ``TargetEntry``.
-        delivery: the compiled code that comes with it.
-        folder: name of the folder that holds it, beside the plan file.
+        target: that the plan was found for: fields of ``TargetEntry``.
+        delivery: the compiled code that comes with the plan.
+        folder: name of the folder of that code, beside the plan file.
     """
     scopes = [
         {

@@ -1,10 +1,11 @@
-"""The options of a SuperKernel scope: what each may be, what it does, and what it is good for.
+"""The options of a SuperKernel scope: their values, effects and roles.
 
-``torchair.scope.super_kernel(label, options)`` takes one string, ``name=value:name=value``. GE hands it on unread, and
-graph-autofusion refuses a mistake with EB0500 after minutes of compiling. Here the same mistakes are refused before.
-Source, for the GE path: super_kernel_option_parse.py of graph-autofusion and of asc_op_compile_base, CANN 8.5 to 9.2.
+``torchair.scope.super_kernel(label, options)`` takes one string, ``name=value:name=value``. GE passes it on unread, and
+graph-autofusion rejects a mistake with EB0500 after minutes of compiling. This module rejects the same mistakes up
+front. Source, for the GE path: super_kernel_option_parse.py of graph-autofusion and of asc_op_compile_base, CANN 8.5 to
+9.2.
 
-Options that are legal but do nothing are not refused: ``normalise`` takes them out, so that plans which compile to the
+Options that are legal but have no effect are accepted: ``normalise`` removes them, so that plans which compile to the
 same thing are equal.
 """
 
@@ -17,24 +18,24 @@ from sktune.core.errors import SpaceError, nearest
 from sktune.core.plan import Option
 
 Role = Literal["searched", "rescue", "probe", "diagnosis"]
-"""Tried by the search; set once after a hang; asks whether a scope can be fused at all; for people who debug."""
+"""Tried by the search; set once after a hang; to find out whether a scope can be fused at all; for debugging."""
 
 MAX_AIC, MAX_AIV = 24, 48  # cube and vector cores of one Atlas A3 die: cann-recipes-infer, LongCat-Flash
 
-# Code reads these, but the option parser refuses them (graph-autofusion, super_kernel_option_parse.py).
+# The compiler's code reads these, but its option parser rejects them (graph-autofusion, super_kernel_option_parse.py).
 _NOT_PARSED = frozenset({"link-mode", "preload-data"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """The values that an option may have. ``read`` returns ``None`` for text that the parser refuses."""
+    """The values that an option may have. ``read`` returns ``None`` for text that the parser rejects."""
 
     description: str
     read: Callable[[str], Option | None]
 
 
-def _words(*words: str) -> _Values:
-    return _Values(f"one of {', '.join(words)}", lambda text: text if text in words else None)
+def _one_of(*values: str) -> _Values:
+    return _Values(f"one of {', '.join(values)}", lambda text: text if text in values else None)
 
 
 def _integers(low: int, high: int) -> _Values:
@@ -54,7 +55,7 @@ def _list(description: str, item: str) -> _Values:
 
 
 def _choice(*numbers: int) -> _Values:
-    # The parser looks these up as words: "01" is none of them.
+    # The parser compares these as text: "01" is not 1.
     description = f"{', '.join(map(str, numbers[:-1]))} or {numbers[-1]}"
     return _Values(description, lambda text: int(text) if text in map(str, numbers) else None)
 
@@ -68,9 +69,9 @@ class SuperKernelOption:
     """One option.
 
     Attributes:
-        default: what holds where the option is not given; ``""`` for an option that then does not act at all.
-        choices: values worth a trial, the default first; for operator types they come from the model.
-        since: first version known to have it, of torchair's documentation or of CANN.
+        default: the value of an option that is not given; ``""`` for one that then has no effect at all.
+        choices: values worth a trial, the default first; operator types come from the model.
+        since: first version of torchair's documentation or of CANN that is known to have it.
     """
 
     name: str
@@ -86,7 +87,7 @@ class SuperKernelOption:
 _TABLE = (
     SuperKernelOption(
         "stream-fusion", _FLAG, 0, "searched",
-        "operators of two streams run at once; early-start is off", (0, 1), True, "torchair 7.1.0",
+        "operators of two streams run concurrently; early-start is off", (0, 1), True, "torchair 7.1.0",
     ),
     SuperKernelOption(
         "early-start", _choice(0, 1, 2), 1, "searched",
@@ -94,8 +95,8 @@ _TABLE = (
         (1, 0, 2),
     ),
     SuperKernelOption(
-        "preload-code", _words("per-func", "max", "none"), "per-func", "searched",
-        "what is loaded into the instruction cache ahead: the next sub-kernel, all code, nothing",
+        "preload-code", _one_of("per-func", "max", "none"), "per-func", "searched",
+        "code preloaded into the instruction cache: the next sub-kernel, all code, nothing",
         ("per-func", "max", "none"),
     ),
     SuperKernelOption(
@@ -103,7 +104,7 @@ _TABLE = (
         "copies of each sub-kernel, so that cores fetch from different addresses; more compile time", (4, 1, 2, 8),
     ),
     SuperKernelOption(
-        "func-align", _Values("0 or a power of two from 2 on", _power_of_two), 512, "searched",
+        "func-align", _Values("0 or a power of two from 2 up", _power_of_two), 512, "searched",
         "alignment of a sub-kernel's code, bytes", (512, 256, 1024),
     ),
     SuperKernelOption(
@@ -118,15 +119,15 @@ _TABLE = (
     ),
     SuperKernelOption(
         "dcci-disable-on-kernel", _TYPES, "", "searched",
-        "no refresh for these operators: can give wrong results", (), True, "CANN 8.5.0, torchair 26.0.0",
+        "no cache refresh for these operators: can give wrong results", (), True, "CANN 8.5.0, torchair 26.0.0",
     ),
     SuperKernelOption(
         "feed-sync-all", _FLAG, 0, "rescue",
-        "idle cores answer a smaller operator's SyncAll: against hangs", (0, 1), True, "torchair docs of 2026-03",
+        "idle cores join a smaller operator's SyncAll, to prevent hangs", (0, 1), True, "torchair docs of 2026-03",
     ),
     SuperKernelOption(
-        "strict-scope-check", _words("bypass", "abort"), "", "probe",
-        "at the first operator that cannot be fused: drop the whole scope, or fail; collectives are not checked",
+        "strict-scope-check", _one_of("bypass", "abort"), "", "probe",
+        "on the first operator that cannot be fused: drop the whole scope, or fail; collectives are not checked",
         (), True,
     ),
     SuperKernelOption(
@@ -150,22 +151,22 @@ SUPERKERNEL_OPTIONS: Mapping[str, SuperKernelOption] = {option.name: option for 
 
 
 def has_superkernel(device: str) -> bool:
-    """Return whether a device of this name (``torch.npu.get_device_name``) is an Atlas A3 or A2.
+    """Return whether the device named ``device`` (``torch.npu.get_device_name``) is an Atlas A3 or A2.
 
-    TorchAir documents SuperKernel for these from release 26.0.0 on; their dies are called 910_93 and 910B.
+    TorchAir documents SuperKernel for these since release 26.0.0; their dies are called 910_93 and 910B.
     """
     return re.search(r"910_93|910B", device) is not None
 
 
 def option_defaults() -> dict[str, Option]:
-    """Return what holds for each option where it is not given, ``""`` where it then does not act."""
+    """Return the default of each option, ``""`` for one that has no effect unless given."""
     return {option.name: option.default for option in _TABLE}
 
 
 def check_option(name: str, value: Option) -> None:
     """Raise ``SpaceError`` unless a search may try ``name=value``.
 
-    That is what the compiler takes, and ``""`` for not given where the option then does not act.
+    It may try what the compiler accepts, and ``""`` (not given) for an option that then has no effect.
     """
     if value != "" or option_defaults().get(name) != "":
         _check(name, value)
@@ -175,22 +176,22 @@ def _check(name: str, value: Option) -> None:
     if not name:
         raise SpaceError(f"an option has no name before {f'={value}'!r}; write name=value")
     if name in _NOT_PARSED:
-        raise SpaceError(f"option {name!r} is in the compiler's code, but its parser refuses it; leave it out")
+        raise SpaceError(f"option {name!r} exists in the compiler's code, but its parser rejects it; leave it out")
     if name not in SUPERKERNEL_OPTIONS:
         raise SpaceError(f"SuperKernel has no option {name!r}{nearest(name, SUPERKERNEL_OPTIONS)}")
     if value == "":
         raise SpaceError(f"option {name} has no value; give one, or leave the option out")
     if isinstance(value, str) and ":" in value:
-        raise SpaceError(f"option {name} cannot hold ':', which ends an option, got {value!r}; leave it out")
+        raise SpaceError(f"option {name} cannot contain ':', which ends an option, got {value!r}; remove it")
     values = SUPERKERNEL_OPTIONS[name].values
     # True == 1 in Python, but the compiler's parser reads neither "True" nor 1.0.
     read = values.read(str(value))
     if read is None or type(read) is not type(value):
-        raise SpaceError(f"option {name} is {values.description}, got {value!r}")
+        raise SpaceError(f"option {name} must be {values.description}, got {value!r}")
 
 
 def check_options(options: Mapping[str, Option]) -> None:
-    """Raise ``SpaceError`` for what the compiler would refuse as EB0500, and for options that contradict each other."""
+    """Raise ``SpaceError`` for anything that the compiler rejects with EB0500, and for contradictory options."""
     for name, value in options.items():
         _check(name, value)
     disabled = _types(options, "dcci-disable-on-kernel")
@@ -200,24 +201,24 @@ def check_options(options: Mapping[str, Option]) -> None:
     aic, aiv = options.get("debug-aic-num"), options.get("debug-aiv-num")
     if isinstance(aic, int) and isinstance(aiv, int) and aiv not in (aic, 2 * aic):
         raise SpaceError(
-            f"debug-aiv-num is as large as debug-aic-num or twice as large, got {aic} and {aiv}; "
-            f"say {aic} or {2 * aic}, or leave one out"
+            f"debug-aiv-num must be debug-aic-num or twice that, got {aiv} for {aic}; "
+            f"use {aic} or {2 * aic}, or leave one out"
         )
 
 
 def parse(text: str) -> dict[str, Option]:
-    """Return the options in a string, as ``super_kernel(label, options)`` takes it.
+    """Parse the option string of ``super_kernel(label, options)``.
 
     Raises:
-        SpaceError: the compiler would refuse the string, or GE would skip a part of it with a warning.
+        SpaceError: the compiler would reject the string, or GE would skip a part of it with a warning.
     """
     if not isinstance(text, str):
-        raise SpaceError(f"options of a scope are text, got {text!r}; write '' for none")
+        raise SpaceError(f"options of a scope must be text, got {text!r}; write '' for none")
     options: dict[str, Option] = {}
     for token in filter(None, (part.strip() for part in text.strip().strip('"').split(":"))):
         name, separator, value = (part.strip() for part in token.partition("="))
         if not separator:
-            raise SpaceError(f"{token!r} is no option, and GE would skip it; write name=value, or leave it out")
+            raise SpaceError(f"{token!r} is not an option, and GE would skip it; write name=value, or leave it out")
         if name in options:
             raise SpaceError(f"option {name} is given twice; leave one out")
         known = SUPERKERNEL_OPTIONS.get(name)
@@ -229,7 +230,7 @@ def parse(text: str) -> dict[str, Option]:
 
 
 def render(options: Mapping[str, Option]) -> str:
-    """Return the string for ``super_kernel(label, options)``: always text, the same for equal options.
+    """Return the option string for ``super_kernel(label, options)``; it is the same for equal options.
 
     Raises:
         SpaceError: as ``check_options``.
@@ -239,25 +240,25 @@ def render(options: Mapping[str, Option]) -> str:
 
 
 def normalise(options: Mapping[str, Option]) -> dict[str, Option]:
-    """Return the options that act: option sets which compile to the same thing become equal.
+    """Return the options that have an effect: option sets that compile to the same thing become equal.
 
-    Defaults go; lists are sorted; ``early-start`` goes where ``stream-fusion=1`` turns it off, on one stream too, since
-    sub-kernels are then compiled without it.
+    Defaults are removed; lists are sorted; ``early-start`` is removed if ``stream-fusion=1`` turns it off, even on one
+    stream, as sub-kernels are then compiled without it.
 
     Raises:
         SpaceError: as ``check_options``.
     """
     check_options(options)
-    acting: dict[str, Option] = {}
+    effective: dict[str, Option] = {}
     for option in _TABLE:
         value = options.get(option.name, option.default)
         if option.values is _TYPES and value:
             value = ",".join(sorted(_types(options, option.name)))
         if value != option.default:
-            acting[option.name] = value
-    if acting.get("stream-fusion") == 1:
-        acting.pop("early-start", None)
-    return acting
+            effective[option.name] = value
+    if effective.get("stream-fusion") == 1:
+        effective.pop("early-start", None)
+    return effective
 
 
 def _types(options: Mapping[str, Option], name: str) -> frozenset[str]:

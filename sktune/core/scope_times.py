@@ -1,4 +1,4 @@
-"""Scope times: what each piece of a step took, told by the units that it holds."""
+"""Scope times: the time of each piece of a step, by the units in it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from sktune.core.outcome import ScopeTime
 from sktune.core.plan import Scope
 
 DECIMALS = 6
-"""Of a millisecond: whole nanoseconds, finer than any clock here, so that records stay short."""
+"""Of a millisecond: whole nanoseconds, finer than any clock used here, to keep records short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something that ran between two moments of a step; ``scope`` is None outside of scopes."""
+    """A timed part of a step; ``scope`` is None outside of scopes."""
 
     scope: Scope | None
     baseline_ms: float
@@ -21,10 +21,10 @@ class Part:
 
 
 def scope_times(layout: Layout, parts: Sequence[Part]) -> tuple[ScopeTime, ...]:
-    """Return the pieces that ``parts``, in execution order, consist of: every unit is in exactly one.
+    """Return the pieces that make up ``parts``, in execution order: every unit is in exactly one.
 
-    Parts outside of scopes that follow one another are one gap. What runs outside of any unit belongs to the piece
-    before it, or at the start to the one after, so that the pieces add up to the parts.
+    Consecutive parts outside of scopes form one gap. Time outside of any unit is added to the piece before it, or at
+    the start to the one after it, so that the pieces add up to the parts.
     """
     names = [unit.name for unit in layout.units]
     place = {name: index for index, name in enumerate(names)}
@@ -42,9 +42,9 @@ def scope_times(layout: Layout, parts: Sequence[Part]) -> tuple[ScopeTime, ...]:
         gap, reached = _Piece(0, 0, False), last + 1
     pieces += _placed(gap, reached, len(names), pieces[-1] if pieces else None)
     return tuple(
-        ScopeTime(names[each.first], names[each.last], each.in_scope,
-                  round(each.baseline_ms, DECIMALS), round(each.latency_ms, DECIMALS))
-        for each in pieces
+        ScopeTime(names[piece.first], names[piece.last], piece.in_scope,
+                  round(piece.baseline_ms, DECIMALS), round(piece.latency_ms, DECIMALS))
+        for piece in pieces
     )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ class _Piece:
 
 
 def _placed(gap: _Piece, first: int, end: int, neighbour: _Piece | None) -> list[_Piece]:
-    """Return the gap as a piece of the units ``first`` to before ``end``; without any, its neighbour takes its time."""
+    """Return the gap as a piece of units ``first`` to ``end - 1``; if there are none, add its time to ``neighbour``."""
     if first < end:
         return [_Piece(first, end - 1, False, gap.baseline_ms, gap.latency_ms)]
     if neighbour:

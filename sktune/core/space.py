@@ -1,9 +1,9 @@
 """Search spaces: human-readable parameters, and the plan that each point stands for.
 
-For every unit of a layer kind one of ``out`` (in no scope), ``new`` (starts a scope) and ``join``
+Every unit of a layer kind has a parameter: ``out`` (in no scope), ``new`` (starts a scope) or ``join``
 (continues the scope before it); ``layers_per_scope`` limits how many consecutive layers one scope may
-reach into; options are parameters of their own. Every point is a legal plan. Different points may stand
-for the same plan: ``join`` after ``out`` is ``new``.
+span; each option has a parameter, too. Every point is a legal plan. Different points may stand for the
+same plan: ``join`` after ``out`` is ``new``.
 """
 
 import hashlib
@@ -27,12 +27,11 @@ from sktune.core.space_size import Segment, count_groupings
 OUT, NEW, JOIN = "out", "new", "join"
 LAYERS_PER_SCOPE = "layers_per_scope"
 OPTION_STRING = "options"
-"""In starting points, options as ``super_kernel(label, options)`` takes them: ``stream-fusion=1:early-start=0``."""
+"""In starting points, options as a string for ``super_kernel(label, options)``: ``stream-fusion=1:early-start=0``."""
 ANY_KIND = "layer"
 """In starting points, ``layer.self_attn`` means that unit of every layer kind."""
 
-MOST_SCOPES = 16384
-"""That are kept, of all plans that were thought of."""
+MAX_CACHED_SCOPES = 16384
 
 Values = Mapping[str, Option]
 
@@ -41,40 +40,40 @@ class SpaceSpec(Document):
     """The ``space:`` part of a YAML file, before it is bound to a model's layout."""
 
     units: list[str] | dict[str, list[str]] | None = None
-    """Which modules inside a layer are units, for all kinds or by kind; None: the layer's children."""
+    """Which modules inside a layer are units, for all kinds or by kind; None for the layer's children."""
     step_units: list[str] | None = None
-    """Which units outside the layers take part; None: all that are found."""
+    """Which modules outside of layers are units; None for all that are found."""
     per_layer: bool = Field(
         default=False, validation_alias=AliasChoices("per_layer", "untied"), serialization_alias="untied"
     )
-    """Whether each layer has parameters of its own instead of one template for each kind; ``untied`` in version 0.1."""
+    """Whether each layer has separate parameters instead of sharing those of its kind; ``untied`` in version 0.1."""
     layers_per_scope: list[int | Literal["all"]] = Field(default=[1, 2, "all"], min_length=1)
     options: dict[str, dict[str, dict[str, list[Option]]]] = {}
-    """Backend, then device type, then option, then the values to try; the first is where searches start."""
+    """By backend, device type and option: the values to try; starting points use the first."""
     starting_points: dict[str, dict[str, Option]] = {}
     backend_starting_points: dict[str, dict[str, dict[str, Option]]] = {}
-    """By backend: those that name its options. They come after the others."""
+    """By backend: starting points that set its options. They come after the others."""
 
 
-def _as_given(options: Values) -> Values:
+def _unchanged(options: Values) -> Values:
     return options
 
 
 @dataclass(frozen=True, slots=True)
 class OptionRules:
-    """What a backend makes of options.
+    """How a backend treats options.
 
     Attributes:
-        defaults: what it does where an option is not given; a plan lists only what differs.
-        of_step: the options that hold for the whole step and not for a scope.
+        defaults: the value of each option that is not given; a plan lists only values that differ.
+        of_step: the options of the whole step instead of a scope.
         changes_bits: the values that often change bits.
-        normalise: takes a scope's options and returns those that act, so that plans that compile to the same thing
-            are equal.
+        normalise: takes a scope's options and returns those that have an effect, so that plans that compile to the
+            same thing are equal.
     """
 
     defaults: Values
     of_step: frozenset[str] = frozenset()
-    normalise: Callable[[Values], Values] = _as_given
+    normalise: Callable[[Values], Values] = _unchanged
     changes_bits: frozenset[tuple[str, Option]] = frozenset()
 
 
@@ -85,7 +84,7 @@ class StartingPoint:
     Attributes:
         name: for people.
         values: of every parameter.
-        sets_options: whether it says what options it wants; if not, the first values stand in for any.
+        sets_options: whether it sets any option; if not, options have their first values, and any will do.
     """
 
     name: str
@@ -100,9 +99,9 @@ class SearchSpace:
     Attributes:
         layout: the units that plans are made of.
         choices: parameter name to its values, in a fixed order.
-        options: what the choices mean that are options of the backend.
-        per_layer: whether every layer has parameters of its own.
-        starting_points: plans of the scope guide, distinct, in the order to try them.
+        options: how the backend treats the parameters that are options.
+        per_layer: whether every layer has separate parameters.
+        starting_points: distinct plans, in the order to try them.
     """
 
     layout: Layout
@@ -118,18 +117,18 @@ class SearchSpace:
 
     @property
     def simplest(self) -> dict[str, Option]:
-        """The point without a scope, whose other parameters have their first value."""
+        """The point without scopes, with the first value of every other parameter."""
         return {name: OUT if choices == (OUT, NEW, JOIN) else choices[0] for name, choices in self.choices.items()}
 
     @cached_property
     def digest(self) -> str:
-        """Identity of parameters, values and layout."""
+        """Digest of parameters, values and layout."""
         text = repr((self.layout.digest, sorted(self.choices.items()), sorted(self.options.defaults.items())))
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
     def size(self) -> int:
-        """Exact number of distinct plans, the empty one included."""
+        """Exact number of distinct plans, including the empty one."""
         limits = [limit_of(value) for value in self.choices.get(LAYERS_PER_SCOPE, ("all",))]
         groupings = count_groupings(self.segments, limits)
         combinations = product(*(self.choices[name] for name in self.option_names))
@@ -137,7 +136,7 @@ class SearchSpace:
         return (groupings - 1) * len(set(chosen)) + len({of_step for _, of_step in chosen})
 
     def parameter(self, unit: Unit) -> str:
-        """Name of the parameter that decides about ``unit``."""
+        """Name of the parameter of ``unit``."""
         if unit.layer is None:
             return f"{OUTSIDE}.{unit.key}"
         return (
@@ -146,8 +145,8 @@ class SearchSpace:
 
     @cached_property
     def _steps(self) -> tuple[tuple[str, int, int, bool], ...]:
-        """Return for each unit its parameter, whether it is in a layer, whether it begins another layer than the unit
-        before, and whether it shares that one's place: plans are made at every proposal, and units may be hundreds."""
+        """Return for each unit its parameter, whether it is in a layer, whether it starts a new layer, and whether it
+        has the same place as the unit before: cached, as every proposal builds plans of hundreds of units."""
         units = self.layout.units
         return tuple(
             (
@@ -170,13 +169,13 @@ class SearchSpace:
         firsts: list[int] = []
         lasts: list[int] = []
         is_open, layers = False, 0
-        for index, (parameter, in_layer, more, may_join) in enumerate(self._steps):
+        for index, (parameter, in_layer, new_layer, may_join) in enumerate(self._steps):
             choice = values[parameter]
             if choice == OUT:
                 is_open = False
-            elif choice == JOIN and is_open and may_join and layers + more <= limit:
+            elif choice == JOIN and is_open and may_join and layers + new_layer <= limit:
                 lasts[-1] = index
-                layers += more
+                layers += new_layer
             else:
                 firsts.append(index)
                 lasts.append(index)
@@ -187,12 +186,15 @@ class SearchSpace:
 
     @cached_property
     def _scope(self) -> Callable[[int, int, Options], Scope]:
-        """Return what makes a scope of positions; a search thinks of the same ones thousands of times."""
+        """Return a function that makes a scope of positions; cached, as a search makes the same ones thousands of
+        times."""
         units = self.layout.units
-        return lru_cache(MOST_SCOPES)(lambda first, last, options: Scope(units[first].name, units[last].name, options))
+        return lru_cache(MAX_CACHED_SCOPES)(
+            lambda first, last, options: Scope(units[first].name, units[last].name, options)
+        )
 
     def chosen_options(self, values: Values) -> tuple[Options, Options]:
-        """Return the options of every scope, and those of the whole step, without what changes nothing."""
+        """Return the options of every scope and those of the whole step, without those that have no effect."""
         defaults = self.options.defaults
         differing = {name: values[name] for name in self.option_names if values[name] != defaults[name]}
         of_step = {name: value for name, value in differing.items() if name in self.options.of_step}
@@ -204,11 +206,11 @@ class SearchSpace:
             if name not in values:
                 raise SpaceError(f"parameter {name!r} has no value; choose one of {list(choices)}")
             if values[name] not in choices:
-                raise SpaceError(f"{name} is one of {list(choices)}, got {values[name]!r}")
+                raise SpaceError(f"{name} must be one of {list(choices)}, got {values[name]!r}")
 
     @cached_property
     def segments(self) -> list[Segment]:
-        """The layout as runs of units that share a layer, or lie outside of layers."""
+        """The layout as runs of units of the same layer, or outside of layers."""
         segments: list[Segment] = []
         previous: int | str | None = "start"
         place = self.layout.units[0].place
@@ -230,7 +232,7 @@ class SearchSpace:
 
 
 def bind(spec: SpaceSpec, layout: Layout, options: Mapping[str, tuple[Option, ...]], rules: OptionRules) -> SearchSpace:
-    """Bind ``spec`` to a model's ``layout`` and a backend's ``options`` (name to the values to try).
+    """Bind ``spec`` to a model's ``layout`` and a backend's ``options`` (the values to try, by name).
 
     Raises:
         SpaceError: the space names a unit, kind or parameter that the model lacks.
@@ -253,8 +255,8 @@ def limit_of(value: Option) -> float:
 def _layer_limits(spec: SpaceSpec, layers: int) -> tuple[Option, ...]:
     for value in spec.layers_per_scope:
         if value != "all" and value < 1:
-            raise SpaceError(f"layers_per_scope is a number from 1 up, or all; got {value!r}")
-    # All that a model of so few layers cannot tell apart is the widest, which a model of more layers has as well.
+            raise SpaceError(f"layers_per_scope must be a number from 1 up, or all; got {value!r}")
+    # Limits that do not limit this model are equivalent: the widest is kept, as larger models have it, too.
     widest = max(spec.layers_per_scope, key=limit_of)
     limits = [value for value in spec.layers_per_scope if value == widest or limit_of(value) < layers]
     return tuple(dict.fromkeys(limits))
@@ -264,7 +266,7 @@ def _starting_point(space: SearchSpace, name: str, pattern: Values) -> StartingP
     values = space.simplest
     options = parse(str(pattern[OPTION_STRING])) if OPTION_STRING in pattern else {}
     for key, wanted in {**pattern, **options}.items():
-        value = _layers_there_are(space, wanted) if key == LAYERS_PER_SCOPE else wanted
+        value = _available_limit(space, wanted) if key == LAYERS_PER_SCOPE else wanted
         if key == OPTION_STRING or value is None:
             continue
         matches = [parameter for parameter in space.choices if _matches(parameter, key, space.layout)]
@@ -274,15 +276,14 @@ def _starting_point(space: SearchSpace, name: str, pattern: Values) -> StartingP
             )
         for parameter in matches:
             if value not in space.choices[parameter]:
-                raise SpaceError(
-                    f"starting point {name!r}: {parameter} is one of {list(space.choices[parameter])}, got {value!r}"
-                )
+                choices = list(space.choices[parameter])
+                raise SpaceError(f"starting point {name!r}: {parameter} must be one of {choices}, got {value!r}")
             values[parameter] = value
     return StartingPoint(name, values, any(key in space.option_names for key in {**pattern, **options}))
 
 
-def _layers_there_are(space: SearchSpace, wanted: Option) -> Option | None:
-    """Return what a limit of layers comes to in a model with fewer of them; None where there is no such parameter."""
+def _available_limit(space: SearchSpace, wanted: Option) -> Option | None:
+    """Return the choice that a limit of layers amounts to in this model; None if the limit is not a parameter."""
     limits = space.choices.get(LAYERS_PER_SCOPE)
     if limits is None:
         return None
@@ -295,18 +296,18 @@ def _matches(parameter: str, pattern: str, layout: Layout) -> bool:
     if "." not in pattern:
         return parameter == pattern
     group, _, key = pattern.partition(".")
-    found, _, rest = parameter.partition(".")
+    kind, _, rest = parameter.partition(".")
     if not rest:
         return False
-    if found == "layers":  # layers.7.self_attn is of the kind that layer 7 is of
+    if kind == "layers":  # layers.7.self_attn is of the kind of layer 7
         layer, _, rest = rest.partition(".")
-        found = layout.layers[int(layer)].kind
-    in_group = found != OUTSIDE if group == ANY_KIND else fnmatchcase(found, group)
+        kind = layout.layers[int(layer)].kind
+    in_group = kind != OUTSIDE if group == ANY_KIND else fnmatchcase(kind, group)
     return in_group and fnmatchcase(rest, key)
 
 
 def guide_points(space: SearchSpace) -> list[StartingPoint]:
-    """Return the scope guide's choices as far as the units' names tell them, whatever ``space`` itself begins with.
+    """Return the scope guide's choices, as far as unit names reveal them, whatever the starting points of ``space``.
 
     Source: "Scope 决策树" in scope-analysis-guide.md of the skill model-infer-superkernel (hicann/cannbot-skills).
     """
@@ -337,7 +338,7 @@ def _guide_patterns(space: SearchSpace) -> dict[str, dict[str, Option]]:
 
 
 def is_attention(key: str) -> bool:
-    """Whether a unit's name says that it attends."""
+    """Whether a unit's name says that it is an attention."""
     return _is_named(key, ("attn", "attention"))
 
 
@@ -346,9 +347,9 @@ def is_feed_forward(key: str) -> bool:
     return _is_named(key, ("mlp", "moe", "expert", "ffn"))
 
 
-def _is_named(key: str, words: tuple[str, ...]) -> bool:
-    # A post_attention_layernorm is no attention.
-    return any(word in key.lower() for word in words) and "norm" not in key.lower()
+def _is_named(key: str, parts: tuple[str, ...]) -> bool:
+    # A post_attention_layernorm is not an attention.
+    return any(part in key.lower() for part in parts) and "norm" not in key.lower()
 
 
 def _distinct(space: SearchSpace, points: list[StartingPoint]) -> tuple[StartingPoint, ...]:

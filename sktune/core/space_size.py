@@ -11,10 +11,10 @@ class Segment:
     """Consecutive units of one layer, or between layers.
 
     Attributes:
-        template: segments of one template share all their choices.
+        template: segments with the same template share all their choices.
         length: number of units, at least 1.
-        is_layer: whether it counts against the limit of layers in one scope.
-        breaks: the units, counted from 0, that no scope of the unit before may continue into.
+        is_layer: whether it counts towards the limit of layers in one scope.
+        breaks: indices of the units that a scope of the unit before must not continue into.
     """
 
     template: str
@@ -25,20 +25,20 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What of a segment's inside matters for the borders to its neighbours."""
+    """The properties of a segment's inside that matter at its borders."""
 
     starts_in: bool
     ends_in: bool
     unbroken: bool
-    """One scope covers all its units."""
+    """Whether one scope covers all its units."""
 
 
 def count_groupings(segments: Sequence[Segment], limits: Sequence[float]) -> int:
-    """Return how many sets of scopes are reachable; the empty set is one of them.
+    """Return how many sets of scopes are reachable, including the empty set.
 
     Args:
         segments: the units in execution order.
-        limits: the choices for how many layers one scope may reach into; ``math.inf`` for all.
+        limits: the choices for how many layers one scope may span; ``math.inf`` for all.
     """
     templates = {segment.template: segment for segment in segments}
     if len(templates) == len(segments):
@@ -67,7 +67,7 @@ def _shapes(length: int, breaks: frozenset[int]) -> dict[_Shape, int]:
 def _followers(shape: _Shape, *, can_join: bool) -> Iterator[_Shape]:
     yield _Shape(shape.starts_in, False, False)  # out
     yield _Shape(shape.starts_in, True, False)  # new
-    if shape.ends_in and can_join:  # join; after a unit that is out it would be new again
+    if shape.ends_in and can_join:  # join; after a unit that is out, it would be the same as new
         yield _Shape(shape.starts_in, True, shape.unbroken)
 
 
@@ -85,7 +85,7 @@ def _crossed(
     segments: Sequence[Segment], shapes: Mapping[str, _Shape], joining: set[str], limit: float
 ) -> tuple[bool, ...]:
     crossed = []
-    layers = 0  # layers that the scope still open at the border reaches into
+    layers = 0  # spanned so far by the scope that is open at the border
     is_open = False
     for segment in segments:
         shape = shapes[segment.template]
@@ -99,17 +99,17 @@ def _crossed(
 
 
 def _count_per_layer(segments: Sequence[Segment], limit: float) -> int:
-    """Count by dynamic programming: borders are free, so the widest limit reaches all that narrower ones do."""
+    """Count by dynamic programming: borders are independent, so the widest limit includes all narrower ones."""
     states: dict[tuple[bool, int], int] = {(False, 0): 1}
     for segment in segments:
         grown: dict[tuple[bool, int], int] = {}
-        for (is_open, layers), ways in states.items():
+        for (is_open, layers), count_before in states.items():
             for shape, count in _shapes(segment.length, segment.breaks).items():
                 may_cross = is_open and 0 not in segment.breaks and (not segment.is_layer or layers < limit)
                 can_cross = shape.starts_in and may_cross
                 for crosses in {False, can_cross}:
                     carried = layers if crosses and shape.unbroken else 0
                     state = (shape.ends_in, carried + segment.is_layer if shape.ends_in else 0)
-                    grown[state] = grown.get(state, 0) + ways * count
+                    grown[state] = grown.get(state, 0) + count_before * count
         states = grown
     return sum(states.values())

@@ -1,8 +1,8 @@
-"""Bits: how much of a plan was compared with the baseline, and what follows from that.
+"""Verification: how much of a plan was compared with the baseline, and the bound that follows.
 
-No number of equal steps proves that the next one is equal. What they give is a bound: where ``n`` steps drawn alike
-were all equal, the share of steps that differ is below ``1 - 0.05 ** (1 / n)`` with 95% confidence, about ``3 / n``
-(the rule of three: Hanley and Lippman-Hand 1983, JAMA 249:1743).
+No number of equal steps proves that the next one is equal, but it gives a bound: if ``n`` steps drawn alike were all
+equal, the share of steps that differ is below ``1 - 0.05 ** (1 / n)`` with 95% confidence, about ``3 / n`` (the rule of
+three: Hanley and Lippman-Hand 1983, JAMA 249:1743).
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ class RegionCheck:
     """One distinct region of a plan, compared with the kernels that it replaces.
 
     Attributes:
-        label: of the first scope that has this region.
-        key: identity of the region and its options, in every process; empty where it has none.
-        elements: output elements that were compared, on recorded activations and on variations of them.
-        is_exact: whether it consists of operators whose fused code equals their kernels by construction.
-        difference: where it differs; empty where it does not.
+        label: of the first scope with this region.
+        key: identifies the region and its options in every process; may be empty.
+        elements: number of output elements compared, on recorded activations and on variations of them.
+        is_exact: whether all its operators are exact by construction: fused, they equal their separate kernels.
+        difference: where it differs; empty if it does not.
     """
 
     label: str
@@ -34,17 +34,17 @@ class RegionCheck:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was compared between a plan and the baseline.
+    """The comparison of a plan with the baseline.
 
     Attributes:
-        steps: decode steps whose outputs and state were compared.
-        contexts: different prefills that these steps started from.
-        elements: elements of outputs and state that were compared, over all steps.
+        steps: number of decode steps whose outputs and state were compared.
+        contexts: number of different prefills that these steps started from.
+        elements: number of elements of outputs and state compared, over all steps.
         regions: of a plan on Inductor, each distinct region against the kernels that it replaces.
-        difference: the first difference between plan and baseline; empty where all bits were equal.
-        code_digest: of the code that was verified; empty where the compiler does not tell.
-        changes_bits: labels of the scopes that change bits, as far as they are known.
-        is_broken: whether the plan does not compile or run any more; ``difference`` says why.
+        difference: the first difference between plan and baseline; empty if all bits were equal.
+        code_digest: of the code that was verified; empty if the compiler does not report it.
+        changes_bits: labels of the scopes known to change bits.
+        is_broken: whether the plan no longer compiles or runs; ``difference`` says why.
     """
 
     steps: int = 0
@@ -58,7 +58,7 @@ class Verification:
 
     @property
     def is_identical(self) -> bool:
-        """Whether steps were compared, and nothing differed."""
+        """Whether steps were compared and nothing differed."""
         return self.steps > 0 and not self.difference and not self.differing_regions
 
     @property
@@ -73,19 +73,19 @@ class Verification:
 
     @property
     def differing_share(self) -> float:
-        """Upper bound of the share of steps that differ, at 95%; 1 where nothing was compared."""
+        """Upper bound of the share of steps that differ, with 95% confidence; 1 if nothing was compared."""
         return -expm1(log1p(-CONFIDENCE) / self.steps) if self.steps else 1.0
 
     @property
     def one_in(self) -> int:
-        """The bound as "fewer than 1 step in so many", rounded down to two digits."""
+        """The bound as N of "fewer than 1 step in N", rounded down to two digits."""
         exact = 1 / self.differing_share
         unit = 10 ** max(0, floor(log10(exact)) - 1)
         return int(exact // unit * unit)
 
     @property
     def of_regions(self) -> str:
-        """How far the regions are known to equal their kernels, in one line; empty where none was checked."""
+        """The checks of the regions in one line; empty if there were none."""
         if not self.regions:
             return ""
         exact = sum(region.is_exact for region in self.regions)
@@ -97,7 +97,7 @@ class Verification:
         return f"{which} tested against its own kernels, on at least {tested:,} elements each"
 
     def summary(self) -> dict[str, Any]:
-        """Return what readers need of it, as plain values."""
+        """Return the keys of ``VerificationSummary``, as plain values."""
         return {
             "steps": self.steps,
             "contexts": self.contexts,
@@ -115,7 +115,7 @@ class Verification:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Verification":
-        """Inverse of ``to_dict``; also reads what sktune 0.1 stored, which called ``changes_bits`` ``inexact``."""
+        """Inverse of ``to_dict``; also reads records of sktune 0.1, where ``changes_bits`` was called ``inexact``."""
         values = dict(data)
         values["changes_bits"] = tuple(values.pop("inexact", None) or data.get("changes_bits", ()))
         values["regions"] = tuple(RegionCheck(**region) for region in data["regions"])

@@ -1,4 +1,4 @@
-"""What trials teach: which scopes save how much, which fail, and which plan is best by that.
+"""Learning from trials: how much scopes save, which ones fail, and which plan is best according to that.
 
-Pure functions of stored trials; what proposes the next plan from them is in ``samplers``.
+Pure functions of stored trials; ``samplers`` proposes the next plan from them.
 """

@@ -1,8 +1,8 @@
-"""Partitioning: the best legal plan where every scope has a value and values add up, found exactly.
+"""Partitioning: the best legal plan if every scope has a value and values add up, found exactly.
 
-Dynamic programming over positions, for many problems at once (draws of a model, combinations of options). Where the
-layers of a kind share their choices, a kind's inside is solved for each way in which its first and last scope meet
-its neighbours, and these ways are combined by eliminating one variable after another (max-sum on a small graph).
+Dynamic programming over positions, for a batch of problems (draws of a model, combinations of options). If the layers
+of a kind share their choices, the inside of a kind is solved for each way in which its first and last scope can connect
+to its neighbours, and these ways are combined by variable elimination (max-sum on a small graph).
 """
 
 import math
@@ -28,8 +28,8 @@ class Solution:
     """The best plan of each problem.
 
     Attributes:
-        score: total value, shape (n_problems,); 0 is the plan without scopes.
-        decode: takes the number of a problem; returns the parameters of its best plan, without options.
+        score: total value, shape (n_problems,); 0 for the plan without scopes.
+        decode: takes the index of a problem; returns the parameters of its best plan, without options.
     """
 
     score: Values
@@ -51,14 +51,15 @@ class Partitioner:
         """Return the best plans.
 
         Args:
-            value: of a scope by class, shape (n_classes, n_problems); ``-inf`` where a scope must not be.
-            cut: of a scope that begins right after another one, by its first position, shape (n_units, n_problems).
+            value: of a scope by class, shape (n_classes, n_problems); ``-inf`` for forbidden scopes.
+            cut: value of a scope that begins right after another one, by its first position, shape (n_units,
+                n_problems).
         """
         return self._solver.solve(value, cut)
 
 
 class _FreeSolver:
-    """Every unit has a parameter of its own: one pass over the positions."""
+    """For spaces in which every unit has a separate parameter: one pass over the positions."""
 
     def __init__(self, space: SearchSpace, catalogue: SegmentCatalogue) -> None:
         self._limits = space.choices.get(LAYERS_PER_SCOPE)
@@ -113,7 +114,7 @@ FORBIDDEN = -1e9
 
 
 class _TiedSolver:
-    """Layers of a kind share their parameters."""
+    """For spaces in which the layers of a kind share their parameters."""
 
     def __init__(self, space: SearchSpace, catalogue: SegmentCatalogue) -> None:
         self._space, self._class_of = space, catalogue.class_of
@@ -172,15 +173,15 @@ class _TiedSolver:
         ]
 
     def _link_terms(self, link: Link, tail: int | None, begin: int | None) -> Iterator[int]:
-        """Yield the rows of the terms (classes, then cuts by position, then what is forbidden) that a link adds."""
+        """Yield the rows of the terms (classes, then cuts by position, then ``FORBIDDEN``) that a link adds."""
         end = -2  # last position of the scope before
         head = 0 if begin is None else max(0, begin - NEW_AT_FIRST)
         for first, last in link.without_tail if tail is None else link.with_tail:
             start = link.left_offset + tail if first is None and tail is not None else first
             stop = link.right_offset + head - 1 if last is None else last
-            if start is None or stop < start:  # a head of no unit
+            if start is None or stop < start:  # an empty head
                 continue
-            yield int(self._class_of[start, stop])  # -1, the last row, is what is forbidden
+            yield int(self._class_of[start, stop])  # -1, the last row, is forbidden
             if start == end + 1:
                 yield self._n_classes + start
             end = stop
@@ -193,10 +194,10 @@ class _TiedSolver:
         choices: Choices = {}
         for name, template in self._templates.items():
             if name in shape.whole:
-                own = [JOIN] * template.length
+                of_template = [JOIN] * template.length
             else:
-                own = insides[name].choices(chosen[f"begin {name}"], chosen[f"end {name}"], problem)
-            for position, choice in enumerate(own):
+                of_template = insides[name].choices(chosen[f"begin {name}"], chosen[f"end {name}"], problem)
+            for position, choice in enumerate(of_template):
                 unit = self._space.layout.units[template.offset + position]
                 choices[self._space.parameter(unit)] = choice
         if LAYERS_PER_SCOPE in self._space.choices:
@@ -215,7 +216,7 @@ class _Inside:
         length, offset, problems = template.length, template.offset, terms.shape[1]
         self._template = template
         window = class_of[offset : offset + length, offset : offset + length]
-        self._value = terms[window]  # by first and last unit; -1, the last row, is what is forbidden
+        self._value = terms[window]  # by first and last unit; -1, the last row, is forbidden
         self._cut = cut[offset : offset + length]
         shape = (template.begins, length + 1, problems)
         self._in, self._out, self._before = np.full(shape, -math.inf), np.full(shape, -math.inf), np.empty(shape)
@@ -235,13 +236,13 @@ class _Inside:
         self.table: Values = template.count * self._before
 
     def choices(self, begin: int, end: int, problem: int) -> list[str]:
-        """Return the units' choices that make the best of it."""
+        """Return the best choices of the units, given how the template begins and ends."""
         template = self._template
         head = max(0, begin - NEW_AT_FIRST)
         start = 1 if begin == OUT_AT_FIRST else head
-        own = [OUT] * template.length
-        own[:head] = [JOIN] * head
-        own[end:] = [NEW] + [JOIN] * (template.length - end - 1) if end < template.length else []
+        best = [OUT] * template.length
+        best[:head] = [JOIN] * head
+        best[end:] = [NEW] + [JOIN] * (template.length - end - 1) if end < template.length else []
         ends_in, ends_out = self._in[begin, :, problem], self._out[begin, :, problem]
         before = self._before[begin, :, problem]
         position, in_scope = end, bool(before[end] > ends_out[end])
@@ -249,12 +250,12 @@ class _Inside:
             if in_scope:
                 reached = before[start:position] + self._value[start:position, position - 1, problem]
                 first = start + int(np.argmax(reached))
-                own[first:position] = [NEW] + [JOIN] * (position - first - 1)
+                best[first:position] = [NEW] + [JOIN] * (position - first - 1)
                 position, in_scope = first, bool(before[first] > ends_out[first])
             else:
                 position -= 1
                 in_scope = bool(ends_in[position] > ends_out[position])
-        return own
+        return best
 
 
 def _sparse(table: Mapping[tuple[int, int], float], rows: int, columns: int) -> Any:

@@ -1,6 +1,6 @@
-"""Max-sum: the best value of many variables at once, where the sum to maximise has few of them in each term.
+"""Max-sum: the joint maximum over many variables of a sum whose terms have few variables each.
 
-One variable after another is eliminated, the one first whose table is the smallest, for many problems at once.
+Variables are eliminated one by one, the one with the smallest table first, for a batch of problems.
 """
 
 import math
@@ -15,7 +15,7 @@ Values = npt.NDArray[np.float64] | npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Factor:
-    """A table over variables; the last axis is the problem's."""
+    """A table over variables; the last axis is the problem."""
 
     variables: tuple[str, ...]
     table: Values
@@ -29,9 +29,9 @@ class Elimination:
         remaining = list(factors)
         while variables := list(dict.fromkeys(name for factor in remaining for name in factor.variables)):
             name = min(variables, key=lambda name: _size(remaining, name))
-            own = [factor for factor in remaining if name in factor.variables]
-            others = tuple(dict.fromkeys(o for factor in own for o in factor.variables if o != name))
-            joined = sum(_aligned(factor, (name, *others)) for factor in own)
+            involved = [factor for factor in remaining if name in factor.variables]
+            others = tuple(dict.fromkeys(other for factor in involved for other in factor.variables if other != name))
+            joined = sum(_aligned(factor, (name, *others)) for factor in involved)
             assert isinstance(joined, np.ndarray)
             self._steps.append((name, others, joined))
             remaining = [factor for factor in remaining if name not in factor.variables]

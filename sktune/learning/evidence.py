@@ -1,4 +1,4 @@
-"""What observations add up to: the sums that a linear model is fitted from, so that none is kept."""
+"""Sufficient statistics: sums over observations from which a linear model is fitted."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ Vector = npt.NDArray[np.float64]
 
 
 class Evidence:
-    """Sums over weighted rows, which grow to the right as segments are met."""
+    """Sums over weighted rows, which get longer as new segments are observed."""
 
     def __init__(self, size: int) -> None:
         self._gram, self._moment = np.zeros((size, size)), np.zeros(size)

@@ -1,9 +1,9 @@
-"""Which scopes fail: learned from failures, from what was blamed for them, and from what went well.
+"""Which scopes fail, learned from failures, from the scopes blamed for them, and from successes.
 
-A scope fails because of what it holds, or because of an option. The first is a logistic model of the segment's unit
-types (normal prior, posterior mode by Newton's method), the second a rate for each value of an option (beta prior).
-What was seen to run is safe, what was blamed is not proposed again. Blame that cannot be pinned on one scope is shared
-among the suspects by their odds, and moves when one of them is seen to run.
+A scope fails because of its units or because of an option. The former is a logistic model of the segment's unit types
+(normal prior, posterior mode by Newton's method), the latter a rate for each value of an option (beta prior). A scope
+that has worked is safe, and one that was blamed is not proposed again. Blame that cannot be assigned to one scope is
+shared among the suspects by their odds, and shifts when one of them works.
 """
 
 import math
@@ -20,27 +20,26 @@ Vector = npt.NDArray[np.float64]
 Key = tuple[int, Options]
 """A class of segments and its scope's options."""
 _Evidence = tuple[list[Key], dict[tuple[str, Option], float], Vector, dict[Key, float]]
-"""What is known to fail, how often each option's value does, the weights of unit types, and the odds that a class is
-to blame: the same until a trial tells more."""
+"""Keys known to fail, the failure rate of each option value, the weights of unit types, and the odds that a class is to
+blame: cached until the next trial."""
 
 PRIOR_LOGIT, PRIOR_LOGIT_SD, TYPE_SD = -3.0, 1.5, 0.3
 OPTION_PRIOR, CHANGES_BITS_PRIOR = (0.1, 6.0), (0.5, 1.0)
-"""Failures and successes that an option's value is taken to have had before anything is known of it; the second for
-values that often change bits."""
+"""Prior failures and successes of an option value; the second for values that often change bits."""
 NEWTON_STEPS, HALVINGS, NEWTON_END = 50, 50, 1e-9
-"""Steps at most, halvings of one, and the gain promised by a step after which there is none to be had."""
+"""Maximum number of steps, maximum halvings of a step, and the expected gain of a step below which it is the last."""
 BANNED, BANNED_BESIDE_CHANGED_BITS = 0.2, 0.8
-"""Odds that a class is itself to blame for its failure from which on it is left alone with other options, too; the
-second where it failed with a value that often changes bits."""
+"""Odds that a class is itself to blame for its failure, above which it is banned with other options, too; the second if
+it failed with a value that often changes bits."""
 
 
 class Feasibility:
-    """What is known of failures.
+    """A model of which scopes fail.
 
     Args:
         catalogue: the segments.
-        defaults: the compiler's value of every option, which plans leave out.
-        changes_bits: values of options that often change bits.
+        defaults: the compiler's default of every option, which plans leave out.
+        changes_bits: option values that often change bits.
     """
 
     def __init__(
@@ -63,22 +62,22 @@ class Feasibility:
 
     @property
     def has_failures(self) -> bool:
-        """Whether anything failed so far."""
+        """Whether anything has failed so far."""
         return bool(self._suspects or self._bad)
 
     @property
     def has_risks(self) -> bool:
-        """Whether anything failed so far, or is of a kind that often does."""
+        """Whether anything has failed so far, or the options have values that often do."""
         return self.has_failures or bool(self._changes_bits)
 
     def succeeded(self, scopes: Sequence[Key]) -> None:
-        """Take note of scopes that compiled and kept every bit."""
+        """Record scopes that compiled and kept every bit."""
         self._evidence = None
         for segment, options in scopes:
             self._good.setdefault(segment, set()).add(options)
 
     def failed(self, scopes: Sequence[Key], blamed: Key | None) -> None:
-        """Take note of a plan that failed, and of the scope to blame if that is known."""
+        """Record a plan that failed, and the scope to blame if known."""
         self._evidence = None
         if blamed is None:
             self._suspects.append(tuple(dict.fromkeys(scopes)))
@@ -86,17 +85,17 @@ class Feasibility:
             self._bad.add(blamed)
 
     def blamed(self) -> list[Key]:
-        """Return what is known to fail, and was never seen to run."""
+        """Return the keys that are known to fail and have never worked."""
         guilty = set(self._bad)
         for group in self._suspects:
             if len(unknown := [key for key in group if not self._is_good(key)]) == 1:
-                guilty.add(unknown[0])  # all others were seen to run
+                guilty.add(unknown[0])  # all others have worked
         return sorted((key for key in guilty if not self._is_good(key)), key=repr)
 
     def log_safe(self, options: Sequence[Options]) -> Vector:
         """Return the logarithm of the probability that a scope works, shape (n_classes, len(options)).
 
-        It is 0 where the scope was seen to run, and ``-inf`` where it is known to fail.
+        It is 0 for a scope that has worked, and ``-inf`` for one that is known to fail.
         """
         if self._evidence is None:
             guilty = self.blamed()
@@ -108,20 +107,20 @@ class Feasibility:
         of_options = np.array([_log_safe(values, rates) for values in assigned])
         table: Vector = unknown[:, None] + of_options[None, :]
         for segment, good in self._good.items():
-            shown = set().union(*(self._assigned(combination) for combination in good))
+            proven = set().union(*(self._assigned(combination) for combination in good))
             for column, (combination, values) in enumerate(zip(options, assigned, strict=True)):
-                table[segment, column] = 0.0 if combination in good else _log_safe(values - shown, rates)
+                table[segment, column] = 0.0 if combination in good else _log_safe(values - proven, rates)
         for segment, combination in guilty:
             if segment not in self._good:
                 of_class = odds[segment, combination]
-                most = BANNED_BESIDE_CHANGED_BITS if self.changes_bits(combination) else BANNED
-                table[segment] += -np.inf if of_class > most else np.log1p(-of_class)
+                limit = BANNED_BESIDE_CHANGED_BITS if self.changes_bits(combination) else BANNED
+                table[segment] += -np.inf if of_class > limit else np.log1p(-of_class)
             if combination in options:
                 table[segment, options.index(combination)] = -np.inf
         return table
 
     def changes_bits(self, options: Options) -> frozenset[tuple[str, Option]]:
-        """Return those of a scope's values, the compiler's own defaults included, that often change bits."""
+        """Return the values of a scope's options, including defaults, that often change bits."""
         return self._assigned(options) & self._changes_bits
 
     def _is_good(self, key: Key) -> bool:
@@ -131,9 +130,9 @@ class Feasibility:
         return frozenset({**self._defaults, **dict(options)}.items())
 
     def _rates(self, guilty: Sequence[Key]) -> tuple[dict[tuple[str, Option], float], Vector, dict[Key, float]]:
-        """Return how often each option's value fails, the weights of unit types, and the odds that a class is to blame.
+        """Return failure rates of option values, weights of unit types, and the odds that a class is to blame.
 
-        Failures are shared between class and options by expectation, twice.
+        Two rounds of sharing each failure between class and options by expectation.
         """
         successes: dict[tuple[str, Option], float] = {}
         for good in self._good.values():
@@ -157,12 +156,12 @@ class Feasibility:
         return rates, weights, odds
 
     def _rate(self, value: tuple[str, Option], failed: float, successes: Mapping[tuple[str, Option], float]) -> float:
-        """Return how often an option's value fails, after so many failures."""
+        """Return the failure rate of an option value with ``failed`` expected failures."""
         bad, good = CHANGES_BITS_PRIOR if value in self._changes_bits else OPTION_PRIOR
         return (bad + failed) / (bad + good + failed + successes.get(value, 0.0))
 
     def _accused(self, guilty: Sequence[Key], weights: Vector) -> dict[Key, float]:
-        """Return the share of blame of each key that failed or may have."""
+        """Return the share of blame of each key that failed, or may have failed."""
         shares = dict.fromkeys(guilty, 1.0)
         for group in self._suspects:
             unknown = [key for key in group if not self._is_good(key)]
@@ -180,12 +179,12 @@ class Feasibility:
         rates: Mapping[tuple[str, Option], float],
         successes: Mapping[tuple[str, Option], float],
     ) -> tuple[float, dict[tuple[str, Option], float]]:
-        """Share one failure between what a scope holds and the values of its options."""
+        """Share one failure between a scope's units and the values of its options."""
         segment, options = key
-        known = set().union(*(self._assigned(good) for good in self._good.get(segment, ())))
+        proven = set().union(*(self._assigned(good) for good in self._good.get(segment, ())))
         chance = 0.0 if segment in self._good else float(1 / (1 + np.exp(-self._described[segment] @ weights)))
         of_values = {
-            value: rates.get(value, self._rate(value, 0.0, successes)) for value in self._assigned(options) - known
+            value: rates.get(value, self._rate(value, 0.0, successes)) for value in self._assigned(options) - proven
         }
         total = chance + math.fsum(of_values.values())
         if not total:
@@ -193,7 +192,7 @@ class Feasibility:
         return chance / total, {value: rate / total for value, rate in of_values.items()}
 
     def _mode(self, labels: Mapping[int, float]) -> Vector:
-        """Return the weights of constant and unit types; ``labels``: blame of classes."""
+        """Return the weights of the constant and the unit types; ``labels`` is the blame of classes."""
         segments = [*self._good, *(segment for segment in labels if segment not in self._good)]
         weights = np.zeros(self._described.shape[1])
         weights[0] = PRIOR_LOGIT
@@ -218,14 +217,14 @@ class Feasibility:
                 return weights + step
             before = fit(weights)
             halves = (weights + step / 2**halving for halving in range(HALVINGS))
-            # Whole steps from where the curve is flat swing to and fro.
-            weights = next((each for each in halves if fit(each) > before), weights)
+            # Full steps oscillate where the curve is flat.
+            weights = next((tried for tried in halves if fit(tried) > before), weights)
         return weights
 
 
 def _log_safe(values: Iterable[tuple[str, Option]], rates: Mapping[tuple[str, Option], float]) -> float:
-    """Return the logarithm of the probability that none of the options' values fails.
+    """Return the logarithm of the probability that none of the option values fails.
 
-    A set's order is another one in every process: a resumed search must get the same sum to the last bit.
+    ``fsum`` because sets are ordered differently in every process: a resumed search must get the same sum, bit by bit.
     """
     return math.fsum(math.log1p(-rates.get(value, 0.0)) for value in values)

@@ -1,6 +1,6 @@
-"""What a study's trials have taught: what segments save, and which scopes fail.
+"""What a study's trials have shown: how much segments save, and which scopes fail.
 
-Rebuilt from the trials alone, in the order of their numbers; a study that goes on only adds what is new.
+Rebuilt from the trials alone, in order of their numbers; a continued study only adds the new ones.
 """
 
 import itertools
@@ -19,29 +19,29 @@ from sktune.core.plan import Option, Options, Plan, Ranges
 from sktune.core.space import LAYERS_PER_SCOPE, SearchSpace, limit_of
 from sktune.core.verification import Verification
 from sktune.learning.failures import Feasibility, Key
-from sktune.learning.savings import LEAST_NOISE, Hyperparameters, Observation, Posterior, ScopeSaving, SegmentModel
+from sktune.learning.savings import MIN_NOISE, Hyperparameters, Observation, Posterior, ScopeSaving, SegmentModel
 from sktune.learning.segments import SegmentCatalogue
 
 Point = dict[str, Option]
 
 PREFIX = "sktune:"
-"""Of the attributes that sktune gives to trials and studies."""
+"""Of sktune's attributes of trials and studies."""
 OUTCOME = PREFIX + "outcome"
 PROBE = PREFIX + "probe"
 ORIGIN = PREFIX + "origin"
-"""Attributes of a trial: its outcome, the plan that it tries instead of its parameters' own, and what it is called."""
+"""Attributes of a trial: its outcome, the plan that it tries instead of that of its parameters, and its name."""
 
 VERIFICATIONS = "verifications"
-"""The study's fact that says what was compared of trials' plans after they had ended, by number."""
+"""The study's fact with verifications made after their trials had ended, by trial number."""
 
 SCOPE_TIME_NOISE = 0.02
 SETTLED = 200
-"""Observations after which the hyperparameters stay."""
+"""Observations after which the hyperparameters no longer change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One choice of all options, and what of it acts."""
+    """A value for each option, and those of them that have an effect."""
 
     point: Mapping[str, Option]
     of_scope: Options
@@ -50,7 +50,7 @@ class Combination:
 
 @dataclass(frozen=True, slots=True)
 class CompletePlan:
-    """A complete plan, what it saved as a share of the baseline, that figure's stated noise, and its parameters."""
+    """A complete plan, its saving as a share of the baseline, the stated noise of that, and its parameters."""
 
     saving: float
     noise_sd: float
@@ -60,25 +60,25 @@ class CompletePlan:
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """What may be true of the effects, and its weight; those of all beliefs sum to 1."""
+    """A posterior of the effects and its weight; the weights of all beliefs sum to 1."""
 
     posterior: Posterior
     weight: float
 
 
 def amended(trials: Sequence[FrozenTrial], attributes: Mapping[str, Any]) -> list[FrozenTrial]:
-    """Return ``trials`` with the outcomes that they have since more was compared.
+    """Return ``trials`` with outcomes updated by later verifications.
 
-    Optuna does not change a trial that has ended, so what was found later is an attribute of the study.
+    Optuna does not change a finished trial, so later verifications are an attribute of the study.
     """
-    found = attributes.get(PREFIX + VERIFICATIONS, {})
+    verifications = attributes.get(PREFIX + VERIFICATIONS, {})
     result = []
     for trial in trials:
-        if str(trial.number) in found and OUTCOME in trial.user_attrs:
+        if str(trial.number) in verifications and OUTCOME in trial.user_attrs:
             outcome = Outcome.from_dict(trial.user_attrs[OUTCOME])
             trial = copy(trial)
-            now = outcome.after(Verification.from_dict(found[str(trial.number)]))
-            trial.user_attrs = {**trial.user_attrs, OUTCOME: now.to_dict()}
+            updated = outcome.after(Verification.from_dict(verifications[str(trial.number)]))
+            trial.user_attrs = {**trial.user_attrs, OUTCOME: updated.to_dict()}
         result.append(trial)
     return result
 
@@ -87,23 +87,24 @@ class Learned:
     """See the module.
 
     Attributes:
-        space, catalogue, model, feasibility: what is learned, and of what.
-        combinations: all choices of options that differ in what they do.
-        ranked: the complete plans, best first; probes are none.
-        seen: every plan that was tried or is running, the baseline too.
-        ranges: the scopes of these plans, their options apart.
+        space, catalogue: of the study.
+        model, feasibility: of savings and of failures.
+        combinations: all combinations of options that differ in effect.
+        ranked: the complete plans, best first; without probes.
+        seen: every plan that was tried or is running, including the baseline.
+        ranges: the scopes of these plans, without their options.
         failed_ranges, working_ranges: those of them that failed, or worked, with some options.
-        values: of options, that were tried.
-        failures: of each trial, in order, whether it failed.
+        values: option values that were tried.
+        failures: whether each trial failed, in order.
         reasons: why a trial failed, by its number.
         probes: number of trials that were probes.
-        knows_scope_times: whether any trial told what its scopes took.
+        knows_scope_times: whether any trial reported the times of its scopes.
     """
 
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
-        most_layers = max(map(limit_of, space.choices.get(LAYERS_PER_SCOPE, ("all",))))
-        self.catalogue = SegmentCatalogue(space.layout, most_layers)
+        max_layers = max(map(limit_of, space.choices.get(LAYERS_PER_SCOPE, ("all",))))
+        self.catalogue = SegmentCatalogue(space.layout, max_layers)
         self.combinations = _combinations(space)
         options = [option for combination in self.combinations for option in combination.of_scope]
         of_step = [option for combination in self.combinations for option in combination.of_step]
@@ -127,53 +128,53 @@ class Learned:
         self._reference_ms: float | None = None
 
     def read(self, trials: Sequence[FrozenTrial], asking: int | None = None) -> list[Plan]:
-        """Take in the trials that ended since; return the plans that run elsewhere, trial ``asking`` apart."""
+        """Learn from newly finished trials; return the plans that are running elsewhere, except trial ``asking``."""
         pending: list[Plan] = []
         for trial in trials:
             if trial.number in self._read or trial.number == asking or trial.state is TrialState.WAITING:
                 continue
-            is_whole = all(name in trial.params for name in self.space.choices)
+            has_plan = all(name in trial.params for name in self.space.choices)
             if trial.state.is_finished():
                 self._read.add(trial.number)
-                if is_whole:
-                    self._take(trial)
-            elif is_whole:
+                if has_plan:
+                    self._learn(trial)
+            elif has_plan:
                 pending.append(self._plan_of(trial))
         self.seen |= set(pending)
         self.ranges |= {plan.ranges for plan in pending}
         return pending
 
     def posterior(self, pending: Sequence[Plan] = ()) -> Posterior:
-        """Return what is likeliest of the effects, given what is running."""
+        """Return the most probable posterior of the effects, given the plans that are running."""
         return self.model.fit(next(iter(self._weights), self.model.begin()), pending)
 
     def beliefs(self, pending: Sequence[Plan] = ()) -> list[Belief]:
-        """Return all that may be believed of the effects, the likeliest first; once settled, it alone."""
+        """Return all beliefs about the effects, the most probable first; once settled, only that one."""
         if not self._weights or self.model.count > SETTLED:
             return [Belief(self.posterior(pending), 1.0)]
         return [Belief(self.model.fit(chosen, pending), weight) for chosen, weight in self._weights.items()]
 
     def expected_savings(self) -> dict[Plan, float]:
-        """Return what each of the plans in ``ranked`` is expected to save, as a share of the baseline.
+        """Return the expected saving of each plan in ``ranked``, as a share of the baseline.
 
-        The model takes all that it cannot explain of a figure for noise. What is more than the noise that the figure
-        is stated with is the plan's own, and is given back to it: the mean of a normal effect of each plan.
+        The model treats everything that it cannot explain in a figure as noise. The part beyond the figure's stated
+        noise belongs to the plan and is added back: the mean of a normal effect of each plan.
         """
         if not self.ranked:
             return {}
-        described = self.model.describe([own.plan for own in self.ranked])
-        saved = np.array([own.saving for own in self.ranked])
-        stated = np.array([own.noise_sd for own in self.ranked])
+        described = self.model.describe([complete.plan for complete in self.ranked])
+        saved = np.array([complete.saving for complete in self.ranked])
+        stated = np.array([complete.noise_sd for complete in self.ranked])
         expected = np.zeros(len(saved))
         for belief in self.beliefs():
             mean, _ = belief.posterior.predict_plans(described)
-            found = belief.posterior.chosen.step_noise * np.maximum(LEAST_NOISE, stated)
-            expected += belief.weight * (mean + (1 - (stated / found) ** 2) * (saved - mean))
-        return {own.plan: float(saving) for own, saving in zip(self.ranked, expected, strict=True)}
+            modelled = belief.posterior.chosen.step_noise * np.maximum(MIN_NOISE, stated)
+            expected += belief.weight * (mean + (1 - (stated / modelled) ** 2) * (saved - mean))
+        return {complete.plan: float(saving) for complete, saving in zip(self.ranked, expected, strict=True)}
 
     @property
     def incumbent(self) -> Plan:
-        """The complete plan of the lowest latency; the baseline where there is none."""
+        """The complete plan with the lowest latency; the baseline if there is none."""
         return self.ranked[0].plan if self.ranked else Plan()
 
     def keys(self, plan: Plan) -> list[Key]:
@@ -185,17 +186,17 @@ class Learned:
         ]
 
     def log_safe(self, plans: Sequence[Plan]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-        """Return the logarithm of each plan's probability to work."""
+        """Return the logarithm of the probability that each plan works."""
         if not self.feasibility.has_risks:
             return np.zeros(len(plans))
         options = list(dict.fromkeys(scope.options for plan in plans for scope in plan.scopes))
         table = self.feasibility.log_safe(options)
         return np.array(
-            [math.fsum(table[segment, options.index(own)] for segment, own in set(self.keys(plan))) for plan in plans]
+            [math.fsum(table[segment, options.index(key)] for segment, key in set(self.keys(plan))) for plan in plans]
         )
 
     def failed_in(self, segment: int, options: Options) -> list[int]:
-        """Return the numbers of the failed trials that held such a scope."""
+        """Return the numbers of the failed trials with such a scope."""
         return [number for number, keys in self._failed if (segment, options) in keys]
 
     def _plan_of(self, trial: FrozenTrial) -> Plan:
@@ -203,11 +204,11 @@ class Learned:
             return Plan.from_dict(probe)
         return self.space.plan(trial.params)
 
-    def _take(self, trial: FrozenTrial) -> None:
+    def _learn(self, trial: FrozenTrial) -> None:
         plan = self._plan_of(trial)
         stored = trial.user_attrs.get(OUTCOME)
         if plan in self._taken or (stored and plan.is_baseline):
-            return  # answered without a run: it tells nothing new
+            return  # a stored result: nothing new
         self._taken.add(plan)
         self.seen.add(plan)
         self.ranges.add(plan.ranges)
@@ -218,7 +219,7 @@ class Learned:
         latency_ms = trial.value if trial.value is not None else trial.intermediate_values.get(0)
         works = outcome.is_feasible if outcome else latency_ms is not None
         if not works or not math.isfinite(latency_ms or 0.0):
-            self._take_failure(trial.number, plan, outcome or Outcome())
+            self._learn_failure(trial.number, plan, outcome or Outcome())
             return
         self.failures.append(False)
         self.working_ranges.add(plan.ranges)
@@ -226,10 +227,10 @@ class Learned:
         observation = self._observation(plan, outcome, latency_ms)
         self._observe(observation)
         if not is_probe and observation.saving is not None:
-            own = CompletePlan(observation.saving, _stated_noise(outcome), plan, dict(trial.params))
-            insort(self.ranked, own, key=lambda item: -item.saving)
+            complete = CompletePlan(observation.saving, _stated_noise(outcome), plan, dict(trial.params))
+            insort(self.ranked, complete, key=lambda item: -item.saving)
 
-    def _take_failure(self, number: int, plan: Plan, outcome: Outcome) -> None:
+    def _learn_failure(self, number: int, plan: Plan, outcome: Outcome) -> None:
         keys = self.keys(plan)
         self.failures.append(True)
         self.failed_ranges.add(plan.ranges)
@@ -243,10 +244,10 @@ class Learned:
                 self.feasibility.failed(keys, key)
         else:
             self.feasibility.failed(keys, labelled.get(outcome.blamed))
-        if outcome.scope_times:  # the plan's own latency is that of no plan that may be used
+        if outcome.scope_times:  # only these: the plan's latency is that of an unusable plan
             baseline_ms = sum(piece.baseline_ms for piece in outcome.scope_times)
             scopes = _scope_savings(self.catalogue, plan, outcome, baseline_ms)
-            self._observe(Observation(plan, None, LEAST_NOISE, scopes))
+            self._observe(Observation(plan, None, MIN_NOISE, scopes))
 
     def _observe(self, observation: Observation) -> None:
         self.knows_scope_times |= bool(observation.scopes)
@@ -258,38 +259,38 @@ class Learned:
     def _observation(self, plan: Plan, outcome: Outcome | None, latency_ms: float | None) -> Observation:
         if outcome is None or outcome.speedup is None:
             if latency_ms is None:
-                return Observation(plan, 0.0, LEAST_NOISE)  # it may be used, and has the baseline's kernels
-            # Without a baseline the first latency serves; what it differs by is learned with the capture's effect.
+                return Observation(plan, 0.0, MIN_NOISE)  # usable, and with the baseline's kernels
+            # Without a baseline, the first latency stands in; the difference is learned with the capture's effect.
             self._reference_ms = self._reference_ms or latency_ms
-            return Observation(plan, 1 - latency_ms / self._reference_ms, LEAST_NOISE)
+            return Observation(plan, 1 - latency_ms / self._reference_ms, MIN_NOISE)
         speedup = outcome.speedup
-        noise = max(LEAST_NOISE, _stated_noise(outcome))
+        noise = max(MIN_NOISE, _stated_noise(outcome))
         scopes = _scope_savings(self.catalogue, plan, outcome, speedup.baseline_ms)
         return Observation(plan, 1 - 1 / speedup.ratio, noise, scopes)
 
 
 def _stated_noise(outcome: Outcome | None) -> float:
-    """Return the standard deviation of what a trial saved, by its interval; ``LEAST_NOISE`` where it has none."""
+    """Return the standard deviation of a trial's saving, from its interval; ``MIN_NOISE`` without one."""
     if outcome is None or outcome.speedup is None:
-        return LEAST_NOISE
+        return MIN_NOISE
     low, high = outcome.speedup.bounds
     return (high - low) / 3.92 / outcome.speedup.ratio / outcome.speedup.ratio
 
 
 def _combinations(space: SearchSpace) -> list[Combination]:
     names = space.option_names
-    found: dict[tuple[Options, Options], Combination] = {}
+    distinct: dict[tuple[Options, Options], Combination] = {}
     for values in itertools.product(*(space.choices[name] for name in names)):
         point = dict(zip(names, values, strict=True))
         of_scope, of_step = space.chosen_options(point)
-        found.setdefault((of_scope, of_step), Combination(point, of_scope, of_step))
-    return list(found.values())
+        distinct.setdefault((of_scope, of_step), Combination(point, of_scope, of_step))
+    return list(distinct.values())
 
 
 def _scope_savings(
     catalogue: SegmentCatalogue, plan: Plan, outcome: Outcome, baseline_ms: float
 ) -> tuple[ScopeSaving, ...]:
-    """Return what each class of a plan's scopes saved by itself."""
+    """Return the saving of each class of a plan's scopes."""
     times = {(piece.first, piece.last): piece for piece in outcome.scope_times if piece.in_scope}
     grouped: dict[tuple[int, Options], list[tuple[float, float]]] = {}
     for scope, pair in zip(plan.scopes, catalogue.positions(plan), strict=True):
@@ -302,8 +303,8 @@ def _scope_savings(
         ScopeSaving(
             segment,
             options,
-            float(np.mean([saving for saving, _ in own])),
-            max(1e-6, float(np.mean([noise for _, noise in own])) / math.sqrt(len(own))),
+            float(np.mean([saving for saving, _ in pairs])),
+            max(1e-6, float(np.mean([noise for _, noise in pairs])) / math.sqrt(len(pairs))),
         )
-        for (segment, options), own in grouped.items()
+        for (segment, options), pairs in grouped.items()
     )

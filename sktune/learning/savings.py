@@ -1,11 +1,11 @@
-"""What scopes save: a Bayesian linear model of segments, learned from whole steps and from single scopes.
+"""The savings of scopes: a Bayesian linear model of segments, learned from whole steps and from single scopes.
 
 A plan's saving is a sum over its scopes; a scope's saving is a sum over its units and inner borders, terms for the
-scope as such, its length and the layers that it crosses, effects of its options, and an effect of its own class of
-segments. All effects have normal priors whose spread is shared by group, so what is known of a layer kind or of an
-option carries over to what was never tried. Spread and noise are chosen by the evidence (type II maximum likelihood;
-MacKay 1992, "Bayesian interpolation"), once for each belief about how much options do: where little is known the
-evidence prefers that they do nothing, and a search that trusted it alone would never look again.
+scope itself, its length and the layer borders that it crosses, effects of its options, and an effect of its class of
+segments. All effects have normal priors whose spread is shared by group, so that knowledge about a layer kind or an
+option carries over to plans that were never tried. Spread and noise are chosen by the evidence (type II maximum
+likelihood; MacKay 1992, "Bayesian interpolation"), once for each belief about how much options matter: with few trials
+the evidence prefers that they do not, and a search that relied on it alone would never try them again.
 """
 
 import math
@@ -45,15 +45,15 @@ PRIOR_SD: Mapping[str, float] = {
 STEP_OPTION_SD = 0.02
 """Of an option of the whole step, as a share of the baseline."""
 CAPTURE_SD = 0.003
-"""What a plan may gain or lose by being cut up at all, as a share of the baseline."""
-MOST_SEGMENT_EFFECTS = 256
-LEAST_NOISE = 1e-3
-"""Relative noise of a step's latency, where the study does not tell, and of what is expected of a running plan."""
+"""Of the effect of capturing scopes at all, as a share of the baseline."""
+MAX_SEGMENT_EFFECTS = 256
+MIN_NOISE = 1e-3
+"""Relative noise of a step's latency if the study does not state it, and of the expected saving of a running plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeSaving:
-    """What one class of segments saved in a trial: mean over its scopes, as a share of the baseline step."""
+    """The saving of one class of segments in a trial: mean over its scopes, as a share of the baseline step."""
 
     segment: int
     options: Options
@@ -63,13 +63,13 @@ class ScopeSaving:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one trial tells.
+    """The measurements of one trial.
 
     Attributes:
-        plan: what ran.
-        saving: of the step, as a share of the baseline; None where only single scopes count.
+        plan: that ran.
+        saving: of the step, as a share of the baseline; None if only single scopes count.
         noise_sd: of ``saving``.
-        scopes: what its scopes saved by themselves.
+        scopes: savings of single scopes.
     """
 
     plan: Plan
@@ -80,13 +80,13 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """What the evidence chooses.
+    """The parameters chosen by the evidence.
 
     Attributes:
-        unit_sd: what one unit typically saves, as a share of the baseline step.
-        segment_ratio: spread of a segment class's own effect, in units of ``unit_sd`` and by the root of its length.
-        step_noise, scope_noise: how many times larger than stated the noise is, misfit of the model included.
-        option_ratio: how many times wider than stated the effects of options spread.
+        unit_sd: typical saving of one unit, as a share of the baseline step.
+        segment_ratio: spread of a segment class's own effect, in units of ``unit_sd`` times the root of its length.
+        step_noise, scope_noise: factor from the stated noise to the actual one, including misfit of the model.
+        option_ratio: factor from the stated spread of the effects of options to the actual one.
     """
 
     unit_sd: float
@@ -98,12 +98,12 @@ class Hyperparameters:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Plans as the model sees them.
+    """Plans as rows of the linear model.
 
     Attributes:
-        rows: shape (n_plans, n_effects); their product with the effects is what the plans save.
-        unknown: shape (n_plans,); for classes of segments that no observation has met, the sum of their lengths, each
-            times the square of how often the plan holds it: what they add has a variance in proportion.
+        rows: shape (n_plans, n_effects); their product with the effects is the savings of the plans.
+        unknown: shape (n_plans,); over the plan's classes of segments without observations, the sum of length times
+            squared count, to which the variance that they add is proportional.
     """
 
     rows: Vector
@@ -111,13 +111,13 @@ class Described:
 
 
 OPTION_RATIOS = (1.0, 3.0, 10.0)
-"""One belief for each."""
+"""There is one belief for each."""
 TEMPERING = 8.0
-"""Nats of evidence that count as one: the dozens of scopes that one trial tells of share the model's error."""
-LEAST_WEIGHT = 0.05
-"""Of a belief, under which it is dropped."""
-MOST_ROUNDS = 3
-"""Through the grids, on the way to the largest evidence."""
+"""Nats of evidence that count as one: the dozens of scopes observed in one trial share the model's error."""
+MIN_WEIGHT = 0.05
+"""Share of the total weight below which a belief is dropped."""
+MAX_ROUNDS = 3
+"""Passes over the grids in search of the largest evidence."""
 GRIDS: Mapping[str, tuple[float, ...]] = {
     "unit_sd": (0.1, 0.3, 1.0, 3.0, 10.0),
     "segment_ratio": (0.1, 0.3, 1.0, 3.0),
@@ -127,7 +127,7 @@ GRIDS: Mapping[str, tuple[float, ...]] = {
 
 
 class SegmentModel:
-    """Collects observations; ``fit`` returns what they tell."""
+    """Collects observations; ``fit`` returns the posterior."""
 
     def __init__(self, catalogue: SegmentCatalogue, options: Sequence[tuple[str, Option]], of_step: frozenset[str]):
         self.catalogue = catalogue
@@ -144,14 +144,14 @@ class SegmentModel:
         self.n_fixed = self._others_at + 3
         self._prior = self._fixed_prior()
         self._effects: list[int] = []
-        """Classes of segments that have an effect of their own."""
+        """Classes of segments with an effect of their own, in order."""
         self._effect_of = np.full(len(catalogue.first), -1)
         self._steps, self._scopes = Evidence(self.n_fixed), Evidence(self.n_fixed)
         self._per_unit: list[float] = []
         self.count = 0
 
     def add(self, observation: Observation) -> None:
-        """Take an observation in."""
+        """Add an observation."""
         self.count += 1
         segments = self._segments(observation.plan)
         self._give_effects(segments)
@@ -171,11 +171,11 @@ class SegmentModel:
             if units:
                 self._per_unit.append(abs(observation.saving) / units)
         elif observation.scopes:
-            own = [abs(scope.saving) / self.catalogue.length[scope.segment] for scope in observation.scopes]
-            self._per_unit.append(float(np.median(own)))
+            per_unit = [abs(scope.saving) / self.catalogue.length[scope.segment] for scope in observation.scopes]
+            self._per_unit.append(float(np.median(per_unit)))
 
     def describe(self, plans: Sequence[Plan]) -> Described:
-        """Return what describes plans."""
+        """Return the rows of plans."""
         rows, unknown = np.zeros((len(plans), self.n_fixed + len(self._effects))), np.zeros(len(plans))
         for number, (plan, row) in enumerate(zip(plans, rows, strict=True)):
             segments = self._segments(plan)
@@ -193,38 +193,38 @@ class SegmentModel:
         return Described(rows, unknown)
 
     def row(self, plan: Plan) -> Vector:
-        """Return what describes one plan, shape (n_effects,)."""
+        """Return the row of one plan, shape (n_effects,)."""
         row: Vector = self.describe([plan]).rows[0]
         return row
 
     @property
     def known_segments(self) -> list[int]:
-        """The classes that have an effect of their own."""
+        """The classes with an effect of their own."""
         return list(self._effects)
 
     def begin(self) -> Hyperparameters:
-        """Return hyperparameters to begin with."""
+        """Return the initial hyperparameters."""
         typical = float(np.median(self._per_unit)) if self._per_unit else 0.0
         return Hyperparameters(max(typical, 1e-6))
 
     def choose(self) -> dict[Hyperparameters, float]:
-        """Return the hyperparameters of the largest evidence for each option ratio, with their weights.
+        """Return the hyperparameters with the largest evidence for each option ratio, with their weights.
 
-        They are found on a coarse grid, one after another, until none gets better. Weights sum to 1, the largest comes
-        first, and what weighs next to nothing is left out.
+        They are optimised on a coarse grid, one after another, until none improves. Weights sum to 1, the largest comes
+        first, and negligible ones are left out.
         """
         evidence = cache(lambda chosen: self.fit(chosen).log_evidence)
         ratios = OPTION_RATIOS if self.options else OPTION_RATIOS[:1]
-        found = {chosen: evidence(chosen) for chosen in (self._climb(ratio, evidence) for ratio in ratios)}
-        most = max(found.values())
-        weights = {chosen: math.exp((value - most) / TEMPERING) for chosen, value in found.items()}
-        kept = {chosen: weight for chosen, weight in weights.items() if weight > LEAST_WEIGHT * sum(weights.values())}
-        total = sum(kept.values())
-        return {chosen: kept[chosen] / total for chosen in sorted(kept, key=lambda each: -kept[each])}
+        best = {chosen: evidence(chosen) for chosen in (self._climb(ratio, evidence) for ratio in ratios)}
+        largest = max(best.values())
+        weights = {chosen: math.exp((value - largest) / TEMPERING) for chosen, value in best.items()}
+        likely = {chosen: weight for chosen, weight in weights.items() if weight > MIN_WEIGHT * sum(weights.values())}
+        total = sum(likely.values())
+        return {chosen: likely[chosen] / total for chosen in sorted(likely, key=lambda chosen: -likely[chosen])}
 
     def _climb(self, option_ratio: float, evidence: Callable[[Hyperparameters], float]) -> Hyperparameters:
         begin = chosen = replace(self.begin(), option_ratio=option_ratio)
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             before = chosen
             for name, grid in GRIDS.items():
                 base = begin.unit_sd if name == "unit_sd" else 1.0
@@ -235,7 +235,7 @@ class SegmentModel:
         return chosen
 
     def fit(self, chosen: Hyperparameters, pending: Sequence[Plan] = ()) -> "Posterior":
-        """Return the effects' posterior; ``pending`` plans count as if they saved what is expected of them."""
+        """Return the posterior of the effects; ``pending`` plans count as if they saved as much as expected."""
         size = self.n_fixed + len(self._effects)
         of_segments = chosen.segment_ratio * chosen.unit_sd * np.sqrt(self.catalogue.length[self._effects])
         prior = np.concatenate([self._prior * chosen.unit_sd, of_segments])
@@ -253,7 +253,7 @@ class SegmentModel:
         rows = self._steps.count * math.log(chosen.step_noise) + self._scopes.count * math.log(chosen.scope_noise)
         lower = factor[0]
         if pending:
-            running = np.array([self.row(plan) for plan in pending]) / (LEAST_NOISE * chosen.step_noise)
+            running = np.array([self.row(plan) for plan in pending]) / (MIN_NOISE * chosen.step_noise)
             lower = scipy.linalg.cholesky(precision + running.T @ running, lower=True, check_finite=False)
         return Posterior(self, chosen, mean, lower, -0.5 * (squares + float(log_det)) - rows)
 
@@ -262,18 +262,18 @@ class SegmentModel:
 
         Args:
             effects: shape (n_draws, n_effects).
-            options: of scopes; each combination is a problem of its own.
-            segments: the classes that are asked for; None for all.
+            options: of scopes; each combination is a separate problem.
+            segments: the classes to return; None for all.
 
         Returns shape (n_classes, n_draws * len(options)), options innermost.
         """
         catalogue = self.catalogue
         matrix = catalogue.single if segments is None else catalogue.single[segments]
         effects = effects.astype(np.float32)
-        own = matrix @ effects[:, : self._options_at].T
+        base = matrix @ effects[:, : self._options_at].T
         at = self._effect_of if segments is None else self._effect_of[segments]
         known = np.flatnonzero(at >= 0)
-        own[known] += effects[:, self.n_fixed + at[known]].T
+        base[known] += effects[:, self.n_fixed + at[known]].T
         small = matrix[:, catalogue.small]
         width = len(catalogue.small)
         by_option = {
@@ -283,9 +283,9 @@ class SegmentModel:
         columns = []
         for combination in options:
             active = [by_option[option] for option in combination if option in by_option]
-            columns.append(np.sum(active, axis=0) if active else np.zeros_like(own))
-        stacked = own[:, :, None] + np.stack(columns, axis=2)
-        flat: Singles = stacked.reshape(len(own), -1)
+            columns.append(np.sum(active, axis=0) if active else np.zeros_like(base))
+        stacked = base[:, :, None] + np.stack(columns, axis=2)
+        flat: Singles = stacked.reshape(len(base), -1)
         return flat
 
     def cut(self, effects: Vector, repeats: int) -> Vector:
@@ -295,7 +295,7 @@ class SegmentModel:
         return np.repeat(table, repeats, axis=1)
 
     def step_value(self, effects: Vector, of_step: Options) -> Vector:
-        """Return what a step saves beside its scopes, shape (n_draws,)."""
+        """Return what a step saves apart from its scopes, shape (n_draws,)."""
         total = effects[:, self._others_at].copy()
         for index, option in enumerate(self.step_options):
             if option in of_step:
@@ -320,7 +320,7 @@ class SegmentModel:
 
     def _give_effects(self, segments: Indices) -> None:
         for segment in dict.fromkeys(segments.tolist()):
-            if self._effect_of[segment] < 0 and len(self._effects) < MOST_SEGMENT_EFFECTS:
+            if self._effect_of[segment] < 0 and len(self._effects) < MAX_SEGMENT_EFFECTS:
                 self._effect_of[segment] = len(self._effects)
                 self._effects.append(segment)
 
@@ -338,10 +338,10 @@ class SegmentModel:
 
 
 class Posterior:
-    """What is known of the effects.
+    """The posterior of the effects.
 
     Attributes:
-        mean: of each effect, shares of the baseline step.
+        mean: of each effect, as shares of the baseline step.
         log_evidence: of the hyperparameters, up to a constant.
     """
 
@@ -358,19 +358,19 @@ class Posterior:
         return drawn
 
     def draw_unknown(self, count: int, rng: np.random.Generator, width: float = 1.0) -> Singles:
-        """Return draws of what classes that were never met save by themselves, shape (n_classes, count); else 0."""
+        """Return draws of the effects of classes without observations, shape (n_classes, count); 0 for the others."""
         scale = width * self.chosen.segment_ratio * self.chosen.unit_sd * np.sqrt(self.model.catalogue.length)
         scale[self.model.known_segments] = 0.0
         drawn: Singles = scale[:, None].astype(np.float32) * rng.standard_normal((len(scale), count), dtype=np.float32)
         return drawn
 
     def predict(self, rows: Vector) -> tuple[Vector, Vector]:
-        """Return mean and standard deviation of ``rows @ effects``, the rows' own unknown segments apart."""
+        """Return mean and standard deviation of ``rows @ effects``, without unknown segments."""
         spread = scipy.linalg.solve_triangular(self._factor, rows.T, lower=True, check_finite=False)
         return rows @ self.mean, np.sqrt((spread**2).sum(axis=0))
 
     def predict_plans(self, plans: Described) -> tuple[Vector, Vector]:
         """Return mean and standard deviation of the plans' savings, as shares of the baseline."""
         means, deviations = self.predict(plans.rows)
-        own = self.chosen.segment_ratio * self.chosen.unit_sd
-        return means, np.sqrt(deviations**2 + own**2 * plans.unknown)
+        segment_sd = self.chosen.segment_ratio * self.chosen.unit_sd
+        return means, np.sqrt(deviations**2 + segment_sd**2 * plans.unknown)

@@ -1,7 +1,7 @@
-"""Segments: all runs of units that one scope may cover, in classes that look alike, and what describes them.
+"""Segments: all runs of units that one scope may cover, in classes of equal runs, and the features of each class.
 
-Two runs of the same unit types, such as ``self_attn .. mlp`` in any MoE layer, are one class: what is learned of one
-is known of all.
+Two runs of the same unit types, such as ``self_attn .. mlp`` in any MoE layer, are one class: whatever is learned about
+one applies to all.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One column of what describes a segment: its name, and the group that it shares a prior with."""
+    """One column of the features of segments: its name, and the group that it shares a prior with."""
 
     group: str
     name: str
@@ -31,27 +31,27 @@ class SegmentCatalogue:
 
     Attributes:
         n_units: number of units in the layout.
-        class_of: class by first and last position, shape (n_units, n_units); -1 where no scope may run.
-        first, last, length: positions of one segment of each class, and its units, shape (n_classes,).
-        features: what the columns of ``matrix`` are.
-        matrix: description of each class, shape (n_classes, n_features): counts of units and inner borders by type,
+        class_of: class by first and last position, shape (n_units, n_units); -1 where no scope is allowed.
+        first, last, length: positions of one segment of each class, and its number of units, shape (n_classes,).
+        features: the columns of ``matrix``.
+        matrix: features of each class, shape (n_classes, n_features): counts of units and inner borders by type,
             and terms for its length.
-        single: ``matrix`` in single precision, for what is computed for all classes at every proposal.
-        small: columns of ``matrix`` that options may act on: the scope as such, its length, and its units by type.
+        single: ``matrix`` in single precision, for computations over all classes at every proposal.
+        small: columns of ``matrix`` that options may affect: the scope itself, its length, and its units by type.
 
     Args:
         layout: the units.
-        most_layers: how many layers one scope may reach into; ``math.inf`` for all.
+        max_layers: how many layers one scope may span; ``math.inf`` for all.
     """
 
-    def __init__(self, layout: Layout, most_layers: float) -> None:
+    def __init__(self, layout: Layout, max_layers: float) -> None:
         self.layout = layout
         self.n_units = len(layout.units)
         self._position = {unit.name: index for index, unit in enumerate(layout.units)}
         self.types: list[str] = [_type(layout, unit) for unit in layout.units]
         names = list(dict.fromkeys(self.types))
         codes = np.array([names.index(name) for name in self.types])
-        self.class_of = _classes(codes, _last_allowed(layout, most_layers))
+        self.class_of = _classes(codes, _last_allowed(layout, max_layers))
         firsts, lasts = np.nonzero(self.class_of >= 0)
         _, where = np.unique(self.class_of[firsts, lasts], return_index=True)
         self.first, self.last = firsts[where], lasts[where]
@@ -102,8 +102,8 @@ class SegmentCatalogue:
                 if values.any():
                     columns.append((group, label, values))
         for label in dict.fromkeys(self.types):
-            own = self._covered(np.array([float(label == other) for other in self.types]))
-            columns.append(("beside", f"beside {label}", np.where(own > 0, length - own, 0.0)))
+            count_of = self._covered(np.array([float(label == other) for other in self.types]))
+            columns.append(("beside", f"beside {label}", np.where(count_of > 0, length - count_of, 0.0)))
         for knot in _knots(int(length.max())):
             columns.append(("length", f"beyond {knot}", np.maximum(0.0, length - knot)))
             columns.append(("length step", f"more than {knot}", (length > knot).astype(float)))
@@ -131,8 +131,8 @@ def _knots(longest: int) -> list[int]:
     return [knot for knot in knots if knot < longest]
 
 
-def _last_allowed(layout: Layout, most_layers: float) -> Ints:
-    """Return for each unit the last one that a scope beginning with it may hold."""
+def _last_allowed(layout: Layout, max_layers: float) -> Ints:
+    """Return for each unit the last one that a scope beginning with it may cover."""
     units = layout.units
     allowed = np.empty(len(units), dtype=np.int64)
     last = 0
@@ -141,7 +141,7 @@ def _last_allowed(layout: Layout, most_layers: float) -> Ints:
         while last + 1 < len(units):
             following = units[last + 1]
             layers = {member.layer for member in units[first : last + 2]} - {None}
-            if following.place != unit.place or len(layers) > most_layers:
+            if following.place != unit.place or len(layers) > max_layers:
                 break
             last += 1
         allowed[first] = last

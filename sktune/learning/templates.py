@@ -1,7 +1,7 @@
-"""Templates: the units that layers of a kind share, and what scopes may do between them.
+"""Templates: the units that layers of a kind share, and how scopes may run between them.
 
-A scope lies inside a template, reaches from the tail of one into the head of the next, or passes through some of them
-whole. Which ones it may pass through is a shape; of each shape every way to connect its templates is known beforehand.
+A scope is inside a template, runs from the tail of one into the head of the next, or covers some of them completely. A
+shape is the set of templates that may be covered completely; for each shape, all connections are known beforehand.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from sktune.core.space import LAYERS_PER_SCOPE, SearchSpace, limit_of
 from sktune.core.space_size import Segment
 
 OUT_AT_FIRST, NEW_AT_FIRST = 0, 1
-"""How a template begins; ``1 + n`` means that its first ``n`` units join the scope before it."""
+"""How a template begins; ``1 + n`` means that its first ``n`` units join the scope before."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Template:
 
 @dataclass(frozen=True)
 class Link:
-    """What lies between two templates that no scope passes through whole: scopes by first and last position.
+    """The scopes, by first and last position, between two templates that are not covered completely.
 
-    ``None`` as first position means the left one's tail, as last position the right one's head.
+    ``None`` as first position is the left template's tail, as last position the right one's head.
     """
 
     left: str | None
@@ -57,7 +57,7 @@ class Link:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for links of equal value, wherever they lie."""
+        """Equal for links of equal value, whatever their position."""
 
         def relative(pieces: Sequence[tuple[int | None, int | None]]) -> tuple[tuple[int | None, int | None], ...]:
             base = self.right_offset
@@ -71,7 +71,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Shape:
-    """Which templates scopes pass through whole, under one limit of layers, and the links that this makes."""
+    """The templates that scopes cover completely, under one limit of layers, and the resulting links."""
 
     whole: frozenset[str]
     limit: bool | int | str
@@ -82,8 +82,8 @@ class Templates:
     """The templates of a space.
 
     Attributes:
-        by_name: each template, where it occurs first.
-        shapes: all that differ in their links.
+        by_name: each template, at its first occurrence.
+        shapes: all shapes that differ in their links.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -142,7 +142,7 @@ class Templates:
     def _pieces(
         self, first: int, stop: int, right: Segment | None, limit: float, tail: Segment | None
     ) -> tuple[tuple[int | None, int | None], ...]:
-        """Return the scopes between two broken segments, as the limit of layers lets them run."""
+        """Return the scopes between two segments that are not covered completely, within the limit of layers."""
         pieces: list[tuple[int | None, int | None]] = []
         start: int | None = None
         is_open, layers = tail is not None, 0 if tail is None else int(tail.is_layer)
@@ -156,7 +156,7 @@ class Templates:
         border = self._offsets[stop] - 1
         if right is None:
             return (*pieces, (start, border)) if is_open else tuple(pieces)
-        # Whether the head joins is the right one's choice: with a head of no unit the scope ends at the border.
+        # Whether the head joins is the right one's choice: with an empty head the scope ends at the border.
         if is_open and 0 not in right.breaks and (not right.is_layer or layers < limit):
             return (*pieces, (start, None))
         if is_open:

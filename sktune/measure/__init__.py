@@ -1,4 +1,4 @@
-"""Measuring and comparing latencies and bits: blocks, confidence sequences, the noise floor, which plan wins.
+"""Measuring and comparing latencies and bits: blocks, confidence sequences, the noise floor, the winning plan.
 
-What is measured is a callable or a list of samples; plans, models and studies are unknown here.
+Works on callables and lists of samples, and knows nothing about models and studies.
 """

@@ -10,15 +10,15 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The first difference that was found.
+    """The first difference between two sets of tensors.
 
     Attributes:
-        seed, step: where in the replay; for the state ``step`` is the last one.
+        seed, step: position in the replay; for the state, ``step`` is the last one.
         tensor: ``logits``, ``output[1]``, or the name of a state tensor.
         index: of the first differing element.
         expected, got: its values.
-        largest_ulp: largest distance in units in the last place over the tensor; None for other than floats.
-        share: differing elements over all elements of the tensor.
+        largest_ulp: largest distance over the tensor, in units in the last place; None if not floating point.
+        share: share of the tensor's elements that differ.
     """
 
     seed: int
@@ -35,7 +35,7 @@ class Mismatch:
 
     @property
     def where(self) -> str:
-        """Where in the tensors the difference is, and how large."""
+        """Position and size of the difference in the tensors."""
         ulp = "" if self.largest_ulp is None else f", at most {self.largest_ulp} ulp apart"
         return (
             f"{self.tensor}{list(self.index)} is {self.got!r} "
@@ -46,12 +46,12 @@ class Mismatch:
 def difference(
     expected: Mapping[str, torch.Tensor], got: Mapping[str, torch.Tensor], seed: int, step: int
 ) -> Mismatch | None:
-    """Return the first tensor of ``got`` whose bits are not those of ``expected``, None where all are equal."""
+    """Return the first difference between the bits of ``got`` and ``expected``; None if all are equal."""
     if expected.keys() != got.keys():
         return Mismatch(seed, step, "number of outputs", (), len(expected), len(got), None, 1.0)
     for name, reference in expected.items():
-        if found := first_difference(name, reference, got[name], seed, step):
-            return found
+        if mismatch := first_difference(name, reference, got[name], seed, step):
+            return mismatch
     return None
 
 
@@ -63,7 +63,7 @@ def same_bits(expected: torch.Tensor, got: torch.Tensor) -> bool:
 
 
 def first_difference(name: str, expected: torch.Tensor, got: torch.Tensor, seed: int, step: int) -> Mismatch | None:
-    """Return where two tensors first differ, None where they have the same bits."""
+    """Return the first difference of two tensors; None if they have the same bits."""
     if expected.shape != got.shape or expected.dtype != got.dtype:
         return Mismatch(seed, step, f"{name} (shape or dtype)", (), expected.numel(), got.numel(), None, 1.0)
     if same_bits(expected, got):

@@ -1,16 +1,16 @@
-"""Sequential comparison: an interval of a speedup that holds however often it is looked at, and what follows from it.
+"""Sequential comparison: an interval of a speedup that is valid however often it is looked at, and its verdict.
 
-Unit of evidence is the ABBA block: two rounds, the second in the reverse order, the order drawn anew for each block.
+The unit of evidence is the ABBA block: two rounds, the second in reverse order, with a new random order for each block.
 Its value is the mean of the rounds' log ratios, reference over candidate, in which a linear drift cancels. If the
-candidate is faster by one constant factor exp(theta), then swapping the two within a block turns the value's distance
-from theta around: given how far all blocks lie from theta, on which side each lies is a fair coin, because the order
-was one. That is all that is assumed: timings may be heavy-tailed, autocorrelated and drifting, as long as the noise
-does not know the order.
+candidate is faster by a constant factor exp(theta), then swapping the two within a block flips the sign of the value's
+distance from theta: given the distances of all blocks from theta, the sign of each is a fair coin flip, because the
+order was one. Nothing else is assumed: timings may be heavy-tailed, autocorrelated and drifting, as long as the noise
+does not depend on the order.
 
 With symmetric scores psi, exp(lambda S - lambda^2 V / 2), with S the sum of psi and V that of psi^2, is a
 supermartingale (de la Pena 1999, "A general class of exponential inequalities for martingales and ratios", lemma 6.1).
-Mixed over lambda ~ N(0, rho^2) (Robbins 1970; Johari, Pekelis and Walsh 2019, the mSPRT) it stays below 1 / ALPHA for
-ever with probability 1 - ALPHA (Ville's inequality). The interval holds every theta for which it is below now.
+Mixed over lambda ~ N(0, rho^2) (Robbins 1970; Johari, Pekelis and Walsh 2019, the mSPRT) it stays below 1 / ALPHA
+forever with probability 1 - ALPHA (Ville's inequality). The interval contains every theta for which it is below now.
 """
 
 from dataclasses import dataclass
@@ -20,16 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 ALPHA = 0.05
-"""Probability that the interval ever misses, over all looks; half of it on each side."""
+"""Probability that the interval ever misses the true value, over all looks; half of it on each side."""
 CLIP = 3.0
-"""Scores are clipped at so many median distances, about two standard deviations: one bad block cannot decide."""
+"""Scores are clipped at this many median distances, about two standard deviations: one bad block cannot decide."""
 MIXTURE_VARIANCE = 0.6
-"""rho^2: the interval is narrowest, for its purpose, at about 60 blocks (Waudby-Smith et al. 2021, section 2.3)."""
+"""rho^2: makes the interval tightest at about 60 blocks (Waudby-Smith et al. 2021, section 2.3)."""
 FIRST_SCALE = 8
-"""The scale of the first so many blocks is their own; after that, it is that of the blocks before, renewed at each
-doubling, so that a score never depends on what comes later."""
+"""Number of blocks that are scaled by their own median distance; later blocks are scaled by that of the blocks before
+them, updated at each doubling, so that a score never depends on later blocks."""
 FARTHEST = 3.0
-"""Log ratios are looked for this far: a factor of 20."""
+"""Largest log ratio that is considered: a factor of 20."""
 _HALVINGS = 14
 
 Blocks = npt.NDArray[np.float64]
@@ -37,7 +37,7 @@ Blocks = npt.NDArray[np.float64]
 
 
 class Comparison(StrEnum):
-    """What can be said of a candidate against a reference."""
+    """The verdict on a candidate against a reference."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -47,7 +47,7 @@ class Comparison(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogInterval:
-    """An interval of a log ratio, and the robust centre of the blocks."""
+    """An interval of a log ratio, and a robust centre of the blocks."""
 
     low: float
     centre: float
@@ -61,18 +61,18 @@ def block_log_ratios(samples: npt.NDArray[np.float64], candidate: int, reference
         samples: seconds, shape (rounds, contenders); rounds 2k and 2k + 1 are one block.
         candidate, reference: columns.
 
-    A block with a time that is no number above 0 has no value: a clock may be too coarse for a step.
+    Blocks with a time that is not a number above 0 are left out: a clock may be too coarse for a step.
     """
-    own = samples[: len(samples) // 2 * 2, [reference, candidate]].reshape(-1, 2, 2)
-    own = own[(np.isfinite(own) & (own > 0)).all(axis=(1, 2))]
-    means: Blocks = (np.log(own[:, :, 0]) - np.log(own[:, :, 1])).mean(axis=1)
+    pairs = samples[: len(samples) // 2 * 2, [reference, candidate]].reshape(-1, 2, 2)
+    pairs = pairs[(np.isfinite(pairs) & (pairs > 0)).all(axis=(1, 2))]
+    means: Blocks = (np.log(pairs[:, :, 0]) - np.log(pairs[:, :, 1])).mean(axis=1)
     return means
 
 
 def confidence_sequence(blocks: Blocks, alpha: float = ALPHA) -> LogInterval:
-    """Return the interval that holds the true log ratio, at every look at once, with probability 1 - ``alpha``.
+    """Return the interval that contains the true log ratio, at all looks, with probability 1 - ``alpha``.
 
-    It ends at ``FARTHEST`` where there are too few blocks to exclude anything: with 5%, fewer than 14.
+    It ends at ``FARTHEST`` if there are too few blocks to exclude anything: fewer than 14 with 5%.
     """
     if not len(blocks):
         return LogInterval(-FARTHEST, 0.0, FARTHEST)
@@ -83,7 +83,7 @@ def confidence_sequence(blocks: Blocks, alpha: float = ALPHA) -> LogInterval:
 
 
 def compare_with_floor(low: float, high: float, floor: float) -> Comparison:
-    """Return what an interval of a log ratio says where effects up to ``floor`` (a log ratio, too) mean nothing."""
+    """Return the verdict of an interval of a log ratio, ignoring effects up to ``floor`` (also a log ratio)."""
     if low > floor:
         return Comparison.FASTER
     if high < -floor:
@@ -104,7 +104,7 @@ def _scores(blocks: Blocks, theta: float) -> Blocks:
 
 
 def _median(values: Blocks) -> float:
-    """Return what ``np.median`` does, without its overhead, which was most of an interval's time."""
+    """Return the median without the overhead of ``np.median``, which took most of the time of an interval."""
     ordered = np.sort(values)
     half = len(ordered) // 2
     return float(ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2)
@@ -129,7 +129,7 @@ def _bisect(blocks: Blocks, low: float, high: float) -> float:
 
 
 def _end(blocks: Blocks, centre: float, step: float, alpha: float) -> float:
-    """Return the nearest log ratio in the direction of ``step`` from which on everything is excluded."""
+    """Return the nearest log ratio in the direction of ``step`` beyond which everything is excluded."""
     inside, outside = centre, centre + step
     while not _is_excluded(blocks, outside, alpha):
         if abs(outside - centre) >= FARTHEST:

@@ -1,4 +1,4 @@
-"""Devices: how a step is timed on each, and how much memory it took."""
+"""Devices: how a step's time and memory are measured on each."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -33,10 +33,10 @@ class Cpu:
         return end - start
 
     def reset_peak_memory(self) -> None:
-        """Nothing is counted."""
+        """Do nothing: memory is not tracked."""
 
     def peak_memory_bytes(self) -> int | None:
-        """Nothing is counted."""
+        """Return None: memory is not tracked."""
         return None
 
 
@@ -55,7 +55,7 @@ class Cuda:
         return self.now_s() - start
 
     def moment(self) -> torch.cuda.Event:
-        """Return the moment at which the GPU gets here, for ``between_s``; the host goes on."""
+        """Record the moment at which the GPU gets here, for ``between_s``, without blocking the host."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -74,7 +74,7 @@ class Cuda:
 
 
 class Npu:
-    """An Ascend NPU, by its own events: a sunk graph needs no host between its first and its last task."""
+    """An Ascend NPU, timed by its own events: a sunk graph needs no host between its first and last task."""
 
     def __init__(self) -> None:
         # torch.npu exists once torch_npu is imported.
@@ -117,7 +117,11 @@ def require(device: str) -> None:
 
 
 def import_torch_npu() -> Any:
-    """Return ``torch_npu``, which registers the device; raise ``BackendError`` where it cannot be imported."""
+    """Return ``torch_npu``, whose import registers the device.
+
+    Raises:
+        BackendError: it cannot be imported.
+    """
     try:
         import torch_npu
     except (ImportError, OSError) as failure:
@@ -129,7 +133,7 @@ def import_torch_npu() -> Any:
 
 
 def device_of(tensors: Iterable[torch.Tensor]) -> Device:
-    """Return the device that ``tensors`` lie on, where one of them is on an accelerator that one."""
+    """Return the device of ``tensors``; an accelerator if any of them is on one."""
     types = {tensor.device.type for tensor in tensors}
     if "cuda" in types:
         return Cuda()
@@ -139,7 +143,7 @@ def device_of(tensors: Iterable[torch.Tensor]) -> Device:
 
 
 def ran_out_of_memory(failure: BaseException | None) -> bool:
-    """Return whether a failure, or what it came from, is that memory could not be had."""
+    """Return whether a failure, or one of its causes, is that memory ran out."""
     while failure is not None:
         text = str(failure).lower()
         if isinstance(failure, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:

@@ -1,4 +1,4 @@
-"""The final comparison: what several fresh processes have measured, as one table."""
+"""The final comparison: measurements of several fresh processes, combined in one table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,9 +15,9 @@ class FinalComparison:
 
     Attributes:
         rows: over all processes, the baseline first.
-        speedups: of each row that was timed, in each process where it was, by the row's name.
-        noise_floor: the largest relative difference between the baseline and itself, ever seen in the study.
-        noise: what else the machine did, by process; empty where it was quiet.
+        speedups: of each timed row, by its name: one for each process.
+        noise_floor: the largest relative difference between the baseline and itself in the whole study.
+        noise: what disturbed the measurement, by process; empty if nothing did.
     """
 
     rows: tuple[FinalRow, ...]
@@ -29,20 +29,22 @@ class FinalComparison:
     def of(
         cls, processes: Sequence[tuple[Sequence[FinalRow], str]], samples: Sequence[NoiseFloorSample]
     ) -> "FinalComparison":
-        """Combine the processes' rows and noise with the samples of the noise floor that the search has taken."""
+        """Combine the rows and noise of the processes with the noise floor samples of the search."""
         by_name: dict[str, list[FinalRow]] = {}
         for rows, _ in processes:
             for row in rows:
                 by_name.setdefault(row.name, []).append(row)
         measured = {name: [row.speedup for row in rows if row.speedup] for name, rows in by_name.items()}
-        # What fails in one process is no finalist, and the baseline and its copies are not picked.
+        # A plan that fails in one process is not a finalist; the baseline and its copies cannot win.
         finalists = [name for name, rows in by_name.items() if name.isdigit() and all(row.speedup for row in rows)]
         combined = [
             _combined(rows, [measured[other] for other in finalists if other != name and name in finalists])
             for name, rows in by_name.items()
         ]
         speedups = {
-            row.name: tuple(own.speedup for own in by_name[row.name] if own.speedup) for row in combined if row.speedup
+            row.name: tuple(each.speedup for each in by_name[row.name] if each.speedup)
+            for row in combined
+            if row.speedup
         }
         copies = [*(sample.speedup for sample in samples), *speedups.get(BASELINE_REPEAT, ())]
         floor = noise_floor(copies) if copies else 0.0  # a simulation has no noise
@@ -50,7 +52,7 @@ class FinalComparison:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "FinalComparison":
-        """Inverse of ``to_dict``; also reads what sktune stored when one process compared all."""
+        """Inverse of ``to_dict``; also reads comparisons from when sktune used a single process."""
         rows = tuple(FinalRow.from_dict(row) for row in data["rows"])
         stored = data.get("speedups", {row.name: [asdict(row.speedup)] for row in rows if row.speedup})
         speedups = {name: tuple(Speedup.from_dict(one) for one in values) for name, values in stored.items()}
@@ -62,7 +64,7 @@ class FinalComparison:
 
 
 def _combined(rows: Sequence[FinalRow], others: Sequence[Sequence[Speedup]]) -> FinalRow:
-    """Return one row for all processes: what fails, or differs, in one of them is told."""
+    """Return one row for all processes; a failure or difference in any of them counts."""
     for row in rows:
         if row.speedup is None:
             return row

@@ -1,7 +1,7 @@
-"""Latency: steps timed in turn, ratios with intervals, and when to stop.
+"""Latency: interleaved timing of steps, ratios with intervals, and when to stop.
 
-Contenders alternate within one process in ABBA blocks of random order, so that what slows the machine slows all of them
-alike. A figure is the centre of the blocks' ratios, with an interval that holds at every look
+Contenders alternate within one process in ABBA blocks of random order, so that anything that slows the machine slows
+all of them alike. The result is the centre of the blocks' ratios, with an interval that is valid at every look
 (``sktune.measure.confidence_sequence``); absolute milliseconds are for people only.
 """
 
@@ -24,9 +24,9 @@ Samples = npt.NDArray[np.float64]
 """Seconds, shape (rounds, contenders); rounds 2k and 2k + 1 are one block."""
 
 STILL_ROUNDS = 1000
-"""Rounds in which a clock that works has gone on, however fast a step is."""
+"""Rounds after which a working clock must have advanced, however fast a step is."""
 DRIFT = 0.05
-"""Change of the contenders' common speed within a measurement from which people are told of it; it cancels."""
+"""Relative change of all contenders' speed within a measurement that is reported; it cancels in the ratios."""
 
 
 class Device(Protocol):
@@ -37,21 +37,21 @@ class Device(Protocol):
         ...
 
     def time_s(self, run: Callable[[], object]) -> float:
-        """Run once and return the seconds that the device was at it, nothing else pending before and after."""
+        """Run once and return the seconds that the device took, with nothing else pending before and after."""
         ...
 
     def reset_peak_memory(self) -> None:
-        """Start to look for a new peak."""
+        """Start measuring a new peak."""
         ...
 
     def peak_memory_bytes(self) -> int | None:
-        """Return the most memory that was allocated since, or None where nobody counts."""
+        """Return the peak of allocated memory since the reset; None if it is not tracked."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A step to be timed: ``prepare`` runs before every sample and is not timed."""
+    """A step to time; ``prepare`` runs before every sample and is not timed."""
 
     run: Callable[[], object]
     prepare: Callable[[], None]
@@ -62,44 +62,44 @@ class Budget:
     """When to stop measuring.
 
     Attributes:
-        halfwidth: half the width of the interval, relative to the ratio, that is narrow enough.
-        seconds: most time to spend.
-        wait_s: most time to spend beyond that for what was disturbed and is left out.
+        halfwidth: target for half the width of the interval, relative to the ratio.
+        seconds: time limit.
+        wait_s: limit of the extra time that makes up for disturbed rounds.
         look_s: least time between two looks at the interval; the machine's counters advance by 10 ms.
-        least_rounds: rounds before the first look; with fewer than 32 an interval excludes nothing.
-        warm_up_rounds: rounds before anything counts.
+        min_rounds: rounds before the first look; with fewer than 32 an interval excludes nothing.
+        warm_up_rounds: rounds that are discarded at the start.
     """
 
     halfwidth: float = 0.005
     seconds: float = 2.0
     wait_s: float = 2.0
     look_s: float = 0.15
-    least_rounds: int = 40
+    min_rounds: int = 40
     warm_up_rounds: int = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """All that was timed.
+    """All samples of a measurement.
 
     Attributes:
         samples: every round, disturbed or not.
-        disturbed: for each round, whether the machine did other things meanwhile.
-        least_rounds: undisturbed rounds from which on only they count.
-        noise: what the machine did, in one line for people; empty where it was quiet.
+        disturbed: for each round, whether the machine was disturbed meanwhile.
+        min_rounds: if at least this many rounds are undisturbed, only those count.
+        noise: what disturbed the measurement, in one line for people; empty if nothing did.
     """
 
     samples: Samples
     disturbed: npt.NDArray[np.bool_]
-    least_rounds: int
+    min_rounds: int
     noise: str = ""
 
     @property
     def counted(self) -> Samples:
-        """The rounds that count: the undisturbed ones where there are enough of them, else all."""
+        """The rounds that count: the undisturbed ones if there are enough of them, otherwise all."""
         quiet = ~self.disturbed
-        # Which rounds are left out depends on the machine's counters alone, and on nobody's time.
-        return self.samples[quiet] if quiet.sum() >= self.least_rounds else self.samples
+        # Which rounds are left out depends only on the machine's counters, never on the times.
+        return self.samples[quiet] if quiet.sum() >= self.min_rounds else self.samples
 
 
 def measure(
@@ -110,10 +110,10 @@ def measure(
     enough: Callable[[Speedup], bool] = lambda speedup: False,
     read_load: Callable[[], MachineLoad | None] = machine.read,
 ) -> Measurement:
-    """Run all contenders in turn and return the samples.
+    """Time all contenders, interleaved, and return the samples.
 
-    The first contender is what the others are compared with. Ends when every interval is narrow, or ``enough`` for
-    a reason of the caller's, or when the budget is spent, but not before ``least_rounds``.
+    The others are compared with the first contender. Ends when every interval is narrow enough or ``enough`` for the
+    caller, or when the budget is spent, but not before ``min_rounds``.
 
     Raises:
         BackendError: the clock stands still, or shows no time above 0 for a step.
@@ -132,47 +132,47 @@ def measure(
             if len(rows) - rows_before >= STILL_ROUNDS and not device.now_s() > look_began:
                 break
         if len(rows) == rows_before or not device.now_s() > look_began:
-            raise BackendError("the device's clock does not go on, so nothing can be timed; run `sktune doctor`")
+            raise BackendError("the device's clock does not advance, so nothing can be timed; run `sktune doctor`")
         after = read_load()
         cause = machine.disturbance(before, after)
         before = after
         causes += [cause] * (len(rows) - rows_before)
         now = device.now_s()
         disturbed_s += now - look_began if cause else 0.0
-        found = _measurement(rows, causes, budget.least_rounds)
+        measurement = _measurement(rows, causes, budget.min_rounds)
         is_spent = now - began - min(disturbed_s, budget.wait_s) > budget.seconds
-        if len(rows) < budget.least_rounds or (not is_spent and (~found.disturbed).sum() < budget.least_rounds):
+        if len(rows) < budget.min_rounds or (not is_spent and (~measurement.disturbed).sum() < budget.min_rounds):
             continue
-        if not _is_timed(found.samples).any():
+        if not _is_timed(measurement.samples).any():
             raise BackendError(
-                f"the clock shows no time above 0 for a step in {len(rows)} rounds: it is too coarse for it; let a "
-                "decode step do more, with a larger batch or more layers"
+                f"the clock shows no time above 0 for a step in {len(rows)} rounds: it is too coarse; use a "
+                "longer decode step (a larger batch or more layers)"
             )
-        if is_spent or _is_settled(found.counted, budget, enough):
-            return found
+        if is_spent or _is_settled(measurement.counted, budget, enough):
+            return measurement
 
 
 def compare(samples: Samples, candidate: int, reference: int = 0) -> Speedup:
     """Return how many times as fast as ``reference`` the ``candidate`` is.
 
-    A block with a time that is no number above 0 does not count.
+    Blocks with a time that is not a number above 0 are left out.
 
     Raises:
-        BackendError: there is no other.
+        BackendError: no block is left.
     """
-    own_blocks = block_log_ratios(samples, candidate, reference)
-    if not len(own_blocks):
+    blocks = block_log_ratios(samples, candidate, reference)
+    if not len(blocks):
         raise BackendError(
-            f"of {len(samples)} timed rounds no two have times above 0; let a decode step do more, with a larger batch"
+            f"of {len(samples)} timed rounds no two have times above 0; use a longer decode step (a larger batch)"
         )
-    found = confidence_sequence(own_blocks)
+    interval = confidence_sequence(blocks)
     pair = samples[:, [reference, candidate]]
-    base, own = np.median(pair[_is_timed(pair)], axis=0)
+    reference_s, candidate_s = np.median(pair[_is_timed(pair)], axis=0)
     return Speedup(
-        baseline_ms=float(base * 1e3),
-        latency_ms=float(own * 1e3),
-        ratio=exp(found.centre),
-        ci95=(exp(found.low), exp(found.high)),
+        baseline_ms=float(reference_s * 1e3),
+        latency_ms=float(candidate_s * 1e3),
+        ratio=exp(interval.centre),
+        ci95=(exp(interval.low), exp(interval.high)),
         rounds=len(samples),
     )
 
@@ -194,24 +194,24 @@ def _is_settled(samples: Samples, budget: Budget, enough: Callable[[Speedup], bo
     return all(halfwidth(other) <= budget.halfwidth or enough(other) for other in others)
 
 
-def _measurement(rows: Sequence[Sequence[float]], causes: Sequence[str], least_rounds: int) -> Measurement:
+def _measurement(rows: Sequence[Sequence[float]], causes: Sequence[str], min_rounds: int) -> Measurement:
     samples = np.array(rows)
     disturbed = np.array([bool(cause) for cause in causes])
-    told = []
+    notes = []
     if disturbed.any():
         names = ", ".join(name for name, _ in Counter(filter(None, causes)).most_common())
-        fate = "left out" if (~disturbed).sum() >= least_rounds else "counted all the same"
-        told.append(f"{disturbed.mean():.0%} of the rounds disturbed by {names}, {fate}")
+        fate = "left out" if (~disturbed).sum() >= min_rounds else "counted anyway"
+        notes.append(f"{disturbed.mean():.0%} of the rounds disturbed by {names}, {fate}")
     timed = samples[_is_timed(samples)]
     if len(timed) < len(samples):
-        told.append(f"{len(samples) - len(timed)} rounds in which the clock showed no time above 0 left out")
+        notes.append(f"{len(samples) - len(timed)} rounds in which the clock showed no time above 0 left out")
     third = len(timed) // 3
     if third:
         totals = np.log(timed.sum(axis=1))
         drift = exp(float(np.median(totals[-third:]) - np.median(totals[:third]))) - 1
         if abs(drift) > DRIFT:
-            told.append(f"the machine became {abs(drift):.0%} {'slower' if drift > 0 else 'faster'}")
-    return Measurement(samples, disturbed, least_rounds, "; ".join(told))
+            notes.append(f"the machine became {abs(drift):.0%} {'slower' if drift > 0 else 'faster'}")
+    return Measurement(samples, disturbed, min_rounds, "; ".join(notes))
 
 
 def _round(

@@ -1,4 +1,4 @@
-"""The machine: what else it does while something is timed, from two readings of Linux's counters."""
+"""The machine: disturbances during a measurement, from two readings of Linux's counters."""
 
 import os
 import time
@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OTHER_LOAD = 0.1
-"""Share of our cores at work for others from which a reading counts as disturbed. An idle desktop stays under 0.03;
-counters advance by 10 ms."""
+"""Share of our cores used by other processes above which a reading counts as disturbed. An idle desktop stays under
+0.03; counters advance by 10 ms."""
 STEAL = 0.02
-"""Share of our cores that the hypervisor gave to other machines."""
+"""The same for the share of our cores that the hypervisor gives to other machines."""
 FREQUENCY_CHANGE = 0.05
-"""Share by which the fastest of our cores changes. nvbench drops samples at 0.8 of the peak; CPUs step finer."""
-_CORES_ASKED = 16
-"""Reading the clock of a core may wake it; the fastest of these stands for all."""
+"""The same for the relative change of the fastest core's clock. nvbench drops samples at 0.8 of the peak; CPUs
+change in finer steps."""
+_CORES_READ = 16
+"""Reading the clock of a core may wake it, so the fastest of this many stands for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +22,12 @@ class MachineLoad:
     """Counters at one moment.
 
     Attributes:
-        at_s: time from some moment.
-        busy_s: time at work of the cores that this process may use, summed, for whomever.
-        steal_s: time that the hypervisor withheld from them, summed.
+        at_s: time since some fixed moment.
+        busy_s: total busy time of the cores that this process may use, for any process.
+        steal_s: total time that the hypervisor withheld from them.
         own_s: processor time of this process, all threads.
-        cores: how many cores these are.
-        clock_mhz: of the fastest of them; None where the system does not tell.
+        cores: number of these cores.
+        clock_mhz: of the fastest of them; None if the system does not report it.
     """
 
     at_s: float
@@ -38,7 +39,7 @@ class MachineLoad:
 
 
 def read() -> MachineLoad | None:
-    """Return the counters now; None where the system has no /proc/stat."""
+    """Return the current counters; None if the system has no /proc/stat."""
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -55,7 +56,7 @@ def read() -> MachineLoad | None:
 
 
 def disturbance(before: MachineLoad | None, after: MachineLoad | None) -> str:
-    """Return what disturbed the time between two readings, in a few words; empty where nothing did."""
+    """Return what disturbed the time between two readings, in a few words; empty if nothing did."""
     if before is None or after is None or after.at_s <= before.at_s:
         return ""
     core_s = (after.at_s - before.at_s) * after.cores
@@ -70,9 +71,9 @@ def disturbance(before: MachineLoad | None, after: MachineLoad | None) -> str:
 
 
 def _clock_mhz() -> float | None:
-    cores = sorted(os.sched_getaffinity(0))[:_CORES_ASKED]
+    cores = sorted(os.sched_getaffinity(0))[:_CORES_READ]
     paths = [Path(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq") for core in cores]
     try:
         return max(int(path.read_text(encoding="ascii")) for path in paths) / 1e3  # kHz
     except (OSError, ValueError):
-        return None  # a virtual machine's /proc/cpuinfo has a number, too, but it never changes
+        return None  # a virtual machine's /proc/cpuinfo does have a clock, but it never changes

@@ -1,4 +1,4 @@
-"""The noise floor: how far the baseline seems to be from itself. No smaller effect is claimed."""
+"""The noise floor: the measured difference between the baseline and itself. No smaller effect is reported."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -8,21 +8,21 @@ from typing import Any
 from sktune.core.outcome import Speedup
 from sktune.measure.confidence_sequence import Comparison, compare_with_floor
 
-LEAST_FLOOR = 0.001
-"""What is claimed is never less: nobody would change a model for it."""
+MIN_FLOOR = 0.001
+"""No smaller effect is ever reported: nobody would change a model for it."""
 WIDE = 2.5
-"""In the final comparison more contenders share the time: intervals up to twice as wide are as good as can be had."""
+"""In the final comparison more contenders share the time, so that intervals up to twice as wide are normal."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoiseFloorSample:
-    """The baseline, compiled once more, against the baseline.
+    """A second copy of the baseline, measured against the first.
 
     Attributes:
         before_trial: number of the trial that came next.
-        speedup: of the second over the first.
-        noise: what the machine did meanwhile; see ``sktune.measure.latency.Measurement``.
-        seconds: how long it took, the compile included.
+        speedup: of the second copy over the first.
+        noise: what disturbed the measurement; see ``sktune.measure.latency.Measurement``.
+        seconds: time that it took, including the compile.
     """
 
     before_trial: int
@@ -45,35 +45,36 @@ class Threshold:
     """What a plan has to beat.
 
     Attributes:
-        noise_floor: relative effect that means nothing.
-        incumbent_ratio: lower bound of the incumbent's speedup. A plan whose interval lies below it, by more than the
-            noise floor, is measured no longer. Its upper bound is missed with at most 2.5%, over all looks.
+        noise_floor: relative effect that is insignificant.
+        incumbent_ratio: lower bound of the incumbent's speedup. Measuring stops once a plan's interval is below it by
+            more than the noise floor. The true value exceeds the interval with at most 2.5%, over all looks.
     """
 
     noise_floor: float = 0.0
     incumbent_ratio: float = 1.0
 
     def comparison(self, speedup: Speedup) -> Comparison:
-        """Return what a measurement says against the baseline."""
+        """Return the verdict of a measurement against the baseline."""
         low, high = speedup.bounds
         return compare_with_floor(log(low), log(high), log1p(self.noise_floor))
 
     def is_out_of_reach(self, speedup: Speedup) -> bool:
-        """Whether a plan is surely slower than the incumbent or the baseline."""
+        """Whether a plan is significantly slower than the incumbent or the baseline."""
         return speedup.bounds[1] * (1 + self.noise_floor) < max(1.0, self.incumbent_ratio)
 
 
 def noise_floor(copies: Sequence[Speedup]) -> float:
-    """Return the largest relative difference that was seen between the baseline and itself.
+    """Return the largest relative difference measured between the baseline and itself.
 
-    Each of ``copies`` is one copy's speedup: two copies of one code may differ for ever, by where their buffers lie.
-    One whose interval is ``WIDE`` times the narrowest's shows the machine, and not the copy.
+    Each of ``copies`` is one copy's speedup: two copies of the same code may differ consistently, as their buffers are
+    at different addresses. A copy whose interval is over ``WIDE`` times as wide as the narrowest is left out: it shows
+    a disturbance of the machine.
     """
     widths = [log(copy.bounds[1] / copy.bounds[0]) for copy in copies]
     ratios = [copy.ratio for copy, width in zip(copies, widths, strict=True) if width <= WIDE * min(widths)]
-    return max([LEAST_FLOOR, *(expm1(abs(log(ratio))) for ratio in ratios)])
+    return max([MIN_FLOOR, *(expm1(abs(log(ratio))) for ratio in ratios)])
 
 
 def drift(samples: Sequence[NoiseFloorSample]) -> float:
-    """Return by how much the baseline's latency went up from the first sample to the last; negative: down."""
+    """Return the relative increase of the baseline's latency from the first sample to the last."""
     return samples[-1].speedup.baseline_ms / samples[0].speedup.baseline_ms - 1 if samples else 0.0

@@ -1,8 +1,8 @@
-"""Samples: every time that was ever taken for a study, one compressed NumPy file for each measurement, in ``samples/``.
+"""Samples: all times measured for a study, one compressed NumPy file per measurement, in ``samples/``.
 
-``trial-0012.npz`` is a trial's, ``floor-0010.npz`` the baseline against itself before trial 10, ``qualifying.npz`` and
-``final-1.npz``, ``final-2.npz``, ... those of the final comparison, one for each process. A recipe's program leaves one
-file for each run, named after its log, with the columns of every rank.
+``trial-0012.npz`` is a trial, ``floor-0010.npz`` the baseline against itself before trial 10, ``qualifying.npz``,
+``final-1.npz``, ``final-2.npz``, ... the final comparison, one for each process. A recipe's program leaves one file for
+each run, named after its log, with the columns of every rank.
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ FOLDER = "samples"
 
 @dataclass(frozen=True, slots=True)
 class RecordedSamples:
-    """What one file holds.
+    """The content of a file of samples.
 
     Attributes:
         names: of the contenders, the baseline first.
         seconds: shape (rounds, contenders); rounds 2k and 2k + 1 are one block.
-        disturbed: for each round, whether the machine did other things meanwhile.
+        disturbed: for each round, whether the machine was disturbed meanwhile.
     """
 
     names: tuple[str, ...]
@@ -35,7 +35,7 @@ class RecordedSamples:
 
 
 def write(path: Path, names: Sequence[str], measurement: Measurement) -> None:
-    """Write what was measured of the contenders ``names``."""
+    """Write a measurement of the contenders ``names``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
         path,
@@ -46,10 +46,10 @@ def write(path: Path, names: Sequence[str], measurement: Measurement) -> None:
 
 
 def read(path: Path) -> RecordedSamples:
-    """Read a file back.
+    """Read a file of samples.
 
     Raises:
-        BadInputError: there is no such file, or it holds something else.
+        BadInputError: the file does not exist, or contains something else.
     """
     try:
         with np.load(path, allow_pickle=False) as data:
@@ -57,5 +57,5 @@ def read(path: Path) -> RecordedSamples:
             return RecordedSamples(names, data["seconds"].astype(np.float64), data["disturbed"])
     except (OSError, KeyError, ValueError, BadZipFile) as failure:
         raise BadInputError(
-            f"{path} holds no samples ({first_line(failure)}); name a file of a study's samples/"
+            f"{path} contains no samples ({first_line(failure)}); use a file in a study's samples/"
         ) from failure

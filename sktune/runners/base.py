@@ -12,7 +12,7 @@ from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import Verification
 from sktune.measure.noise_floor import NoiseFloorSample, Threshold
-from sktune.measure.winner import MOST_FINALISTS, MOST_SHORTLISTED
+from sktune.measure.winner import MAX_FINALISTS, MAX_SHORTLISTED
 from sktune.targets import TargetSpec
 
 NamedPlan = tuple[str, Plan]
@@ -36,8 +36,8 @@ class RunnerTraits:
     """
 
     measures_time: bool = True
-    most_finalists: int = MOST_FINALISTS
-    most_shortlisted: int = MOST_SHORTLISTED
+    most_finalists: int = MAX_FINALISTS
+    most_shortlisted: int = MAX_SHORTLISTED
     final_processes: int = 1
     has_references: bool = True
 

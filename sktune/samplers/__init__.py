@@ -1,7 +1,7 @@
-"""Strategies that propose plans: each a ``Strategy`` in a file of its own, and a line of ``STRATEGIES``.
+"""Strategies that propose plans: each is a ``Strategy`` and a line in ``STRATEGIES``.
 
-What they have in common, and may rely on, is in ``sktune.study.strategy``; what they learn from is in
-``sktune.learning``. Other packages add theirs as entry points of the group ``sktune.samplers``.
+``sktune.study.strategy`` defines their interface; ``sktune.learning`` has the models that they learn. Other packages
+add strategies as entry points of the group ``sktune.samplers``.
 """
 
 import importlib
@@ -25,13 +25,13 @@ STRATEGIES: Mapping[str, str] = {
     "top-down": "sktune.samplers.guide:TOP_DOWN",
     "profile": "sktune.samplers.guide:PROFILE",
 }
-"""The strategies that come with sktune, imported when they are used."""
+"""The strategies that come with sktune, imported on use."""
 GROUP = "sktune.samplers"
-"""Entry points of other packages: each a ``Strategy``, or a function of a space and a seed."""
+"""Group of the entry points of other packages: each is a ``Strategy``, or a function of a space and a seed."""
 
 
 def strategy_names() -> tuple[str, ...]:
-    """Return the names of all strategies there are, those of other packages last."""
+    """Return the names of all available strategies, those of other packages last."""
     return tuple(dict.fromkeys([*STRATEGIES, *sorted(entry_points(group=GROUP).names)]))
 
 
@@ -39,7 +39,7 @@ def find_strategy(name: str) -> Strategy:
     """Return a strategy by its name, or the user's own as ``module:attribute``.
 
     Raises:
-        BadInputError: there is none, or it cannot be imported.
+        BadInputError: it does not exist, or cannot be imported.
     """
     if name in STRATEGIES:
         return _loaded(name, lambda: _attribute(STRATEGIES[name]))
@@ -60,9 +60,9 @@ def _attribute(path: str) -> Any:
 
 def _loaded(name: str, load: Callable[[], Any]) -> Strategy:
     try:
-        found = load()
+        loaded = load()
     except (ImportError, AttributeError) as failure:
         raise BadInputError(
             f"--strategy {name}: {failure}; give module:function, a function of a space and a seed"
         ) from failure
-    return replace(found, name=name) if isinstance(found, Strategy) else Strategy(name, found)
+    return replace(loaded, name=name) if isinstance(loaded, Strategy) else Strategy(name, loaded)

@@ -10,7 +10,7 @@ from sktune.samplers.procedure import Procedure, ProcedureSampler
 from sktune.study.strategy import Strategy
 
 
-def _grid(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001 - nothing is left to chance
+def _grid(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001 - nothing is random
     return ProcedureSampler(space, _walk)
 
 
@@ -27,11 +27,11 @@ def _walk(space: SearchSpace) -> Procedure:
 
 def points(space: SearchSpace) -> Iterator[Values]:
     """Return all points of ``space``, by the number of parameters that differ from the simplest one."""
-    begin = space.simplest
+    simplest = space.simplest
     others = {
-        name: tuple(value for value in choices if value != begin[name]) for name, choices in space.choices.items()
+        name: tuple(value for value in choices if value != simplest[name]) for name, choices in space.choices.items()
     }
     for count in range(len(others) + 1):
         for names in combinations(others, count):
             for values in product(*(others[name] for name in names)):
-                yield {**begin, **dict(zip(names, values, strict=True))}
+                yield {**simplest, **dict(zip(names, values, strict=True))}

@@ -1,8 +1,8 @@
-"""The scope guide's three procedures, as they stand there, for comparison with samplers.
+"""The scope guide's three procedures, implemented literally, for comparison with samplers.
 
 Source: "Scope 分析方法" in scope-analysis-guide.md of the skill model-infer-superkernel (hicann/cannbot-skills). The
-guide fixes which scopes come first, when to widen and when to narrow. It does not say in which order options come:
-here they follow the scopes, one at a time, and a value is kept where it is faster.
+guide defines which scopes come first, when to widen and when to narrow. It does not say when to try options: here they
+follow the scopes, one at a time, and a value is kept if it is faster.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ Step = Generator[Values, Answer, Answer]
 
 
 def _strategy(name: str, procedure: Callable[[SearchSpace], Procedure]) -> Strategy:
-    def make(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001 - nothing is left to chance
+    def make(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001 - nothing is random
         return ProcedureSampler(space, procedure)
 
     return Strategy(name, make, starts_alone=True)
@@ -43,7 +43,7 @@ class _Best:
         self.point, self.answer = point, Answer()
 
     def keep_if_faster(self, point: Values) -> Step:
-        """Ask for ``point``, keep it if it passes and is faster, and return what became of it."""
+        """Ask for ``point``, keep it if it passes and is faster, and return the answer."""
         answer = yield point
         if answer.is_complete and answer.latency_ms < self.answer.latency_ms:
             self.point, self.answer = point, answer
@@ -51,7 +51,7 @@ class _Best:
 
 
 def _bottom_up(space: SearchSpace) -> Procedure:
-    """Smallest units of compute, then both together, then ever wider scopes while they pass."""
+    """The smallest scopes, then all of them together, then wider and wider scopes while they pass."""
     best = _Best(space.simplest)
     passed: list[tuple[float, Values]] = []
     for module in _modules(space):
@@ -63,13 +63,13 @@ def _bottom_up(space: SearchSpace) -> Procedure:
     for point in _widening(space):
         answer = yield from best.keep_if_faster(point)
         if answer.has_failed:
-            break  # what is wider holds what has failed
+            break  # wider scopes contain the failed one
     yield from _options(space, best)
     return best.point
 
 
 def _top_down(space: SearchSpace) -> Procedure:
-    """Ever narrower scopes until narrowing no longer helps; where a whole layer fails, without what is to blame."""
+    """Narrower and narrower scopes until narrowing no longer helps; if all fail, without the blamed units."""
     best = _Best(_narrow(space))
     answer, point = Answer(), best.point
     for point in reversed(list(_widening(space))):
@@ -83,7 +83,7 @@ def _top_down(space: SearchSpace) -> Procedure:
 
 
 def _by_profile(space: SearchSpace) -> Procedure:
-    """The hottest unit first; each joins the scope of its neighbour where that is kept already."""
+    """The hottest unit first; each joins the scope of its neighbour if that is already kept."""
     best = _Best(_narrow(space))
     shares = dict.fromkeys(_unit_parameters(space), 0.0)
     for unit in space.layout.units:
@@ -106,9 +106,9 @@ def _options(space: SearchSpace, best: _Best) -> Generator[Values, Answer, None]
 def _without_the_blamed(
     space: SearchSpace, best: _Best, widest: Values, answer: Answer
 ) -> Generator[Values, Answer, None]:
-    """Leave out the blamed scope of the failed point ``widest``, then put its parts that pass by themselves back.
+    """Leave out the blamed scope of the failed point ``widest``, then add back those of its parts that pass.
 
-    Where nobody is blamed, every layer kind is a suspect.
+    If no scope is blamed, every layer kind is a suspect.
     """
     suspects = _blamed(space, widest, answer.blamed) or _unit_parameters(space)
     innocent = {**widest, **dict.fromkeys(suspects, OUT)}
@@ -122,9 +122,9 @@ def _without_the_blamed(
 
 
 def _bisect(best: _Best, groups: Sequence[Sequence[str]]) -> Generator[Values, Answer, None]:
-    """Add ``groups`` of units to what is kept: all at once, or else what passes and is faster of their halves.
+    """Add ``groups`` of units to the best point: all together, or else those of their halves that pass and are faster.
 
-    Borders of layers are cut before those of units.
+    Groups are split at layers first, then at units.
     """
     names = list(chain.from_iterable(groups))
     if not names:
@@ -142,7 +142,7 @@ def _bisect(best: _Best, groups: Sequence[Sequence[str]]) -> Generator[Values, A
 
 
 def _blamed(space: SearchSpace, point: Values, label: str) -> list[str]:
-    """Return the parameters of the units in the scope with ``label``; none where no scope has it."""
+    """Return the parameters of the units in the scope with ``label``; empty if there is no such scope."""
     position = {unit.name: index for index, unit in enumerate(space.layout.units)}
     for scope in space.plan(point).scopes:
         if scope.label == label:
@@ -152,7 +152,7 @@ def _blamed(space: SearchSpace, point: Values, label: str) -> list[str]:
 
 
 def _modules(space: SearchSpace) -> list[Values]:
-    """Return the smallest scopes: attention only, MoE only, FFN only; where no name tells them, each unit by itself."""
+    """Return the smallest scopes: attention only, MoE only, FFN only; if names do not reveal these, single units."""
     roles: tuple[Callable[[str, str], bool], ...] = (
         lambda kind, key: is_attention(key),
         lambda kind, key: is_feed_forward(key) and kind.startswith("moe"),
@@ -163,7 +163,7 @@ def _modules(space: SearchSpace) -> list[Values]:
 
 
 def _module(space: SearchSpace, role: Callable[[str, str], bool]) -> Values:
-    """Return the units that have ``role`` by layer kind and key, those that are neighbours in one scope."""
+    """Return the point of the units with ``role`` (by layer kind and key), adjacent ones in one scope."""
     values: dict[str, Option] = {}
     before: int | None = None
     for unit in space.layout.units:
@@ -176,7 +176,7 @@ def _module(space: SearchSpace, role: Callable[[str, str], bool]) -> Values:
 
 
 def _widening(space: SearchSpace) -> Iterator[Values]:
-    """Yield each layer in a scope, then several layers, then all, then the whole step."""
+    """Yield scopes over one layer, over several layers, over all layers, and over the whole step."""
     in_layers = [space.parameter(unit) for unit in space.layout.units if unit.layer is not None]
     limits: Sequence[Mapping[str, Option]] = [{LAYERS_PER_SCOPE: limit} for limit in _limits(space)] or [{}]
     if in_layers:
@@ -187,13 +187,13 @@ def _widening(space: SearchSpace) -> Iterator[Values]:
 
 
 def _narrow(space: SearchSpace) -> Values:
-    """Return the point without a scope, where scopes may reach least far."""
+    """Return the point without scopes and with the narrowest limit of layers."""
     limits = _limits(space)
     return {**space.simplest, **({LAYERS_PER_SCOPE: limits[0]} if limits else {})}
 
 
 def _limits(space: SearchSpace) -> list[Option]:
-    """Return the choices for how many layers a scope may reach into, the narrowest first."""
+    """Return the choices for how many layers a scope may span, the narrowest first."""
     return sorted(space.choices.get(LAYERS_PER_SCOPE, ()), key=limit_of)
 
 
@@ -202,8 +202,8 @@ def _unit_parameters(space: SearchSpace) -> list[str]:
 
 
 BOTTOM_UP = _strategy("bottom-up", _bottom_up)
-"""Begins with attention alone and MoE alone, and widens what has passed."""
+"""Begins with attention alone and MoE alone, and widens scopes that pass."""
 TOP_DOWN = _strategy("top-down", _top_down)
-"""Begins with the widest scope, and narrows it where it fails or is slow."""
+"""Begins with the widest scope, and narrows it if it fails or is slow."""
 PROFILE = _strategy("profile", _by_profile)
-"""Puts units into scopes in the order of their share of the step's time."""
+"""Puts units into scopes by decreasing share of the step's time."""

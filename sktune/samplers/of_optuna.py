@@ -1,4 +1,4 @@
-"""Optuna's own samplers, on the parameters as they are."""
+"""Optuna's own samplers, on the parameters of the space."""
 
 import optuna
 from optuna.samplers import BaseSampler
@@ -7,7 +7,7 @@ from sktune.core.space import SearchSpace
 from sktune.study.strategy import Strategy
 
 RANDOM_TRIALS = 6
-"""Trials, starting points among them, before a model of Optuna's proposes."""
+"""Trials, including starting points, before Optuna's model proposes any."""
 
 
 def _tpe(space: SearchSpace, seed: int) -> BaseSampler:  # noqa: ARG001

@@ -1,11 +1,11 @@
-"""The partition sampler: proposes the plan that promises most, by what the study has learned of segments.
+"""The partition sampler: proposes the most promising plan, according to a model of segments.
 
-For each proposal the effects of the segment model are drawn from their posterior (Thompson sampling), the best legal
-plan of each draw is found exactly, for all combinations of options, and of these candidates the one of the largest
-expected improvement is taken: the mean over all that may be believed of options (Snoek, Larochelle and Adams 2012,
-"Practical Bayesian optimization of machine learning algorithms", section 3.2). Plans that are known are never proposed
-again; scopes that are known to fail neither. An ordinary Optuna sampler: everything is learned from the study's
-trials, and the seed belongs to the trial's number.
+For each proposal, the effects of the segment model are drawn from their posterior (Thompson sampling), and the best
+legal plan of each draw is found exactly, for all combinations of options. Of these candidates, the one with the largest
+expected improvement is proposed: the mean over all beliefs about options (Snoek, Larochelle and Adams 2012, "Practical
+Bayesian optimization of machine learning algorithms", section 3.2). Known plans, and scopes that are known to fail, are
+never proposed again. It is an ordinary Optuna sampler: everything is learned from the study's trials, and the seed
+follows from the trial's number.
 """
 
 import math
@@ -28,30 +28,30 @@ from sktune.learning.best_partition import Partitioner
 from sktune.learning.evidence import Vector
 from sktune.learning.history import ORIGIN, PROBE, Belief, Learned, Point, amended
 from sktune.learning.savings import Described, Posterior
-from sktune.samplers.draws import AVERSIONS, LEAST_RISK, Draws, promising_options
+from sktune.samplers.draws import AVERSIONS, MIN_RISK, Draws, promising_options
 from sktune.samplers.probes import Prober
 from sktune.study.distinct import remaining
 from sktune.study.strategy import Strategy, distributions, seed_of_trial
 
 NEW_VALUE_EVERY = 4
-"""Trials, while starting points are tried: their partitions are to be compared, too."""
+"""While starting points are tried, only one in this many trials may have a new option value, to compare partitions."""
 HOPELESS = 3.0
-"""Standard deviations by which a starting point is expected to miss the best plan, from which on it has to wait; one
-that says its own options is never left out."""
-MOST_SHORTENED, ENOUGH_FAILED = 6, 2
-"""Ways to shorten the scopes of a starting point that are thought of, and failures of these that are enough."""
-MOST_COMBINATIONS = 32
-"""Of options, that a starting point or one of the best plans is thought of with."""
+"""A starting point that is expected to miss the best plan by this many standard deviations has to wait, unless it sets
+options."""
+MAX_SHORTENED, MAX_FAILED = 6, 2
+"""Limit of the ways to shorten a starting point's scopes, and failures after which no more are tried."""
+MAX_COMBINATIONS = 32
+"""Combinations of options that a starting point or one of the best plans is considered with."""
 NEIGHBOURS = 12
 LIKELY_BEST = 20
-"""Complete plans, by their own figures, of which one is the best by the model."""
+"""Number of the fastest measured plans among which the model's best is looked for."""
 LEARNING_TRIALS, FREE_FAILURES, FAILURE_SHARE = 10, 0.2, 0.12
-"""Trials in which anything may fail; of those that follow, failures that are free, and the share that may fail. What
-is riskier waits."""
+"""Trials in which anything may fail; in later ones, a free allowance of failures, and the share that may fail. Riskier
+plans wait."""
 FAILURE_PRICE = 0.008
-"""What a failure costs, as a share of the best plan's saving: what promises next to nothing takes no risk."""
-MOST_AVERSE = 8
-"""Combinations of options that the means are thought of with where risk costs anything; else all."""
+"""Cost of a failure, as a share of the best plan's saving: plans that promise almost nothing are not worth a risk."""
+MAX_AVERSE = 8
+"""Combinations of options that the means are considered with if risk has a cost; otherwise all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +59,17 @@ class _Candidate:
     plan: Plan
     point: Point
     origin: str = ""
-    """The starting point that it is."""
+    """Name of its starting point, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What is still to be expected of a search.
+    """What a search can still be expected to gain.
 
     Attributes:
-        expected_gain_left: what the best plan is expected to save beyond the incumbent, as a share of the baseline:
-            the mean over draws of the posterior, each with its own best plan.
-        candidates: plans that were not tried, and that some draw takes for the best.
+        expected_gain_left: expected saving of the best plan beyond the incumbent, as a share of the baseline: the mean
+            over draws of the posterior, each with its own best plan.
+        candidates: untried plans that are the best in some draw.
     """
 
     expected_gain_left: float
@@ -79,15 +79,15 @@ class Outlook:
 class PartitionSampler(BaseSampler):
     """See the module.
 
-    It begins with the space's starting points by itself: first with the first one, then with those that promise most,
-    and where these leave options open, with the values that do. Such trials have their names as the attribute
+    It proposes the space's starting points itself: the first one first, then the most promising ones, with the most
+    promising values of options that they leave open. Such trials have the starting point's name as the attribute
     ``sktune:origin``.
 
     Args:
-        space: what the study's parameters mean.
+        space: of the study.
         seed: of the search.
         probes: whether a trial may be a probe: a plan in which the layers of a kind differ, set as the trial's
-            attribute ``sktune:probe``. The caller has to run that plan, and never to take it for the answer.
+            attribute ``sktune:probe``. The caller has to run that plan, and must never return it as the result.
     """
 
     def __init__(self, space: SearchSpace, seed: int = 0, *, probes: bool = False) -> None:
@@ -109,7 +109,7 @@ class PartitionSampler(BaseSampler):
         trial: FrozenTrial,
         search_space: dict[str, BaseDistribution],  # noqa: ARG002
     ) -> dict[str, Any]:
-        """Return the parameters of a plan that is new, if there is one."""
+        """Return the parameters of a new plan, if there is one."""
         with self._threads.limit(limits=1, user_api="blas"):  # on matrices this small, threads wait for one another
             return self._point(study, trial)
 
@@ -118,17 +118,17 @@ class PartitionSampler(BaseSampler):
         self._running = self._learned.read(trials, asking=trial.number)
         rng = np.random.default_rng(seed_of_trial(self._seed, trial.number))
         beliefs = self._learned.beliefs(self._running) if self._learned.model.count else []
-        # Those that were asked for at the same moment have no parameters yet.
-        bare = [own for own in trials if own.state is TrialState.RUNNING and not own.params]
-        others = sum(own.number < trial.number for own in bare)
-        if beginning := self._beginning(beliefs, rng, others):
-            study._storage.set_trial_user_attr(trial._trial_id, ORIGIN, beginning.origin)  # noqa: SLF001
-            return beginning.point
+        # Trials that are being asked for concurrently have no parameters yet.
+        bare = [other for other in trials if other.state is TrialState.RUNNING and not other.params]
+        others = sum(other.number < trial.number for other in bare)
+        if start := self._next_start(beliefs, rng, others):
+            study._storage.set_trial_user_attr(trial._trial_id, ORIGIN, start.origin)  # noqa: SLF001
+            return start.point
         if not beliefs:
             points = self._space.starting_points
-            return self._by_chance(rng, points[0].values if points else {})
-        likeliest = beliefs[0].posterior
-        if self._prober and PROBE not in trial.user_attrs and (probe := self._prober.probe(likeliest, rng)):
+            return self._random_point(rng, points[0].values if points else {})
+        posterior = beliefs[0].posterior
+        if self._prober and PROBE not in trial.user_attrs and (probe := self._prober.probe(posterior, rng)):
             study._storage.set_trial_user_attr(trial._trial_id, PROBE, probe.to_dict())  # noqa: SLF001 - as samplers do
             return self._incumbent_point()
         return self._propose(beliefs, rng)
@@ -136,12 +136,12 @@ class PartitionSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Leave parameters that are no part of the space to chance."""
-        chance = RandomSampler(seed=seed_of_trial(self._seed, trial.number))
-        return chance.sample_independent(study, trial, param_name, param_distribution)
+        """Sample parameters that are not part of the space at random."""
+        sampler = RandomSampler(seed=seed_of_trial(self._seed, trial.number))
+        return sampler.sample_independent(study, trial, param_name, param_distribution)
 
     def outlook(self, trials: Sequence[FrozenTrial]) -> Outlook:
-        """Return what is still to be expected, after ``trials``."""
+        """Return what can still be expected after ``trials``."""
         self._learned.read(trials)
         if not self._learned.model.count:
             return Outlook(math.inf, ())
@@ -154,44 +154,44 @@ class PartitionSampler(BaseSampler):
         return Outlook(left, tuple(plan for plan in dict.fromkeys(plans) if plan not in self._learned.seen))
 
     def expected_savings(self, trials: Sequence[FrozenTrial]) -> dict[Plan, float]:
-        """Return what each plan that works is expected to save after ``trials``; see ``Learned.expected_savings``.
+        """Return the expected saving of each working plan after ``trials``; see ``Learned.expected_savings``.
 
-        One figure alone is often luck: the plan that is expected to save the most is a better answer than the trial
-        of the lowest latency.
+        A single measurement is often luck: the plan with the largest expected saving is a better answer than the trial
+        with the lowest latency.
         """
         self._learned.read(trials)
         return self._learned.expected_savings()
 
-    def _beginning(self, beliefs: Sequence[Belief], rng: np.random.Generator, others: int) -> _Candidate | None:
-        """Return the next starting point: the first one while nothing is known, then the one that promises most.
+    def _next_start(self, beliefs: Sequence[Belief], rng: np.random.Generator, others: int) -> _Candidate | None:
+        """Return the next starting point: the first one while nothing is known, then the most promising one.
 
-        ``others`` ask at the same moment, and take those before.
+        ``others`` is the number of concurrent proposals, which take the points before it.
         """
         learned = self._learned
         waiting = [start for start, plan in self._starts if not self._was_tried(start, plan)] + self._shortened()
         if not beliefs:
             first = next(iter(waiting[others:] or waiting), None)
             return _Candidate(self._space.plan(first.values), dict(first.values), first.name) if first else None
-        # What options might do at most is for proposals to find out, once there is a plan that is worth it.
+        # Large effects of options are left to later proposals, once there is a plan that is worth trying them on.
         modest = min(beliefs, key=lambda belief: belief.posterior.chosen.option_ratio)
         posterior = modest.posterior
-        found: list[_Candidate] = []
+        candidates: list[_Candidate] = []
         for start in waiting:
             combinations = [{}] if start.sets_options else self._options_to_begin(posterior, rng)
             points = [{**start.values, **chosen} for chosen in combinations]
-            found += [_Candidate(self._space.plan(point), point, start.name) for point in points]
-        safe = learned.log_safe([candidate.plan for candidate in found])
-        new = [own for own, log_safe in zip(found, safe, strict=True) if log_safe > -math.inf]
-        hopeful = self._hopeful(posterior, new)
+            candidates += [_Candidate(self._space.plan(point), point, start.name) for point in points]
+        safe = learned.log_safe([candidate.plan for candidate in candidates])
+        possible = [candidate for candidate, log_safe in zip(candidates, safe, strict=True) if log_safe > -math.inf]
+        hopeful = self._hopeful(posterior, possible)
         return self._most_promising([modest], hopeful) if hopeful else None
 
     def _was_tried(self, start: StartingPoint, plan: Plan) -> bool:
         return plan in self._learned.seen if start.sets_options else plan.ranges in self._learned.ranges
 
     def _shortened(self) -> list[StartingPoint]:
-        """Return the starting points that fail, each without a unit at its scopes' ends, until one works."""
+        """Return failed starting points, each without one unit at an end of its scopes, until one works."""
         learned, space = self._learned, self._space
-        found: list[StartingPoint] = []
+        shortened: list[StartingPoint] = []
         for start, plan in self._starts:
             if plan.ranges not in learned.failed_ranges or plan.ranges in learned.working_ranges:
                 continue
@@ -199,39 +199,40 @@ class PartitionSampler(BaseSampler):
             names = dict.fromkeys(space.parameter(unit) for unit in space.layout.units if unit.name in ends)
             starts = [
                 StartingPoint(f"{start.name} without {name}", {**start.values, name: OUT}, start.sets_options)
-                for name in list(names)[:MOST_SHORTENED]
+                for name in list(names)[:MAX_SHORTENED]
             ]
-            plans = [space.plan(own.values) for own in starts]
-            failed = sum(own.ranges in learned.failed_ranges for own in plans)
-            if failed < ENOUGH_FAILED and not any(own.ranges in learned.working_ranges for own in plans):
-                found += [
-                    own
-                    for own, shorter in zip(starts, plans, strict=True)
-                    if 0 < len(shorter.scopes) <= len(plan.scopes) and not self._was_tried(own, shorter)
+            plans = [space.plan(shorter.values) for shorter in starts]
+            failed = sum(shorter.ranges in learned.failed_ranges for shorter in plans)
+            if failed < MAX_FAILED and not any(shorter.ranges in learned.working_ranges for shorter in plans):
+                shortened += [
+                    point
+                    for point, shorter in zip(starts, plans, strict=True)
+                    if 0 < len(shorter.scopes) <= len(plan.scopes) and not self._was_tried(point, shorter)
                 ]
-        return found
+        return shortened
 
     def _hopeful(self, posterior: Posterior, candidates: Sequence[_Candidate]) -> list[_Candidate]:
-        """Return those that may win, and those that say their own options; while there is nothing to beat, all."""
+        """Return the candidates that may win, and those that set options; all while there is no plan to beat."""
         if not candidates or not self._learned.ranked:
             return list(candidates)
-        mean, sd = posterior.predict_plans(self._learned.model.describe([own.plan for own in candidates]))
+        mean, sd = posterior.predict_plans(self._learned.model.describe([candidate.plan for candidate in candidates]))
         missing = (_best_saving(posterior, self._likely_best()) - mean) / sd
         wanted = {start.name for start, _ in self._starts if start.sets_options}
-        return [own for own, sds in zip(candidates, missing, strict=True) if own.origin in wanted or sds < HOPELESS]
+        pairs = zip(candidates, missing, strict=True)
+        return [candidate for candidate, sds in pairs if candidate.origin in wanted or sds < HOPELESS]
 
     def _options_to_begin(self, posterior: Posterior, rng: np.random.Generator) -> list[Mapping[str, Option]]:
-        """Return promising options; now and then with a value that is new, one at most, to know what it does."""
-        most = int(len(self._learned.failures) % NEW_VALUE_EVERY == 1)
-        found = [
+        """Return promising options; now and then with one new value at most, to learn its effect."""
+        max_new = int(len(self._learned.failures) % NEW_VALUE_EVERY == 1)
+        options = [
             chosen
             for chosen in self._promising_options(posterior, rng)
-            if len(chosen.items() - self._learned.values) <= most
+            if len(chosen.items() - self._learned.values) <= max_new
         ]
-        return found or [{}]
+        return options or [{}]
 
     def _promising_options(self, posterior: Posterior, rng: np.random.Generator) -> list[Mapping[str, Option]]:
-        chosen = promising_options(self._learned, posterior, rng, MOST_COMBINATIONS)
+        chosen = promising_options(self._learned, posterior, rng, MAX_COMBINATIONS)
         return [combination.point for combination in chosen]
 
     def _propose(self, beliefs: Sequence[Belief], rng: np.random.Generator) -> Point:
@@ -245,7 +246,7 @@ class PartitionSampler(BaseSampler):
                 new = self._new(new + safe)
             if new:
                 return self._most_promising(beliefs, new).point
-        return self._by_chance(rng, self._incumbent_point())
+        return self._random_point(rng, self._incumbent_point())
 
     def _new(self, candidates: Sequence[_Candidate]) -> list[_Candidate]:
         new = {candidate.plan: candidate for candidate in candidates if candidate.plan not in self._learned.seen}
@@ -255,70 +256,72 @@ class PartitionSampler(BaseSampler):
         return self._learned.feasibility.has_risks
 
     def _risk(self, plans: Sequence[Plan]) -> Vector:
-        """Return the probability of each plan to fail."""
+        """Return the probability that each plan fails."""
         risk: Vector = 1 - np.exp(self._learned.log_safe(plans))
         return risk
 
     def _allowed_risk(self) -> float:
-        """Return the probability to fail from which on a plan has to wait."""
+        """Return the probability of failure above which a plan has to wait."""
         if len(self._learned.failures) < LEARNING_TRIALS:
             return 1.0
         late = self._learned.failures[LEARNING_TRIALS:]
         failures = sum(late) + float(self._risk(self._running).sum())
-        return max(LEAST_RISK, FREE_FAILURES + FAILURE_SHARE * (len(late) + len(self._running)) - failures)
+        return max(MIN_RISK, FREE_FAILURES + FAILURE_SHARE * (len(late) + len(self._running)) - failures)
 
     def _candidates(self, draws: "Draws", means: int) -> list[_Candidate]:
-        """Return the best plan of each draw, and those of the means, which come first, with any options."""
-        found: list[_Candidate] = []
+        """Return the best plan of each draw, and those of the means (the first ``means`` draws) with any options."""
+        candidates: list[_Candidate] = []
         aversions = AVERSIONS if self._risks() else (0.0,)
         for aversion, (total, decode) in zip(aversions, draws.solve(aversions), strict=True):
-            # Where some scopes are to be avoided, the second best options give one more plan of what is safe.
+            # With the highest aversion, the second best options give another safe plan.
             ranked = np.argsort(-total, axis=1, kind="stable")
             best = ranked[:, : 1 + (aversion == AVERSIONS[-1])]
             pairs = [(draw, int(index)) for draw, row in enumerate(best) for index in row]
-            most = total.shape[1] if aversion == AVERSIONS[0] else MOST_AVERSE
-            pairs += [(mean, int(index)) for mean, row in enumerate(ranked[:means, :most]) for index in row]
+            limit = total.shape[1] if aversion == AVERSIONS[0] else MAX_AVERSE
+            pairs += [(mean, int(index)) for mean, row in enumerate(ranked[:means, :limit]) for index in row]
             for draw, index in dict.fromkeys(pairs):
                 point = decode(draw, index)
-                found.append(_Candidate(self._space.plan(point), point))
-        return found
+                candidates.append(_Candidate(self._space.plan(point), point))
+        return candidates
 
     def _neighbours(self, rng: np.random.Generator) -> list[_Candidate]:
-        """Return plans a step or two from the best ones: where the model is wrong, they are what is left."""
+        """Return plans up to three changes away from the best ones, which do not depend on the model being right."""
         ranked = self._learned.ranked[:3]
-        found = []
+        neighbours = []
         for _ in range(NEIGHBOURS if ranked else 0):
             point = ranked[int(rng.integers(len(ranked)))].point
             changed = self._changed(point, rng, 1 + int(rng.integers(3)))
-            found.append(_Candidate(self._space.plan(changed), changed))
-        return found
+            neighbours.append(_Candidate(self._space.plan(changed), changed))
+        return neighbours
 
     def _with_other_options(self, posterior: Posterior, rng: np.random.Generator) -> list[_Candidate]:
-        """Return the best plans with other options: they hold no scope that is new, and seldom fail."""
-        chosen = promising_options(self._learned, posterior, rng, MOST_COMBINATIONS)
+        """Return the best plans with other options: they have no new scopes and rarely fail."""
+        combinations = promising_options(self._learned, posterior, rng, MAX_COMBINATIONS)
         return [
-            _Candidate(own.plan.with_options(other.of_scope, other.of_step), {**own.point, **other.point})
-            for own in self._learned.ranked[:3]
-            for other in chosen
+            _Candidate(best.plan.with_options(other.of_scope, other.of_step), {**best.point, **other.point})
+            for best in self._learned.ranked[:3]
+            for other in combinations
         ]
 
     def _most_promising(self, beliefs: Sequence[Belief], candidates: Sequence[_Candidate]) -> _Candidate:
-        """Return the candidate of the largest expected improvement, times the chance that it works."""
+        """Return the candidate with the largest expected improvement times the probability that it works."""
         plans = [candidate.plan for candidate in candidates]
         described, best = self._learned.model.describe(plans), self._likely_best()
-        improvement = np.sum([each.weight * _improvement(each.posterior, described, best) for each in beliefs], axis=0)
+        improvement = np.sum(
+            [belief.weight * _improvement(belief.posterior, described, best) for belief in beliefs], axis=0
+        )
         risk = self._risk(plans)
         price = FAILURE_PRICE * max(1e-3, _best_saving(beliefs[0].posterior, best))
         promise = np.where(risk <= self._allowed_risk(), improvement * (1 - risk) - price * risk, -1.0 - risk)
         return candidates[int(np.argmax(promise))]
 
     def _likely_best(self) -> Described:
-        """Return the plans of which one is the best by the model."""
-        return self._learned.model.describe([own.plan for own in self._learned.ranked[:LIKELY_BEST]])
+        """Return the fastest measured plans, which include the best one according to the model."""
+        return self._learned.model.describe([complete.plan for complete in self._learned.ranked[:LIKELY_BEST]])
 
     def _incumbent_point(self) -> Point:
-        own = self._learned.ranked[0].point if self._learned.ranked else {}
-        return {name: choices[0] for name, choices in self._space.choices.items()} | own
+        point = self._learned.ranked[0].point if self._learned.ranked else {}
+        return {name: choices[0] for name, choices in self._space.choices.items()} | point
 
     def _changed(self, point: Mapping[str, Option], rng: np.random.Generator, times: int) -> Point:
         names = list(self._space.choices)
@@ -329,8 +332,8 @@ class PartitionSampler(BaseSampler):
             changed[name] = choices[int(rng.integers(len(choices)))]
         return changed
 
-    def _by_chance(self, rng: np.random.Generator, point: Mapping[str, Option]) -> Point:
-        """Return a new plan a few changes from ``point``, farther away the longer none is found."""
+    def _random_point(self, rng: np.random.Generator, point: Mapping[str, Option]) -> Point:
+        """Return the point of a new plan a few random changes from ``point``, more if none is found."""
         full = {name: choices[0] for name, choices in self._space.choices.items()} | dict(point)
         changed = full
         for attempt in range(400):
@@ -342,7 +345,7 @@ class PartitionSampler(BaseSampler):
 
 
 def _improvement(posterior: Posterior, plans: Described, best: Described) -> Vector:
-    """Return what each plan is expected to save beyond the best one, as a share of the baseline."""
+    """Return the expected improvement of each plan over the best one, as a share of the baseline."""
     mean, sd = posterior.predict_plans(plans)
     gain = mean - _best_saving(posterior, best)
     z = gain / sd
@@ -355,6 +358,6 @@ def _best_saving(posterior: Posterior, best: Described) -> float:
 
 
 PARTITION = Strategy("partition", partial(PartitionSampler, probes=True), persistent=True, takes_starting_points=True)
-"""What sktune searches with."""
+"""The default strategy of sktune."""
 WITHOUT_PROBES = Strategy("without probes", PartitionSampler, persistent=True, takes_starting_points=True)
-"""Proposes points of the space only, to compare with."""
+"""Only proposes points of the space; for comparison."""

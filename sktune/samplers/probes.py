@@ -1,7 +1,7 @@
-"""Probes: trials in which every layer has a partition, and options, of its own.
+"""Probes: trials in which every layer has a different partition and different options.
 
-One compile of a model with dozens of layers of one kind observes as many segments, each by its own time. A probe is no
-plan of a space whose layers share parameters: it teaches, and is never the answer.
+One compile of a model with dozens of layers of one kind observes dozens of segments, each by its own time. A probe is
+not a plan of a space whose layers share parameters: the model learns from it, but it is never the result.
 """
 
 from collections import Counter
@@ -16,31 +16,31 @@ from sktune.learning.history import Learned, Point
 from sktune.learning.savings import Posterior
 
 DRAWS = 8
-MOST_PROBES = 3
-LEAST_LAYERS = 6
-"""Layers of one kind from which on a probe tells more than a plan of the space."""
+MAX_PROBES = 3
+MIN_LAYERS = 6
+"""Number of layers of one kind from which a probe is more informative than a plan of the space."""
 PROBE_UNCERTAINTY = 0.3
-"""Share of the best plan's expected saving that is still to be found, above which a probe is worth a trial."""
+"""Share of the best plan's expected saving that is yet to be found, above which a probe is worth a trial."""
 
 
 class Prober:
-    """Makes probes: plans in which every layer has a partition, and options, of its own."""
+    """Makes probes; see the module."""
 
     def __init__(self, learned: Learned) -> None:
         self._learned = learned
         layout = learned.space.layout
         counts = Counter(layer.kind for layer in layout.layers)
-        self._pays = max(counts.values(), default=0) >= LEAST_LAYERS
+        self._pays = max(counts.values(), default=0) >= MIN_LAYERS
         free = replace(learned.space, per_layer=True, choices=_free_choices(learned.space))
         self._free = free
         self._partitioner = Partitioner(free, learned.catalogue) if self._pays else None
 
     def probe(self, posterior: Posterior, rng: np.random.Generator) -> Plan | None:
-        """Return a probe, where one is likely to tell more than a plan of the space."""
+        """Return a probe if it is likely to be more informative than a plan of the space."""
         learned = self._learned
         if not self._partitioner or not learned.knows_scope_times or learned.feasibility.has_failures:
             return None
-        if learned.probes >= MOST_PROBES or not learned.ranked:
+        if learned.probes >= MAX_PROBES or not learned.ranked:
             return None
         draws = posterior.draw(DRAWS, rng)
         value = learned.model.value(draws, [self._options()]) + posterior.draw_unknown(DRAWS, rng)
@@ -56,7 +56,7 @@ class Prober:
         return scopes[0].options if scopes else ()
 
     def _patchwork(self, posterior: Posterior, rng: np.random.Generator) -> Plan:
-        """Return the best plans of many draws, each cut to one layer, coarse and fine ones in turn."""
+        """Return a plan in which each layer is cut from the best plan of another draw, from coarse to fine scopes."""
         assert self._partitioner
         learned, model = self._learned, self._learned.model
         layout = learned.space.layout
@@ -65,7 +65,7 @@ class Prober:
         options = self._options_of_layers(count, rng)
         value = np.empty((len(learned.catalogue.first), count), np.float32)
         for chosen in dict.fromkeys(options):
-            layers = [layer for layer, own in enumerate(options) if own == chosen]
+            layers = [layer for layer, of_layer in enumerate(options) if of_layer == chosen]
             value[:, layers] = model.value(draws[layers], [chosen])
         value += posterior.draw_unknown(count, rng)
         reach = np.ptp(value[learned.catalogue.last == learned.catalogue.first]) or posterior.chosen.unit_sd
@@ -82,20 +82,20 @@ class Prober:
         return Plan(tuple(scopes), learned.incumbent.options)
 
     def _options_of_layers(self, count: int, rng: np.random.Generator) -> list[Options]:
-        """Return options for each layer's scopes: each combination as often, of those that may change bits no sooner
-        than the best plan's."""
+        """Return options for each layer's scopes: equally often each combination that has no value that often changes
+        bits except for those of the best plan."""
         learned, changes_bits = self._learned, self._learned.feasibility.changes_bits
         allowed = changes_bits(self._options())
         trusted = [
-            each.of_scope
-            for each in learned.combinations
-            if each.of_step == learned.incumbent.options and changes_bits(each.of_scope) <= allowed
+            combination.of_scope
+            for combination in learned.combinations
+            if combination.of_step == learned.incumbent.options and changes_bits(combination.of_scope) <= allowed
         ]
         rounds = [rng.permutation(len(trusted)) for _ in range(0, count, len(trusted))]
         return [trusted[int(index)] for index in np.concatenate(rounds)[:count]]
 
     def _spans(self) -> list[tuple[int, int, int]]:
-        """Return first and last position of each layer, and its number; what lies outside of layers joins one."""
+        """Return first and last position of each layer, and its number; units outside of layers join one."""
         numbers: list[int] = []
         for unit in self._learned.space.layout.units:
             numbers.append(numbers[-1] if numbers and unit.layer is None else unit.layer or 0)
@@ -108,8 +108,8 @@ class Prober:
 
 
 def _free_choices(space: SearchSpace) -> dict[str, tuple[Option, ...]]:
-    """Return the parameters of the same space with one for each unit."""
+    """Return the parameters of the same space with a separate one for each unit."""
     free = replace(space, per_layer=True)
     units: dict[str, tuple[Option, ...]] = {free.parameter(unit): (OUT, NEW, JOIN) for unit in space.layout.units}
-    tied = {space.parameter(unit) for unit in space.layout.units}
-    return units | {name: choices for name, choices in space.choices.items() if name not in tied}
+    shared = {space.parameter(unit) for unit in space.layout.units}
+    return units | {name: choices for name, choices in space.choices.items() if name not in shared}

@@ -1,8 +1,8 @@
-"""Procedures: strategies written as a conversation, and replayed from a study's trials.
+"""Procedures: strategies written as generators, and replayed from a study's trials.
 
-A procedure yields a point, is sent what became of its plan, and decides what to yield next. To propose, it is run from
-its beginning: what the study knows is answered from the record, and the first plan that it does not know is the
-proposal. So nothing is kept between proposals, and plans that another strategy has tried count as well.
+A procedure yields a point, is sent the result of its plan, and decides what to yield next. For each proposal it is run
+from the start: known plans are answered from the study, and the first unknown plan is the proposal. So no state is kept
+between proposals, and plans tried by another strategy count as well.
 """
 
 import math
@@ -23,12 +23,12 @@ from sktune.study.strategy import distributions
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a plan.
+    """The result of a plan.
 
     Attributes:
-        is_complete: it compiled, kept every bit, and is not surely slower than the baseline.
-        latency_ms: infinite where it was not measured.
-        blamed: label of the scope that is to blame for a failure, where that is known.
+        is_complete: whether it compiled, kept every bit, and is not significantly slower than the baseline.
+        latency_ms: infinite if it was not measured.
+        blamed: label of the scope that caused a failure; empty if unknown.
     """
 
     is_complete: bool = False
@@ -37,20 +37,20 @@ class Answer:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the plan cannot be used, be it fast or slow."""
+        """Whether the plan cannot be used at all, fast or slow."""
         return not self.is_complete and math.isinf(self.latency_ms)
 
 
 Procedure = Generator[Values, Answer, Values]
-"""Yields points and is sent answers; returns the best point when it has come to its end."""
+"""Yields points and is sent answers; returns the best point at its end."""
 
 
 class ProcedureSampler(BaseSampler):
-    """Proposes what a procedure yields next; at its end, the procedure's best point again.
+    """Proposes the next point of a procedure; after its end, the procedure's best point.
 
     Args:
-        space: what the procedure's points belong to.
-        procedure: begins the procedure.
+        space: of the procedure's points.
+        procedure: starts the procedure.
     """
 
     def __init__(self, space: SearchSpace, procedure: Callable[[SearchSpace], Procedure]) -> None:
@@ -63,7 +63,7 @@ class ProcedureSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the first point that the procedure yields whose plan is new."""
+        """Return the procedure's first point with a new plan."""
         others = [other for other in study.get_trials(deepcopy=False) if other.number != trial.number]
         known = {Plan(): Answer(), **answers(self._space, others)}
         running = self._procedure(self._space)
@@ -78,13 +78,13 @@ class ProcedureSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Refuse: every parameter of a space is proposed with the others."""
+        """Raise an error: all parameters of a space are proposed together."""
         raise NotImplementedError(f"the space has no parameter {param_name!r}")
 
 
 def answers(space: SearchSpace, trials: Sequence[FrozenTrial]) -> Mapping[Plan, Answer]:
-    """Return what is known of the plans in ``trials``. One that still runs, elsewhere, has not passed yet."""
-    found: dict[Plan, Answer] = {}
+    """Return the results of the plans in ``trials``; a running one counts as failed so far."""
+    results: dict[Plan, Answer] = {}
     for trial in trials:
         if trial.state is TrialState.WAITING or not trial.params.keys() >= space.choices.keys():
             continue
@@ -94,5 +94,5 @@ def answers(space: SearchSpace, trials: Sequence[FrozenTrial]) -> Mapping[Plan, 
         is_complete = trial.state is TrialState.COMPLETE
         value = trial.value if is_complete else trial.intermediate_values.get(0)
         blamed = (trial.user_attrs.get(OUTCOME) or {}).get("blamed", "")
-        found.setdefault(plan, Answer(is_complete, math.inf if value is None else value, blamed))
-    return found
+        results.setdefault(plan, Answer(is_complete, math.inf if value is None else value, blamed))
+    return results

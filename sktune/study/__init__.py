@@ -1,4 +1,4 @@
-"""Studies: the trials of one target in an Optuna storage, who may add to them, and what follows from them.
+"""Studies: the trials of one target in an Optuna storage, who may add to them, and their result.
 
-Nothing here runs a trial or writes for a reader; ``tuning`` and ``reports`` do.
+Nothing here runs trials (``tuning`` does) or writes reports (``reports`` does).
 """

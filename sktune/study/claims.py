@@ -1,8 +1,8 @@
-"""Claims: who runs a study, in a table of our own beside Optuna's, and the lock of its folder.
+"""Claims: which processes run a study, in a separate table beside Optuna's, and the lock of its folder.
 
-Two searches of one study never mix their trials. A row for each study holds all its holders and a version. It is only
-ever replaced as a whole, and only where the version is still the one that was read: a compare-and-set that every SQL
-database gives, whatever its locks.
+Two searches never run the same study unnoticed. The table has a row for each study with all its holders and a version.
+A row is only ever replaced as a whole, and only if its version is still the one that was read: a compare-and-set that
+works on every SQL database, whatever its locks.
 """
 
 import fcntl
@@ -37,14 +37,14 @@ class Holder:
     """A process that runs a study.
 
     Attributes:
-        token: drawn for this claim alone.
+        token: random and unique to this claim.
         host: its name, for people.
-        place: host, boot and process namespace: where a process number means the same.
+        place: host, boot and process namespace, within which process numbers are unique.
         pid: its number in ``place``.
-        started: its start in clock ticks since the boot (proc(5), field 22), so that a number used again is no holder.
+        started: its start in clock ticks since the boot (proc(5), field 22), to detect a reused process number.
         since: when it claimed the study, in seconds since the epoch.
-        has_folder: whether it holds the lock of the folder that the storage lies in.
-        fingerprint: what its figures hold for.
+        has_folder: whether it holds the lock of the storage's folder.
+        fingerprint: of its search.
     """
 
     token: str
@@ -67,14 +67,14 @@ class Holder:
 
     @property
     def is_near(self) -> bool:
-        """Whether this process can see that one."""
+        """Whether it can be seen from this process."""
         return self.place == _place()
 
     def is_gone(self, has_folder: bool) -> bool:
-        """Whether its process has certainly ended, seen by a process that ``has_folder``."""
+        """Whether its process has certainly ended; ``has_folder`` says whether the caller holds the folder's lock."""
         if self.is_near:
             return _started(self.pid) != self.started
-        return self.has_folder and has_folder  # the kernel has given its lock back
+        return self.has_folder and has_folder  # it no longer holds the lock
 
     def __str__(self) -> str:
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.since))
@@ -89,24 +89,24 @@ class Claims:
         _make_table(engine)
 
     def holders(self) -> tuple[Holder, ...]:
-        """Return who holds the study, whether alive or not."""
+        """Return all holders of the study, alive or not."""
         return self._read()[1]
 
     def acquire(self, me: Holder, *, join: bool = False, take_over: bool = False) -> None:
-        """Add ``me``, alone, or with ``join`` beside those that are there.
+        """Add ``me`` as the only holder, or with ``join`` beside the others.
 
         Raises:
-            StudyError: another process holds the study, or has another fingerprint than ``me``.
+            StudyError: another process holds the study, or its fingerprint differs from that of ``me``.
         """
         self._replace(lambda holders: self._admitted(holders, me, join, take_over))
 
     def release(self, token: str) -> None:
-        """Take the holder with ``token`` out, if it is still there."""
-        self._replace(lambda holders: tuple(one for one in holders if one.token != token))
+        """Remove the holder with ``token``, if it is still there."""
+        self._replace(lambda holders: tuple(holder for holder in holders if holder.token != token))
 
     def _admitted(self, holders: tuple[Holder, ...], me: Holder, join: bool, take_over: bool) -> tuple[Holder, ...]:
-        living = tuple(one for one in holders if not one.is_gone(me.has_folder))
-        near = [one for one in living if one.is_near]
+        living = tuple(holder for holder in holders if not holder.is_gone(me.has_folder))
+        near = [holder for holder in living if holder.is_near]
         if living and join:
             refuse_difference(self._name, living[0].fingerprint, me.fingerprint)
             return (*living, me)
@@ -123,12 +123,12 @@ class Claims:
         return (me,)
 
     def _replace(self, change: Callable[[tuple[Holder, ...]], tuple[Holder, ...]]) -> None:
-        """Store what ``change`` makes of the holders; anew where another process was faster."""
+        """Store the holders that ``change`` returns; try again if another process was faster."""
         while True:
             version, holders = self._read()
             row = {
                 "version": secrets.token_hex(16),
-                "holders": json.dumps([asdict(one) for one in change(holders)]),
+                "holders": json.dumps([asdict(holder) for holder in change(holders)]),
             }
             try:
                 with self._engine.begin() as connection:
@@ -138,18 +138,18 @@ class Claims:
                     unchanged = (_TABLE.c.study == self._name) & (_TABLE.c.version == version)
                     if connection.execute(update(_TABLE).where(unchanged).values(**row)).rowcount == 1:
                         return
-            except IntegrityError:  # the row is there now
+            except IntegrityError:  # another process has inserted the row
                 continue
 
     def _read(self) -> tuple[str | None, tuple[Holder, ...]]:
         with self._engine.connect() as connection:
             row = connection.execute(select(_TABLE).where(_TABLE.c.study == self._name)).one_or_none()
-        return (row.version, tuple(Holder(**one) for one in json.loads(row.holders))) if row else (None, ())
+        return (row.version, tuple(Holder(**holder) for holder in json.loads(row.holders))) if row else (None, ())
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the study's folder for this process alone.
+    """Lock the study's folder for this process.
 
     Raises:
         StudyError: another live process holds it, or the folder cannot be written.
@@ -193,15 +193,16 @@ def is_held(lock: Path) -> bool:
 
 
 def refuse_difference(study: str, stored: Mapping[str, str], fingerprint: Mapping[str, str]) -> None:
-    """Raise a ``StudyError`` where two fingerprints of a study differ; the message has both values."""
+    """Raise a ``StudyError`` if two fingerprints of a study differ; the message has both values."""
     if stored.get("format") != fingerprint.get("format"):
         raise StudyError(
-            f"study {study!r} was made by another version of sktune, whose fingerprint held other things; "
+            f"study {study!r} was made by another version of sktune, with a different kind of fingerprint; "
             "name a new one with --study"
         )
-    for key in sorted({*stored, *fingerprint}, key=lambda key: (key == "model", key)):  # its digest holds others
+    # The model's digest covers other keys, so it comes last.
+    for key in sorted({*stored, *fingerprint}, key=lambda key: (key == "model", key)):
         if stored.get(key) != fingerprint.get(key):
-            values = (one.get(key, "None") for one in (stored, fingerprint))
+            values = (values_of.get(key, "None") for values_of in (stored, fingerprint))
             was, now = ("the default" if value == "None" else repr(value) for value in values)
             raise StudyError(
                 f"study {study!r} was made with {key} {was}, but now it is {now}; "
@@ -213,7 +214,7 @@ def _make_table(engine: Engine) -> None:
     try:
         _TABLE.create(engine, checkfirst=True)
     except SQLAlchemyError:
-        if not sqlalchemy.inspect(engine).has_table(_TABLE.name):  # else another process has made it meanwhile
+        if not sqlalchemy.inspect(engine).has_table(_TABLE.name):  # otherwise another process has just made it
             raise
 
 
@@ -221,12 +222,12 @@ def _place() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{socket.gethostname()} {boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:  # a sandbox without them, which has a host name of its own
+    except OSError:  # a sandbox without /proc, whose host name is unique
         return socket.gethostname()
 
 
 def _started(pid: int) -> int | None:
-    """Return when process ``pid`` started, in clock ticks since the boot; None where it has ended."""
+    """Return when process ``pid`` started, in clock ticks since the boot; None if it has ended."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

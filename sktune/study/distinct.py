@@ -15,21 +15,21 @@ from sktune.core.plan import Option, Plan
 from sktune.core.space import SearchSpace
 from sktune.study.strategy import SamplerFactory, distributions, seed_of_trial
 
-PROPOSALS_OF_ITS_OWN = 8
-"""How often the inner sampler may propose a known plan before its proposal is changed by chance."""
-MOST_CHANGES = 200
+MAX_PROPOSALS = 8
+"""How often the inner sampler may propose a known plan before its proposal is changed at random."""
+MAX_CHANGES = 200
 SMALL_SPACE = 20_000
-"""Points of a space that is searched through for a last unknown plan."""
+"""Largest number of points in a space that is searched exhaustively for an unknown plan."""
 
 
 class DistinctSampler(BaseSampler):
-    """Asks an inner sampler, and proposes only plans that are new.
+    """Asks an inner sampler, and only proposes new plans.
 
     Args:
-        space: tells which plan a point stands for.
+        space: of the study.
         factory: makes the inner sampler.
         seed: of the search.
-        seen: plans that are known: called at every proposal.
+        seen: returns the known plans; called for every proposal.
     """
 
     def __init__(
@@ -45,19 +45,19 @@ class DistinctSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return a point whose plan is new, if there is one."""
+        """Return a point with a new plan, if there is one."""
         seed = seed_of_trial(self._seed, trial.number)
         inner = self._factory(self._space, seed)
         rng = np.random.default_rng(seed)
         seen = {*self._seen(), Plan()}
         values: dict[str, Any] = {}
-        for _ in range(PROPOSALS_OF_ITS_OWN):
+        for _ in range(MAX_PROPOSALS):
             before, values = values, self._complete(inner, study, trial, search_space)
             if self._space.plan(values) not in seen:
                 return values
             if values == before:
-                break  # a procedure at its end has nothing else to say
-        for _ in range(MOST_CHANGES):
+                break  # a procedure at its end keeps repeating its last point
+        for _ in range(MAX_CHANGES):
             values = self._changed(values, rng)
             if self._space.plan(values) not in seen:
                 return values
@@ -66,18 +66,18 @@ class DistinctSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Leave parameters that are no part of the space to the inner sampler."""
+        """Leave parameters that are not part of the space to the inner sampler."""
         inner = self._factory(self._space, seed_of_trial(self._seed, trial.number))
         return inner.sample_independent(study, trial, param_name, param_distribution)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """Tell the inner sampler."""
+        """Notify the inner sampler."""
         self._factory(self._space, seed_of_trial(self._seed, trial.number)).after_trial(study, trial, state, values)
 
     def _complete(
         self, inner: BaseSampler, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Ask for all parameters at once, and one by one for what that leaves open."""
+        """Ask for all parameters together, and one by one for those that are left out."""
         together = inner.sample_relative(study, trial, search_space)
         return {
             name: together[name] if name in together else inner.sample_independent(study, trial, name, distribution)
@@ -92,7 +92,7 @@ class DistinctSampler(BaseSampler):
 
 
 def remaining(space: SearchSpace, seen: Collection[Plan]) -> dict[str, Option] | None:
-    """Return a point of a small space whose plan is not among ``seen``; None where there is none, or space is large."""
+    """Return a point of a small space whose plan is not in ``seen``; None if there is none or the space is large."""
     points = math.prod(len(choices) for choices in space.choices.values())
     if points > SMALL_SPACE:
         return None

@@ -1,4 +1,4 @@
-"""Facts: what is known of a study as a whole, each an attribute of its Optuna study."""
+"""Facts about a study as a whole, each stored as an attribute of its Optuna study."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -14,12 +14,12 @@ from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.noise_floor import NoiseFloorSample, noise_floor
 
 FORMAT = 1
-"""Of the stored facts. 1: what sktune 0.1.0 stored, whose studies do not state a format."""
+"""Of the stored facts. 1: that of sktune 0.1.0, whose studies do not state a format."""
 
 
 @dataclass(frozen=True, slots=True)
 class CarriedPlan:
-    """A plan that was found on fewer layers: its trial there, its speedup there, and its parameters."""
+    """A plan from a search on fewer layers: its trial and speedup there, and its parameters."""
 
     trial: int
     speedup: float
@@ -28,7 +28,7 @@ class CarriedPlan:
 
 @dataclass(frozen=True, slots=True)
 class ProxyFindings:
-    """What a search on ``layers`` layers of each kind has found in so many ``trials``: the plans to carry over."""
+    """The plans to carry over from a search of ``trials`` trials on ``layers`` layers of each kind."""
 
     study: str
     layers: int
@@ -47,12 +47,12 @@ class ProxyFindings:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRecord:
-    """The compiled code that was written for the plan of a trial; without it where the backend writes none.
+    """The compiled code that was written for a trial's plan.
 
     Attributes:
-        trial: the winner's number at that time.
-        delivery: what was written.
-        problem: why nothing could be written; empty where nothing failed.
+        trial: number of the winner at that time.
+        delivery: the code; None if the backend does not write any.
+        problem: why it could not be written; empty if nothing failed.
     """
 
     trial: int
@@ -72,7 +72,7 @@ class DeliveryRecord:
 
 
 class NewFacts(TypedDict, total=False):
-    """Facts that are to be stored: any of those that ``StudyFacts`` lists."""
+    """Facts to store: any of those that ``StudyFacts`` lists."""
 
     format: int
     fingerprint: Mapping[str, str]
@@ -105,35 +105,35 @@ class NewFacts(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class StudyFacts:
-    """What is known of a study as a whole; what is not known yet has the value that stands for nothing.
+    """Facts about a study as a whole; unknown ones have their defaults.
 
     Attributes:
-        format: of what is stored.
-        fingerprint: what its figures hold for, by name.
-        target: how to make the model again (``spec``), and which of its modules are units (``units``).
+        format: of the stored facts.
+        fingerprint: everything that the figures depend on, by name.
+        target: how to build the model again (``spec``), and which of its modules are units (``units``).
         description: of the target, in one line.
-        space_size: number of plans, in digits: it may exceed every number that a database knows.
-        model_difference: where the baseline differs from the uncompiled model; empty where it does not, None where
-            nobody looked.
-        modules: digests of the files that the target's import brought in, by path.
+        space_size: number of plans, as digits: it may be too large for a database.
+        model_difference: where the baseline differs from the uncompiled model; empty if it does not, None if not
+            compared.
+        modules: digests of the files that the target imported, by path.
         layout: of the traced decode step.
-        baseline_ms: the latency that all trials' values are paired with.
-        floor_looks: the baseline against itself, in the order of the search.
-        verifications: what was compared of trials' plans after they had ended, by the trial's number.
+        baseline_ms: the baseline latency that the values of all trials refer to.
+        floor_looks: samples of the noise floor, in the order of the search.
+        verifications: verifications made after their trials had ended, by trial number.
         final: the final comparison.
-        final_trials: how many trials there were when it was made.
-        final_seconds: how long it took.
+        final_trials: number of trials before it.
+        final_seconds: time that it took.
         uncompared: whether the last search ended before its final comparison.
-        seconds: how long all searches of the study took.
+        seconds: total time of the study's searches.
         exhausted: whether every plan of the space was tried.
-        expected_gain_left: what was still expected of the search when it last looked, as a share of the baseline.
-        proxy: what a search on fewer layers found, once its plans were tried.
-        delivery: what became of the winner's compiled code.
-        profile: figures of the profile that an analysis was given.
-        command, directory: how the program of a recipe is started, and where; None for other targets.
-        yaml: ``file``, and what was ``set`` in it, where the recipe's program reads a YAML.
+        expected_gain_left: the last estimate of the gain to expect from more trials, as a share of the baseline.
+        proxy: the findings of a search on fewer layers, once its plans have been tried.
+        delivery: the winner's compiled code.
+        profile: figures of the profile that was given to an analysis.
+        command, directory: how and where the program of a recipe is started; None for other targets.
+        yaml: ``file``, and the values ``set`` in it, if the recipe's program reads a YAML.
         decode: ``function`` and ``signature`` of the program's decode step.
-        verified: what each trial of the program is compared by, in words.
+        verified: in words, how each trial of the program is verified.
         alternates: whether the program alternates between the plan and the baseline.
     """
 
@@ -167,15 +167,15 @@ class StudyFacts:
 
     @property
     def noise_floor(self) -> float:
-        """The largest relative difference between the baseline and itself that was seen so far."""
+        """The largest relative difference measured between the baseline and itself so far."""
         return noise_floor([look.speedup for look in self.floor_looks])
 
     @classmethod
     def from_attributes(cls, study: str, attributes: Mapping[str, Any]) -> "StudyFacts":
-        """Read the facts of the study with that name from its attributes; those that are not sktune's are left out.
+        """Read the facts of a study from its Optuna attributes, ignoring those that are not sktune's.
 
         Raises:
-            StudyError: a newer sktune has stored them, or one of them is damaged.
+            StudyError: they were stored by a newer sktune, or one of them is damaged.
         """
         if (stored_format := attributes.get(PREFIX + "format", FORMAT)) > FORMAT:
             raise StudyError(
@@ -183,7 +183,7 @@ class StudyFacts:
                 f"up to {FORMAT}); upgrade sktune, or name another with --study"
             )
         known: dict[str, Any] = {}
-        for name in (own.name for own in fields(cls)):
+        for name in (fact.name for fact in fields(cls)):
             stored = attributes.get(PREFIX + name)
             if stored is None:
                 continue
@@ -197,13 +197,13 @@ class StudyFacts:
 
 
 def to_attributes(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts as the attributes that are stored of them: plain values, ready for JSON.
+    """Return facts as the attributes to store: plain values, ready for JSON.
 
     Raises:
-        TypeError: one of them is no fact of ``StudyFacts``.
+        TypeError: one of them is not a fact of ``StudyFacts``.
     """
-    if unknown := facts.keys() - {own.name for own in fields(StudyFacts)}:
-        raise TypeError(f"no facts of a study: {', '.join(sorted(unknown))}")
+    if unknown := facts.keys() - {fact.name for fact in fields(StudyFacts)}:
+        raise TypeError(f"a study has no facts {', '.join(sorted(unknown))}")
     written = {name: None if value is None else _WRITE.get(name, _unchanged)(value) for name, value in facts.items()}
     return {PREFIX + name: value for name, value in written.items()}
 
@@ -215,7 +215,7 @@ def _unchanged(value: Any) -> Any:
 _READ: Mapping[str, Callable[[Any], Any]] = {
     "layout": Layout.from_dict,
     "floor_looks": lambda stored: tuple(NoiseFloorSample.from_dict(look) for look in stored),
-    VERIFICATIONS: lambda stored: {name: Verification.from_dict(own) for name, own in stored.items()},
+    VERIFICATIONS: lambda stored: {number: Verification.from_dict(data) for number, data in stored.items()},
     "final": FinalComparison.from_dict,
     "proxy": ProxyFindings.from_dict,
     "delivery": DeliveryRecord.from_dict,
@@ -225,7 +225,7 @@ _WRITE: Mapping[str, Callable[[Any], Any]] = {
     "modules": dict,
     "layout": Layout.to_dict,
     "floor_looks": lambda looks: [look.to_dict() for look in looks],
-    VERIFICATIONS: lambda found: {name: own.to_dict() for name, own in found.items()},
+    VERIFICATIONS: lambda made: {number: verification.to_dict() for number, verification in made.items()},
     "final": FinalComparison.to_dict,
     "proxy": ProxyFindings.to_dict,
     "delivery": DeliveryRecord.to_dict,

@@ -1,4 +1,4 @@
-"""Trials as a study knows them: plan, outcome, and who proposed it."""
+"""Records of trials: plan, outcome and origin."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from sktune.learning.history import OUTCOME, PREFIX, PROBE
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
-    """One trial, as the study knows it.
+    """One trial of a study.
 
     Attributes:
         number: from 0, in the order of proposal.
-        plan: what was proposed.
+        plan: that was proposed.
         origin: name of the starting point, or of the sampler.
         outcome: None while it runs.
         values: the parameters.
-        is_probe: whether it ran another plan than its parameters', to learn from it; it is never the incumbent.
+        is_probe: whether it ran a plan other than that of its parameters, to learn from; it is never the incumbent.
     """
 
     number: int
@@ -32,7 +32,7 @@ class TrialRecord:
 
     @property
     def judged_plan(self) -> Plan:
-        """The plan with what was added to rescue it."""
+        """The plan with the options that were added to rescue it."""
         plan = self.plan
         for name, value in (self.outcome.added if self.outcome else {}).items():
             plan = plan.with_option(name, value)
@@ -40,7 +40,7 @@ class TrialRecord:
 
 
 def record_of(trial: FrozenTrial) -> TrialRecord:
-    """Return a trial that was proposed as the study knows it."""
+    """Return the record of a trial that was proposed."""
     attributes = trial.user_attrs
     proposal, stored = attributes[PREFIX + "proposal"], attributes.get(OUTCOME)
     return TrialRecord(
@@ -66,11 +66,11 @@ def incumbent_first(records: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 
 def without_twins(records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return ``records`` with one, the simplest, of those that become the same kernels and share one measurement."""
-    found: dict[int, TrialRecord] = {}
+    """Return ``records`` with only the simplest of those that compile to the same kernels and share a measurement."""
+    simplest: dict[int, TrialRecord] = {}
     for record in records:
         assert record.outcome is not None
         measured = record.number if record.outcome.same_as is None else record.outcome.same_as
-        known = found.get(measured, record)
-        found[measured] = min(known, record, key=lambda one: one.plan.complexity)
-    return list(found.values())
+        twin = simplest.get(measured, record)
+        simplest[measured] = min(twin, record, key=lambda record: record.plan.complexity)
+    return list(simplest.values())

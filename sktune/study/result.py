@@ -1,4 +1,4 @@
-"""Results: what a study has found, read from its record alone."""
+"""Results of studies, read from their trials and facts alone."""
 
 import math
 from collections import Counter
@@ -16,7 +16,7 @@ from sktune.core.outcome import FinalRow, Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.measure.final_comparison import FinalComparison
-from sktune.measure.winner import MOST_SHORTLISTED, FinalPlan, Verdict, decide, pooled
+from sktune.measure.winner import MAX_SHORTLISTED, FinalPlan, Verdict, decide, pooled
 from sktune.study.facts import ProxyFindings, StudyFacts
 from sktune.study.records import TrialRecord, incumbent_first
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
@@ -31,11 +31,11 @@ class SearchResult:
 
     Attributes:
         study: name of the study.
-        folder: where its files lie.
-        trials: all trials that have ended, by number.
-        verdict: what is recommended; None before the final comparison.
-        comparison: the final comparison; None before it, and where the time did not suffice for one.
-        facts: what else the study knows.
+        folder: of its files.
+        trials: all finished trials, by number.
+        verdict: the recommendation; None before the final comparison.
+        comparison: the final comparison; None before it, and if there was no time for one.
+        facts: about the study as a whole.
     """
 
     study: str
@@ -51,12 +51,12 @@ class SearchResult:
         return self.comparison.rows if self.comparison else ()
 
     def final_speedup(self, row: FinalRow) -> Speedup | None:
-        """Return the figure of a row of the final comparison: the winner's is freed of the selection bias."""
+        """Return the speedup of a row of the final comparison; the winner's is corrected for selection bias."""
         return self.winner.speedup if self.winner and row.name == str(self.winner.number) else row.speedup
 
     @property
     def winner(self) -> FinalPlan | None:
-        """The recommended plan; None where the answer is "no scope" or the search has not ended."""
+        """The recommended plan; None if the answer is "no scope" or the search has not ended."""
         return self.verdict.winner if self.verdict else None
 
     @property
@@ -68,7 +68,7 @@ class SearchResult:
 
     @property
     def best_plan(self) -> Plan:
-        """The recommended plan, the empty one where the answer is "no scope"."""
+        """The recommended plan; the empty plan if the answer is "no scope"."""
         return self.winner.plan if self.winner else Plan()
 
     @property
@@ -78,13 +78,13 @@ class SearchResult:
 
     @property
     def usage(self) -> Usage:
-        """How plans for what was searched are used, and what their figures hold for."""
+        """How plans for the target are used, and what their figures apply to."""
         stored = self.facts.target
         return TargetSpec.from_dict(stored["spec"]).usage if stored else Usage()
 
     @property
     def is_simulated(self) -> bool:
-        """Whether the figures were computed from a model of the device."""
+        """Whether the figures come from a model of the device."""
         return self.backend is not None and self.backend.is_simulated
 
     @property
@@ -99,47 +99,47 @@ class SearchResult:
 
     @property
     def processes(self) -> int:
-        """Fresh processes that the final comparison was made in; 0 before it, and where there was no time for one."""
+        """Number of fresh processes in the final comparison; 0 before it, and if there was no time for one."""
         return len(self.comparison.noise) if self.comparison else 0
 
     @property
     def wanted_processes(self) -> int:
-        """In how many processes the final comparison is made where there is time; 1 before the first search."""
+        """Number of processes that a final comparison uses if there is time; 1 before the first search."""
         return self.backend.final_processes if self.backend else 1
 
     @property
     def verification(self) -> Verification | None:
-        """What was compared between the winner and the baseline; None without a winner, and where nothing was."""
+        """The verification of the winner; None without a winner, and if nothing was compared."""
         return self.verification_of(self.winner.number) if self.winner else None
 
     def verification_of(self, number: int) -> Verification | None:
-        """What was compared between a trial's plan and the baseline; None where nothing was."""
-        found = [record.outcome.verification for record in self.trials if record.number == number and record.outcome]
-        return found[0] if found else None
+        """Return the verification of a trial's plan; None if nothing was compared."""
+        outcomes = (record.outcome for record in self.trials if record.number == number and record.outcome)
+        return next((outcome.verification for outcome in outcomes), None)
 
     @property
     def delivery(self) -> Delivery | None:
-        """The compiled code that was written for the winner; None where there is none."""
+        """The winner's compiled code; None if none was written."""
         stored = self.facts.delivery
         return stored.delivery if stored and self.winner and stored.trial == self.winner.number else None
 
     @property
     def model_difference(self) -> str | None:
-        """Where the baseline differs from the uncompiled model; empty where it does not, None where nobody looked."""
+        """Where the baseline differs from the uncompiled model; empty if it does not, None if not compared."""
         return self.facts.model_difference
 
     @property
     def is_compared(self) -> bool:
-        """Whether the verdict is that of a final comparison, and not of trials alone."""
+        """Whether the verdict is from a final comparison instead of trials alone."""
         return bool(self.verdict and self.final)
 
     @property
     def proxy(self) -> ProxyFindings | None:
-        """Where the plans were found on fewer layers: what was found there."""
+        """The findings of a search on fewer layers, if there was one."""
         return self.facts.proxy
 
     def proxy_ranking(self) -> list[tuple[float, float]]:
-        """Return speedups on fewer layers and on the whole model of each carried plan that passed there."""
+        """Return the speedups, on fewer layers and on the whole model, of each carried plan that passed on both."""
         pairs = []
         for plan in self.proxy.carried if self.proxy else ():
             for record in self.trials:
@@ -151,41 +151,41 @@ class SearchResult:
 
     @property
     def proxy_rank_correlation(self) -> float | None:
-        """Spearman's rank correlation of ``proxy_ranking``; None for fewer than three plans, or all alike."""
+        """Spearman's rank correlation of ``proxy_ranking``; None for fewer than three plans, or equal ones."""
         pairs = self.proxy_ranking()
         if len(pairs) < 3:
             return None
         ranks = pd.DataFrame(pairs).rank()
-        found = float(ranks[0].corr(ranks[1]))
-        return None if math.isnan(found) else found
+        correlation = float(ranks[0].corr(ranks[1]))
+        return None if math.isnan(correlation) else correlation
 
     def pruned(self) -> dict[str, int]:
-        """Return how many trials were pruned, by reason."""
+        """Return the number of pruned trials by reason."""
         counts = Counter(record.outcome.reason for record in self.trials if record.outcome and record.outcome.reason)
         return {str(reason): counts[reason] for reason in Reason}
 
     def blamed(self) -> dict[str, int]:
-        """Return how many trials each scope is to blame for, by label, the worst first."""
+        """Return the number of failed trials by the label of the blamed scope, the worst first."""
         labels = (record.outcome.blamed for record in self.trials if record.outcome)
         return dict(Counter(filter(None, labels)).most_common())
 
     def incumbent(self) -> dict[str, Any] | None:
         """Return the best trial so far, ready for JSON; None before a plan has passed."""
         for record in incumbent_first(self.trials)[:1]:
-            if record.outcome and (found := record.outcome.speedup):
+            if record.outcome and (speedup := record.outcome.speedup):
                 return {
                     "trial": record.number,
                     "origin": record.origin,
                     "scopes": len(record.judged_plan.scopes),
-                    "latency_ms": found.latency_ms,
-                    "baseline_ms": found.baseline_ms,
-                    "speedup": found.ratio,
-                    "ci95": ci95_list(found),
+                    "latency_ms": speedup.latency_ms,
+                    "baseline_ms": speedup.baseline_ms,
+                    "speedup": speedup.ratio,
+                    "ci95": ci95_list(speedup),
                 }
         return None
 
     def final_rows(self) -> list[dict[str, Any]]:
-        """Return the rows of the final comparison, ready for JSON; none before it."""
+        """Return the rows of the final comparison, ready for JSON; empty before it."""
         return [
             {
                 "name": row.name,
@@ -198,7 +198,7 @@ class SearchResult:
         ]
 
     def summary(self) -> dict[str, Any]:
-        """Return the closing event's values."""
+        """Return the values of the closing event."""
         winner = self.winner
         return {
             "study": self.study,
@@ -209,7 +209,7 @@ class SearchResult:
             "best_ms": winner.speedup.latency_ms if winner else None,
             "speedup": winner.speedup.ratio if winner else (1.0 if self.verdict else None),
             "ci95": ci95_list(winner.speedup if winner else None),
-            # A plan that is known not to be never gets here, and the baseline is itself.
+            # A plan known to differ never gets here, and the baseline equals itself.
             "bit_identical": True if self.verdict and self.is_verified else None,
             "processes": self.processes,
             "verification": self.verification.summary() if self.verification else None,
@@ -223,37 +223,37 @@ class SearchResult:
 
 
 def backend_of(facts: StudyFacts) -> BackendInfo | None:
-    """Return the backend that a study's figures are of; None before its first search has begun.
+    """Return the backend of a study; None before its first search.
 
     Raises:
-        BadInputError: the package that has it is not installed here.
+        BadInputError: the package that provides it is not installed here.
     """
     name: str | None = facts.fingerprint.get("backend")
     return backend_info(name) if name else None
 
 
 def ci95_list(speedup: Speedup | None) -> list[float] | None:
-    """Return a speedup's interval, ready for JSON; None where there is none."""
+    """Return a speedup's interval, ready for JSON; None if it has none."""
     return list(speedup.ci95) if speedup and speedup.ci95 else None
 
 
 def result_of(study: TuningStudy, folder: Path) -> SearchResult:
-    """Read the result of ``study`` from its record."""
+    """Read the result of ``study``."""
     facts = study.facts
     trials = [record for record in study.records() if record.outcome]
     comparison = facts.final
     verdict = _verdict(comparison, trials) if comparison else None
     if facts.uncompared:
-        own = verdict_of_trials(_not_compared(trials, verdict, facts.final_trials), facts.noise_floor)
-        if verdict is None or (own and own.winner and own.winner.number != _winner_number(verdict)):
-            return SearchResult(study.name, folder, trials, own, None, facts)
+        newer = verdict_of_trials(_not_compared(trials, verdict, facts.final_trials), facts.noise_floor)
+        if verdict is None or (newer and newer.winner and newer.winner.number != _winner_number(verdict)):
+            return SearchResult(study.name, folder, trials, newer, None, facts)
     return SearchResult(study.name, folder, trials, verdict, comparison, facts)
 
 
 def _not_compared(
     trials: Sequence[TrialRecord], verdict: Verdict | None, final_trials: int | None
 ) -> list[TrialRecord]:
-    """Return the trials that the stored final comparison has not judged, and its winner's, which they have to beat."""
+    """Return the trials after the stored final comparison, and that of its winner, which they have to beat."""
     judged = (final_trials or 0) if verdict else 0
     return [record for record in trials if record.number >= judged or record.number == _winner_number(verdict)]
 
@@ -263,29 +263,29 @@ def _winner_number(verdict: Verdict | None) -> int | None:
 
 
 def stored_result(name: str, runs: Path, storage: str | None = None) -> SearchResult:
-    """Read the result of the study ``name``, whose files lie below ``runs``.
+    """Read the result of the study ``name``, whose folder is in ``runs``.
 
     Raises:
-        StudyError: there is no such study, or it cannot be read.
+        StudyError: the study does not exist, or cannot be read.
     """
     folder = runs / folder_name(name)
     return result_of(TuningStudy.open(name, storage or sqlite_url(folder.resolve()), create=False), folder)
 
 
 def verdict_of_trials(trials: Sequence[TrialRecord], noise_floor: float) -> Verdict | None:
-    """Return the best verified trial by its own figure, where no time was left to compare it again.
+    """Return the verdict on the fastest trial by its own measurement, for when no time was left to measure it again.
 
-    It is the best of many, with the luck of one process: its interval is that of the best of so many, though of
-    ``MOST_SHORTLISTED`` at most (benchmarks/results/final-luck.md holds what 40 trials make of it).
+    It is the best of many, with the luck of one process: its interval accounts for selecting it from all complete
+    trials, though from ``MAX_SHORTLISTED`` at most (benchmarks/results/final-luck.md shows the effect for 40 trials).
     """
     if not trials:
         return None
     complete = incumbent_first(trials)
     best = [(record, record.outcome.speedup) for record in complete[:1] if record.outcome and record.outcome.speedup]
-    candidates = min(len(complete), MOST_SHORTLISTED)
+    candidates = min(len(complete), MAX_SHORTLISTED)
     plans = [
-        FinalPlan(record.number, record.judged_plan, (own,), pooled([own], candidates=candidates))
-        for record, own in best
+        FinalPlan(record.number, record.judged_plan, (speedup,), pooled([speedup], candidates=candidates))
+        for record, speedup in best
     ]
     return decide(plans, noise_floor)
 

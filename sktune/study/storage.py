@@ -1,4 +1,4 @@
-"""Storages: the databases that hold studies, opened with care and with their errors in one line."""
+"""Storages: the databases of studies, with checks before they are opened and one-line errors."""
 
 import re
 import sqlite3
@@ -18,36 +18,36 @@ from sktune.core.errors import StudyError, first_line, nearest
 DATABASE = "study.db"
 """The file in a study's folder."""
 LOCK_WAIT_S = 10.0
-MOST_OPENINGS = 3
-"""Attempts to open a storage whose tables another process is making."""
+MAX_OPENINGS = 3
+"""Attempts to open a storage while another process is creating its tables."""
 
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Turn the storage's errors into one line."""
+    """Turn errors of the storage into one-line errors."""
     try:
         yield
     except (SQLAlchemyError, OptunaError, sqlite3.Error) as failure:
         reason = first_line(failure.__cause__ or failure)
         raise StudyError(
-            f"{what}: the study's storage fails ({reason}); nothing stored is lost, mend it and run again"
+            f"{what}: the study's storage failed ({reason}); stored trials are safe, fix it and run again"
         ) from failure
 
 
 def open_storage(url: str) -> RDBStorage:
-    """Open the database at ``url``, with Optuna's tables in it.
+    """Open the database at ``url``, and create Optuna's tables in it if necessary.
 
     Raises:
-        StudyError: the URL names no database that can be used.
+        StudyError: the URL is not that of a usable database.
     """
     try:
         if not url.startswith("sqlite"):
-            return _made(url, {})
-        storage = _made(url, {"connect_args": {"timeout": LOCK_WAIT_S}})
+            return _connected(url, {})
+        storage = _connected(url, {"connect_args": {"timeout": LOCK_WAIT_S}})
     except (ValueError, ImportError, sqlalchemy.exc.ArgumentError) as failure:
         raise StudyError(f"--storage {url}: {first_line(failure)}; give a URL such as sqlite:///study.db") from failure
-    # Readers do not wait for the writer, and a commit does not wait for the disk: a killed process loses nothing,
-    # a power cut loses at most the last trial.
+    # Readers do not wait for the writer, nor commits for the disk: a killed process loses nothing, a power failure at
+    # most the last trial.
     with storage.engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA journal_mode=WAL")
 
@@ -59,9 +59,9 @@ def open_storage(url: str) -> RDBStorage:
     return storage
 
 
-def _made(url: str, engine_kwargs: dict[str, Any]) -> RDBStorage:
-    """Open the storage; where another process makes its tables at the same time, once it has."""
-    for _ in range(MOST_OPENINGS):
+def _connected(url: str, engine_kwargs: dict[str, Any]) -> RDBStorage:
+    """Open the storage; if another process is creating its tables, wait for that."""
+    for _ in range(MAX_OPENINGS):
         try:
             return RDBStorage(url, engine_kwargs=engine_kwargs)
         except (SQLAlchemyError, OptunaError) as failure:
@@ -74,15 +74,18 @@ def _made(url: str, engine_kwargs: dict[str, Any]) -> RDBStorage:
 
 
 def check_file(url: str, create: bool) -> None:
-    """Refuse a database file that is locked, corrupt, or somebody else's, before Optuna writes to it."""
+    """Raise ``StudyError`` for a database that is locked, corrupt or another program's, before Optuna writes to it.
+
+    Without ``create``, a missing file is an error, too.
+    """
     if not url.startswith("sqlite:///"):
         return
     path = Path(url.removeprefix("sqlite:///"))
     if not path.exists():
         if not create:
-            others = [own.parent.name for own in path.parent.parent.glob(f"*/{DATABASE}")]
-            near = nearest(path.parent.name, others)
-            raise StudyError(f"there is no study at {path}; start one with `sktune search`{near}")
+            others = [other.parent.name for other in path.parent.parent.glob(f"*/{DATABASE}")]
+            hint = nearest(path.parent.name, others)
+            raise StudyError(f"there is no study at {path}; start one with `sktune search`{hint}")
         return
     if path.stat().st_size == 0:
         return
@@ -97,7 +100,7 @@ def check_file(url: str, create: bool) -> None:
             connection.close()
     except sqlite3.OperationalError as failure:
         raise StudyError(
-            f"{path} is locked or cannot be opened ({failure}); close the program that holds it"
+            f"{path} is locked or cannot be opened ({failure}); close the program that uses it"
         ) from failure
     except sqlite3.DatabaseError as failure:
         raise StudyError(
@@ -106,4 +109,4 @@ def check_file(url: str, create: bool) -> None:
     if damage != "ok":
         raise StudyError(f"{path} is damaged ({damage.partition(chr(10))[0]}); restore it, or name another --study")
     if tables and "studies" not in tables:
-        raise StudyError(f"{path} is a database of another program; name another --storage")
+        raise StudyError(f"{path} belongs to another program; name another --storage")

@@ -1,9 +1,9 @@
-"""Strategies: what a study has to know of that which proposes its plans, whoever wrote it.
+"""Strategies: the interface between a study and the sampler that proposes its plans.
 
-The seam is Optuna's own ``BaseSampler``, made from a space and a seed. A sampler derives what it proposes from the
-study's trials and from seeds that belong to their numbers: a study that is killed and resumed proposes what it would
-have proposed, and one that was begun with another strategy is continued. No sampler has to see to it that a plan is
-proposed only once: the study does, unless the strategy is ``persistent``.
+A sampler is an Optuna ``BaseSampler``, made from a space and a seed. It derives proposals from the study's trials and
+from seeds that follow from their numbers: a study that is killed and resumed proposes what it would have proposed, and
+a study started with another strategy can be continued. Samplers need not avoid duplicate plans: the study does, unless
+the strategy is ``persistent``.
 """
 
 import hashlib
@@ -21,17 +21,16 @@ SamplerFactory = Callable[[SearchSpace, int], BaseSampler]
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """What proposes plans, and how a study uses it.
+    """A sampler of plans, and how a study uses it.
 
     Attributes:
-        name: as users and the origin of a trial give it.
-        factory: makes the sampler: for each trial with the trial's own seed; where it is ``persistent``, once with the
-            search's seed.
-        starts_alone: whether it decides itself what comes first: starting points before it would make it another
-            strategy.
-        persistent: whether one sampler proposes all trials of a search and goes on learning. It has to see to it
-            itself that no plan is proposed twice, and to take the seed of each trial from its number.
-        takes_starting_points: whether it proposes the space's starting points itself, so that nobody has to queue them.
+        name: for users, and as the origin of trials.
+        factory: makes the sampler: for each trial with that trial's seed, or, if ``persistent``, once with the seed of
+            the search.
+        starts_alone: whether the search must not try starting points first, as the strategy defines what comes first.
+        persistent: whether one sampler proposes all trials of a search and keeps learning. It must avoid duplicate
+            plans itself, and derive the seed of each trial from the trial's number.
+        takes_starting_points: whether it proposes the space's starting points itself, so that they are not queued.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 Optuna's storage is the only record: a study is rebuilt from it alone. Every parameter is suggested before
 anything is compiled, an outcome is stored before the next trial starts, and a trial that was running when its
-process died is taken up again under its own number.
+process died is run again under the same number.
 """
 
 import hashlib
@@ -37,17 +37,17 @@ from sktune.study.records import TrialRecord, incumbent_first, record_of
 from sktune.study.storage import DATABASE, check_file, open_storage, translated
 from sktune.study.strategy import Strategy
 
-MOST_ATTEMPTS = 3
-"""A trial that has ended this many processes is not tried again."""
+MAX_ATTEMPTS = 3
+"""A trial that has killed this many processes is not tried again."""
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 OTHER_FOLDERS = frozenset({"README.md", "cache", "comparisons", "jobs", "profiles"})
-"""What else lies beside the studies' folders."""
+"""Other files and folders beside the studies' folders."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A trial that is to be run now; ``known`` is its outcome where the record answers it."""
+    """A trial to run now; ``known`` is its outcome if the study already has one for its plan."""
 
     trial: Trial
     plan: Plan
@@ -63,17 +63,17 @@ class Proposal:
 
 
 def folder_name(study_name: str) -> str:
-    """Return a folder name for any study name: the name itself where it is harmless, else with a digest."""
+    """Return a folder name for any study name: the name itself if it is safe, otherwise with a digest."""
     if _SAFE_NAME.fullmatch(study_name) and study_name not in OTHER_FOLDERS:
         return study_name
-    harmless = re.sub(r"[^A-Za-z0-9._-]+", "-", study_name).strip("-.")[:60] or "study"
-    return f"{harmless}-{hashlib.sha256(study_name.encode()).hexdigest()[:8]}"
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", study_name).strip("-.")[:60] or "study"
+    return f"{safe}-{hashlib.sha256(study_name.encode()).hexdigest()[:8]}"
 
 
 class TuningStudy:
-    """An Optuna study and what sktune keeps in it.
+    """An Optuna study with sktune's trials and facts.
 
-    One process at a time asks and tells, which ``claimed`` sees to, or several that have joined; any number may read.
+    Only one process may ask and tell, or several that have joined, which ``claimed`` ensures; any number may read.
 
     Raises:
         StudyError: the storage cannot be opened, is locked or corrupt, or belongs to something else.
@@ -84,15 +84,16 @@ class TuningStudy:
         self._storage, self._study = storage, study
         self._left_behind: list[Trial] | None = None
         self._ended: dict[int, TrialRecord] = {}
-        self._kept: dict[tuple[Strategy, int], BaseSampler] = {}
+        self._samplers: dict[tuple[Strategy, int], BaseSampler] = {}
         self._claims: Claims | None = None
         self._token = ""
 
     @classmethod
     def open(cls, name: str, url: str, *, create: bool, is_ours_alone: bool = False) -> "TuningStudy":
-        """Open the study ``name`` at the database ``url``; ``create`` it where it is missing.
+        """Open the study ``name`` in the database ``url``; ``create`` it if it is missing.
 
-        ``is_ours_alone`` says that a lock keeps all others from running trials: one that seems to run was left behind.
+        ``is_ours_alone`` says that a lock keeps other processes from running trials, so that any trial that seems to be
+        running was left behind.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         with translated(url):
@@ -111,17 +112,17 @@ class TuningStudy:
 
     @property
     def facts(self) -> StudyFacts:
-        """What is known of the whole study, as it is stored now.
+        """The stored facts about the study as a whole.
 
         Raises:
-            StudyError: it cannot be read.
+            StudyError: they cannot be read.
         """
         with translated(self.name):
             attributes = self._study.user_attrs
         return StudyFacts.from_attributes(self.name, attributes)
 
     def remember(self, **facts: Unpack[NewFacts]) -> None:
-        """Store facts of the whole study; those that are not given stay as they are."""
+        """Store facts about the study as a whole; the other facts are not changed."""
         with translated(self.name):
             self._living()
             for key, value in to_attributes(facts).items():
@@ -131,16 +132,16 @@ class TuningStudy:
     def claimed(
         self, fingerprint: Mapping[str, str], home: Path | None = None, *, join: bool = False, take_over: bool = False
     ) -> Iterator[None]:
-        """Hold the study for this process, or with ``join`` beside others, while its trials are run.
+        """Hold the study for this process, or with ``join`` beside others, while its trials run.
 
         Args:
-            fingerprint: of what is searched now.
-            home: folder that the modules' paths are relative to.
-            join: whether another search may run the study, too.
-            take_over: whether a holder on another host, which nobody here can see, is taken for dead.
+            fingerprint: of this search.
+            home: folder that the paths of modules are relative to.
+            join: whether other searches may run the study, too.
+            take_over: whether a holder on another host, whose state cannot be seen, is assumed dead.
 
         Raises:
-            StudyError: another process holds the study, or it was made with something else.
+            StudyError: another process holds the study, or its fingerprint differs.
         """
         me = Holder.here(fingerprint, has_folder=self._is_ours_alone)
         with translated(self.name):
@@ -148,8 +149,8 @@ class TuningStudy:
             claims.acquire(me, join=join, take_over=take_over)
         self._claims, self._token = claims, me.token
         try:
-            made = self.facts.fingerprint or fingerprint
-            if _name(made) == _name(fingerprint):
+            stored = self.facts.fingerprint or fingerprint
+            if _model_name(stored) == _model_name(fingerprint):
                 self.check_modules(home)  # first: it names the file, the model's digest does not
             self.check_fingerprint(fingerprint)
             yield
@@ -159,22 +160,22 @@ class TuningStudy:
                 claims.release(me.token)
 
     def _living(self) -> set[str]:
-        """Return the tokens of those that hold the study, ours among them; none where it was not claimed.
+        """Return the tokens of all living holders, including ours; empty if the study was not claimed.
 
         Raises:
-            StudyError: another search has taken the study over.
+            StudyError: another search has taken over the study.
         """
         if self._claims is None:
             return set()
         holders = self._claims.holders()
-        tokens = {one.token for one in holders if not one.is_gone(self._is_ours_alone)}
+        tokens = {holder.token for holder in holders if not holder.is_gone(self._is_ours_alone)}
         if self._token not in tokens:
             by = f" by {holders[0]}" if holders else ""
-            raise StudyError(f"study {self.name!r} was taken over{by}; this search ends, what it found is stored")
+            raise StudyError(f"study {self.name!r} was taken over{by}; this search ends, and its trials are stored")
         return tokens
 
     def check_fingerprint(self, fingerprint: Mapping[str, str]) -> None:
-        """Compare a fingerprint with the stored one; a study that has none yet takes any.
+        """Compare a fingerprint with the stored one; a study without one accepts any.
 
         Raises:
             StudyError: they differ; the message has both.
@@ -182,41 +183,41 @@ class TuningStudy:
         refuse_difference(self.name, self.facts.fingerprint or fingerprint, fingerprint)
 
     def check_modules(self, home: Path | None) -> None:
-        """Compare the modules that the target imported with what their files, relative to ``home``, hold now.
+        """Compare the modules that the target imported with the current content of their files, relative to ``home``.
 
         Raises:
-            StudyError: one has another content.
+            StudyError: one of them has changed.
         """
         if changed := changed_file(self.facts.modules, home):
-            state = "has another content now" if changed.is_file() else "is gone"
+            state = "has changed since" if changed.is_file() else "is gone"
             raise StudyError(
                 f"study {self.name!r} was made with module {changed}, which {state}; "
                 "restore it, or name a new one with --study"
             )
 
-    def add_modules(self, found: Mapping[str, str]) -> None:
-        """Remember the modules that a worker imported, by path and digest.
+    def add_modules(self, modules: Mapping[str, str]) -> None:
+        """Store the digests of the modules that a worker imported, by path.
 
         Raises:
-            StudyError: one is known with another content.
+            StudyError: one of them differs from its stored digest.
         """
         stored = self.facts.modules
-        if other := next((name for name in stored if found.get(name, stored[name]) != stored[name]), None):
+        if changed := next((name for name in stored if modules.get(name, stored[name]) != stored[name]), None):
             raise StudyError(
-                f"study {self.name!r} was made with another content of module {other}; "
+                f"study {self.name!r} was made with module {changed}, which has changed since; "
                 "restore it, or name a new one with --study"
             )
-        self.remember(modules={**stored, **found})
+        self.remember(modules={**stored, **modules})
 
-    def verified(self, found: Mapping[str, Verification]) -> None:
-        """Store what was compared of trials' plans, by number; one that differs is complete no more."""
-        self.remember(verifications={**self.facts.verifications, **found})
+    def verified(self, verifications: Mapping[str, Verification]) -> None:
+        """Store verifications of trials' plans, by number; a trial whose plan differs is no longer complete."""
+        self.remember(verifications={**self.facts.verifications, **verifications})
         self._ended.clear()
 
     def banned_regions(self) -> dict[str, str]:
-        """Return what differs in each region that was found to differ from its kernels, by the region's key."""
-        own = [record.outcome.verification for record in self.records() if record.outcome]
-        regions = [region for found in own if found for region in found.differing_regions]
+        """Return the difference of each region that differs from its kernels, by the region's key."""
+        verifications = [record.outcome.verification for record in self.records() if record.outcome]
+        regions = [region for each in verifications if each for region in each.differing_regions]
         return {region.key: region.difference for region in regions if region.key}
 
     def records(self) -> list[TrialRecord]:
@@ -224,25 +225,26 @@ class TuningStudy:
         with translated(self.name):
             trials = self._study.get_trials(deepcopy=False)
             attributes = self._study.user_attrs
-        own = [t for t in trials if t.state is not TrialState.WAITING and PREFIX + "proposal" in t.user_attrs]
-        for trial in amended([t for t in own if t.number not in self._ended and t.state.is_finished()], attributes):
+        proposed = [t for t in trials if t.state is not TrialState.WAITING and PREFIX + "proposal" in t.user_attrs]
+        ended = [t for t in proposed if t.number not in self._ended and t.state.is_finished()]
+        for trial in amended(ended, attributes):
             self._ended[trial.number] = record_of(trial)
-        return [self._ended.get(trial.number) or record_of(trial) for trial in own]
+        return [self._ended.get(trial.number) or record_of(trial) for trial in proposed]
 
     def queue(self, points: Sequence[StartingPoint]) -> None:
-        """Put starting points before everything that a sampler will propose; those that are queued stay."""
+        """Queue starting points, to be tried before any proposals of a sampler; skip those already queued."""
         with translated(self.name):
             for point in points:
                 origin = {ORIGIN: point.name}
                 self._study.enqueue_trial(dict(point.values), user_attrs=origin, skip_if_exists=True)
 
     def finished(self) -> int:
-        """Return how many trials have their outcome."""
+        """Return the number of finished trials."""
         with translated(self.name):
             return sum(trial.state.is_finished() for trial in self._study.get_trials(deepcopy=False))
 
     def ask(self, space: SearchSpace, strategy: Strategy, seed: int) -> Proposal:
-        """Take up a trial that was left behind, or the next queued one, or have a new one proposed."""
+        """Return a trial that was left behind, or else the next queued one, or else a new one."""
         records = self.records()
         answers = {record.plan: record.outcome for record in records if record.outcome}
         seen = {record.plan for record in records}
@@ -254,7 +256,7 @@ class TuningStudy:
             trial = self._left_behind.pop() if self._left_behind else self._study.ask()
             for name, choices in space.choices.items():
                 trial.suggest_categorical(name, choices)
-            # The trial's own attributes are a copy, made before the sampler set any.
+            # The attributes of ``trial`` are a copy, made before the sampler set any.
             attributes = self._study.get_trials(deepcopy=False)[trial.number].user_attrs
             is_probe = PROBE in attributes
             plan = Plan.from_dict(attributes[PROBE]) if is_probe else space.plan(trial.params)
@@ -265,21 +267,21 @@ class TuningStudy:
             trial.set_user_attr(PREFIX + "proposal", proposal)  # one commit
         known = answers.get(plan)
         if stored := attributes.get(OUTCOME):
-            known = Outcome.from_dict(stored)  # it ended between storing and telling
-        elif attempts > MOST_ATTEMPTS:
-            known = Outcome(Reason.CRASHED, f"ended the search itself {MOST_ATTEMPTS} times")
+            known = Outcome.from_dict(stored)  # its process died between storing and telling
+        elif attempts > MAX_ATTEMPTS:
+            known = Outcome(Reason.CRASHED, f"killed the search process {MAX_ATTEMPTS} times")
         return Proposal(trial, plan, origin, known, is_probe)
 
     def tell(self, proposal: Proposal, outcome: Outcome, latency_ms: float | None) -> None:
         """Store the outcome of a proposal.
 
-        A pruned trial teaches the sampler: a slower plan is told with its latency, an infeasible one with a
+        Samplers learn from pruned trials, too: a slower plan is stored with its latency, an infeasible one with a
         violated constraint, so that no sampler counts it among the good ones.
 
         Args:
-            proposal: what ``ask`` returned.
-            outcome: what became of it.
-            latency_ms: the value to minimise; None where there is none.
+            proposal: as returned by ``ask``.
+            outcome: of its plan.
+            latency_ms: the value to minimise, if any.
         """
         with translated(self.name):
             trial = proposal.trial
@@ -288,18 +290,18 @@ class TuningStudy:
             if outcome.is_complete and not proposal.is_probe:
                 self._study.tell(trial, latency_ms)
                 return
-            if latency_ms is not None and not proposal.is_probe:  # a probe's is that of no point of the space
+            if latency_ms is not None and not proposal.is_probe:  # a probe's latency is not that of its parameters
                 trial.report(latency_ms, step=0)
             self._study.tell(trial, state=TrialState.PRUNED)
 
     def postpone(self, proposal: Proposal) -> None:
-        """Leave a proposal to be taken up by a later search, as if it had not been asked for."""
+        """Leave a proposal to a later search, as if it had not been asked for."""
         with translated(self.name):
             stored = proposal.trial.user_attrs[PREFIX + "proposal"]
             proposal.trial.set_user_attr(PREFIX + "proposal", {**stored, "attempts": stored["attempts"] - 1})
 
     def best_first(self, space: SearchSpace) -> list[TrialRecord]:
-        """Return the complete trials, those first that are expected to save the most: one figure alone may be luck."""
+        """Return the complete trials by decreasing expected saving, as a single measurement may be luck."""
         learned = Learned(space)
         learned.read(self.trials())
         expected = learned.expected_savings()
@@ -311,20 +313,20 @@ class TuningStudy:
             return amended(self._study.get_trials(deepcopy=False), self._study.user_attrs)
 
     def space(self) -> SearchSpace:
-        """Return the space that the study's trials come from.
+        """Return the space of the study's trials.
 
         Raises:
-            StudyError: it has no trial yet.
+            StudyError: there is no trial yet.
         """
         facts = self.facts
         trials = [trial for trial in self.trials() if trial.state is not TrialState.WAITING and trial.params]
         if not trials or facts.layout is None:
             raise StudyError(f"study {self.name!r} has no trial yet; run `sktune search` first")
-        found = max(trials, key=lambda trial: len(trial.distributions)).distributions
+        distributions = max(trials, key=lambda trial: len(trial.distributions)).distributions
         choices: dict[str, tuple[Option, ...]] = {
-            name: tuple(value for value in own.choices if isinstance(value, bool | int | str))
-            for name, own in found.items()
-            if isinstance(own, CategoricalDistribution)
+            name: tuple(value for value in distribution.choices if isinstance(value, bool | int | str))
+            for name, distribution in distributions.items()
+            if isinstance(distribution, CategoricalDistribution)
         }
         per_layer = any(name.startswith("layers.") for name in choices)
         return SearchSpace(facts.layout, choices, backend_info(facts.fingerprint["backend"]).options.rules, per_layer)
@@ -333,16 +335,16 @@ class TuningStudy:
         """Return the sampler of the next proposal."""
         if not strategy.persistent:
             return DistinctSampler(space, strategy.factory, seed, lambda: seen)
-        if (strategy, seed) not in self._kept:
-            self._kept[strategy, seed] = strategy.factory(space, seed)
-        return self._kept[strategy, seed]
+        if (strategy, seed) not in self._samplers:
+            self._samplers[strategy, seed] = strategy.factory(space, seed)
+        return self._samplers[strategy, seed]
 
     def _orphans(self, living: Collection[str]) -> list[Trial]:
-        """Return trials whose process has died, under their own numbers, the first one last."""
+        """Return the trials whose process has died, the first one last."""
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         dead = [trial for trial in running if self._is_orphan(trial.user_attrs.get(PREFIX + "proposal", {}), living)]
         return [
-            Trial(self._study, trial._trial_id)  # noqa: SLF001 - no public way back to a running trial
+            Trial(self._study, trial._trial_id)  # noqa: SLF001 - no public way to resume a running trial
             for trial in reversed(dead)
         ]
 
@@ -352,13 +354,13 @@ class TuningStudy:
         return self._is_ours_alone or not _may_live(proposal)
 
 
-def _name(fingerprint: Mapping[str, str]) -> str:
+def _model_name(fingerprint: Mapping[str, str]) -> str:
     """Return the model's name without its digest."""
     return fingerprint.get("model", "").rpartition(" ")[0]
 
 
 def _may_live(proposal: Mapping[str, Any]) -> bool:
-    """Whether the process that took up a proposal may still be at it: on another host nobody can tell."""
+    """Whether the process of a proposal may still be running; one on another host cannot be checked."""
     if proposal.get("host", socket.gethostname()) != socket.gethostname():
         return True
     pid = proposal.get("pid", os.getpid())

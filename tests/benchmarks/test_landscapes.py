@@ -1,4 +1,4 @@
-"""Landscapes: their optimum is the optimum, and a replay is what a search would have seen."""
+"""Landscapes: the stated optimum is right, and a replay behaves like a search."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -49,7 +49,7 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_stated_optimum_is_the_best_of_all_plans(variant: str, seed: int) -> None:
-    """What is computed by dynamic programming is what an enumeration through the space finds."""
+    """Dynamic programming agrees with an enumeration of the space."""
     landscape = tiny(VARIANTS[variant], seed)
     space = landscape.space
     values = (dict(zip(space.choices, point, strict=True)) for point in product(*space.choices.values()))
@@ -87,7 +87,7 @@ def proposing(*plans: Plan) -> Strategy:
 
 @dataclass
 class Watching:
-    """A factory of random samplers that keeps the study that they were asked in."""
+    """A factory of random samplers that remembers their study."""
 
     study: Study | None = None
 
@@ -103,8 +103,8 @@ class Watching:
         return Watched(seed=seed)
 
 
-def test_all_samplers_open_with_the_starting_points() -> None:
-    """The guide's choices are the first trials, in their order."""
+def test_all_samplers_begin_with_the_starting_points() -> None:
+    """The guide's choices are the first trials, in order."""
     landscape = tiny(Traits(), 0)
     run = replay(landscape, find_strategy("random"), 12, seed=1)
     points = [landscape.space.plan(point.values) for point in landscape.space.starting_points]
@@ -113,16 +113,16 @@ def test_all_samplers_open_with_the_starting_points() -> None:
     assert max(run.gains) <= 1
 
 
-def test_a_replay_is_its_seed() -> None:
-    """The same seed gives the same search; another seed other proposals and other noise."""
+def test_a_replay_is_determined_by_its_seed() -> None:
+    """The same seed gives the same search; another seed gives other proposals and other noise."""
     landscape = tiny(Traits(), 0)
     runs = [replay(landscape, find_strategy("tpe"), 15, seed) for seed in (1, 1, 2)]
     assert (runs[0].plans, runs[0].gains) == (runs[1].plans, runs[1].gains)
     assert runs[0].plans != runs[2].plans
 
 
-def test_the_incumbent_is_chosen_by_what_was_measured() -> None:
-    """A gain is the truth about the plan with the lowest measured latency, not the best truth so far."""
+def test_the_incumbent_is_chosen_by_measured_latency() -> None:
+    """A gain is that of the plan with the lowest measured latency, not the best true gain so far."""
     landscape = tiny(Traits(), 0)
     landscape.noise = 0.2
     run = replay(landscape, find_strategy("random"), 30, seed=3)
@@ -135,7 +135,7 @@ def test_the_incumbent_is_chosen_by_what_was_measured() -> None:
 
 
 def test_a_plan_that_is_proposed_again_counts_and_keeps_its_figure() -> None:
-    """Nothing is measured twice, so nobody gains by asking again."""
+    """Nothing is measured twice, so that proposing a plan again does not help."""
     landscape = tiny(Traits(), 0)
     watching = proposing()
     run = replay(landscape, watching, 10, seed=0)
@@ -145,10 +145,10 @@ def test_a_plan_that_is_proposed_again_counts_and_keeps_its_figure() -> None:
 
 
 def test_a_probe_counts_and_never_wins() -> None:
-    """A probe is a trial with a plan of its own, told as pruned."""
+    """A probe is a trial with a separate plan, stored as pruned."""
     landscape = tiny(Traits(), 0)
     layout = landscape.space.layout
-    # Only the second of two layers of one kind: no point of the tied space.
+    # Only the second of two layers of one kind: not a point of the tied space.
     probe = Plan((Scope("model.layers.2.gate", "model.layers.2.experts"),))
     layout.check(probe)
     run = replay(landscape, proposing(probe), 8, seed=0)
@@ -159,8 +159,8 @@ def test_a_probe_counts_and_never_wins() -> None:
 
 
 @pytest.mark.parametrize("scope_times", [True, False])
-def test_trials_tell_what_a_study_of_sktune_would(scope_times: bool) -> None:
-    """Every trial carries its proposal and its outcome, with scope times where they are shown."""
+def test_trials_store_the_same_as_those_of_a_study(scope_times: bool) -> None:
+    """Every trial has its proposal and its outcome, with scope times if they are shown."""
     watching = Watching()
     landscape = tiny(Traits(failing_share=0.3), 1)
     run = replay(landscape, Strategy("watching", watching), 25, seed=0, scope_times=scope_times)
@@ -179,7 +179,7 @@ def test_trials_tell_what_a_study_of_sktune_would(scope_times: bool) -> None:
 
 
 def test_any_landscape_can_have_failing_segments() -> None:
-    """What holds none of them is as it was, and the best of that is the optimum."""
+    """Plans without them are unchanged, and the best of those is the optimum."""
     whole = recorded("deepseek-v3-float32")
     landscape = FailingLandscape(whole, seed=2)
     values = (dict(zip(whole.space.choices, point, strict=True)) for point in product(*whole.space.choices.values()))
@@ -197,7 +197,7 @@ def test_any_landscape_can_have_failing_segments() -> None:
 
 
 def test_scope_times_add_up_to_the_step() -> None:
-    """Without noise, what scopes and gaps take is what the step takes, in the baseline and under the plan."""
+    """Without noise, the times of scopes and gaps add up to the step's, in the baseline and under the plan."""
     landscape = tiny(Traits(coupling=1.0), 2)
     for point in landscape.space.starting_points:
         truth = landscape.evaluate(landscape.space.plan(point.values))
@@ -205,23 +205,23 @@ def test_scope_times_add_up_to_the_step() -> None:
         assert landscape.baseline_ms == pytest.approx(sum(piece.baseline_ms for piece in truth.scope_times))
 
 
-def test_workers_ask_before_others_are_told() -> None:
-    """With four at a time, four trials run until the first of them ends."""
-    most = 0
+def test_workers_ask_before_the_trials_of_others_end() -> None:
+    """With four workers, four trials run until the first of them ends."""
+    max_running = 0
 
     class Counting(RandomSampler):
         def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-            nonlocal most
-            most = max(most, len(study.get_trials(states=(TrialState.RUNNING,))))
+            nonlocal max_running
+            max_running = max(max_running, len(study.get_trials(states=(TrialState.RUNNING,))))
 
     run = replay(tiny(Traits(), 0), Strategy("counting", lambda space, seed: Counting(seed)), 14, seed=0, workers=4)
-    assert most == 4
+    assert max_running == 4
     assert len(run.gains) == 14
 
 
 @pytest.mark.slow
 def test_the_simulated_landscape_is_the_cost_model() -> None:
-    """Latencies put together from pieces are the model's own, and none is below the stated optimum."""
+    """Latencies assembled from pieces equal those of the model, and none is below the stated optimum."""
     landscape = sim_8(0)
     space = landscape.space
     rng = np.random.default_rng(0)

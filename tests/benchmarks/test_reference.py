@@ -1,4 +1,4 @@
-"""The reference of bits: its comparison, its plans, going on with a file, and what is held against a verification."""
+"""The reference of bits: its comparison, its plans, continuing a file, and what counts as a wrong verification."""
 
 import json
 from collections.abc import Callable, Collection
@@ -37,7 +37,7 @@ DATA = reference_bits.ROOT / "benchmarks" / "data" / "reference_bits.json"
 
 
 class Running(nn.Module):
-    """Adds its input to a sum that outlives the step."""
+    """Adds its input to a sum that is kept between steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Running(nn.Module):
 
 
 def running(fixed_context: bool = False) -> Target:
-    """Return a target whose every step is told by its position in the cache."""
+    """Return a target whose steps are identified by their position in the cache."""
     module = Running()
     state = dict(module.named_buffers())
 
@@ -67,7 +67,7 @@ def running(fixed_context: bool = False) -> Target:
 
 
 def changed(target: Target, at: Collection[int], change: Callable[[torch.Tensor, torch.Tensor], object]) -> Step:
-    """Return the target's step, which changes its output or the state when it begins at positions ``at``."""
+    """Return the target's step with ``change`` applied to its output or state if it begins at positions ``at``."""
 
     def run(values: torch.Tensor) -> torch.Tensor:
         is_wrong = int(target.state["position"]) in at
@@ -82,14 +82,14 @@ def changed(target: Target, at: Collection[int], change: Callable[[torch.Tensor,
 def counted(
     at: Collection[int], change: Callable[[torch.Tensor, torch.Tensor], object]
 ) -> tuple[Counts, Difference | None]:
-    """Compare a step that is wrong at these positions in one context that begins at position 4."""
+    """Compare a step that is wrong at positions ``at``, in one context that begins at position 4."""
     target = running()
     trace = traced(target, Step(target.decode_step), seed=7, slots=4, context=None, steps=STEPS)
     return compared(target, changed(target, at, change), trace)
 
 
 def test_equal_steps_have_no_difference() -> None:
-    """What differs elsewhere than in the context is not seen."""
+    """Differences outside of the context are not seen."""
     assert counted((3, 12), lambda output, state: output.add_(1)) == (Counts(1, STEPS), None)
 
 
@@ -100,15 +100,15 @@ def test_an_output_that_differs_counts_once() -> None:
     assert first == Difference(7, 4, 1, "output 0", 1, 2)
 
 
-def test_a_state_that_differs_stays_in_the_steps_after_it() -> None:
-    """They differ while decoding goes on, and are equal where each begins with the baseline's state."""
+def test_a_difference_in_the_state_persists_in_the_steps_after_it() -> None:
+    """These differ in continuous decoding, and are equal if each begins with the baseline's state."""
     counts, first = counted((6,), lambda output, state: state[1].add_(1))
     assert counts == Counts(1, STEPS, 1, differing_steps=6, own_differing_steps=1, state_only_steps=1)
     assert first == Difference(7, 4, 2, "sum", 1, 2)
 
 
-def test_later_differences_are_seen_behind_a_state_that_differs() -> None:
-    """A step that makes one itself is counted, though it begins with a wrong state while decoding goes on."""
+def test_later_differences_are_seen_after_a_difference_in_the_state() -> None:
+    """A step that differs itself is counted, although it begins with a wrong state in continuous decoding."""
     counts, _ = counted((6, 8), lambda output, state: state.add_(1))
     assert (counts.differing_steps, counts.own_differing_steps) == (6, 2)
 
@@ -129,8 +129,8 @@ def test_every_bit_and_the_shape_count(change: Callable[[torch.Tensor, torch.Ten
 @pytest.mark.parametrize(
     ("expected", "got", "differs"), [(0.0, -0.0, True), (float("nan"), float("nan"), False)], ids=["zeros", "NaN"]
 )
-def test_bits_are_compared_and_not_values(expected: float, got: float, differs: bool) -> None:
-    """Zeros of either sign differ, and the same NaN does not."""
+def test_bits_are_compared_instead_of_values(expected: float, got: float, differs: bool) -> None:
+    """Zeros of different sign differ, and equal NaNs do not."""
     target = running()
     trace = traced(target, Step(lambda values: torch.full((1,), expected)), 0, 0, None, 1)
     counts, _ = compared(target, Step(lambda values: torch.full((1,), got)), trace)
@@ -145,13 +145,13 @@ def test_a_fixed_context_is_filled_further_by_the_baseline() -> None:
     assert len(trace.inputs) == len(trace.outputs) == 3
 
 
-def test_the_digest_tells_traces_apart() -> None:
-    """It is of all that the baseline gave, and of what went before."""
+def test_the_digest_distinguishes_traces() -> None:
+    """It covers the baseline's whole run, and the digest before it."""
 
     def digest(seed: int, before: str) -> str:
         target = running()
-        found: Trace = traced(target, Step(target.decode_step), seed, 0, None, 4)
-        return found.digest(before)
+        trace: Trace = traced(target, Step(target.decode_step), seed, 0, None, 4)
+        return trace.digest(before)
 
     assert digest(0, "") == digest(0, "")
     assert len({digest(0, ""), digest(1, ""), digest(0, "before")}) == 3
@@ -177,7 +177,7 @@ def test_plans_have_the_values_of_their_kind() -> None:
 
 
 def judged(kind: str, differing: int, verification: Verification) -> Judged:
-    """Return a plan with so many steps of 20,000 that differ."""
+    """Return a plan with ``differing`` of 20,000 steps that differ."""
     return Judged("model", "plan", kind, Counts(1250, 20_000, 1, differing, differing), False, verification)
 
 
@@ -203,23 +203,23 @@ BY_REGION = Verification(regions=(RegionCheck("norm", elements=9, difference="1 
         (judged(EXACT_KIND, 0, BY_REGION), "is rejected"),
     ],
 )
-def test_what_a_verification_must_not_say(row: Judged, wrong: str) -> None:
-    """A difference that it misses, a bound that does not hold, and a plan that is rejected for nothing."""
+def test_wrong_verifications_are_violations(row: Judged, wrong: str) -> None:
+    """A missed difference, a bound that does not hold, and a plan that is rejected without reason."""
     found = list(violations([row]))
     assert len(found) == bool(wrong)
     assert wrong in "".join(found)
 
 
-def test_other_code_is_not_held_against_the_verification() -> None:
-    """The reference knows the code that it ran; the summary names what became another."""
+def test_a_plan_with_other_code_is_not_a_violation() -> None:
+    """The reference only covers the code that it ran; the summary names plans that compiled to other code."""
     row = replace(judged(INEXACT, 29, IDENTICAL), is_known_code=False)
     assert list(violations([row])) == []
     assert any("model, plan" in line for line in summary([row], []))
     assert summary([row], [])[-1] == "- no violation in the others; 1 not judged"
 
 
-def test_the_page_has_every_plan_and_says_what_is_wrong() -> None:
-    """One line for each plan, below the figures."""
+def test_the_page_lists_every_plan_and_every_violation() -> None:
+    """With one line for each plan, below the figures."""
     rows = [judged(INEXACT, 29, IDENTICAL), judged(INEXACT, 0, BY_REGION), judged(EXACT_KIND, 0, IDENTICAL)]
     wrong = list(violations(rows))
     text = page(rows, wrong, reference_bits.made_with(), "command")
@@ -229,7 +229,7 @@ def test_the_page_has_every_plan_and_says_what_is_wrong() -> None:
     assert summary(rows[1:], [])[-1] == "- no violation"
 
 
-def test_a_file_of_another_machine_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_machine_is_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bits depend on the processor and on torch."""
     out = tmp_path / "bits.json"
     reference_bits.save(out, "own_model", {"contexts": 0})
@@ -239,8 +239,8 @@ def test_a_file_of_another_machine_is_not_gone_on_with(tmp_path: Path, monkeypat
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two runs of one file come to what one run comes to, and the baseline never differs from itself."""
+def test_a_run_continues_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs on one file give the same as a single run, and the baseline never differs from itself."""
     monkeypatch.setattr(reference_bits, "use_threads", lambda: None)
     monkeypatch.chdir(reference_bits.ROOT)
     numbers = {INEXACT: 0, EXACT_KIND: 0}
@@ -254,8 +254,8 @@ def test_a_run_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.Monkey
     assert counts["baseline"]["differing_steps"] == 0
 
 
-def test_the_data_hold_what_is_said_of_them() -> None:
-    """The baseline and plans of exact values never differ, both plans of the issue do."""
+def test_the_data_are_as_documented() -> None:
+    """The baseline and plans of exact values never differ; both plans of the issue do."""
     models = json.loads(DATA.read_text(encoding="utf-8"))["models"]
     for entry in models.values():
         kinds = [row["kind"] for row in entry["plans"].values()]
@@ -269,12 +269,12 @@ def test_the_data_hold_what_is_said_of_them() -> None:
             assert (counts.differing_steps > 0) == (row["first"] is not None)
             assert counts.own_differing_steps <= counts.differing_steps
             assert row["kind"] not in (BASELINE, EXACT_KIND) or not counts.differing_steps
-    own = models["own_model"]["plans"]
-    assert [row["counts"]["own_differing_steps"] for row in own.values() if row["kind"] == KNOWN] == [25, 33]
+    plans = models["own_model"]["plans"]
+    assert [row["counts"]["own_differing_steps"] for row in plans.values() if row["kind"] == KNOWN] == [25, 33]
 
 
-def test_the_plans_of_the_issue_are_of_every_layer() -> None:
-    """They are own_model's alone."""
+def test_the_plans_of_the_issue_have_scopes_in_every_layer() -> None:
+    """They only exist for own_model."""
     layout = decoder_layout(("dense", "dense"), ("attention_norm", "attention", "feed_forward_norm", "feed_forward"))
     plans = known_plans(REFERENCE_MODELS["own_model"], layout)
     assert [len(plan.scopes) for plan in plans.values()] == [2, 2]

@@ -1,4 +1,4 @@
-"""The benchmark of samplers, and landscapes that were recorded."""
+"""The benchmark of samplers, and recorded landscapes."""
 
 import gzip
 import json
@@ -55,14 +55,14 @@ def benchmark(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 @pytest.fixture
 def own(tmp_path: Path) -> str:
-    """Return a landscape of the user's own, as the command takes it."""
+    """Return a user's own landscape, as an argument of the command."""
     path = tmp_path / "own.py"
     path.write_text(OWN)
     return f"{path}:mine"
 
 
 def test_json_has_a_line_for_each_landscape_and_sampler(benchmark: Benchmark, own: str, tmp_path: Path) -> None:
-    """Programs read one object a line; a page is written beside it, with the machine."""
+    """One JSON object per line, and a page with the machine's description."""
     page = tmp_path / "table.md"
     lines = benchmark(
         "--landscape", own, "--samplers", "tpe,random", "--seeds", "3", "--trials", "12", "--jobs", "2",
@@ -85,7 +85,7 @@ def test_json_has_a_line_for_each_landscape_and_sampler(benchmark: Benchmark, ow
 
 @pytest.mark.slow
 def test_figures_alone_can_choose_the_incumbents(benchmark: Benchmark, tmp_path: Path) -> None:
-    """Proposals are the same; the plan of the lowest latency is taken for the best of them, and the page says so."""
+    """Proposals are the same; the plan with the lowest latency is the incumbent, and the page says so."""
     found, pages = [], []
     for number, more in enumerate(([], ["--by-figure"])):
         page = tmp_path / f"{number}.md"
@@ -99,7 +99,7 @@ def test_figures_alone_can_choose_the_incumbents(benchmark: Benchmark, tmp_path:
 
 
 def test_searches_do_not_depend_on_how_many_run_at_once(benchmark: Benchmark, own: str) -> None:
-    """A seed's searches are the same in whatever process; only times differ."""
+    """A seed's searches are the same in any process; only times differ."""
     options = ("--landscape", own, "--samplers", "tpe", "--seeds", "4", "--trials", "12", "--json")
 
     def figures(*more: str) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def test_searches_do_not_depend_on_how_many_run_at_once(benchmark: Benchmark, ow
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (("--landscape", "synthetik"), "did you mean 'synthetic'"),
         (("--landscape", "nowhere.py:mine"), "give file.py:function"),
@@ -118,20 +118,20 @@ def test_searches_do_not_depend_on_how_many_run_at_once(benchmark: Benchmark, ow
     ],
 )
 def test_bad_input_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], told: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
 ) -> None:
-    """What is misspelt is named, with the nearest, and the exit code is 2."""
+    """The message names the mistake and the closest name, and the exit code is 2."""
     monkeypatch.setattr("sys.argv", ["search.py", "--samplers", "random", *options, "--seeds", "1"])
     with pytest.raises(SystemExit) as stopped:
         search.main()
     error = capsys.readouterr().err
     assert stopped.value.code == 2
-    assert told in error
+    assert message in error
     assert len(error.splitlines()) == 1
 
 
 def test_kernel_tuner_searches_the_same_landscape() -> None:
-    """Its strategies open with the same starting points and spend the same number of distinct points."""
+    """Its strategies begin with the same starting points and evaluate the same number of distinct points."""
     pytest.importorskip("kernel_tuner", reason="the extra bench is not installed")
     landscape = tiny(Traits(failing_share=0.2), 0)
     points = [landscape.space.plan(point.values) for point in landscape.space.starting_points]
@@ -143,7 +143,7 @@ def test_kernel_tuner_searches_the_same_landscape() -> None:
 
 
 def entries_of(landscape: SyntheticLandscape) -> list[dict[str, Any]]:
-    """Return what a recording of every plan of a landscape without noise would hold."""
+    """Return the entries of a recording of every plan of a landscape, without noise."""
     landscape.noise = 0.0
     position = {unit.name: index for index, unit in enumerate(landscape.space.layout.units)}
     plans = plans_of(landscape.space)
@@ -158,12 +158,12 @@ def measured_exactly(landscape: SyntheticLandscape, plan: Plan) -> Outcome:
 
 
 def record_of(landscape: SyntheticLandscape, entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the record that these entries make."""
+    """Return the record with these entries."""
     return {"version": FORMAT_VERSION, "baseline_ms": landscape.baseline_ms, "plans": entries}
 
 
-def test_a_recorded_landscape_answers_as_what_was_recorded() -> None:
-    """Latency, failure, blame and scope times of every plan come back; the best is the fastest that does not fail."""
+def test_a_recorded_landscape_returns_what_was_recorded() -> None:
+    """Latency, failure, blame and scope times of every plan; the best is the fastest plan that does not fail."""
     landscape = tiny(Traits(failing_share=0.2), 1)
     replayed = RecordedLandscape("recorded", landscape.space, record_of(landscape, entries_of(landscape)))
     for plan in plans_of(landscape.space):
@@ -175,8 +175,8 @@ def test_a_recorded_landscape_answers_as_what_was_recorded() -> None:
     assert replayed.best_ms == pytest.approx(landscape.best_ms, rel=1e-4)
 
 
-def test_a_probe_is_put_together_from_recorded_scopes() -> None:
-    """Layers of one kind that differ were never recorded as one plan; what their scopes took was."""
+def test_a_probe_is_assembled_from_recorded_scopes() -> None:
+    """Plans whose layers of one kind differ were not recorded, but the times of their scopes were."""
     landscape = tiny(Traits(), 1)
     replayed = RecordedLandscape("recorded", landscape.space, record_of(landscape, entries_of(landscape)))
     probe = Plan(
@@ -190,7 +190,7 @@ def test_a_probe_is_put_together_from_recorded_scopes() -> None:
 
 
 def test_a_probe_with_a_scope_that_changes_bits_fails() -> None:
-    """It was timed in the plans that failed for it, and is no scope that works for that."""
+    """The scope was timed in the plans that failed because of it, but it does not work."""
     landscape = tiny(Traits(failing_share=0.4), 1)
     replayed = RecordedLandscape("recorded", landscape.space, record_of(landscape, entries_of(landscape)))
     plans = plans_of(landscape.space)
@@ -202,7 +202,7 @@ def test_a_probe_with_a_scope_that_changes_bits_fails() -> None:
 
 
 def test_a_record_that_lacks_plans_is_refused() -> None:
-    """An optimum over some of the plans is none."""
+    """An optimum over only some of the plans is not the optimum."""
     landscape = tiny(Traits(), 0)
     entries = entries_of(landscape)
     with pytest.raises(BadInputError, match=f"{len(entries) - 5} of {len(entries)} plans"):
@@ -210,8 +210,8 @@ def test_a_record_that_lacks_plans_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_what_is_committed_is_whole_and_small(name: str) -> None:
-    """Every plan of the stated space, in a file that a clone can bear."""
+def test_committed_recordings_are_complete_and_small(name: str) -> None:
+    """With every plan of the stated space, in a file small enough for a clone."""
     landscape = recorded(name)
     assert 1_000 <= landscape.space.size <= 20_000
     assert (FOLDER / f"{name}{ENDING}").stat().st_size < 3e6
@@ -219,8 +219,8 @@ def test_what_is_committed_is_whole_and_small(name: str) -> None:
     assert landscape.best_ms < landscape.baseline_ms
 
 
-def test_a_recording_goes_on_after_a_kill(tmp_path: Path) -> None:
-    """A line that was cut short is dropped; a file of another machine or version is refused."""
+def test_a_recording_continues_after_a_kill(tmp_path: Path) -> None:
+    """A truncated line is dropped; a file of another machine or version is rejected."""
     path = tmp_path / "plans.jsonl"
     file = WorkingFile(path, {"torch": "2.13"})
     file.append({"scopes": [[0, 1]]})
@@ -233,8 +233,8 @@ def test_a_recording_goes_on_after_a_kill(tmp_path: Path) -> None:
         WorkingFile(path, {"torch": "2.14"})
 
 
-def test_a_wide_interval_settles_nothing(tmp_path: Path) -> None:
-    """What a busy machine measured is measured again, and gives way to what an idle one measured."""
+def test_a_wide_interval_does_not_settle_a_plan(tmp_path: Path) -> None:
+    """A plan measured on a busy machine is measured again, and the measurement of an idle machine counts."""
     landscape = tiny(Traits(), 0)
     entries = entries_of(landscape)
     wide = min((entry for entry in entries if entry["ratio"]), key=lambda entry: entry["ratio"])
@@ -250,7 +250,7 @@ def test_a_wide_interval_settles_nothing(tmp_path: Path) -> None:
 
 
 def test_a_lucky_judgement_does_not_make_the_best_plan(tmp_path: Path) -> None:
-    """The fastest are judged three times more, and the median of those stands; so do a failure and its absence."""
+    """The fastest are judged three more times, and the median of those counts; likewise for accidental failures."""
     landscape = tiny(Traits(), 0)
     entries = entries_of(landscape)
     lucky = max((entry for entry in entries if entry["reason"] is None), key=lambda entry: entry["ratio"])

@@ -1,4 +1,4 @@
-"""Plans are values: canonical, comparable, and the same in every process."""
+"""Plans are values: canonical, comparable, and equal across processes."""
 
 import importlib.util
 import json
@@ -45,7 +45,7 @@ def test_the_order_of_options_does_not_matter() -> None:
 
 
 def test_a_digest_is_the_same_in_another_process() -> None:
-    """Digests depend on nothing but the plan."""
+    """Digests depend only on the plan."""
     plan = Plan((Scope("a", "b", (("x", True),)),))
     code = "from sktune.core.plan import *; print(Plan((Scope('a', 'b', (('x', True),)),)).digest)"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -54,12 +54,12 @@ def test_a_digest_is_the_same_in_another_process() -> None:
 
 @given(st.text(min_size=1, max_size=400), st.text(min_size=1, max_size=400))
 def test_labels_fit_into_255_characters(first: str, last: str) -> None:
-    """GE and aclskScopeBegin refuse longer names."""
+    """GE and aclskScopeBegin reject longer names."""
     assert 0 < len(Scope(first, last).label) <= MAX_LABEL_LENGTH
 
 
 def test_long_labels_stay_distinct() -> None:
-    """Cutting a label does not make two scopes one."""
+    """Truncating labels does not merge two scopes."""
     assert Scope("x" * 300, "y").label != Scope("x" * 300, "z").label
 
 
@@ -85,7 +85,7 @@ def test_a_unit_belongs_to_one_scope() -> None:
     ],
 )
 def test_a_bad_plan_file_gets_one_line(tmp_path_factory: pytest.TempPathFactory, text: str, message: str) -> None:
-    """The line names file and mend; no tag of YAML's is executed."""
+    """The line names the file and the fix; YAML tags are not executed."""
     path = tmp_path_factory.mktemp("plan") / "plan.yaml"
     path.write_text(text)
     with pytest.raises(PlanError, match=message) as caught:
@@ -95,7 +95,7 @@ def test_a_bad_plan_file_gets_one_line(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_a_plan_file_names_the_backend_of_its_scopes(tmp_path: Path) -> None:
-    """A plan for an NPU is not put on with Inductor's scopes; files from before the key was there are Inductor's."""
+    """A plan for an NPU is not applied with Inductor's scopes; a file without the key is for Inductor."""
     path = tmp_path / "plan.yaml"
     path.write_text(write_plan(Plan((Scope("a", "b"),)), {}, "npu"))
     assert read_plan_file(path).backend == "npu"
@@ -104,20 +104,20 @@ def test_a_plan_file_names_the_backend_of_its_scopes(tmp_path: Path) -> None:
 
 
 def test_a_backend_without_scopes_is_named() -> None:
-    """With the ones that there are."""
-    with pytest.raises(PlanError, match="backend 'nput'; did you mean 'npu'"):
+    """The message names the existing ones."""
+    with pytest.raises(PlanError, match="no compiling backend 'nput'; did you mean 'npu'"):
         sktune.apply(nn.Linear(1, 1), Plan(), "nput")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch_npu") is not None, reason="needs an environment without torch_npu")
 def test_scopes_of_torchair_need_torchair() -> None:
-    """One line that names the mend."""
+    """The message is one line that names the fix."""
     with pytest.raises(PlanError, match=r"cannot be imported .*; pip install '\.\[npu\]'"):
         sktune.apply(nn.Sequential(nn.Linear(1, 1)), Plan((Scope("0", "0"),)), "npu")
 
 
-def test_a_label_of_the_users_own_makes_no_other_plan(tmp_path: Path) -> None:
-    """It is kept through files and processes, but equal plans stay equal."""
+def test_a_label_given_by_the_user_does_not_change_the_plan(tmp_path: Path) -> None:
+    """It is preserved in files and across processes, but equal plans stay equal."""
     named, plain = Plan((Scope("a", "b", (), "sp1"),)), Plan((Scope("a", "b"),))
     assert named == plain
     assert named.digest == plain.digest
@@ -146,7 +146,7 @@ def test_two_scopes_cannot_share_a_label() -> None:
     ],
 )
 def test_options_of_a_plan_file_are_checked_when_it_is_applied(tmp_path: Path, text: str, message: str) -> None:
-    """Nothing is dropped in silence, and nothing waits for the compiler."""
+    """Nothing is dropped silently or left for the compiler to reject."""
     path = tmp_path / "plan.yaml"
     path.write_text(f"version: 1\n{text}\n")
     with pytest.raises(PlanError, match=message):

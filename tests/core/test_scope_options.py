@@ -1,4 +1,4 @@
-"""SuperKernel options: every mistake is refused before anything is compiled, with the mend."""
+"""SuperKernel options: every mistake is rejected before anything is compiled, with its fix."""
 
 from typing import Any
 
@@ -47,30 +47,30 @@ legal: st.SearchStrategy[dict[str, Option]] = st.fixed_dictionaries(
 
 
 @given(legal)
-def test_what_is_rendered_is_parsed_back(options: dict[str, Option]) -> None:
-    """A plan's options survive the way into a model's source and back."""
+def test_rendered_options_are_parsed_back(options: dict[str, Option]) -> None:
+    """A plan's options survive being written into a model's source and read back."""
     assert parse(render(options)) == options
 
 
 @given(legal, st.randoms())
 def test_equal_options_give_one_string(options: dict[str, Option], random: Any) -> None:
-    """All blocks of one scope must carry the same text, in whatever order the options were given."""
+    """All blocks of one scope must have the same text, whatever the order of the options."""
     names = list(options)
     random.shuffle(names)
     assert render({name: options[name] for name in names}) == render(options)
 
 
 @given(legal)
-def test_normal_options_stay_as_they_are(options: dict[str, Option]) -> None:
-    """Normalising twice changes nothing more, and what is left is legal and differs from the defaults."""
+def test_normalising_is_idempotent(options: dict[str, Option]) -> None:
+    """The remaining options are legal and differ from the defaults."""
     normal = normalise(options)
     assert normalise(normal) == normal
     assert all(normal[name] != option_defaults()[name] for name in normal)
 
 
 @given(legal, legal)
-def test_an_option_at_its_default_is_as_good_as_none(options: dict[str, Option], other: dict[str, Option]) -> None:
-    """Two sets that compile to the same thing are equal: the search tries one of them."""
+def test_an_option_at_its_default_equals_none(options: dict[str, Option], other: dict[str, Option]) -> None:
+    """Two sets that compile to the same thing are equal: the search tries only one of them."""
     explicit = {name: option_defaults()[name] for name in other if option_defaults()[name] != ""}
     assert normalise(explicit | options) == normalise(options)
 
@@ -84,25 +84,25 @@ def test_an_option_at_its_default_is_as_good_as_none(options: dict[str, Option],
         ("dcci-after-kernel-end=B,A,B", "dcci-after-kernel-end=A,B"),
     ],
 )
-def test_options_that_do_nothing_go(text: str, same: str) -> None:
+def test_options_without_effect_are_removed(text: str, same: str) -> None:
     """stream-fusion turns early-start off; a list of operator types is a set."""
     assert normalise(parse(text)) == normalise(parse(same))
 
 
-def test_early_start_acts_without_stream_fusion() -> None:
-    """What acts is kept."""
+def test_early_start_has_an_effect_without_stream_fusion() -> None:
+    """Options with an effect are kept."""
     assert normalise({"early-start": 0}) == {"early-start": 0}
 
 
 @pytest.mark.parametrize("text", ["", ":", " : ", '""'])
 def test_no_options_are_an_empty_string(text: str) -> None:
-    """The compiler drops blanks and empty parts; TorchAir takes text only, so none is written as ''."""
+    """The compiler drops blanks and empty parts; TorchAir only accepts text, so no options are written as ''."""
     assert parse(text) == {}
     assert render({}) == ""
 
 
 def test_blanks_quotes_and_outer_colons_are_read_as_the_compiler_reads_them() -> None:
-    """Only what the compiler refuses is refused."""
+    """Only what the compiler rejects is rejected."""
     text = '": stream-fusion = 1 :: dcci-before-kernel-start=MatMulV2,Add :"'
     assert parse(text) == {"stream-fusion": 1, "dcci-before-kernel-start": "MatMulV2,Add"}
 
@@ -113,39 +113,39 @@ MISTAKES = [
     ("=1", "no name before '=1'; write name=value"),
     ("stream-fusion=", "has no value; give one"),
     ("stream-fusion=1:stream-fusion=1", "given twice; leave one out"),
-    ("stream-fusion=2", "stream-fusion is 0 or 1, got '2'"),
-    ("stream-fusion=01", "stream-fusion is 0 or 1, got '01'"),
-    ("stream-fusion=True", "stream-fusion is 0 or 1, got 'True'"),
-    ("early-start=3", "early-start is 0, 1 or 2"),
-    ("early-start=-1", "early-start is 0, 1 or 2"),
-    ("preload-code=all", "preload-code is one of per-func, max, none"),
-    ("split-mode=0", "split-mode is 1 to 64"),
-    ("split-mode=65", "split-mode is 1 to 64"),
-    ("split-mode=4.0", "split-mode is 1 to 64"),
+    ("stream-fusion=2", "stream-fusion must be 0 or 1, got '2'"),
+    ("stream-fusion=01", "stream-fusion must be 0 or 1, got '01'"),
+    ("stream-fusion=True", "stream-fusion must be 0 or 1, got 'True'"),
+    ("early-start=3", "early-start must be 0, 1 or 2"),
+    ("early-start=-1", "early-start must be 0, 1 or 2"),
+    ("preload-code=all", "preload-code must be one of per-func, max, none"),
+    ("split-mode=0", "split-mode must be 1 to 64"),
+    ("split-mode=65", "split-mode must be 1 to 64"),
+    ("split-mode=4.0", "split-mode must be 1 to 64"),
     ("func-align=1", "0 or a power of two"),
     ("func-align=768", "0 or a power of two"),
-    ("feed-sync-all=yes", "feed-sync-all is 0 or 1"),
-    ("strict-scope-check=warn", "strict-scope-check is one of bypass, abort"),
-    ("strict-scope-check=abort=1", "strict-scope-check is one of bypass, abort, got 'abort=1'"),
+    ("feed-sync-all=yes", "feed-sync-all must be 0 or 1"),
+    ("strict-scope-check=warn", "strict-scope-check must be one of bypass, abort"),
+    ("strict-scope-check=abort=1", "strict-scope-check must be one of bypass, abort, got 'abort=1'"),
     ("dcci-before-kernel-start=Add,,Mul", "operator types, joined by commas"),
     ("dcci-before-kernel-start=.*", "operator types, joined by commas"),
-    ("debug-aic-num=0", "debug-aic-num is 1 to 24"),
-    ("debug-aiv-num=49", "debug-aiv-num is 1 to 48"),
-    ("link-mode=1", "its parser refuses it; leave it out"),
-    ("preload-data=1", "its parser refuses it; leave it out"),
-    ("option_xxx2", "is no option, and GE would skip it; write name=value"),
+    ("debug-aic-num=0", "debug-aic-num must be 1 to 24"),
+    ("debug-aiv-num=49", "debug-aiv-num must be 1 to 48"),
+    ("link-mode=1", "its parser rejects it; leave it out"),
+    ("preload-data=1", "its parser rejects it; leave it out"),
+    ("option_xxx2", "is not an option, and GE would skip it; write name=value"),
     ("dcci-disable-on-kernel=Add:dcci-before-kernel-start=Mul,Add", "overrides dcci-before-kernel-start for Add"),
     ("dcci-disable-on-kernel=Add:dcci-after-kernel-end=Add", "overrides dcci-after-kernel-end for Add"),
-    ("debug-aic-num=8:debug-aiv-num=12", "say 8 or 16"),
+    ("debug-aic-num=8:debug-aiv-num=12", "use 8 or 16"),
 ]
 
 
-@pytest.mark.parametrize(("text", "mend"), MISTAKES)
-def test_a_mistake_is_refused_before_compiling(text: str, mend: str) -> None:
-    """What would fail as EB0500, or be skipped by GE, is one line that says what to do."""
+@pytest.mark.parametrize(("text", "message"), MISTAKES)
+def test_a_mistake_is_rejected_before_compiling(text: str, message: str) -> None:
+    """Anything that would fail as EB0500, or be skipped by GE, is a one-line error that names the fix."""
     with pytest.raises(SpaceError) as error:
         parse(text)
-    assert mend in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -157,7 +157,7 @@ fragments = st.sampled_from([*SUPERKERNEL_OPTIONS, "=", ":", ",", "0", "1", "Mat
 @example("=stream-fusion\nstream-fusion")
 @given(st.lists(fragments, max_size=8).map("".join))
 def test_any_text_is_options_or_one_line(text: str) -> None:
-    """What is accepted can be written again and means the same; all else says why."""
+    """Accepted text can be written again with the same meaning; all other text is an error that says why."""
     try:
         options = parse(text)
     except SpaceError as error:
@@ -167,9 +167,9 @@ def test_any_text_is_options_or_one_line(text: str) -> None:
 
 
 @pytest.mark.parametrize("options", [None, 0, {"stream-fusion": 1}])
-def test_options_that_are_no_text_are_refused(options: Any) -> None:
-    """A None that reaches TorchAir fails deep inside the trace."""
-    with pytest.raises(SpaceError, match=r"options of a scope are text, got .*; write ''"):
+def test_options_that_are_not_text_are_rejected(options: Any) -> None:
+    """A None passed to TorchAir fails deep inside the trace."""
+    with pytest.raises(SpaceError, match=r"options of a scope must be text, got .*; write ''"):
         parse(options)
 
 
@@ -185,8 +185,8 @@ def test_options_that_are_no_text_are_refused(options: Any) -> None:
         ("dcci-after-kernel-end", None),
     ],
 )
-def test_typed_values_are_checked_as_text_is(name: str, value: Any) -> None:
-    """A plan's options never become a string that the compiler refuses."""
+def test_typed_values_are_checked_like_text(name: str, value: Any) -> None:
+    """A plan's options never become a string that the compiler rejects."""
     with pytest.raises(SpaceError):
         check_options({name: value})
     with pytest.raises(SpaceError):
@@ -194,7 +194,7 @@ def test_typed_values_are_checked_as_text_is(name: str, value: Any) -> None:
 
 
 def test_defaults_and_choices_are_legal() -> None:
-    """The table holds itself to its own rules, and the first choice is the default."""
+    """The table follows its own rules, and the first choice is the default."""
     for option in SUPERKERNEL_OPTIONS.values():
         for value in option.choices:
             check_option(option.name, value)
@@ -203,7 +203,7 @@ def test_defaults_and_choices_are_legal() -> None:
 
 
 def test_a_search_may_leave_an_option_out() -> None:
-    """Where no value is the default, the empty one stands for that; elsewhere it is a mistake."""
+    """The empty value means "not given" for an option without a default; for others it is an error."""
     check_option("dcci-before-kernel-start", "")
     for name in ("split-mode", "preload-code", "colour"):
         with pytest.raises(SpaceError):
@@ -216,7 +216,7 @@ def test_only_searched_options_and_the_rescue_have_choices() -> None:
 
 
 def with_table(text: str) -> str:
-    """Return the document with the table as the code has it."""
+    """Return the document with the table generated from code."""
     before, _, rest = text.partition(BEGIN)
     return before + BEGIN + options_table() + END + rest.partition(END)[2]
 

@@ -1,4 +1,4 @@
-"""What each piece of a step took: every unit in one piece, nothing lost, and short in the record."""
+"""Scope times: every unit in exactly one piece, no time lost, and a short record."""
 
 import json
 from itertools import pairwise
@@ -18,7 +18,7 @@ LAYOUT = Layout(tuple(Unit(name, name) for name in "abcdef"), ())
 
 @st.composite
 def parts_of_a_step(draw: st.DrawFn) -> list[Part]:
-    """Return scopes in order, with any number of parts between them: what lies between may be nothing, or glue."""
+    """Return scopes in order, with any number of parts, or none, between them."""
     edges = draw(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=6))
     parts: list[Part] = []
     reached = 0
@@ -33,7 +33,7 @@ def parts_of_a_step(draw: st.DrawFn) -> list[Part]:
 
 @given(parts_of_a_step())
 def test_every_unit_is_in_one_piece_and_no_time_is_lost(parts: list[Part]) -> None:
-    """Pieces follow one another in execution order and add up; no two gaps are neighbours."""
+    """Pieces are consecutive, in execution order, and add up; no two gaps are adjacent."""
     pieces = scope_times(LAYOUT, parts)
     covered = "".join("abcdef"["abcdef".index(p.first) : "abcdef".index(p.last) + 1] for p in pieces)
     assert covered == "abcdef"
@@ -45,8 +45,8 @@ def test_every_unit_is_in_one_piece_and_no_time_is_lost(parts: list[Part]) -> No
     assert sum(p.latency_ms for p in pieces) == pytest.approx(sum(p.latency_ms for p in parts), abs=1e-5)
 
 
-def test_what_runs_outside_of_any_unit_belongs_to_its_neighbour() -> None:
-    """The piece before it, and at the start the one after."""
+def test_time_outside_of_any_unit_is_added_to_its_neighbour() -> None:
+    """To the piece before it, and at the start to the one after."""
     scopes = Part(Scope("a", "c"), 3.0, 2.0), Part(Scope("d", "f"), 4.0, 1.0)
     glue = Part(None, 0.5, 0.25)
     pieces = scope_times(LAYOUT, [glue, scopes[0], glue, scopes[1], glue])
@@ -54,7 +54,7 @@ def test_what_runs_outside_of_any_unit_belongs_to_its_neighbour() -> None:
 
 
 def test_the_record_of_the_largest_plan_stays_short() -> None:
-    """61 layers with a scope for every unit: under 30 KB of JSON, and the same after it is read again."""
+    """61 layers with a scope for every unit: under 30 KB of JSON, and equal after reading it back."""
     layout = decoder_layout(("moe",) * 61)
     parts = [Part(Scope(unit.name, unit.name), 0.123456789, 0.0987654321) for unit in layout.units]
     outcome = Outcome(scope_times=scope_times(layout, parts))

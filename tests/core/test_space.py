@@ -30,7 +30,7 @@ def space_over(layout: Layout, **spec: Any) -> SearchSpace:
 
 
 def values_of(space: SearchSpace, **chosen: Any) -> dict[str, Any]:
-    """Return a point where everything is out but what is chosen (dots written as two underscores)."""
+    """Return the point where everything is out except for ``chosen`` (dots written as two underscores)."""
     values: dict[str, Any] = {
         name: OUT if choices == (OUT, NEW, JOIN) else choices[0] for name, choices in space.choices.items()
     }
@@ -43,15 +43,15 @@ def ranges(plan: Plan) -> list[tuple[str, str]]:
 
 
 def test_join_after_out_is_new() -> None:
-    """Two points that mean the same are one plan."""
+    """Two points with the same meaning are one plan."""
     space = space_over(decoder_layout(("dense",)))
     joined = space.plan(values_of(space, dense__self_attn=JOIN))
     assert joined == space.plan(values_of(space, dense__self_attn=NEW))
     assert ranges(joined) == [("layers.0.self_attn", "layers.0.self_attn")]
 
 
-def test_starting_points_name_layer_kinds_in_untied_spaces_too() -> None:
-    """The guide's points exist for layers that have parameters of their own."""
+def test_starting_points_name_layer_kinds_in_per_layer_spaces_too() -> None:
+    """The guide's points exist for layers with separate parameters."""
     space = space_over(decoder_layout(("dense", "moe", "moe")), per_layer=True)
     points = {point.name: space.plan(point.values) for point in space.starting_points}
     assert ranges(points["MoE only"]) == [("layers.1.mlp", "layers.1.mlp"), ("layers.2.mlp", "layers.2.mlp")]
@@ -59,7 +59,7 @@ def test_starting_points_name_layer_kinds_in_untied_spaces_too() -> None:
 
 
 def test_layers_per_scope_cuts_a_scope_that_crosses_layers() -> None:
-    """A scope over whole layers reaches into as many as it may."""
+    """A scope over whole layers spans as many as allowed."""
     space = space_over(decoder_layout(("dense",) * 4))
     inside = {f"dense__{child}": JOIN for child in CHILDREN}
     assert len(space.plan(values_of(space, **inside, layers_per_scope=1)).scopes) == 4
@@ -79,8 +79,8 @@ def test_units_outside_of_layers_join_without_counting() -> None:
     assert ranges(plan) == [("embed_tokens", "lm_head")]
 
 
-def test_options_of_absent_scopes_do_not_exist() -> None:
-    """The empty plan is one plan, whatever the options say, and defaults are not listed."""
+def test_a_plan_without_scopes_has_no_options_of_scopes() -> None:
+    """The empty plan is one plan, whatever the options, and defaults are not listed."""
     space = space_over(decoder_layout(("dense",)))
     assert space.plan(values_of(space, fast=True)) == Plan()
     assert space.plan(values_of(space, dense__mlp=NEW)).scopes[0].options == ()
@@ -88,7 +88,7 @@ def test_options_of_absent_scopes_do_not_exist() -> None:
 
 
 def on_streams(layout: Layout, moved: set[tuple[str, str]], outside: str) -> Layout:
-    """Return the layout with some units of a kind on another stream, and what is outside of layers at ``outside``."""
+    """Return the layout with the ``moved`` units on another stream, and units outside of layers at ``outside``."""
 
     def place(unit: Unit) -> str:
         if unit.layer is None:
@@ -118,7 +118,7 @@ small_layouts = st.builds(
 )
 @settings(max_examples=120)
 def test_the_size_equals_enumeration(layout: Layout, per_layer: bool, limits: list[Any]) -> None:
-    """The count is that of distinct plans, and every point is a legal one."""
+    """The size is the number of distinct plans, and every point is a legal plan."""
     space = space_over(layout, per_layer=per_layer, layers_per_scope=limits)
     points = 1
     for choices in space.choices.values():
@@ -133,14 +133,14 @@ def test_the_size_equals_enumeration(layout: Layout, per_layer: bool, limits: li
     assert space.size == len(plans)
 
 
-def test_the_size_of_a_large_untied_space_is_quick_to_count() -> None:
+def test_the_size_of_a_large_per_layer_space_is_quick_to_count() -> None:
     """61 layers with 12 units each are counted, not enumerated."""
     layout = decoder_layout(("dense",) * 3 + ("moe",) * 58, tuple(f"unit{index}" for index in range(12)))
     assert space_over(layout, per_layer=True).size > 10**200
 
 
 def test_the_guides_starting_points_are_found_by_name() -> None:
-    """Without a list of its own, a space starts from the scope guide's choices."""
+    """A space that lists none starts from the scope guide's choices."""
     space = space_over(decoder_layout(("dense", "moe")))
     names = [point.name for point in space.starting_points]
     assert names == [
@@ -157,7 +157,7 @@ def test_the_guides_starting_points_are_found_by_name() -> None:
 
 @pytest.mark.parametrize(("layers", "limit"), [(1, None), (2, "all"), (4, 3)])
 def test_a_starting_points_limit_of_layers_fits_a_model_with_fewer(layers: int, limit: Any) -> None:
-    """As where a model is cut to a few layers of each kind."""
+    """For example when a model is cut to a few layers of each kind."""
     points: Any = {"mine": {"layer.*": JOIN, LAYERS_PER_SCOPE: 3}}
     spec: dict[str, Any] = {"layers_per_scope": [1, 3, "all"], "starting_points": points}
     (point,) = space_over(decoder_layout(("dense",) * layers), **spec).starting_points
@@ -167,8 +167,8 @@ def test_a_starting_points_limit_of_layers_fits_a_model_with_fewer(layers: int, 
 @pytest.mark.parametrize(
     ("limits", "of_two"), [([1, 2], (1, 2)), ([2, 4], (4,)), ([1, 3, "all"], (1, "all")), ([1], (1,))]
 )
-def test_what_few_layers_cannot_tell_apart_is_the_widest_limit(limits: list[Any], of_two: tuple[Any, ...]) -> None:
-    """So that a plan of a model that is cut short is one of the whole model, and starts from what was asked for."""
+def test_limits_that_few_layers_make_equivalent_become_the_widest(limits: list[Any], of_two: tuple[Any, ...]) -> None:
+    """So that a plan of a shortened model is also one of the whole model, and starting points keep their limit."""
     points: Any = {"mine": {"layer.*": JOIN, LAYERS_PER_SCOPE: limits[-1]}}
     small, whole = (
         space_over(decoder_layout(("dense",) * layers), layers_per_scope=limits, starting_points=points)
@@ -184,7 +184,7 @@ def test_what_few_layers_cannot_tell_apart_is_the_widest_limit(limits: list[Any]
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_loads_and_starts_from_legal_distinct_plans(name: str) -> None:
-    """All files of search_spaces/ fit a model of their kinds."""
+    """All files of search_spaces/ fit a model with their kinds of layers."""
     spec = load_preset(name).space
     kinds = ("dense", "moe") if name == "deepseek-v3" else ("moe",) if name.endswith("moe") else ("dense",)
     layout = decoder_layout(kinds * 2)
@@ -203,18 +203,18 @@ def test_every_preset_loads_and_starts_from_legal_distinct_plans(name: str) -> N
             {"starting_points": {"x": {"dense.self_atn": NEW}}},
             r"'dense.self_atn', which the model lacks; did you mean 'dense.self_attn'",
         ),
-        ({"starting_points": {"x": {"dense.self_attn": "nwe"}}}, r"is one of .*'new'.*got 'nwe'"),
+        ({"starting_points": {"x": {"dense.self_attn": "nwe"}}}, r"must be one of .*'new'.*got 'nwe'"),
         ({"layers_per_scope": [0]}, "from 1 up"),
     ],
 )
-def test_a_space_that_does_not_fit_is_refused(spec: dict[str, Any], message: str) -> None:
-    """The message names what is wrong and what is near."""
+def test_a_space_that_does_not_fit_is_rejected(spec: dict[str, Any], message: str) -> None:
+    """The message names the mistake and the closest valid name."""
     with pytest.raises(SpaceError, match=message):
         space_over(decoder_layout(("dense", "dense")), **spec)
 
 
-def test_a_missing_parameter_is_refused() -> None:
-    """A point is complete."""
+def test_a_missing_parameter_is_rejected() -> None:
+    """A point has a value for every parameter."""
     space = space_over(decoder_layout(("dense", "dense")))
     values = values_of(space)
     del values[LAYERS_PER_SCOPE]
@@ -229,7 +229,7 @@ def npu_space(**spec: Any) -> SearchSpace:
 
 
 def test_starting_points_take_options_as_torchair_does() -> None:
-    """The string of the documentation may be copied into a space."""
+    """An option string from TorchAir's documentation can be copied into a space."""
     points = {"mine": {"moe.mlp": NEW, "options": "stream-fusion=1:split-mode=8"}}
     (point,) = npu_space(starting_points=points).starting_points
     assert (point.values["stream-fusion"], point.values["split-mode"]) == (1, 8)
@@ -239,21 +239,21 @@ def test_starting_points_take_options_as_torchair_does() -> None:
     ("options", "message"),
     [
         ("stream-funsion=1", "did you mean 'stream-fusion'"),
-        ("stream-fusion=2", "stream-fusion is 0 or 1"),
+        ("stream-fusion=2", "stream-fusion must be 0 or 1"),
         ("option_xxx2", "write name=value"),
         ("split-mode=4:split-mode=8", "split-mode is given twice"),
         ("early-start=", "early-start has no value"),
         ("=1", "has no name"),
-        ("link-mode=1", "its parser refuses it"),
+        ("link-mode=1", "its parser rejects it"),
     ],
 )
-def test_mistakes_in_option_strings_are_told_before_anything_is_compiled(options: str, message: str) -> None:
-    """What EB0500 would say after minutes is said at once, with the mend."""
+def test_mistakes_in_option_strings_are_reported_before_anything_is_compiled(options: str, message: str) -> None:
+    """The error that would come as EB0500 after minutes comes immediately, with its fix."""
     with pytest.raises(SpaceError, match=message):
         npu_space(starting_points={"mine": {"moe.mlp": NEW, "options": options}})
 
 
-def test_options_that_do_not_act_make_no_other_plan() -> None:
+def test_options_without_effect_make_no_new_plan() -> None:
     """stream-fusion turns early-start off: with it, all values of early-start are one plan, and counted as one."""
     space = npu_space(options={})
     base: dict[str, Any] = {
@@ -270,8 +270,8 @@ def test_options_that_do_not_act_make_no_other_plan() -> None:
     assert few.size == len({few.plan(point) for point in points}) == 2 + 2 * 4
 
 
-def test_no_scope_reaches_over_a_change_of_stream() -> None:
-    """What the model's own code runs elsewhere is a scope of its own: a SuperKernel is launched on one set of cores."""
+def test_no_scope_spans_a_change_of_stream() -> None:
+    """Units that the model runs on another stream get a separate scope: a SuperKernel runs on one set of cores."""
     layout = on_streams(decoder_layout(("moe", "moe")), {("moe", "mlp")}, "")
     plan = space_over(layout).plan(values_of(space_over(layout), **dict.fromkeys(inside("moe"), JOIN)))
     assert all(scope.first == scope.last for scope in plan.scopes if scope.last.endswith("mlp"))
@@ -280,7 +280,7 @@ def test_no_scope_reaches_over_a_change_of_stream() -> None:
 
 
 def inside(kind: str) -> list[str]:
-    """Return the parameters of a kind's units, dots written as two underscores."""
+    """Return the parameters of a kind's units, with dots written as two underscores."""
     return [f"{kind}__{child}" for child in CHILDREN]
 
 
@@ -311,7 +311,7 @@ def documented_space(tmp_path: Path) -> Path:
 def test_the_documented_space_fits_a_preset(
     documented_space: Path, backend: str, points: dict[str, int], options: set[str]
 ) -> None:
-    """The example of the reference binds to DeepSeek-V3; its starting points have the scopes that their names say."""
+    """The example in the reference binds to DeepSeek-V3; its starting points have the scopes that their names say."""
     space = inspect_model(Request("deepseek-v3", space=documented_space, backend=backend)).space
     plans = {point.name: space.plan(point.values) for point in space.starting_points}
     assert {name: len(plan.scopes) for name, plan in plans.items()} == points
@@ -319,14 +319,14 @@ def test_the_documented_space_fits_a_preset(
     assert ranges(plans["experts"])[0] == ("layers.1.mlp.gate", "layers.1.mlp.shared_experts")
 
 
-def test_inspect_refuses_options_that_a_search_would(documented_space: Path) -> None:
-    """Also those of a backend that is not looked at."""
+def test_inspect_rejects_options_that_a_search_would_reject(documented_space: Path) -> None:
+    """Also those of another backend."""
     documented_space.write_text(documented_space.read_text().replace("split-mode: [4", "split-mod: [4"))
     with pytest.raises(SpaceError, match="did you mean 'split-mode'"):
         inspect_model(Request("deepseek-v3", space=documented_space))
 
 
 def test_the_former_name_of_per_layer_is_read() -> None:
-    """Space files and plan files of version 0.1 say ``untied``."""
+    """Space files and plan files of version 0.1 use ``untied``."""
     assert parse_document("version: 1\nspace: {untied: true}", "own.yaml", SpaceFile, SpaceError).space.per_layer
     assert SpaceSpec.model_validate({"untied": True}) == SpaceSpec(per_layer=True)

@@ -69,7 +69,7 @@ def test_bad_input_gets_one_line_and_exit_code_2(tmp_path: Path, words: list[str
         ),
         ("version: 1\nspace:\n  layers_per_scope: [some]\n", "space.yaml:3"),
         ("version: 1\nspace: {units: [a}\n", "space.yaml:2: this is not YAML"),
-        ("version: 1\nversion: 1\nspace: {}\n", "space.yaml:2: key 'version' stands twice"),
+        ("version: 1\nversion: 1\nspace: {}\n", "space.yaml:2: key 'version' appears twice"),
         (
             "version: 1\nspace:\n  options: {inductor: {cpu: {cpp_wraper: [true]}}}\n",
             "no option 'cpp_wraper'; did you mean 'cpp_wrapper'",

@@ -1,4 +1,4 @@
-"""The best partition under a model whose values add up."""
+"""The best partition under an additive model."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ KEYS = ("norm", "attention", "mlp")
 LAYOUTS: dict[str, tuple[Layout, bool, list[Any]]] = {
     "one kind": (decoder_layout(("moe", "moe", "moe"), KEYS), False, [1, 2, "all"]),
     "two kinds": (decoder_layout(("dense", "moe", "moe"), KEYS[:2]), False, [1, 2, "all"]),
-    "kinds in turn": (decoder_layout(("dense", "moe", "dense", "moe"), KEYS[:2]), False, [2, 3]),
+    "alternating kinds": (decoder_layout(("dense", "moe", "dense", "moe"), KEYS[:2]), False, [2, 3]),
     "one unit a layer": (decoder_layout(("moe",) * 4, KEYS[:1]), False, [1, 2, 3, "all"]),
     "per_layer": (decoder_layout(("dense", "moe"), KEYS), True, ["all"]),
     "per_layer, one layer a scope": (decoder_layout(("dense", "moe", "moe"), KEYS[:2]), True, [1]),
@@ -31,7 +31,7 @@ def bound(layout: Layout, per_layer: bool, limits: list[Any]) -> SearchSpace:
 
 
 def worth(plan: Plan, catalogue: SegmentCatalogue, value: np.ndarray, cut: np.ndarray) -> float:
-    """Add a plan's values up."""
+    """Return the sum of a plan's values."""
     scopes = sum(value[catalogue.class_of[first, last]] for first, last in catalogue.positions(plan))
     return float(scopes + sum(cut[position] for position in catalogue.cuts(plan)))
 
@@ -43,7 +43,7 @@ def all_points(space: SearchSpace) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_no_plan_of_the_space_is_better(name: str) -> None:
-    """By brute force over every point, for values by chance, some of them forbidden; several problems at once."""
+    """By brute force over every point, for random values, some of them forbidden; several problems in a batch."""
     space = bound(*LAYOUTS[name])
     catalogue = SegmentCatalogue(space.layout, max(map(limit_of, space.choices[LAYERS_PER_SCOPE])))
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The sequential comparison: its error rate holds at every look, whatever the noise, and it finds what is there."""
+"""The sequential comparison: its error rate holds at every look, whatever the noise, and it finds real differences."""
 
 from collections.abc import Callable
 from math import log
@@ -22,17 +22,17 @@ Noise = npt.NDArray[np.float64]
 
 
 def normal(rng: np.random.Generator) -> Noise:
-    """Return log noise of a quiet machine: 4% for a sample."""
+    """Return log noise of a quiet machine: 4% per sample."""
     return 0.04 * rng.normal(size=(200, 4))
 
 
 def heavy_tailed(rng: np.random.Generator) -> Noise:
-    """Return noise with steps that take many times as long (Student's t, one degree of freedom: no mean)."""
+    """Return noise in which some steps take many times as long (Student's t, one degree of freedom: no mean)."""
     return np.clip(0.02 * np.abs(rng.standard_t(1, size=(200, 4))), 0, 5)
 
 
 def autocorrelated(rng: np.random.Generator) -> Noise:
-    """Return noise that remembers: each sample keeps 0.95 of the one before."""
+    """Return autocorrelated noise: each sample keeps 0.95 of the one before."""
     samples = np.zeros(800)
     for index, shock in enumerate(rng.normal(size=800)):
         samples[index] = 0.95 * samples[index - 1] + 0.04 * shock
@@ -40,13 +40,13 @@ def autocorrelated(rng: np.random.Generator) -> Noise:
 
 
 def drifting(rng: np.random.Generator) -> Noise:
-    """Return noise on a machine that gets slower all the time, and noisier."""
+    """Return noise of a machine that gets slower and slower, and noisier."""
     trend = np.linspace(0, 3, 800).reshape(200, 4)
     return trend + 0.02 * np.exp(trend) * rng.normal(size=(200, 4))
 
 
 def bursting(rng: np.random.Generator) -> Noise:
-    """Return noise with a load that comes and goes, in the midst of blocks."""
+    """Return noise with a load that comes and goes, even within blocks."""
     is_busy = np.repeat(rng.random(40) < 0.4, 20).reshape(200, 4)
     return np.where(is_busy, 0.7 + 0.4 * rng.normal(size=(200, 4)), 0.03 * rng.normal(size=(200, 4)))
 
@@ -55,7 +55,7 @@ NOISES = [normal, heavy_tailed, autocorrelated, drifting, bursting]
 
 
 def samples(noise: Noise, rng: np.random.Generator, theta: float) -> Noise:
-    """Return seconds of reference and candidate: four runs a block, ABBA or BAAB by a coin."""
+    """Return seconds of reference and candidate: four runs per block, ABBA or BAAB at random."""
     time_s = 0.005 * np.exp(noise)
     pairs = np.stack([time_s[:, [0, 3]], time_s[:, [1, 2]]])  # outer and inner runs
     coin = rng.integers(0, 2, size=len(noise))
@@ -64,24 +64,22 @@ def samples(noise: Noise, rng: np.random.Generator, theta: float) -> Noise:
     return np.stack([reference.ravel(), candidate.ravel()], axis=1)
 
 
-def claimed(noise: Callable[[np.random.Generator], Noise], theta: float, studies: int) -> tuple[int, int]:
-    """Return how often, at any look of a study, the interval lies above and below the truth."""
+def errors(noise: Callable[[np.random.Generator], Noise], theta: float, studies: int) -> tuple[int, int]:
+    """Return in how many studies the interval is above, or below, the truth at any look."""
     rng = np.random.default_rng(7)
     above = below = 0
     for _ in range(studies):
         blocks = block_log_ratios(samples(noise(rng), rng, theta), 1)
-        found = [confidence_sequence(blocks[:look]) for look in LOOKS]
-        above += any(one.low > theta for one in found)
-        below += any(one.high < theta for one in found)
+        intervals = [confidence_sequence(blocks[:look]) for look in LOOKS]
+        above += any(interval.low > theta for interval in intervals)
+        below += any(interval.high < theta for interval in intervals)
     return above, below
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_equal_steps_are_rarely_told_apart_however_often_one_looks(
-    noise: Callable[[np.random.Generator], Noise],
-) -> None:
-    """A win is claimed in at most 2.5% of studies, and a loss, too, over all looks; two standard errors allowed."""
-    above, below = claimed(noise, 0.0, 80)
+def test_equal_steps_are_rarely_distinguished_however_many_looks(noise: Callable[[np.random.Generator], Noise]) -> None:
+    """Faster in at most 2.5% of studies, and slower likewise, over all looks; two standard errors are allowed."""
+    above, below = errors(noise, 0.0, 80)
     assert above <= 80 * 0.06
     assert below <= 80 * 0.06
 
@@ -89,14 +87,14 @@ def test_equal_steps_are_rarely_told_apart_however_often_one_looks(
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", NOISES)
 def test_the_true_ratio_stays_inside(noise: Callable[[np.random.Generator], Noise]) -> None:
-    """Also where the candidate is faster."""
-    above, below = claimed(noise, 0.2, 600)
+    """Also if the candidate is faster."""
+    above, below = errors(noise, 0.2, 600)
     assert above <= 600 * 0.038
     assert below <= 600 * 0.038
 
 
 def test_a_difference_of_two_percent_is_found() -> None:
-    """With noise of a quiet machine, beyond a noise floor of half a percent, within 200 blocks."""
+    """With the noise of a quiet machine, beyond a noise floor of half a percent, within 200 blocks."""
     rng = np.random.default_rng(9)
     found = 0
     for _ in range(100):
@@ -106,11 +104,11 @@ def test_a_difference_of_two_percent_is_found() -> None:
 
 
 def test_few_blocks_exclude_nothing() -> None:
-    """Twelve coins cannot decide, however far the blocks lie from 1."""
-    found = confidence_sequence(np.full(12, 0.5))
-    assert found.centre == pytest.approx(0.5)
-    assert found.low < -1
-    assert found.high > 1
+    """Twelve coin flips cannot decide, however far the blocks are from 1."""
+    interval = confidence_sequence(np.full(12, 0.5))
+    assert interval.centre == pytest.approx(0.5)
+    assert interval.low < -1
+    assert interval.high > 1
 
 
 @pytest.mark.parametrize(
@@ -129,10 +127,11 @@ def test_a_verdict_is_one_of_four(low: float, high: float, verdict: Comparison) 
 
 
 @given(st.lists(st.tuples(*[st.sampled_from([0.0, -1.0, float("nan"), float("inf"), 1.0, 1.01])] * 2), max_size=60))
-def test_no_time_below_zero_reaches_a_logarithm(rows: list[tuple[float, float]]) -> None:
-    """A clock that is too coarse for a step, or a log that holds nonsense, costs the block and nothing else."""
+def test_times_that_are_not_above_zero_are_left_out(rows: list[tuple[float, float]]) -> None:
+    """A clock that is too coarse for a step, or nonsense in a log, only costs the block."""
     samples = np.array(rows).reshape(-1, 2)
     blocks = block_log_ratios(samples, 1)
     assert np.isfinite(blocks).all()
     found = confidence_sequence(blocks)
-    assert found.centre - FARTHEST <= found.low <= found.centre <= found.high <= found.centre + FARTHEST
+    assert found.centre - FARTHEST <= found.low <= found.centre
+    assert found.centre <= found.high <= found.centre + FARTHEST

@@ -1,4 +1,4 @@
-"""The final comparison combines what fresh processes have measured."""
+"""The final comparison combines the measurements of fresh processes."""
 
 import json
 from dataclasses import asdict, replace
@@ -20,29 +20,29 @@ from tests.builders import row, study_of
 
 
 def test_processes_become_one_table() -> None:
-    """Ratios are averaged, rounds added, and what only the first process has is as uncertain as one process is."""
+    """Ratios are averaged, rounds are added, and a row of one process is as uncertain as that process."""
     first = [row("baseline"), row(BASELINE_REPEAT, 0.004), row("7", 0.10), row("uncompiled", -0.1)]
     second = [row("baseline"), row(BASELINE_REPEAT, -0.002), row("7", 0.12)]
     found = FinalComparison.of([(first, ""), (second, "steal time")], [])
-    rows = {one.name: one for one in found.rows}
+    rows = {each.name: each for each in found.rows}
     assert list(rows) == ["baseline", BASELINE_REPEAT, "7", "uncompiled"]
     plan = rows["7"].speedup
     assert plan is not None
     assert plan.ratio == pytest.approx(exp(0.11))
     assert plan.rounds == 200
-    alone, own = rows["uncompiled"].speedup, first[-1].speedup
-    assert alone is not None
-    assert own is not None
-    assert alone.ratio == own.ratio
-    assert log(alone.bounds[1] / alone.ratio) > 0.04  # one process knows little
+    pooled, measured = rows["uncompiled"].speedup, first[-1].speedup
+    assert pooled is not None
+    assert measured is not None
+    assert pooled.ratio == measured.ratio
+    assert log(pooled.bounds[1] / pooled.ratio) > 0.04  # a single process is uncertain
     assert found.noise == ("", "steal time")
     assert FinalComparison.from_dict(found.to_dict()) == found
 
 
-def test_what_was_computed_has_no_interval() -> None:
-    """However many processes have computed it, and after a round through JSON; sktune 0.1 stored one without width."""
-    computed = FinalRow("7", Speedup(5.0, 4.0, 1.25, None, 1), "not verified: simulated", None, "abc")
-    found = FinalComparison.of([([computed], ""), ([computed], "")], [])
+def test_a_simulated_speedup_has_no_interval() -> None:
+    """However many processes computed it, and after a round trip through JSON; sktune 0.1 stored one without width."""
+    simulated = FinalRow("7", Speedup(5.0, 4.0, 1.25, None, 1), "not verified: simulated", None, "abc")
+    found = FinalComparison.of([([simulated], ""), ([simulated], "")], [])
     (plan,) = found.rows
     assert plan.speedup is not None
     assert plan.speedup.ci95 is None
@@ -50,12 +50,12 @@ def test_what_was_computed_has_no_interval() -> None:
     assert FinalComparison.from_dict(json.loads(json.dumps(found.to_dict()))) == found
     assert decide([FinalPlan(7, Plan(), (plan.speedup,), plan.speedup)]).winner is not None
     stored = {"baseline_ms": 5.0, "latency_ms": 4.0, "ratio": 1.25, "ci95": [1.25, 1.25], "rounds": 1}
-    assert Speedup.from_dict(stored) == computed.speedup
+    assert Speedup.from_dict(stored) == simulated.speedup
     assert Speedup.from_dict(stored | {"ci95": [1.2, 1.3]}).ci95 == (1.2, 1.3)
 
 
-def test_the_floor_is_that_of_all_copies_ever_seen() -> None:
-    """Of the search's looks and of the final processes; a simulation has none."""
+def test_the_floor_is_that_of_all_copies_ever_measured() -> None:
+    """Those of the search and of the final processes; a simulation has none."""
     rows = [row("baseline"), row(BASELINE_REPEAT, 0.004)]
     look = NoiseFloorSample(0, Speedup(5.0, 5.0, exp(0.009), (exp(0.008), exp(0.01)), 100))
     assert FinalComparison.of([(rows, "")], []).noise_floor == pytest.approx(exp(0.004) - 1)
@@ -64,17 +64,17 @@ def test_the_floor_is_that_of_all_copies_ever_seen() -> None:
 
 
 def test_a_plan_that_fails_in_one_process_fails() -> None:
-    """Bits that differ once differ, and a plan that does not run once is not compared."""
+    """A single difference of bits counts, and a plan that does not run once is not compared."""
     good = [row("baseline"), row("7", 0.1), row("8", 0.1)]
     bad = [row("baseline"), row("7", 0.1, "logits differ"), FinalRow("8", None, "does not compile: no", False, "")]
-    found = {one.name: one for one in FinalComparison.of([(good, ""), (bad, "")], []).rows}
+    found = {each.name: each for each in FinalComparison.of([(good, ""), (bad, "")], []).rows}
     assert found["7"].bit_identical is False
     assert found["7"].verdict == "logits differ"
     assert found["8"].speedup is None
 
 
 def test_studies_of_one_process_can_still_be_read() -> None:
-    """As sktune stored them before."""
+    """In the format of earlier versions."""
     stored = {"rows": [asdict(row("baseline")), asdict(row("7", 0.1))], "samples_us": {"baseline": [1.0], "7": [0.9]}}
     found = FinalComparison.from_dict(stored)
     assert len(found.speedups["7"]) == 1
@@ -82,7 +82,7 @@ def test_studies_of_one_process_can_still_be_read() -> None:
 
 
 def test_the_winner_has_one_figure_everywhere(tmp_path: Path) -> None:
-    """In the last line, in the report's table and in show --json: without the luck of having been picked."""
+    """In the last event, in the report's table and in show --json: corrected for selection bias."""
     study_of(tmp_path, "a", [1.3, 1.35])
     study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)
     seen = [(0.26, 0.30), (0.28, 0.22), (0.24, 0.30)]
@@ -90,15 +90,15 @@ def test_the_winner_has_one_figure_everywhere(tmp_path: Path) -> None:
     study.remember(final=FinalComparison.of(processes, []), uncompared=False)
     result = result_of(study, tmp_path / "a")
     assert result.verdict and result.verdict.winner and result.verdict.selection_bias > 0
-    told, winner = result.summary(), str(result.verdict.winner.number)
-    (own,) = [each for each in result.final_rows() if each["name"] == winner]
-    assert (own["speedup"], own["ci95"]) == (told["speedup"], told["ci95"])
-    assert f"{told['speedup']:.3f}" in next(cells for cells in final_rows(result) if "(winner)" in cells[0])
+    summary, winner = result.summary(), str(result.verdict.winner.number)
+    (of_winner,) = [each for each in result.final_rows() if each["name"] == winner]
+    assert (of_winner["speedup"], of_winner["ci95"]) == (summary["speedup"], summary["ci95"])
+    assert f"{summary['speedup']:.3f}" in next(cells for cells in final_rows(result) if "(winner)" in cells[0])
 
 
 @pytest.mark.parametrize("has_final", [True, False])
 def test_a_single_average_is_no_verdict_and_the_report_says_what_helps(tmp_path: Path, has_final: bool) -> None:
-    """However fast it looks: with a final comparison of one process, and with none."""
+    """However fast it looks, with a final comparison of one process and without one."""
     average = Speedup(10.0, 5.0, 2.0, (2.0 / exp(FARTHEST), 2.0 * exp(FARTHEST)), 1)
     study_of(tmp_path, "a", [1.3])
     study = TuningStudy.open("a", sqlite_url(tmp_path / "a"), create=False)

@@ -1,4 +1,4 @@
-"""Measurement, on a clock of our own: no test here depends on the machine's speed."""
+"""Measurement with a fake clock: no test here depends on the machine's speed."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from sktune.measure.machine import MachineLoad
 
 
 class Machine:
-    """A clock that steps advance: durations with noise, on a machine that drifts."""
+    """A clock that is advanced by steps with noisy durations, on a machine that drifts."""
 
     def __init__(self, drift: float = 0.0) -> None:
         self.now = 0.0
@@ -25,16 +25,16 @@ class Machine:
         return self.now
 
     def time_s(self, run: Callable[[], object]) -> float:
-        """Run and return how far the clock went."""
+        """Run and return the time that passed on the clock."""
         start = self.now
         run()
         return self.now - start
 
     def reset_peak_memory(self) -> None:
-        """There is no memory."""
+        """Do nothing: there is no memory."""
 
     def peak_memory_bytes(self) -> int | None:
-        """There is no memory."""
+        """Return None: there is no memory."""
         return None
 
     def step(self, seconds: float, noise: float = 0.02) -> Callable[[], None]:
@@ -52,53 +52,53 @@ def contender(run: Callable[[], None]) -> Contender:
 
 
 def speedup(
-    machine: Machine, base_s: float, own_s: float, budget: Budget | None = None
+    machine: Machine, base_s: float, candidate_s: float, budget: Budget | None = None
 ) -> tuple[float, tuple[float, float], int]:
     """Measure two steps and return ratio, interval and rounds."""
     rng = np.random.default_rng(1)
     budget = budget or Budget(halfwidth=0.002, seconds=30)
-    steps = [contender(machine.step(base_s)), contender(machine.step(own_s))]
+    steps = [contender(machine.step(base_s)), contender(machine.step(candidate_s))]
     found = compare(measure(steps, budget, rng, machine, read_load=lambda: None).counted, 1)
     return found.ratio, found.bounds, found.rounds
 
 
-def test_the_interval_holds_the_true_ratio() -> None:
-    """A candidate 10% faster is seen as such."""
+def test_the_interval_contains_the_true_ratio() -> None:
+    """For a candidate that is 10% faster."""
     ratio, (low, high), _ = speedup(Machine(), 0.010, 0.009)
     assert low <= 10 / 9 <= high
     assert ratio == pytest.approx(10 / 9, rel=0.005)
 
 
 class CoarseMachine(Machine):
-    """A clock that shows some times as something else, by turns."""
+    """A clock that shows wrong values for some times, in a cycle."""
 
-    def __init__(self, shown: Sequence[float | None]) -> None:
+    def __init__(self, values: Sequence[float | None]) -> None:
         super().__init__()
-        self._shown = itertools.cycle(shown)
+        self._values = itertools.cycle(values)
 
     def time_s(self, run: Callable[[], object]) -> float:
-        """Run and return how far the clock went, or what it shows instead."""
+        """Run and return the time that passed on the clock, or a wrong value."""
         took = super().time_s(run)
-        shown = next(self._shown)
-        return took if shown is None else shown
+        wrong = next(self._values)
+        return took if wrong is None else wrong
 
 
 @pytest.mark.parametrize("shown", [0.0, -1e-3, math.nan, math.inf])
-def test_a_time_that_cannot_be_costs_its_block_and_nothing_else(shown: float) -> None:
-    """The clock's resolution, or a step of the system's clock."""
+def test_an_impossible_time_only_costs_its_block(shown: float) -> None:
+    """As caused by the clock's resolution, or by an adjustment of the system's clock."""
     machine = CoarseMachine([None] * 12 + [shown])
     steps = [contender(machine.step(0.010)), contender(machine.step(0.009))]
     rng = np.random.default_rng(1)
     found = measure(steps, Budget(halfwidth=0.01, seconds=30), rng, machine, read_load=lambda: None)
-    own = compare(found.counted, 1)
-    assert own.bounds[0] <= 10 / 9 <= own.bounds[1]
-    assert own.baseline_ms == pytest.approx(10, rel=0.05)
+    compared = compare(found.counted, 1)
+    assert compared.bounds[0] <= 10 / 9 <= compared.bounds[1]
+    assert compared.baseline_ms == pytest.approx(10, rel=0.05)
     assert "no time above 0" in found.noise
 
 
 @pytest.mark.parametrize("shown", [0.0, -1e-3, math.nan, math.inf])
 def test_a_clock_that_shows_no_time_ends_in_one_line(shown: float) -> None:
-    """It says what to do; nothing hangs."""
+    """The message says what to do; nothing hangs."""
     machine = CoarseMachine([shown])
     steps = [contender(machine.step(0.010)), contender(machine.step(0.009))]
     with pytest.raises(BackendError, match=r"no time above 0 .* larger batch"):
@@ -109,7 +109,7 @@ def test_a_clock_that_shows_no_time_ends_in_one_line(shown: float) -> None:
 
 @pytest.mark.parametrize("pace", [0.0, -1.0, math.nan])
 def test_a_clock_that_stands_still_ends_in_one_line(pace: float) -> None:
-    """As one of a device that is gone would."""
+    """As that of a lost device does."""
 
     class Still(Machine):
         def now_s(self) -> float:
@@ -117,26 +117,26 @@ def test_a_clock_that_stands_still_ends_in_one_line(pace: float) -> None:
 
     machine = Still()
     steps = [contender(machine.step(0.010)), contender(machine.step(0.009))]
-    with pytest.raises(BackendError, match="clock does not go on"):
+    with pytest.raises(BackendError, match="clock does not advance"):
         measure(steps, Budget(), np.random.default_rng(1), machine, read_load=lambda: None)
 
 
 def test_drift_of_the_machine_cancels() -> None:
-    """A machine that doubles its speed of heating up moves both alike."""
+    """A machine that slows down affects both alike."""
     ratio, _, _ = speedup(Machine(drift=0.05), 0.010, 0.010)
     assert ratio == pytest.approx(1.0, rel=0.005)
 
 
 def test_measuring_stops_when_the_interval_is_narrow_or_the_budget_spent() -> None:
-    """Wide goals end early, narrow ones at the budget."""
+    """Wide targets end early, narrow ones at the budget."""
     _, _, few = speedup(Machine(), 0.010, 0.009, Budget(halfwidth=0.05, seconds=30))
     _, _, many = speedup(Machine(), 0.010, 0.009, Budget(halfwidth=0.0001, seconds=3))
-    assert Budget().least_rounds <= few < 60
+    assert Budget().min_rounds <= few < 60
     assert few < many <= (3 + Budget().look_s) / 0.019 + 2
 
 
 def test_preparation_is_not_timed() -> None:
-    """Putting the state back takes time that no sample holds."""
+    """Restoring the state takes time that is in no sample."""
     machine = Machine()
 
     def prepare() -> None:
@@ -148,7 +148,7 @@ def test_preparation_is_not_timed() -> None:
 
 
 class SharedMachine(Machine):
-    """A machine on which somebody else works now and then, and slows our steps threefold; its counters tell."""
+    """A machine with a load now and then, which slows our steps threefold and shows in its counters."""
 
     def __init__(self, is_busy: Callable[[float], bool]) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class SharedMachine(Machine):
         self.others_s = 0.0
 
     def step(self, seconds: float, noise: float = 0.02) -> Callable[[], None]:
-        """Return a step that takes about ``seconds``, and more while others work."""
+        """Return a step that takes about ``seconds``, and more under load."""
         alone = super().step(seconds, noise)
 
         def run() -> None:
@@ -169,7 +169,7 @@ class SharedMachine(Machine):
         return run
 
     def load(self) -> MachineLoad:
-        """Return the counters: our two cores, one of them ours to use alone while nobody else works."""
+        """Return the counters of two cores, of which this process uses one."""
         return MachineLoad(self.now, self.now + self.others_s, 0.0, self.now, 2, None)
 
 
@@ -180,29 +180,29 @@ def measured(machine: SharedMachine, budget: Budget) -> Measurement:
 
 
 def test_disturbed_rounds_are_left_out_and_waited_out() -> None:
-    """A load that comes and goes costs time, and no sample of it counts."""
+    """A load that comes and goes costs time, but its samples do not count."""
     found = measured(SharedMachine(lambda now: now % 2 < 1), Budget(seconds=2, wait_s=2, halfwidth=0.0001))
     assert 0.3 < found.disturbed.mean() < 0.8
     assert found.counted.max() < 0.02 < found.samples.max()
     assert "disturbed by other load, left out" in found.noise
 
 
-def test_a_load_that_stays_is_not_waited_for_without_end() -> None:
-    """After the bounded wait everything counts, and the measurement says so."""
+def test_waiting_for_a_permanent_load_is_bounded() -> None:
+    """After the wait all samples count, and the measurement says so."""
     machine = SharedMachine(lambda now: True)
     found = measured(machine, Budget(seconds=2, wait_s=1, halfwidth=0.0001))
     assert len(found.counted) == len(found.samples)
-    assert found.noise.startswith("100% of the rounds disturbed by other load, counted all the same")
+    assert found.noise.startswith("100% of the rounds disturbed by other load, counted anyway")
     assert machine.now < 3.5
 
 
-def test_a_quiet_machine_says_nothing() -> None:
-    """No noise, no words."""
+def test_a_quiet_machine_is_not_mentioned() -> None:
+    """The noise is empty."""
     assert measured(SharedMachine(lambda now: False), Budget()).noise == ""
 
 
-def test_a_machine_that_slows_down_is_told_of() -> None:
-    """Drift cancels in the ratio, and people hear of it."""
+def test_a_machine_that_slows_down_is_reported() -> None:
+    """Drift cancels in the ratio, but is mentioned."""
     machine = Machine(drift=0.05)
     step = contender(machine.step(0.010))
     budget = Budget(seconds=4, halfwidth=0.0001)

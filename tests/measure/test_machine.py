@@ -1,4 +1,4 @@
-"""What a machine does besides, from its counters."""
+"""Disturbances of a machine, from its counters."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ QUIET = replace(BEFORE, at_s=10.2, busy_s=50.41, own_s=20.4)
     ],
 )
 def test_a_disturbance_has_a_name(after: MachineLoad | None, cause: str) -> None:
-    """Our own work is none, whatever it takes; work of others, of the hypervisor and of the clock is."""
+    """Our own load is not a disturbance; other load, steal time and clock changes are."""
     assert disturbance(BEFORE, after) == cause
 
 

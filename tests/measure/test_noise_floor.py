@@ -1,4 +1,4 @@
-"""The noise floor, and what a plan has to beat."""
+"""The noise floor, and the threshold that a plan has to beat."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from sktune.core.outcome import Speedup
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.latency import Budget, compare, measure
-from sktune.measure.noise_floor import LEAST_FLOOR, NoiseFloorSample, Threshold, drift, noise_floor
+from sktune.measure.noise_floor import MIN_FLOOR, NoiseFloorSample, Threshold, drift, noise_floor
 from tests.measure.test_latency import Machine, contender
 
 
@@ -16,21 +16,21 @@ def speedup(low: float, ratio: float, high: float, baseline_ms: float = 5.0) -> 
 
 
 def test_the_floor_is_the_largest_difference_of_the_baseline_from_itself() -> None:
-    """In either direction, and never nothing."""
+    """In either direction, and never zero."""
     copies = [speedup(ratio * 0.99, ratio, ratio * 1.01) for ratio in (1.002, 1 / 1.006, 1.001)]
     assert noise_floor(copies) == pytest.approx(0.006)
-    assert noise_floor([]) == LEAST_FLOOR
+    assert noise_floor([]) == MIN_FLOOR
 
 
-def test_a_look_in_a_bad_minute_does_not_raise_the_floor() -> None:
-    """Its interval is many times as wide as the others'; where there is no better one, it counts."""
+def test_a_disturbed_sample_does_not_raise_the_floor() -> None:
+    """Its interval is many times as wide as the others'; if there is no better one, it counts."""
     good, bad = speedup(0.99, 1.002, 1.01), speedup(0.90, 1.04, 1.20)
     assert noise_floor([good, bad]) == pytest.approx(0.002)
     assert noise_floor([bad]) == pytest.approx(0.04)
 
 
-def test_looks_come_back_and_show_drift() -> None:
-    """From what a study stores."""
+def test_samples_are_read_back_and_show_drift() -> None:
+    """From their stored form."""
     samples = [
         NoiseFloorSample(0, speedup(0.99, 1.0, 1.01, 5.0)),
         NoiseFloorSample(10, speedup(0.99, 1.0, 1.01, 5.5), "steal time"),
@@ -59,7 +59,7 @@ def test_a_plan_is_compared_with_baseline_and_incumbent(
     assert threshold.is_out_of_reach(speedup(*ratio)) is is_out_of_reach
 
 
-def test_what_cannot_win_is_measured_briefly_and_what_may_win_to_the_end() -> None:
+def test_plans_that_cannot_win_are_stopped_early() -> None:
     """Against an incumbent of 1.5, on a noisy machine."""
 
     def rounds(true_ratio: float) -> int:

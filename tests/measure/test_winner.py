@@ -1,4 +1,4 @@
-"""The verdict: the simplest of the fastest, or no scope, from figures of several processes."""
+"""The verdict: the simplest of the fastest plans, or no scope, from measurements in several processes."""
 
 import re
 from math import exp, hypot, log, sqrt
@@ -17,30 +17,30 @@ PROCESSES = 4
 
 
 def speedup(log_ratio: float, halfwidth: float = 0.004) -> Speedup:
-    """Return what one process measured against a baseline of 10 ms."""
+    """Return a measurement of one process against a baseline of 10 ms."""
     bounds = (exp(log_ratio - halfwidth), exp(log_ratio + halfwidth))
     return Speedup(10.0, 10.0 / exp(log_ratio), exp(log_ratio), bounds, 100)
 
 
 def finalist(number: int, plan: Plan, true_ms: float, rng: np.random.Generator, noise: float = 0.002) -> FinalPlan:
-    """Return a plan of a true latency, against a baseline of 10 ms."""
-    own = tuple(speedup(log(10.0 / true_ms) + noise * rng.normal()) for _ in range(PROCESSES))
-    return FinalPlan(number, plan, own, pooled(own))
+    """Return a plan with a true latency, against a baseline of 10 ms."""
+    speedups = tuple(speedup(log(10.0 / true_ms) + noise * rng.normal()) for _ in range(PROCESSES))
+    return FinalPlan(number, plan, speedups, pooled(speedups))
 
 
 def decided(*plans: tuple[int, Plan, float], noise_floor: float = 0.0) -> Verdict:
-    """Decide among plans given by trial, plan and true latency."""
+    """Decide between plans given by trial, plan and true latency."""
     rng = np.random.default_rng(0)
     return decide([finalist(number, plan, true_ms, rng) for number, plan, true_ms in plans], noise_floor)
 
 
 def plan(scopes: int, options: Options = ()) -> Plan:
-    """Return a plan of that many scopes."""
+    """Return a plan with this many scopes."""
     return Plan(tuple(Scope(f"unit{index}", f"unit{index}", options) for index in range(scopes)))
 
 
-def test_the_fastest_wins_where_it_stands_out() -> None:
-    """However complicated it is."""
+def test_the_fastest_wins_if_it_is_significantly_faster() -> None:
+    """However complex it is."""
     verdict = decided((1, plan(1), 9.0), (2, plan(9), 8.0))
     assert verdict.winner is not None
     assert verdict.winner.number == 2
@@ -57,14 +57,14 @@ def test_the_simplest_wins_among_equals_and_ties_are_listed() -> None:
     assert {tie.number for tie in verdict.ties} == {1, 2}
 
 
-def test_a_plan_that_is_not_surely_faster_does_not_win() -> None:
+def test_a_plan_that_is_not_significantly_faster_does_not_win() -> None:
     """The answer is no scope."""
     assert decided((1, plan(1), 10.0), (2, plan(2), 11.0)).winner is None
     assert decided().winner is None
 
 
 def test_an_effect_within_the_noise_floor_does_not_win() -> None:
-    """What the baseline shows against itself is no gain, however narrow the interval."""
+    """Differences between the baseline and itself are not gains, however narrow the interval."""
     assert decided((1, plan(1), 9.8)).winner is not None
     assert decided((1, plan(1), 9.8), noise_floor=0.03).winner is None
 
@@ -75,7 +75,7 @@ def halfwidth(found: Speedup) -> float:
 
 
 def test_processes_that_disagree_widen_the_interval() -> None:
-    """The process is the unit: rounds within one do not average its luck out."""
+    """The process is the unit: rounds within one do not average out its luck."""
     agreeing = pooled([speedup(0.10), speedup(0.10), speedup(0.10)])
     differing = pooled([speedup(0.08), speedup(0.10), speedup(0.12)])
     assert agreeing.ratio == pytest.approx(differing.ratio)
@@ -87,15 +87,15 @@ def test_processes_that_disagree_widen_the_interval() -> None:
     assert halfwidth(wide) == pytest.approx(0.5 / sqrt(3))  # never narrower than the processes' own
 
 
-def test_one_process_is_as_uncertain_as_processes_are_known_to_differ() -> None:
-    """However narrow its own interval: that knows nothing of the next process."""
+def test_a_single_process_is_as_uncertain_as_the_prior_between_processes() -> None:
+    """However narrow its own interval, which says nothing about the next process."""
     alone = pooled([speedup(0.10, 0.001)])
     assert halfwidth(alone) == pytest.approx(hypot(0.001, students_t(PROCESS_DEGREES) * PROCESS_SD))
     assert halfwidth(alone) > 0.04
 
 
 def test_the_interval_narrows_with_each_process_and_widens_with_each_finalist() -> None:
-    """Two processes that happen to agree are no certainty, and the best of five is less certain than a plan alone."""
+    """Two processes that happen to agree prove little, and the best of five is less certain than a single plan."""
     widths = [halfwidth(pooled([speedup(0.10, 0.001)] * count)) for count in (1, 2, 3, 5)]
     assert widths == sorted(widths, reverse=True)
     of_many = [halfwidth(pooled([speedup(0.10, 0.001)] * 2, candidates=count)) for count in (1, 2, 5)]
@@ -103,15 +103,15 @@ def test_the_interval_narrows_with_each_process_and_widens_with_each_finalist() 
     assert of_many[-1] > 1.5 * of_many[0]
 
 
-def test_finalists_tell_of_one_another_how_processes_differ() -> None:
-    """Where a plan's processes agree by chance, the others' do not; where they differ, the others' do not hide it."""
+def test_finalists_share_their_variance_between_processes() -> None:
+    """If a plan's processes agree by chance, the others' widen its interval; if they differ, the others' do not."""
     quiet, loud = [speedup(0.1)] * 3, [speedup(0.05), speedup(0.1), speedup(0.15)]
     assert halfwidth(pooled(quiet, [loud] * 4)) > 2 * halfwidth(pooled(quiet, [quiet] * 4))
     assert halfwidth(pooled(loud, [quiet] * 4)) == pytest.approx(halfwidth(pooled(loud, candidates=5)))
 
 
-def test_what_processes_differ_by_is_that_of_the_recorded_table() -> None:
-    """The fit that the constant's docstring describes, made again."""
+def test_the_prior_between_processes_is_fitted_to_the_recorded_table() -> None:
+    """Repeats the fit that the constant's docstring describes."""
     table = ROOT / "benchmarks" / "results" / "processes-cpu-2-cores.md"
     rows = re.findall(r"\| [\d.]+ \| ([\d.]+) \| ([\d.]+) \| \u00b1([\d.]+)% \|", table.read_text(encoding="utf-8"))
     assert len(rows) == 14
@@ -125,25 +125,25 @@ def test_what_processes_differ_by_is_that_of_the_recorded_table() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_the_interval_of_processes_covers(count: int) -> None:
-    """At least as often as it says, whether luck is the processes' or the rounds', and however few there are."""
-    for noise, own in ((0.01, 0.004), (0.0, 0.004)):
+    """At least as often as stated, whether the luck is that of processes or of rounds, and however few there are."""
+    for noise, halfwidth in ((0.01, 0.004), (0.0, 0.004)):
         rng = np.random.default_rng(3)
         missed = 0
         for _ in range(1000):
             # The processes' own intervals are 95% ones.
-            spread = np.hypot(noise, own / 1.96)
-            low, high = pooled([speedup(spread * rng.normal(), own) for _ in range(count)]).bounds
+            spread = np.hypot(noise, halfwidth / 1.96)
+            low, high = pooled([speedup(spread * rng.normal(), halfwidth) for _ in range(count)]).bounds
             missed += not low <= 1.0 <= high
         assert missed / 1000 <= 0.06
 
 
-def test_the_winner_is_freed_of_having_been_picked() -> None:
-    """Of five equal plans the fastest looks better than it is; its corrected figure does not, on average."""
+def test_the_winner_is_corrected_for_selection_bias() -> None:
+    """Of five equal plans, the fastest looks better than it is; its corrected speedup does not, on average."""
     rng = np.random.default_rng(1)
     raw, corrected = [], []
     for _ in range(400):
         plans = [finalist(number, plan(1 + number), 8.0, rng, noise=0.01) for number in range(5)]
-        fastest = max(plans, key=lambda one: one.speedup.ratio)
+        fastest = max(plans, key=lambda each: each.speedup.ratio)
         verdict = decide(plans)
         raw.append(log(fastest.speedup.ratio / 1.25))
         corrected.append(log(fastest.speedup.ratio / 1.25) - verdict.selection_bias)
@@ -154,7 +154,7 @@ def test_the_winner_is_freed_of_having_been_picked() -> None:
 def finals(luck: float, processes: int, gain: float, runs: int = 400, copies: bool = True) -> float:
     """Return the share of simulated finals in which a plan wins: of five, the first is faster by ``gain``.
 
-    Where ``copies`` is false the baseline's second copy has no luck, and the noise floor none to show.
+    If ``copies`` is false, the baseline's second copy has no luck, and the noise floor is minimal.
     """
     rng = np.random.default_rng(processes)
     wins = 0
@@ -174,7 +174,7 @@ def finals(luck: float, processes: int, gain: float, runs: int = 400, copies: bo
 @pytest.mark.parametrize("luck", [0.005, 0.01, 0.03])
 @pytest.mark.parametrize("copies", [True, False])
 def test_luck_of_processes_does_not_win(luck: float, processes: int, copies: bool) -> None:
-    """However few there was time for: five plans that are equal to the baseline."""
+    """However few processes there are, for five plans that are equal to the baseline."""
     assert finals(luck, processes, 0.0, copies=copies) <= 0.02
 
 
@@ -185,14 +185,14 @@ def test_a_gain_of_five_percent_is_found_in_three_processes(luck: float) -> None
 
 
 def test_a_single_average_is_no_verdict() -> None:
-    """It has no interval, and three of them have that of three processes."""
+    """It has no interval, and three averages have the interval of three processes."""
     average = speedup(0.3, FARTHEST)
     alone = FinalPlan(1, plan(1), (average,), pooled([average]))
     assert decide([alone]).winner is None
-    own = tuple(speedup(0.3 + shift, FARTHEST) for shift in (-0.01, 0.0, 0.01))
-    assert decide([FinalPlan(1, plan(1), own, pooled(own))]).winner is not None
+    averages = tuple(speedup(0.3 + shift, FARTHEST) for shift in (-0.01, 0.0, 0.01))
+    assert decide([FinalPlan(1, plan(1), averages, pooled(averages))]).winner is not None
 
 
-def test_what_was_computed_has_no_interval() -> None:
+def test_a_simulated_speedup_has_no_interval() -> None:
     """A simulation has no luck."""
     assert pooled([speedup(0.01, 0.0)]).bounds == pytest.approx((exp(0.01), exp(0.01)))

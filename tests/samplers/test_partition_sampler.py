@@ -1,4 +1,4 @@
-"""The partition sampler: what it finds, what it never does, and that it learns from the study alone."""
+"""The partition sampler: what it finds, what it never does, and that it only learns from the study."""
 
 import math
 import os
@@ -37,19 +37,19 @@ SPACE = bind(
 
 def landscape(name: str = "coupled", seed: int = 0) -> SyntheticLandscape:
     """Return a synthetic landscape; ``coupled`` is the smallest."""
-    made = SYNTHETIC[name](seed)
-    assert isinstance(made, SyntheticLandscape)
-    return made
+    land = SYNTHETIC[name](seed)
+    assert isinstance(land, SyntheticLandscape)
+    return land
 
 
 def latency_ms(plan: Plan) -> float:
-    """Return a latency in which every scope costs something, and every border inside one saves more."""
+    """Return a latency for which every scope costs time, and scopes of several units save more."""
     inside = sum(int(scope.first != scope.last) for scope in plan.scopes)
     return 10.0 + 0.05 * len(plan.scopes) - 0.2 * inside
 
 
 def test_the_optimum_of_an_additive_landscape_is_found_soon() -> None:
-    """The median gain over seeds is 0.95 after 20 trials, where Optuna's TPE is far from it."""
+    """The median gain over seeds is 0.95 after 20 trials, which Optuna's TPE is far from."""
     gains = sorted(
         replay(landscape("synthetic", seed), WITHOUT_PROBES, trials=20, seed=seed).gains[-1] for seed in range(7)
     )
@@ -57,14 +57,14 @@ def test_the_optimum_of_an_additive_landscape_is_found_soon() -> None:
 
 
 def test_it_begins_with_the_starting_points_and_chooses_their_options() -> None:
-    """The first one as it stands; the others in an order of its own, with options where they leave them open."""
+    """The first one unchanged; the others in an order that it chooses, with any options that they leave open."""
     land = landscape("synthetic-61")
     points = land.space.starting_points
     exact = {**points[-1].values, "fusion": 1}
     space = replace(land.space, starting_points=(*points[:-1], StartingPoint("mine", exact, sets_options=True)))
     study = optuna.create_study(sampler=PartitionSampler(space, seed=0))
     for _ in points:
-        told(study, land)
+        run_trial(study, land)
     plans = {trial.user_attrs[ORIGIN]: space.plan(trial.params) for trial in study.trials if ORIGIN in trial.user_attrs}
     assert next(iter(plans)) == points[0].name
     assert plans[points[0].name] == space.plan(points[0].values)
@@ -77,8 +77,8 @@ def test_it_begins_with_the_starting_points_and_chooses_their_options() -> None:
     assert all(latency and latency > study.best_value for latency in left_out)
 
 
-def test_a_starting_point_that_fails_is_tried_without_an_end() -> None:
-    """Until one of these works: what a long scope may not hold is most often at its ends."""
+def test_a_failed_starting_point_is_tried_without_a_unit_at_an_end() -> None:
+    """Until one of these works: the unit that makes a long scope fail is most often at an end."""
     values = {**SPACE.simplest, **{SPACE.parameter(unit): JOIN for unit in SPACE.layout.units}}
     space = replace(SPACE, starting_points=(StartingPoint("each layer", {**values, LAYERS_PER_SCOPE: 1}),))
     study = optuna.create_study(sampler=PartitionSampler(space, seed=0))
@@ -97,13 +97,13 @@ def test_a_starting_point_that_fails_is_tried_without_an_end() -> None:
 
 
 def test_no_plan_is_proposed_twice_even_by_four_workers() -> None:
-    """The plans of a run differ, whoever asks."""
+    """All plans of a run differ, whichever worker asks."""
     run = replay(landscape(), WITHOUT_PROBES, trials=24, seed=1, workers=4)
     assert len(set(run.plans)) == 24
 
 
 def test_workers_that_start_together_begin_with_different_starting_points() -> None:
-    """Optuna stores a trial's parameters only after the sampler has answered, so none is seen yet."""
+    """Optuna only stores a trial's parameters after the sampler has returned, so the sampler does not see them."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=PartitionSampler(SPACE, seed=0))
     for _ in range(3):
@@ -113,8 +113,8 @@ def test_workers_that_start_together_begin_with_different_starting_points() -> N
     assert len({SPACE.plan(point) for point in points}) == 3
 
 
-def test_it_serves_anyones_study() -> None:
-    """A plain objective and a plain study are enough; trials without a value count as failures."""
+def test_it_works_in_any_optuna_study() -> None:
+    """A plain objective in a plain study is enough; trials without a value count as failures."""
 
     def objective(trial: optuna.Trial) -> float:
         for name, choices in SPACE.choices.items():
@@ -131,7 +131,7 @@ def test_it_serves_anyones_study() -> None:
     assert len({SPACE.plan(trial.params) for trial in study.trials}) == 16
 
 
-def told(study: optuna.Study, land: SyntheticLandscape) -> Plan:
+def run_trial(study: optuna.Study, land: SyntheticLandscape) -> Plan:
     """Run one trial of ``study`` on ``land``, and return its plan."""
     trial = study.ask(distributions(land.space))
     attributes = study.get_trials(deepcopy=False)[trial.number].user_attrs
@@ -146,22 +146,22 @@ def told(study: optuna.Study, land: SyntheticLandscape) -> Plan:
 
 
 def test_killed_after_every_trial_it_proposes_the_same() -> None:
-    """A sampler made anew for each trial proposes what one that lives on does."""
+    """A new sampler for each trial proposes the same plans as one that keeps running."""
     land = landscape("failing", seed=2)
     plans = []
     for is_killed in (False, True):
         study = optuna.create_study(sampler=PARTITION.factory(land.space, 3))
-        own = []
+        proposed = []
         for _ in range(14):
             if is_killed:
                 study.sampler = PARTITION.factory(land.space, 3)
-            own.append(told(study, land))
-        plans.append(own)
+            proposed.append(run_trial(study, land))
+        plans.append(proposed)
     assert plans[0] == plans[1]
 
 
 def test_a_scope_that_is_known_to_fail_is_not_tried_again() -> None:
-    """Neither alone nor in any combination, once it was blamed."""
+    """Neither alone nor in any combination, once it has been blamed."""
     land = landscape("failing", seed=1)
     catalogue = Learned(land.space).catalogue
     run = replay(land, WITHOUT_PROBES, trials=36, seed=1)
@@ -178,7 +178,7 @@ def test_a_scope_that_is_known_to_fail_is_not_tried_again() -> None:
 
 @pytest.mark.parametrize("seed", [1, 4, 12])
 def test_failures_are_kept_within_their_budget(seed: int) -> None:
-    """Half of all plans fail and a fifth of the segments besides: in no search over 15% of the trials do."""
+    """Although half of all plans and a fifth of the segments fail, at most 15% of the later trials do."""
     land = FailingLandscape(recorded("deepseek-v3-bfloat16"), seed)
     run = replay(land, PARTITION, trials=30, seed=seed)
     assert sum(run.failed[10:]) <= 3
@@ -186,13 +186,13 @@ def test_failures_are_kept_within_their_budget(seed: int) -> None:
 
 
 def feasibility() -> tuple[Feasibility, SegmentCatalogue]:
-    """Return one that knows nothing yet, and its segments."""
+    """Return an untrained model of failures, and its segments."""
     catalogue = SegmentCatalogue(SPACE.layout, 2)
     return Feasibility(catalogue, {"fast": False}), catalogue
 
 
-def test_blame_by_mistake_is_taken_back() -> None:
-    """A scope that was blamed and is seen to run is safe again; of two suspects the other one is guilty."""
+def test_wrong_blame_is_withdrawn() -> None:
+    """A blamed scope that works later is safe again; of two suspects, the other one is then to blame."""
     learned, _ = feasibility()
     learned.failed([(3, ()), (7, ())], blamed=(3, ()))
     assert learned.log_safe([()])[3, 0] == -float("inf")
@@ -208,8 +208,8 @@ def test_blame_by_mistake_is_taken_back() -> None:
 
 
 @pytest.mark.parametrize("working", [0, 2, 6])
-def test_the_more_fails_the_less_safe_is_what_was_never_seen(working: int) -> None:
-    """Also from where so much fails that whole steps of Newton's method swing to and fro."""
+def test_the_more_scopes_fail_the_less_safe_are_untried_ones(working: int) -> None:
+    """Also when so many fail that full steps of Newton's method oscillate."""
     learned, catalogue = feasibility()
     last = len(catalogue.first) - working
     for segment in range(last, len(catalogue.first)):
@@ -222,7 +222,7 @@ def test_the_more_fails_the_less_safe_is_what_was_never_seen(working: int) -> No
 
 
 def test_a_scope_that_failed_with_an_inexact_value_is_tried_with_an_exact_one() -> None:
-    """The best scope of a model is not lost to the first options that it was tried with."""
+    """The best scope of a model is not given up because of the first options that it was tried with."""
     catalogue = SegmentCatalogue(SPACE.layout, 2)
     learned = Feasibility(catalogue, {"reductions": "fused"}, frozenset({("reductions", "fused")}))
     exact = (("reductions", "aten"),)
@@ -235,27 +235,27 @@ def test_a_scope_that_failed_with_an_inexact_value_is_tried_with_an_exact_one() 
 
 
 @pytest.mark.parametrize("name", names())
-def test_on_what_was_recorded_the_optimum_is_near_after_twenty_trials(name: str) -> None:
+def test_on_recorded_landscapes_the_optimum_is_near_after_twenty_trials(name: str) -> None:
     """Real latencies, real mismatches; benchmarks/search.py has a hundred seeds."""
     gains = [replay(recorded(name), WITHOUT_PROBES, 20, seed).gains[-1] for seed in range(5)]
     assert sorted(gains)[2] >= 0.95, gains
 
 
 @pytest.mark.slow
-def test_options_that_cost_much_do_not_keep_the_search_from_what_it_began_with() -> None:
-    """With one belief of how much options do, these seeds hold 0.31 to 0.43 for good."""
+def test_expensive_options_do_not_keep_the_search_from_its_first_values() -> None:
+    """With a single belief about how much options matter, these seeds stay at 0.31 to 0.43."""
     gains = [replay(sim_61_bare(seed), PARTITION, 20, seed).gains[-1] for seed in (5, 13, 16, 18)]
     assert min(gains) >= 0.85, gains
 
 
-def test_nothing_is_risked_while_plans_of_what_works_are_left() -> None:
-    """Once its failures are spent it recombines what works; six of these twenty trials failed when it missed that."""
+def test_no_risk_is_taken_while_plans_of_working_scopes_are_left() -> None:
+    """Once the budget of failures is spent, working scopes are recombined; without that, six of these trials failed."""
     run = replay(FailingLandscape(recorded("llama-float32"), seed=4), PARTITION, trials=30, seed=4)
     assert sum(run.failed[10:]) <= 3
 
 
-def test_an_option_that_fails_everywhere_is_told_from_a_scope_that_fails() -> None:
-    """Scopes that run without the option stay safe, and other scopes are expected to fail with it."""
+def test_an_option_that_fails_everywhere_is_distinguished_from_a_scope_that_fails() -> None:
+    """Scopes that work without the option stay safe, and other scopes are expected to fail with it."""
     learned, _ = feasibility()
     fast = (("fast", True),)
     for segment in range(6):
@@ -268,7 +268,7 @@ def test_an_option_that_fails_everywhere_is_told_from_a_scope_that_fails() -> No
 
 @pytest.mark.parametrize("name", ["synthetic-61", "cliff"])
 def test_a_probe_tries_many_partitions_and_is_never_the_incumbent(name: str) -> None:
-    """In a probe the layers of a kind differ, in options, too; its scopes teach, its latency does not compete."""
+    """In a probe the layers of a kind differ, also in options; its scopes are learned from, its latency is ignored."""
     land = landscape(name, seed=0)
     run = replay(land, PARTITION, trials=10, seed=0)
     probes = [plan for plan, is_probe in zip(run.plans, run.probe, strict=True) if is_probe]
@@ -276,14 +276,16 @@ def test_a_probe_tries_many_partitions_and_is_never_the_incumbent(name: str) -> 
     learned = Learned(land.space)
     kinds = {int(learned.catalogue.class_of[pair]) for pair in learned.catalogue.positions(probes[0])}
     others = [plan for plan, is_probe in zip(run.plans, run.probe, strict=True) if not is_probe]
-    most = max(len({int(learned.catalogue.class_of[p]) for p in learned.catalogue.positions(plan)}) for plan in others)
-    assert len(kinds) > most
+    largest = max(
+        len({int(learned.catalogue.class_of[p]) for p in learned.catalogue.positions(plan)}) for plan in others
+    )
+    assert len(kinds) > largest
     assert len({scope.options for scope in probes[0].scopes}) > 4
     land.space.layout.check(probes[0])
 
 
-def test_a_probe_holds_no_option_that_often_changes_bits() -> None:
-    """Dozens of scopes in one compile fail together."""
+def test_a_probe_has_no_option_that_often_changes_bits() -> None:
+    """A single failure would spoil dozens of scopes in one compile."""
     land = landscape("synthetic-61", seed=0)
     suspects = frozenset(("split", value) for value in (1, 2, 8))
     land.space = replace(land.space, options=replace(land.space.options, changes_bits=suspects))
@@ -293,8 +295,8 @@ def test_a_probe_holds_no_option_that_often_changes_bits() -> None:
     assert suspects.isdisjoint(option for plan in probes for scope in plan.scopes for option in scope.options)
 
 
-def test_the_compilers_own_default_may_be_what_changes_bits() -> None:
-    """A plan does not list it."""
+def test_a_default_of_the_compiler_may_change_bits() -> None:
+    """Although a plan does not list it."""
     often = frozenset({("fast", False)})
     learned = Feasibility(SegmentCatalogue(SPACE.layout, 2), {"fast": False}, often)
     assert learned.changes_bits(()) == often
@@ -302,20 +304,20 @@ def test_the_compilers_own_default_may_be_what_changes_bits() -> None:
 
 
 def test_a_probe_of_a_study_does_not_become_its_result() -> None:
-    """Optuna sees a pruned trial without a value."""
+    """Optuna sees it as a pruned trial without a value."""
     land = landscape("synthetic-61", seed=0)
     study = optuna.create_study(sampler=PARTITION.factory(land.space, 0))
     for point in land.space.starting_points:
         study.enqueue_trial(dict(point.values))
     for _ in range(8):
-        told(study, land)
+        run_trial(study, land)
     probes = [trial for trial in study.trials if PROBE in trial.user_attrs]
     assert probes
     assert all(trial.value is None for trial in probes)
 
 
-def test_a_plan_that_changes_bits_teaches_what_its_scopes_do() -> None:
-    """Those that change bits are known to fail, the others to work, and what all of them took is learned."""
+def test_scopes_of_a_plan_that_changes_bits_are_learned_from() -> None:
+    """Those that change bits are known to fail, the others to work, and the times of all are learned."""
     point = {name: choices[0] for name, choices in SPACE.choices.items()}
     point |= {"dense.attention": "new", "moe.attention": "new", "moe.gate": "new"}
     plan = SPACE.plan(point)
@@ -338,7 +340,7 @@ def test_a_plan_that_changes_bits_teaches_what_its_scopes_do() -> None:
 
 
 def test_a_search_in_which_every_plan_changes_bits_goes_on() -> None:
-    """Scope times are learned from before anything works; there is no best plan to judge options by."""
+    """Scope times are learned before anything works, without a best plan to judge options by."""
     options: dict[str, tuple[Option, ...]] = {"first": (0, 1, 2, 3), "second": (0, 1, 2, 3), "third": (0, 1, 2, 3)}
     layout = decoder_layout(("dense", *("moe",) * 5), KEYS)
     space = bind(SpaceSpec(), layout, options, OptionRules(dict.fromkeys(options, 0)))
@@ -356,8 +358,8 @@ def test_a_search_in_which_every_plan_changes_bits_goes_on() -> None:
     assert PartitionSampler(space, seed=0).outlook(study.trials).expected_gain_left > 0
 
 
-def test_failures_of_other_strategies_teach_as_well() -> None:
-    """Whatever proposed a trial, its outcome is read; a plan that was slower is feasible."""
+def test_failures_of_other_strategies_are_learned_from() -> None:
+    """Outcomes are read whatever proposed the trial; a slower plan is feasible."""
     outcome = Outcome(Reason.MISMATCH, "bits differ", blamed="model.layers.0.attention")
     point = {name: choices[0] for name, choices in SPACE.choices.items()} | {"dense.attention": "new"}
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
@@ -392,12 +394,12 @@ plans = [Plan(tuple(scopes[:count])) for count in range(1, 10)]
 table = learned.feasibility.log_safe([scope.options for scope in scopes])
 print(learned.log_safe(plans).tolist(), table.tolist())
 """
-"""Prints how likely plans and scopes with many options are to work."""
+"""Prints the probabilities that plans and scopes with many options work."""
 
 
-def test_a_resumed_search_believes_the_same_to_the_last_bit() -> None:
+def test_a_resumed_search_has_the_same_beliefs_to_the_last_bit() -> None:
     """In a process whose sets have another order."""
-    told = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", RISKS],
             env={**os.environ, "PYTHONHASHSEED": str(seed)},
@@ -407,34 +409,34 @@ def test_a_resumed_search_believes_the_same_to_the_last_bit() -> None:
         ).stdout
         for seed in range(3)
     }
-    assert len(told) == 1
+    assert len(outputs) == 1
 
 
-def learned_of(*told: tuple[dict[str, Option], Outcome | None, float | None]) -> Learned:
-    """Return what trials of such choices, outcomes and latencies have taught."""
+def learned_of(*trials: tuple[dict[str, Option], Outcome | None, float | None]) -> Learned:
+    """Return what is learned from trials with these choices, outcomes and latencies."""
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    for chosen, outcome, own_ms in told:
+    for chosen, outcome, latency in trials:
         study.enqueue_trial({**SPACE.simplest, **chosen})
         trial = study.ask(distributions(SPACE))
         if outcome:
             trial.set_user_attr(OUTCOME, outcome.to_dict())
-        if own_ms is not None and math.isnan(own_ms):
-            trial.report(own_ms, step=0)
+        if latency is not None and math.isnan(latency):
+            trial.report(latency, step=0)
             study.tell(trial, state=TrialState.PRUNED)
         else:
-            study.tell(trial, own_ms, state=TrialState.PRUNED if own_ms is None else None)
+            study.tell(trial, latency, state=TrialState.PRUNED if latency is None else None)
     learned = Learned(SPACE)
     learned.read(study.trials)
     return learned
 
 
-def test_scopes_that_hold_no_operator_work_and_save_nothing() -> None:
+def test_scopes_without_operators_work_and_save_nothing() -> None:
     """Their plan may be used: it has the baseline's kernels, and was never measured."""
     outcome = Outcome(Reason.SLOWER, "its scopes hold no operator: the same kernels as the baseline")
     learned = learned_of(({"moe.gate": "new"}, outcome, None))
     assert learned.failures == [False]
     assert not learned.feasibility.has_failures
-    assert [own.saving for own in learned.ranked] == [0.0]
+    assert [complete.saving for complete in learned.ranked] == [0.0]
     mean, sd = learned.posterior().predict_plans(learned.model.describe([learned.incumbent]))
     assert abs(mean[0]) < 1e-3
     assert sd[0] < 2e-3
@@ -450,54 +452,54 @@ def test_the_baseline_as_a_trial_is_neither_a_failure_nor_a_plan() -> None:
 
 
 def noisy(ratio: float, noise: float) -> Outcome:
-    """Return the outcome of a plan that was measured with this noise."""
+    """Return the outcome of a plan measured with this noise."""
     halfwidth = 1.96 * noise * ratio
     return Outcome(speedup=Speedup(10, 10 / ratio, ratio, (ratio - halfwidth, ratio + halfwidth), 60))
 
 
 @pytest.mark.parametrize(("noise", "best"), [(0.01, "all"), (0.0, "gate")])
-def test_a_figure_that_the_others_belie_was_luck_unless_it_is_exact(noise: float, best: str) -> None:
-    """The plan that is expected to save the most is the one that all others speak for."""
-    told: list[tuple[dict[str, Option], float]] = [
+def test_a_figure_that_contradicts_all_others_was_luck_unless_it_is_exact(noise: float, best: str) -> None:
+    """The plan with the largest expected saving is the one that all other trials support."""
+    trials: list[tuple[dict[str, Option], float]] = [
         ({f"{kind}.{unit}": "new"}, 0.01) for kind in ("dense", "moe") for unit in KEYS if unit != "gate"
     ]
-    told += [({f"dense.{unit}": "join" for unit in KEYS if unit != "gate"}, 0.04)]
-    told += [({"moe.gate": "new"}, 0.081)]
-    told += [({f"{kind}.{unit}": "join" for kind in ("dense", "moe") for unit in KEYS}, 0.08)]
-    learned = learned_of(*((values, noisy(1 / (1 - saving), noise), 10 * (1 - saving)) for values, saving in told))
+    trials += [({f"dense.{unit}": "join" for unit in KEYS if unit != "gate"}, 0.04)]
+    trials += [({"moe.gate": "new"}, 0.081)]
+    trials += [({f"{kind}.{unit}": "join" for kind in ("dense", "moe") for unit in KEYS}, 0.08)]
+    learned = learned_of(*((values, noisy(1 / (1 - saving), noise), 10 * (1 - saving)) for values, saving in trials))
     expected = learned.expected_savings()
     found = max(expected, key=lambda plan: expected[plan])
-    assert len(expected) == len(told)
+    assert len(expected) == len(trials)
     assert all("gate" in scope.first for scope in found.scopes) == (best == "gate")
     if noise == 0.0:
-        assert list(expected.values()) == pytest.approx([own.saving for own in learned.ranked])
+        assert list(expected.values()) == pytest.approx([complete.saving for complete in learned.ranked])
 
 
 @pytest.mark.slow
-def test_what_is_expected_is_a_better_answer_than_the_lowest_figure() -> None:
+def test_the_largest_expected_saving_is_a_better_answer_than_the_lowest_figure() -> None:
     """By true latency."""
     by_figure, expected = (
-        [replay(landscape("synthetic", seed), WITHOUT_PROBES, 30, seed, by_figure=own) for seed in range(4)]
-        for own in (True, False)
+        [replay(landscape("synthetic", seed), WITHOUT_PROBES, 30, seed, by_figure=by_figure) for seed in range(4)]
+        for by_figure in (True, False)
     )
     assert [run.plans for run in by_figure] == [run.plans for run in expected]
     assert np.mean([run.gains[-1] for run in by_figure]) < np.mean([run.gains[-1] for run in expected])
 
 
 @pytest.mark.parametrize("wrong", [float("inf"), float("nan")])
-def test_a_latency_that_is_no_number_is_a_failure(wrong: float) -> None:
-    """It is never what others are compared with, and the rest is learned as ever."""
+def test_a_latency_that_is_not_finite_is_a_failure(wrong: float) -> None:
+    """Other trials are never compared with it, and are learned from as usual."""
     learned = learned_of(
         ({"moe.gate": "new"}, None, wrong), ({"moe.mlp": "new"}, None, 10.0), ({"moe.norm": "new"}, None, 9.0)
     )
     assert learned.failures == [True, False, False]
-    assert [own.saving for own in learned.ranked] == pytest.approx([0.1, 0.0])
+    assert [complete.saving for complete in learned.ranked] == pytest.approx([0.1, 0.0])
     assert np.isfinite(learned.posterior().mean).all()
 
 
 @pytest.mark.parametrize("per_layer", [False, True])
 def test_a_small_space_is_searched_to_its_end(per_layer: bool) -> None:
-    """Every plan is proposed once before anything is proposed again."""
+    """Every plan is proposed once."""
     space = bind(
         SpaceSpec(per_layer=per_layer, layers_per_scope=["all"]),
         decoder_layout(("moe", "moe"), ("attention",), outside=False),

@@ -1,4 +1,4 @@
-"""The scope guide's procedures: what each proposes, and that it needs nothing but the study's trials."""
+"""The scope guide's procedures: what each proposes, and that it only needs the study's trials."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -42,7 +42,7 @@ def took(latency_ms: float) -> Outcome:
 
 
 def ratio(outcome: Outcome) -> float:
-    """Return how fast a plan is; 0 where it fails."""
+    """Return a plan's speedup; 0 if it fails."""
     return outcome.speedup.ratio if outcome.speedup else 0.0
 
 
@@ -53,7 +53,7 @@ def units_in_scopes(space: SearchSpace, plan: Plan) -> list[list[str]]:
 
 
 def wider_is_faster(space: SearchSpace) -> Judge:
-    """Every unit in a scope saves 1 ms, every border between units in one scope another."""
+    """Every unit in a scope saves 1 ms, and so does every border between units of one scope."""
 
     def judge(plan: Plan) -> Outcome:
         scopes = units_in_scopes(space, plan)
@@ -63,7 +63,7 @@ def wider_is_faster(space: SearchSpace) -> Judge:
     return judge
 
 
-def tell(study: TuningStudy, space: SearchSpace, strategy: str, judge: Judge) -> Plan:
+def run_trial(study: TuningStudy, space: SearchSpace, strategy: str, judge: Judge) -> Plan:
     """Run one trial and return its plan."""
     proposal = study.ask(space, find_strategy(strategy), seed=0)
     assert proposal.known is None
@@ -73,14 +73,14 @@ def tell(study: TuningStudy, space: SearchSpace, strategy: str, judge: Judge) ->
 
 
 def proposed(folder: Path, space: SearchSpace, strategy: str, judge: Judge, trials: int) -> list[Plan]:
-    """Return what a strategy proposes, one after the other."""
+    """Return the plans that a strategy proposes, one after the other."""
     folder.mkdir(exist_ok=True)
     study = TuningStudy.open("study", sqlite_url(folder), create=True)
-    return [tell(study, space, strategy, judge) for _ in range(trials)]
+    return [run_trial(study, space, strategy, judge) for _ in range(trials)]
 
 
-def told(plans: list[Plan]) -> list[str]:
-    """Return each plan as the first scopes of a dense and of a MoE layer, by what they begin and end with."""
+def abbreviated(plans: list[Plan]) -> list[str]:
+    """Return each plan as the number of its scopes, and first and last unit of the first two."""
     lines = []
     for plan in plans:
         scopes = [f"{scope.first}..{scope.last}".replace("model.", "").replace("layers.", "") for scope in plan.scopes]
@@ -88,11 +88,11 @@ def told(plans: list[Plan]) -> list[str]:
     return lines
 
 
-def test_bottom_up_widens_what_has_passed(tmp_path: Path) -> None:
+def test_bottom_up_widens_scopes_that_passed(tmp_path: Path) -> None:
     """Attention, MoE, FFN, together, a layer, all layers, the whole step; options come after the scopes."""
     space = space_of()
     plans = proposed(tmp_path, space, "bottom-up", wider_is_faster(space), 9)
-    assert told(plans) == [
+    assert abbreviated(plans) == [
         "4: 0.self_attn..0.self_attn, 1.self_attn..1.self_attn",
         "3: 1.mlp..1.mlp, 2.mlp..2.mlp",
         "1: 0.mlp..0.mlp",
@@ -109,7 +109,7 @@ def test_bottom_up_widens_what_has_passed(tmp_path: Path) -> None:
 
 
 def test_bottom_up_keeps_only_what_was_faster(tmp_path: Path) -> None:
-    """Where a norm in a scope fails, it does not climb on, and options go to attention and FFN."""
+    """If a norm in a scope fails, widening stops, and options are tried on attention and FFN."""
     space = space_of()
 
     def judge(plan: Plan) -> Outcome:
@@ -118,29 +118,29 @@ def test_bottom_up_keeps_only_what_was_faster(tmp_path: Path) -> None:
         return wider_is_faster(space)(plan)
 
     plans = proposed(tmp_path, space, "bottom-up", judge, 7)
-    assert told(plans)[5] == "4: 0.input_layernorm..0.mlp, 1.input_layernorm..1.mlp"
-    assert told(plans)[6] == told(plans)[4]
+    assert abbreviated(plans)[5] == "4: 0.input_layernorm..0.mlp, 1.input_layernorm..1.mlp"
+    assert abbreviated(plans)[6] == abbreviated(plans)[4]
     assert plans[6].scopes[0].options == (("fast", True),)
 
 
-def test_top_down_begins_with_the_whole_step_and_stops_where_narrowing_is_slower(tmp_path: Path) -> None:
-    """One step narrower is slower here, so options follow at once."""
+def test_top_down_begins_with_the_whole_step_and_stops_when_narrowing_is_slower(tmp_path: Path) -> None:
+    """One step narrower is slower here, so options follow immediately."""
     space = space_of()
     plans = proposed(tmp_path, space, "top-down", wider_is_faster(space), 3)
-    assert told(plans) == ["1: embed_tokens..lm_head", "1: 0.input_layernorm..3.mlp", "1: embed_tokens..lm_head"]
+    assert abbreviated(plans) == ["1: embed_tokens..lm_head", "1: 0.input_layernorm..3.mlp", "1: embed_tokens..lm_head"]
     assert plans[2].scopes[0].options == (("fast", True),)
 
 
 @pytest.mark.parametrize("per_layer", [False, True])
-@pytest.mark.parametrize("is_told", [False, True])
-def test_top_down_narrows_to_what_passes(tmp_path: Path, is_told: bool, per_layer: bool) -> None:
-    """Where experts fail, all else ends in scopes, sooner where the backend says which scope is to blame."""
+@pytest.mark.parametrize("is_blamed", [False, True])
+def test_top_down_narrows_until_plans_pass(tmp_path: Path, is_blamed: bool, per_layer: bool) -> None:
+    """If experts fail, everything else ends up in scopes, whether or not the backend blames a scope."""
     space = space_of(per_layer=per_layer)
 
     def judge(plan: Plan) -> Outcome:
         for scope, units in zip(plan.scopes, units_in_scopes(space, plan), strict=True):
             if {"model.layers.2.mlp"} & set(units):
-                return Outcome(Reason.COMPILE_FAILED, "no", blamed=scope.label if is_told else "")
+                return Outcome(Reason.COMPILE_FAILED, "no", blamed=scope.label if is_blamed else "")
         return wider_is_faster(space)(plan)
 
     found = proposed(tmp_path / "a", space, "top-down", judge, 30)
@@ -151,7 +151,7 @@ def test_top_down_narrows_to_what_passes(tmp_path: Path, is_told: bool, per_laye
 
 
 def test_a_blamed_scope_is_left_out_first(tmp_path: Path) -> None:
-    """The plan after a blamed failure of each layer has all other kinds."""
+    """After a blamed failure of each layer, the next plan has all other layer kinds."""
     space = space_of(outside=False)
 
     def judge(plan: Plan) -> Outcome:
@@ -161,12 +161,12 @@ def test_a_blamed_scope_is_left_out_first(tmp_path: Path) -> None:
         return wider_is_faster(space)(plan)
 
     plans = proposed(tmp_path, space, "top-down", judge, 4)
-    assert told(plans)[2] == "4: 0.input_layernorm..0.mlp, 1.input_layernorm..1.mlp"
-    assert told(plans)[3] == "1: 0.input_layernorm..0.mlp"
+    assert abbreviated(plans)[2] == "4: 0.input_layernorm..0.mlp, 1.input_layernorm..1.mlp"
+    assert abbreviated(plans)[3] == "1: 0.input_layernorm..0.mlp"
 
 
 def test_profile_puts_the_hottest_unit_in_first(tmp_path: Path) -> None:
-    """By share of the step over all layers; a neighbour joins, one that is slower is left out."""
+    """By share of the step over all layers; neighbours join, and slower units are left out."""
     space = space_of(outside=False)
     shares = {"mlp": 0.15, "self_attn": 0.07, "post_attention_layernorm": 0.02, "input_layernorm": 0.01}
     units = tuple(replace(unit, time_share=shares[unit.key]) for unit in space.layout.units)
@@ -179,7 +179,7 @@ def test_profile_puts_the_hottest_unit_in_first(tmp_path: Path) -> None:
         return took(speedup.latency_ms + 50 * spoilt)
 
     plans = proposed(tmp_path, space, "profile", judge, 5)
-    assert told(plans) == [
+    assert abbreviated(plans) == [
         "3: 1.mlp..1.mlp, 2.mlp..2.mlp",
         "6: 1.self_attn..1.self_attn, 1.mlp..1.mlp",
         "7: 0.mlp..0.mlp, 1.self_attn..1.self_attn",
@@ -189,7 +189,7 @@ def test_profile_puts_the_hottest_unit_in_first(tmp_path: Path) -> None:
 
 
 def test_grid_goes_from_simple_to_complex(tmp_path: Path) -> None:
-    """In the same order whatever the outcomes."""
+    """In the same order, whatever the outcomes."""
     space = space_of(("dense", "moe"), ("self_attn", "mlp"))
     plans = proposed(tmp_path / "a", space, "grid", wider_is_faster(space), 40)
     again = proposed(tmp_path / "b", space, "grid", lambda plan: Outcome(Reason.CRASHED, "no"), 40)
@@ -202,7 +202,7 @@ def test_grid_goes_from_simple_to_complex(tmp_path: Path) -> None:
     "strategy", [pytest.param(name, marks=pytest.mark.slow if name == "gp" else ()) for name in sorted(STRATEGIES)]
 )
 def test_a_study_is_continued_with_another_strategy(tmp_path: Path, strategy: str) -> None:
-    """No plan is asked twice across strategies, and the record of the first one counts."""
+    """No plan is proposed twice across strategies, and earlier trials count."""
     space = space_of()
     first = proposed(tmp_path, space, "random", wider_is_faster(space), 8)
     then = proposed(tmp_path, space, strategy, wider_is_faster(space), 6)
@@ -212,16 +212,16 @@ def test_a_study_is_continued_with_another_strategy(tmp_path: Path, strategy: st
 
 @pytest.mark.parametrize("strategy", ["bottom-up", "top-down", "profile", "grid"])
 def test_a_procedure_does_not_depend_on_the_process(tmp_path: Path, strategy: str) -> None:
-    """Reopened before every trial it proposes what it proposes in one go; after its end, too."""
+    """Reopened before every trial, it proposes the same as in one run; after its end, too."""
     space = space_of()
     judge = wider_is_faster(space)
-    at_once = proposed(tmp_path / "a", space, strategy, judge, 25)
+    in_one_run = proposed(tmp_path / "a", space, strategy, judge, 25)
     reopened = [plan for _ in range(25) for plan in proposed(tmp_path / "b", space, strategy, judge, 1)]
-    assert reopened == at_once
+    assert reopened == in_one_run
 
 
 def test_strategies_are_ordinary_samplers() -> None:
-    """In anyone's Optuna study; one that another process runs counts as not passed yet."""
+    """In any Optuna study; a trial that another process runs counts as not passed."""
     space = space_of()
     study = optuna.create_study(sampler=find_strategy("bottom-up").factory(space, 0))
     running = study.ask(distributions(space))
@@ -230,7 +230,7 @@ def test_strategies_are_ordinary_samplers() -> None:
     assert space.plan(other.params) == space.plan(space.starting_points[1].values)
 
 
-def test_an_unknown_strategy_is_refused_with_the_nearest() -> None:
-    """One line."""
+def test_an_unknown_strategy_is_rejected_with_the_closest_name() -> None:
+    """In one line."""
     with pytest.raises(BadInputError, match="unknown strategy 'botom-up'; did you mean 'bottom-up'"):
         find_strategy("botom-up")

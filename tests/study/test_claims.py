@@ -1,4 +1,4 @@
-"""A study is run by one search, or by several that have joined: whatever races, figures of two targets never mix."""
+"""A study is run by one search, or by several that have joined: figures of two targets never mix, whatever the race."""
 
 import json
 import os
@@ -34,9 +34,9 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def engine(url: str) -> Iterator[Engine]:
     """Return an engine of the database."""
-    made = sqlalchemy.create_engine(url)
-    yield made
-    made.dispose()
+    database = sqlalchemy.create_engine(url)
+    yield database
+    database.dispose()
 
 
 def opened(url: str, *, is_ours_alone: bool = False) -> TuningStudy:
@@ -54,8 +54,8 @@ def ask(study: TuningStudy) -> Proposal:
     return study.ask(SPACE, find_strategy("random"), 0)
 
 
-def test_a_study_that_is_run_is_refused_by_the_name_of_its_process(url: str) -> None:
-    """In another folder of the same storage, too, where no lock stands between the two."""
+def test_a_study_that_is_running_is_refused_with_the_number_of_its_process(url: str) -> None:
+    """Also from another folder with the same storage, where there is no common lock."""
     with (
         opened(url).claimed(LLAMA),
         pytest.raises(StudyError, match=rf"being run by process {os.getpid()} since .*--join.*--study"),
@@ -65,7 +65,7 @@ def test_a_study_that_is_run_is_refused_by_the_name_of_its_process(url: str) -> 
 
 
 def test_a_study_is_free_when_its_search_has_ended(url: str) -> None:
-    """However it ended; one that asked for no trial leaves no fingerprint behind."""
+    """However it ended; a search without trials leaves no fingerprint behind."""
     with pytest.raises(ZeroDivisionError), opened(url).claimed(LLAMA):
         raise ZeroDivisionError
     with opened(url).claimed(QWEN):
@@ -73,18 +73,18 @@ def test_a_study_is_free_when_its_search_has_ended(url: str) -> None:
 
 
 def test_a_dead_process_holds_nothing(engine: Engine) -> None:
-    """Nor does one whose number another process has now."""
+    """Nor does one whose number has been reused."""
     claims = Claims(engine, "study")
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
     claims.acquire(holder(pid=done.pid, fingerprint=QWEN))
     claims.acquire(holder(started=1, fingerprint=QWEN))
     claims.acquire(holder())
-    assert [one.fingerprint for one in claims.holders()] == [LLAMA]
+    assert [each.fingerprint for each in claims.holders()] == [LLAMA]
 
 
 def test_a_process_on_another_host_holds_a_study_until_it_is_taken_over(engine: Engine) -> None:
-    """Nobody here can see whether it lives; its number says nothing."""
+    """Whether it is alive cannot be seen from here; its number says nothing."""
     claims = Claims(engine, "study")
     far = holder(host="far", place=ELSEWHERE, pid=17)
     claims.acquire(far)
@@ -96,15 +96,15 @@ def test_a_process_on_another_host_holds_a_study_until_it_is_taken_over(engine: 
 
 
 def test_a_living_process_on_this_host_is_not_taken_over(engine: Engine) -> None:
-    """It can be seen, and ended."""
+    """It can be seen here, and ended."""
     claims = Claims(engine, "study")
     claims.acquire(holder())
     with pytest.raises(StudyError, match="being run by"):
         claims.acquire(holder(), take_over=True)
 
 
-def test_who_has_the_folders_lock_takes_it_from_a_container_that_is_gone(engine: Engine) -> None:
-    """That one had the lock, too, and the kernel has given it back."""
+def test_the_holder_of_the_folders_lock_replaces_a_container_that_is_gone(engine: Engine) -> None:
+    """The container had the same lock, which the kernel has released."""
     claims = Claims(engine, "study")
     claims.acquire(holder(place=ELSEWHERE, has_folder=True))
     me = holder(has_folder=True)
@@ -112,8 +112,8 @@ def test_who_has_the_folders_lock_takes_it_from_a_container_that_is_gone(engine:
     assert claims.holders() == (me,)
 
 
-def test_a_search_joins_with_the_same_fingerprint_only(url: str) -> None:
-    """Both ask and tell; the study is held until the last of them has ended."""
+def test_a_search_can_only_join_with_the_same_fingerprint(url: str) -> None:
+    """Both run trials; the study is held until the last of them has ended."""
     first, second = opened(url), opened(url)
     with first.claimed(LLAMA):
         with (
@@ -123,18 +123,18 @@ def test_a_search_joins_with_the_same_fingerprint_only(url: str) -> None:
             pass
         joined = second.claimed(LLAMA, join=True)
         joined.__enter__()
-        proposals = [ask(one) for one in (first, second, first, second)]
+        proposals = [ask(study) for study in (first, second, first, second)]
         assert len({proposal.number for proposal in proposals}) == 4
-        for one, proposal in zip((first, second) * 2, proposals, strict=True):
-            one.tell(proposal, FAST, 8.0)
+        for study, proposal in zip((first, second) * 2, proposals, strict=True):
+            study.tell(proposal, FAST, 8.0)
     with pytest.raises(StudyError, match="being run by"), opened(url).claimed(QWEN):
         pass
     joined.__exit__(None, None, None)
     assert opened(url).finished() == 4
 
 
-def test_the_trial_of_a_search_that_joined_is_not_taken_up(url: str) -> None:
-    """Even by one that holds the lock of the database's own folder."""
+def test_the_trial_of_a_search_that_joined_is_not_run_again(url: str) -> None:
+    """Not even by a search that holds the lock of the database's folder."""
     first, second = opened(url, is_ours_alone=True), opened(url)
     with first.claimed(LLAMA):
         with second.claimed(LLAMA, join=True):
@@ -144,7 +144,7 @@ def test_the_trial_of_a_search_that_joined_is_not_taken_up(url: str) -> None:
 
 
 def test_a_search_that_was_taken_over_ends(url: str, engine: Engine) -> None:
-    """Before it asks for another trial, or stores an answer."""
+    """Before it asks for another trial or stores a result."""
     study = opened(url)
     with study.claimed(LLAMA):
         claims = Claims(engine, "study")
@@ -154,11 +154,11 @@ def test_a_search_that_was_taken_over_ends(url: str, engine: Engine) -> None:
             ask(study)
         with pytest.raises(StudyError, match="was taken over by process"):
             study.remember(uncompared=True)
-    assert [one.fingerprint for one in claims.holders()] == [QWEN]
+    assert [each.fingerprint for each in claims.holders()] == [QWEN]
 
 
 def test_a_module_that_changed_ends_the_study(url: str, tmp_path: Path) -> None:
-    """By the name of its file, before anything is imported."""
+    """The message names its file, before anything is imported."""
     helper = tmp_path / "helper.py"
     helper.write_text("SCALE = 1\n")
     study = opened(url)
@@ -166,16 +166,16 @@ def test_a_module_that_changed_ends_the_study(url: str, tmp_path: Path) -> None:
         study.add_modules({"helper.py": content_digest(helper)[:16]})
     with study.claimed(LLAMA, tmp_path):
         study.add_modules({"lazy.py": "ab"})
-        with pytest.raises(StudyError, match=r"another content of module helper\.py"):
+        with pytest.raises(StudyError, match=r"made with module helper\.py, which has changed since"):
             study.add_modules({"helper.py": "cd"})
     assert set(study.facts.modules) == {"helper.py", "lazy.py"}
     helper.write_text("SCALE = 2\n")
-    with pytest.raises(StudyError, match=rf"made with module {helper}, which has another content"):
+    with pytest.raises(StudyError, match=rf"made with module {helper}, which has changed since"):
         study.check_modules(tmp_path)
 
 
-def test_a_study_of_an_earlier_sktune_is_refused_in_words_of_its_own(url: str) -> None:
-    """It does not say that a variable was unset which nobody looked at."""
+def test_a_study_of_an_earlier_sktune_is_refused_with_a_separate_message(url: str) -> None:
+    """Which does not blame keys that the earlier fingerprint did not have."""
     opened(url).remember(fingerprint={"model": "llama"})
     with pytest.raises(StudyError, match=r"another version of sktune.*--study"), opened(url).claimed(LLAMA):
         pass
@@ -193,18 +193,18 @@ url, model, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
 for number in range(count):
     sys.stdin.readline()
-    told = "refused"
+    state = "refused"
     try:
         study = TuningStudy.open(f"study-{number}", url.format(number=number), create=True)
         with study.claimed({"format": "2", "model": model}):
             study.remember(fingerprint={"format": "2", "model": model})
             proposal = study.ask(SPACE, find_strategy("random"), 0)
             study.tell(proposal, Outcome(Reason.SLOWER, model), None)
-            told = "ran"
-            print(told, flush=True)
+            state = "ran"
+            print(state, flush=True)
             sys.stdin.readline()
     except StudyError as failure:
-        print(f"{told} {failure}", flush=True)
+        print(f"{state} {failure}", flush=True)
         sys.stdin.readline()
 """
 REPETITIONS = 20
@@ -212,7 +212,7 @@ REPETITIONS = 20
 
 @pytest.mark.slow
 def test_of_two_processes_that_race_for_a_study_one_runs_it(tmp_path: Path) -> None:
-    """Each repetition is a database that neither has made yet; the one that comes second is refused in one line."""
+    """Each repetition uses a new database; the process that comes second is refused in one line."""
     url = f"sqlite:///{tmp_path}/{{number}}.db"
     command = [sys.executable, "-c", RACER, url]
     racers = {
@@ -228,18 +228,18 @@ def test_of_two_processes_that_race_for_a_study_one_runs_it(tmp_path: Path) -> N
             assert racer.stdout.readline() == "ready\n"
         for number in range(REPETITIONS):
             for racer in racers.values():
-                say(racer)
-            told = {model: hear(racer) for model, racer in racers.items()}
-            ran = [model for model, line in told.items() if line == "ran"]
-            assert len(ran) == 1, told
-            (refused,) = set(told) - set(ran)
-            assert "is being run by process" in told[refused], told
+                resume(racer)
+            lines = {model: read_line(racer) for model, racer in racers.items()}
+            ran = [model for model, line in lines.items() if line == "ran"]
+            assert len(ran) == 1, lines
+            (refused,) = set(lines) - set(ran)
+            assert "is being run by process" in lines[refused], lines
             for racer in racers.values():
-                say(racer)
+                resume(racer)
             winners |= set(ran)
             study = TuningStudy.open(f"study-{number}", url.format(number=number), create=False)
             assert study.facts.fingerprint["model"] == ran[0]
-            assert [one.outcome.detail for one in study.records() if one.outcome] == ran
+            assert [record.outcome.detail for record in study.records() if record.outcome] == ran
     finally:
         for racer in racers.values():
             racer.kill()
@@ -247,21 +247,21 @@ def test_of_two_processes_that_race_for_a_study_one_runs_it(tmp_path: Path) -> N
     assert winners
 
 
-def say(racer: subprocess.Popen[str]) -> None:
-    """Let a racer go on."""
+def resume(racer: subprocess.Popen[str]) -> None:
+    """Let a racer continue."""
     assert racer.stdin is not None
     racer.stdin.write("\n")
     racer.stdin.flush()
 
 
-def hear(racer: subprocess.Popen[str]) -> str:
-    """Return what a racer says next."""
+def read_line(racer: subprocess.Popen[str]) -> str:
+    """Return the next line that a racer prints."""
     assert racer.stdout is not None
     return racer.stdout.readline().strip()
 
 
-def test_holders_survive_their_way_through_the_database(engine: Engine) -> None:
-    """Text and back."""
+def test_holders_survive_a_round_trip_through_the_database(engine: Engine) -> None:
+    """And through JSON."""
     me = holder()
     Claims(engine, "study").acquire(me)
     assert Claims(engine, "study").holders() == (me,)

@@ -1,4 +1,4 @@
-"""Studies live in Optuna's storage alone, and survive what happens to their process."""
+"""Studies are stored in Optuna's storage alone, and survive the death of their process."""
 
 import fcntl
 import os
@@ -44,7 +44,7 @@ def ask(study: TuningStudy, sampler: str = "tpe", space: SearchSpace = SPACE, se
 
 
 def test_starting_points_come_first_and_once(url: str) -> None:
-    """Queueing again, as a resumed search does, adds nothing."""
+    """Queueing them again, as a resumed search does, adds nothing."""
     study = opened(url)
     study.queue(SPACE.starting_points)
     study.queue(SPACE.starting_points)
@@ -59,7 +59,7 @@ def test_starting_points_come_first_and_once(url: str) -> None:
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_no_plan_is_proposed_twice(url: str, sampler: str) -> None:
-    """Neither by the sampler nor through different points of one plan; the empty plan is known."""
+    """Neither by the sampler nor as different points of the same plan; the empty plan is never proposed."""
     study = opened(url)
     plans = []
     for _ in range(60):
@@ -74,8 +74,8 @@ def test_no_plan_is_proposed_twice(url: str, sampler: str) -> None:
     assert Plan() not in plans
 
 
-def test_a_small_space_is_used_up_to_its_last_plan(url: str) -> None:
-    """The last unknown plan is found even where chance would rarely meet it."""
+def test_a_small_space_is_searched_to_its_last_plan(url: str) -> None:
+    """The last unknown plan is found even if random changes would rarely find it."""
     space = bind(SpaceSpec(), decoder_layout(("dense",), ("a", "b"), outside=False), {}, OptionRules({}))
     study = opened(url)
     plans = set()
@@ -86,8 +86,8 @@ def test_a_small_space_is_used_up_to_its_last_plan(url: str) -> None:
     assert len(plans) == space.size - 1
 
 
-def test_a_trial_left_running_is_taken_up_under_its_number(url: str) -> None:
-    """What was proposed when the process died is proposed again, and nothing is lost."""
+def test_a_trial_left_running_is_run_again_under_its_number(url: str) -> None:
+    """The proposal of a process that died is proposed again, and nothing is lost."""
     first = ask(opened(url))
     again = ask(opened(url))
     assert (again.number, again.plan) == (first.number, first.plan)
@@ -95,7 +95,7 @@ def test_a_trial_left_running_is_taken_up_under_its_number(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("left_by", "is_ours_alone", "is_taken_up"),
+    ("left_by", "is_ours_alone", "is_run_again"),
     [
         ({"host": "a container that is gone"}, True, True),
         ({"host": "a container that is gone"}, False, False),
@@ -104,19 +104,19 @@ def test_a_trial_left_running_is_taken_up_under_its_number(url: str) -> None:
         ({"pid": 2**22 + 1}, False, True),
     ],
 )
-def test_a_running_trial_is_taken_up_where_nobody_can_be_at_it(
-    url: str, left_by: dict[str, Any], is_ours_alone: bool, is_taken_up: bool
+def test_a_running_trial_is_run_again_if_its_process_has_certainly_ended(
+    url: str, left_by: dict[str, Any], is_ours_alone: bool, is_run_again: bool
 ) -> None:
-    """In a folder of our own that is any; in a shared database one whose process on this host has ended."""
+    """In a locked folder, any trial; in a shared database, one whose process on this host has ended."""
     first = ask(opened(url))
     key = "sktune:proposal"
     first.trial.set_user_attr(key, first.trial.user_attrs[key] | left_by)
     study = TuningStudy.open("study", url, create=False, is_ours_alone=is_ours_alone)
-    assert (ask(study).number == first.number) is is_taken_up
+    assert (ask(study).number == first.number) is is_run_again
 
 
-def test_twins_stand_for_one_in_the_final_comparison(url: str) -> None:
-    """Of plans that became the same kernels the simplest is compared, for all."""
+def test_twins_are_one_plan_in_the_final_comparison(url: str) -> None:
+    """Of plans that compile to the same kernels, only the simplest is compared."""
     study = opened(url)
     proposals = []
     for number in range(6):
@@ -129,8 +129,8 @@ def test_twins_stand_for_one_in_the_final_comparison(url: str) -> None:
     assert min(each.plan.complexity for each in proposals[1:]) in {record.plan.complexity for record in found}
 
 
-def test_an_outcome_stored_but_not_told_is_not_run_again(url: str) -> None:
-    """A process that dies between the two leaves the answer in the record."""
+def test_a_trial_with_a_stored_outcome_is_not_run_again(url: str) -> None:
+    """The result of a process that died between the two is used."""
     study = opened(url)
     proposal = ask(study)
     proposal.trial.set_user_attr("sktune:outcome", FAST.to_dict())
@@ -140,14 +140,14 @@ def test_an_outcome_stored_but_not_told_is_not_run_again(url: str) -> None:
 
 
 def test_an_outcome_of_an_earlier_version_is_read() -> None:
-    """It names no stage, and what is told of one is kept from now on."""
+    """Earlier versions stored no stage."""
     stored = Outcome(Reason.TIMEOUT, "measure did not end within 60 s", stage=Stage.MEASURE).to_dict()
     assert Outcome.from_dict(stored).stage is Stage.MEASURE
     del stored["stage"]
     assert Outcome.from_dict(stored).stage is None
 
 
-def test_a_trial_that_keeps_ending_the_search_is_given_up(url: str) -> None:
+def test_a_trial_that_keeps_killing_the_search_is_given_up(url: str) -> None:
     """Three attempts, then it counts as crashed."""
     for _ in range(3):
         assert ask(opened(url)).known is None
@@ -157,7 +157,7 @@ def test_a_trial_that_keeps_ending_the_search_is_given_up(url: str) -> None:
 
 
 def test_a_plan_queued_by_somebody_else_is_answered_from_the_record(url: str) -> None:
-    """An agent may enqueue what is known already."""
+    """An agent may enqueue a known plan."""
     study = opened(url)
     proposal = ask(study)
     study.tell(proposal, FAST, 8.0)
@@ -168,7 +168,7 @@ def test_a_plan_queued_by_somebody_else_is_answered_from_the_record(url: str) ->
 
 
 def test_a_resumed_search_proposes_what_an_uninterrupted_one_would(tmp_path: Path) -> None:
-    """The random state belongs to the trial's number, not to the process."""
+    """The random state depends on the trial's number, not on the process."""
 
     def proposals(folder: Path, reopen: bool) -> list[str]:
         folder.mkdir()
@@ -186,7 +186,7 @@ def test_a_resumed_search_proposes_what_an_uninterrupted_one_would(tmp_path: Pat
 
 
 def test_infeasible_trials_count_as_bad(url: str) -> None:
-    """Optuna sees a violated constraint where a plan failed, and a value where it was slower."""
+    """Optuna sees a violated constraint for a failed plan, and a value for a slower one."""
     study = opened(url)
     study.tell(ask(study), FAILED, None)
     slower = Outcome(Reason.SLOWER, "slow", Speedup(10.0, 12.0, 0.83, (0.8, 0.85), 40))
@@ -206,8 +206,8 @@ def test_another_fingerprint_is_refused_with_both_shown(url: str) -> None:
         opened(url).check_fingerprint({"torch": "2.13", "device": "B"})
 
 
-def test_a_model_that_differs_by_a_setting_is_refused_by_the_setting(url: str) -> None:
-    """The model's digest holds its settings, and tells nobody which of them to mend."""
+def test_a_model_that_differs_in_a_setting_is_refused_with_the_setting(url: str) -> None:
+    """The model's digest covers its settings, but does not say which of them to fix."""
     opened(url).remember(fingerprint={"context": "None", "model": "llama 1a", "seed": "0"})
     with pytest.raises(StudyError, match="made with seed '0', but now it is '4'"):
         opened(url).check_fingerprint({"context": "None", "model": "llama 2b", "seed": "4"})
@@ -224,7 +224,7 @@ def test_a_corrupt_file_is_refused_and_kept(tmp_path: Path, url: str) -> None:
 
 
 def test_a_truncated_database_is_refused(tmp_path: Path, url: str) -> None:
-    """A file that begins like one is not enough."""
+    """A valid beginning is not enough."""
     opened(url).queue(SPACE.starting_points)
     path = tmp_path / "study.db"
     path.write_bytes(path.read_bytes()[:9000])
@@ -233,7 +233,7 @@ def test_a_truncated_database_is_refused(tmp_path: Path, url: str) -> None:
 
 
 def test_a_database_of_another_program_is_refused(tmp_path: Path, url: str) -> None:
-    """Optuna's tables are not written beside somebody else's."""
+    """Optuna's tables are not added to another program's."""
     connection = sqlite3.connect(tmp_path / "study.db")
     connection.execute("CREATE TABLE recipes (name TEXT)")
     connection.commit()
@@ -244,7 +244,7 @@ def test_a_database_of_another_program_is_refused(tmp_path: Path, url: str) -> N
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for a lock only a moment."""
+    """Only wait a moment for a lock."""
     monkeypatch.setattr("sktune.study.storage.LOCK_WAIT_S", 0.1)
 
 
@@ -265,8 +265,8 @@ def test_a_locked_file_is_refused(url: str) -> None:
         opened(url)
 
 
-def test_a_study_that_runs_is_not_run_twice(tmp_path: Path) -> None:
-    """The second process is told who holds it."""
+def test_a_running_study_is_not_run_twice(tmp_path: Path) -> None:
+    """The second process is refused with the number of the first."""
     with (
         locked(tmp_path / "s"),
         pytest.raises(StudyError, match=f"process {os.getpid()}"),
@@ -276,7 +276,7 @@ def test_a_study_that_runs_is_not_run_twice(tmp_path: Path) -> None:
 
 
 def test_a_lock_of_a_dead_process_does_not_matter(tmp_path: Path) -> None:
-    """The kernel gives it back."""
+    """The kernel releases it."""
     with locked(tmp_path / "s"):
         pass
     with (tmp_path / "s" / "lock").open("a") as handle:
@@ -284,15 +284,15 @@ def test_a_lock_of_a_dead_process_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_runs_that_cannot_be_written_get_one_line(tmp_path: Path) -> None:
-    """Here a file stands where the folder should be."""
+    """Here a file is in the place of the folder."""
     (tmp_path / "runs").write_text("")
     with pytest.raises(StudyError, match="cannot be written"), locked(tmp_path / "runs" / "study"):
         pass
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "..", "", "x" * 300, "<script>", "深度 搜索", "-rf"])
-def test_any_study_name_becomes_a_harmless_folder(name: str) -> None:
-    """One path component, no hidden file, no two names alike."""
+def test_any_study_name_becomes_a_safe_folder_name(name: str) -> None:
+    """A single path component, not hidden, and unique."""
     folder = folder_name(name)
     assert "/" not in folder
     assert not folder.startswith((".", "-"))
@@ -302,21 +302,16 @@ def test_any_study_name_becomes_a_harmless_folder(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cache", "jobs", "comparisons", "profiles"])
 def test_a_study_keeps_out_of_the_folders_of_others(name: str) -> None:
-    """Who empties the compilers' cache does not lose a study that is called so."""
+    """Deleting the compilers' cache does not delete a study of that name."""
     assert re.fullmatch(rf"{name}-[0-9a-f]{{8}}", folder_name(name))
 
 
-def test_a_misspelt_study_is_told_its_neighbours(tmp_path: Path) -> None:
-    """Those that lie in the same folder."""
-    TuningStudy.open("llama-cpu", sqlite_url(made(tmp_path / "llama-cpu")), create=True)
+def test_a_misspelt_study_is_refused_with_similar_names(tmp_path: Path) -> None:
+    """Those in the same folder."""
+    (tmp_path / "llama-cpu").mkdir()
+    TuningStudy.open("llama-cpu", sqlite_url(tmp_path / "llama-cpu"), create=True)
     with pytest.raises(StudyError, match="did you mean 'llama-cpu'"):
         TuningStudy.open("lama-cpu", sqlite_url(tmp_path / "lama-cpu"), create=False)
-
-
-def made(folder: Path) -> Path:
-    """Make a folder, and return it."""
-    folder.mkdir()
-    return folder
 
 
 def test_an_unknown_study_is_refused_with_those_that_exist(url: str) -> None:
@@ -326,10 +321,10 @@ def test_an_unknown_study_is_refused_with_those_that_exist(url: str) -> None:
         TuningStudy.open("two", url, create=False)
 
 
-def test_samplers_of_ones_own_are_taken_and_mistakes_explained(
+def test_user_samplers_are_accepted_and_mistakes_explained(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The seam is a function of a space and a seed."""
+    """A sampler is given as a function of a space and a seed."""
     (tmp_path / "own_sampler.py").write_text(
         "import optuna\ndef make(space, seed):\n    return optuna.samplers.RandomSampler(seed=seed)\n"
     )

@@ -1,4 +1,4 @@
-"""What is known of a whole study is typed and has a format, and studies of sktune 0.1.0 are read."""
+"""Facts about a study are typed and have a format, and studies of sktune 0.1.0 can be read."""
 
 import shutil
 from pathlib import Path
@@ -21,12 +21,12 @@ from sktune.tuning.request import Request
 from tests.builders import TESTS, decoder_layout
 
 STUDIES = TESTS / "data" / "studies"
-"""Simulated searches of the preset llama, 6 trials each, by the first and the last commit of 0.1.0 that simulate."""
+"""Simulated searches of the preset llama, 6 trials each, by the first and the last commit of 0.1.0 with simulation."""
 OLD = ("first-of-0.1.0", "last-of-0.1.0")
 
 
 def copied(name: str, runs: Path) -> Path:
-    """Put an old study into ``runs``, under the name that it was made with; return its folder."""
+    """Copy an old study into ``runs`` under its original name; return its folder."""
     folder = runs / "old"
     folder.mkdir()
     shutil.copy(STUDIES / f"{name}.db", folder / "study.db")
@@ -34,7 +34,7 @@ def copied(name: str, runs: Path) -> Path:
 
 
 def stored(url: str, name: str, value: Any) -> None:
-    """Set an attribute of the study ``old`` as Optuna stores it."""
+    """Set an attribute of the study ``old``, in its stored form."""
     optuna.load_study(study_name="old", storage=url).set_user_attr(f"sktune:{name}", value)
 
 
@@ -57,8 +57,8 @@ def test_a_study_of_0_1_0_is_shown(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OLD)
-def test_a_study_of_0_1_0_goes_on(tmp_path: Path, name: str) -> None:
-    """Where it was made with the same things; what its trials tell is learned from."""
+def test_a_study_of_0_1_0_is_continued(tmp_path: Path, name: str) -> None:
+    """With the same fingerprint; its trials are learned from."""
     url = sqlite_url(copied(name, tmp_path))
     study = TuningStudy.open("old", url, create=False)
     known = {record.plan for record in study.records()}
@@ -73,7 +73,7 @@ def test_a_study_of_0_1_0_goes_on(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", OLD)
 def test_a_search_of_today_continues_a_study_of_0_1_0_or_refuses_it_in_one_line(tmp_path: Path, name: str) -> None:
-    """It depends on what is installed: figures of other versions are not mixed."""
+    """Depending on the installed versions: figures of different versions are not mixed."""
     copied(name, tmp_path)
     try:
         result = run(Request("llama", backend="sim", study="old", trials=7, runs=tmp_path))
@@ -86,14 +86,14 @@ def test_a_search_of_today_continues_a_study_of_0_1_0_or_refuses_it_in_one_line(
 
 
 def test_a_study_states_the_format_of_its_facts(tmp_path: Path) -> None:
-    """From its first moment on."""
+    """From the start."""
     url = sqlite_url(tmp_path)
     TuningStudy.open("study", url, create=True)
     assert optuna.load_study(study_name="study", storage=url).user_attrs["sktune:format"] == FORMAT
 
 
 def test_facts_of_a_newer_sktune_are_refused_in_one_line(tmp_path: Path) -> None:
-    """Rather than read as what they are not."""
+    """Instead of being misread."""
     url = sqlite_url(copied("last-of-0.1.0", tmp_path))
     stored(url, "format", FORMAT + 1)
     with pytest.raises(StudyError, match=r"made by a newer sktune .* upgrade sktune") as refused:
@@ -103,7 +103,7 @@ def test_facts_of_a_newer_sktune_are_refused_in_one_line(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("name", "value"), [("layout", {"units": 3}), ("final", {}), ("delivery", [])])
 def test_a_damaged_fact_is_named_in_one_line(tmp_path: Path, name: str, value: Any) -> None:
-    """Whatever is wrong with it."""
+    """Whatever the damage."""
     url = sqlite_url(copied("last-of-0.1.0", tmp_path))
     stored(url, name, value)
     with pytest.raises(StudyError, match=f"its fact '{name}' cannot be read") as refused:
@@ -111,8 +111,8 @@ def test_a_damaged_fact_is_named_in_one_line(tmp_path: Path, name: str, value: A
     assert "\n" not in str(refused.value)
 
 
-def test_facts_are_read_as_they_were_stored(tmp_path: Path) -> None:
-    """Values of several parts, too; those that are not stored stay as they are."""
+def test_facts_are_read_back_as_stored(tmp_path: Path) -> None:
+    """Structured values, too; storing some facts does not change the others."""
     study = TuningStudy.open("study", sqlite_url(tmp_path), create=True)
     layout = decoder_layout(("dense", "moe"))
     proxy = ProxyFindings("small", 2, 20, (CarriedPlan(3, 1.25, {"dense.mlp": "new"}),))
@@ -126,8 +126,8 @@ def test_facts_are_read_as_they_were_stored(tmp_path: Path) -> None:
 
 
 def test_only_facts_are_remembered(tmp_path: Path) -> None:
-    """Every fact can be given, and nothing else."""
+    """Every fact can be stored, and nothing else."""
     assert get_type_hints(NewFacts) == get_type_hints(StudyFacts)
     study = TuningStudy.open("study", sqlite_url(tmp_path), create=True)
-    with pytest.raises(TypeError, match="no facts of a study: colour"):
+    with pytest.raises(TypeError, match="has no facts colour"):
         study.remember(colour="red")  # type: ignore[call-arg]

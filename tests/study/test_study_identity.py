@@ -1,4 +1,4 @@
-"""Whole searches: what ends a study, what does not, and what two of them do on one storage."""
+"""Whole searches: changes that end a study, changes that do not, and two searches on one storage."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ QUICK = ("--backend", "sim", "--trials", "2", "--study", "s")
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Return a package with two models whose parts lie in a module of their own; one imports it when it is called."""
+    """Return a package with two models whose parts are in a separate module; one of them imports it when called."""
     package = tmp_path / "project" / "ownpackage"
     package.mkdir(parents=True)
     shutil.copy(ROOT / "examples" / "own_model.py", package / "own_parts.py")
@@ -33,15 +33,15 @@ def project(tmp_path: Path) -> Path:
     return package.parent
 
 
-def search(project: Path, model: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Search a model of ``project`` as a user would who stands there."""
-    return sktune_command("search", "--model", model, *QUICK, *words, folder=project)
+def search(project: Path, model: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Search a model of ``project``, as a user would from that folder."""
+    return sktune_command("search", "--model", model, *QUICK, *arguments, folder=project)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["ownpackage/model.py:target", "ownpackage.packaged:target"])
 def test_a_module_that_the_model_imports_ends_the_study_when_it_changes(project: Path, model: str) -> None:
-    """A stale answer does not come back; the answer of the same files does, wherever they have moved to."""
+    """Stale results are not returned; results for the same files are, even if the files have moved."""
     first = search(project, model)
     assert first.returncode == 0, first.stderr
     moved = Path(shutil.copytree(project, project.parent / "moved"))
@@ -51,13 +51,13 @@ def test_a_module_that_the_model_imports_ends_the_study_when_it_changes(project:
     parts.write_text(parts.read_text() + "\n# changed\n")
     changed = search(moved, model)
     assert changed.returncode == 2
-    assert f"made with module {parts}, which has another content now" in changed.stderr
+    assert f"made with module {parts}, which has changed since" in changed.stderr
     assert len(changed.stderr.strip().splitlines()) == 1
 
 
 @pytest.mark.slow
 def test_the_module_of_a_package_ends_the_study_when_it_changes(project: Path) -> None:
-    """Given as ``package.module:function`` it is found as the worker finds it, and not imported."""
+    """Given as ``package.module:function``, it is found as the worker finds it, without importing it."""
     model = "ownpackage.packaged:target"
     done = search(project, model)
     assert done.returncode == 0, done.stderr
@@ -65,12 +65,12 @@ def test_the_module_of_a_package_ends_the_study_when_it_changes(project: Path) -
     file.write_text(file.read_text() + "\n# changed\n")
     changed = search(project, model)
     assert changed.returncode == 2
-    assert f"made with module {file}, which has another content now" in changed.stderr
+    assert f"made with module {file}, which has changed since" in changed.stderr
 
 
 @pytest.mark.slow
 def test_a_module_that_changes_while_a_search_runs_ends_it(project: Path, tmp_path: Path) -> None:
-    """The next worker would import it: its plans would be those of another model."""
+    """The next worker would import it and compile plans of another model."""
     model = project / "ownpackage" / "model.py"
     spec, _ = describe(f"{model}:target", backend="sim")
     with WorkerRunner(RunnerSetup(spec, SpaceSpec(), tmp_path / "study", tmp_path / "cache")) as runner:
@@ -84,7 +84,7 @@ def test_a_module_that_changes_while_a_search_runs_ends_it(project: Path, tmp_pa
 
 @pytest.mark.slow
 def test_two_searches_on_one_storage_do_not_mix(tmp_path: Path) -> None:
-    """Folders of their own kept no lock between them: both asked and told in one study, and both named a winner."""
+    """Even in separate folders, which share no lock: otherwise both would run trials and name a winner."""
     shared = ["--storage", f"sqlite:///{tmp_path}/shared.db", "--study", "s", "--backend", "sim", "--json"]
     command = [sys.executable, "-m", "sktune.cli", "search", "--model", "llama", "--runs", str(tmp_path / "a"), *shared]
     first = subprocess.Popen([*command, "--trials", "4000"], stdout=subprocess.PIPE, text=True)
@@ -93,8 +93,8 @@ def test_two_searches_on_one_storage_do_not_mix(tmp_path: Path) -> None:
         began = json.loads(first.stdout.readline())
         assert began["event"] == "search_started"
         qwen3 = ["search", "--model", "qwen3", "--runs", str(tmp_path / "b"), *shared, "--trials", "2"]
-        for words in ([], ["--take-over"]):
-            refused = sktune_command(*qwen3, *words)
+        for options in ([], ["--take-over"]):
+            refused = sktune_command(*qwen3, *options)
             assert refused.returncode == 2
             assert f"is being run by process {first.pid}" in refused.stderr
         refused = sktune_command(*qwen3, "--join")

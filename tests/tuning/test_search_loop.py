@@ -317,7 +317,7 @@ class TestInterruptions:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """However often the user stops, the plan is tried."""
-        monkeypatch.setattr("sktune.study.study.MOST_ATTEMPTS", 1)
+        monkeypatch.setattr("sktune.study.study.MAX_ATTEMPTS", 1)
 
         def stops(kind: str, plans: Sequence[Plan]) -> None:
             if kind == "judge":
@@ -329,7 +329,7 @@ class TestInterruptions:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The disk is full, or the NPU is in use: the next plan is tried once that is over."""
-        monkeypatch.setattr("sktune.study.study.MOST_ATTEMPTS", 1)
+        monkeypatch.setattr("sktune.study.study.MAX_ATTEMPTS", 1)
         runner = FakeRunner()
 
         def taken(kind: str, plans: Sequence[Plan]) -> None:

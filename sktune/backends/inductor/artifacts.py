@@ -132,7 +132,7 @@ def install(folder: Path, delivery: Delivery, *, strict: bool = False) -> str:
     Raises:
         PlanError: a file does not match the plan; with ``strict``, also if the code cannot be loaded.
     """
-    problem = delivery.foreign(machine())
+    problem = delivery.differences(machine())
     if problem:
         problem = f"the plan's compiled code was made where {problem}"
     elif not folder.is_dir():

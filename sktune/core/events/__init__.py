@@ -1,7 +1,7 @@
-"""Events: what a command or a search says to programs while it runs, one class for each kind.
+"""Events: what a command or a search reports to programs while it runs, one class for each kind.
 
-Not here: what people see of an event (``sktune.cli.views``), and the JSON Schema (``docs/generate.py`` writes it from
-these classes).
+Not here: how an event is shown to people (``sktune.cli.views``), and the JSON Schema (written from these classes by
+``docs/generate.py``).
 """
 
 from sktune.core.events.analysis import ANALYSIS_EVENTS
@@ -16,4 +16,4 @@ __all__ = ["EVENTS", "Event", "Listener", "parse_event", "print_event", "print_f
 EVENTS: dict[str, type[Event]] = {
     kind.event: kind for kind in (*SEARCH_EVENTS, *ANALYSIS_EVENTS, *STUDY_EVENTS, *COMMAND_EVENTS)
 }
-"""All kinds of events by name, in the order of the documentation."""
+"""All kinds of events by name, in the order in which they are documented."""

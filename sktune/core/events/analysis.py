@@ -1,4 +1,4 @@
-"""Events of an analysis; those of its search stand among them."""
+"""Events of an analysis; the events of its search come between them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ ModelType = Annotated[str, ("enum", ("moe", "standard", "other"))]
 
 
 class Figures(TypedDict):
-    """What a plan gains.
+    """How much faster a plan is.
 
     Attributes:
         baseline_ms, latency_ms: of a decode step.
-        speedup: the ratio of the two, as it was measured.
+        speedup: the measured ratio of the two.
         ci95: 95% interval of ``speedup``; null for simulated figures.
         improvement_percent: of the baseline's latency.
     """
@@ -36,18 +36,18 @@ class Figures(TypedDict):
 
 
 class OptionResult(Figures):
-    """What became of one option of the scope guide.
+    """The result of one option of the scope guide.
 
     Attributes:
         baseline_ms, latency_ms, speedup, ci95, improvement_percent: as in ``figures``.
         option: its name for programs.
         name: its name for people.
-        exists: whether the model has what it is about.
-        status: what became of it, in a word.
+        exists: whether the model has the modules that it puts into scopes.
+        status: the result in a word.
         detail: one line for people.
-        trial: that tried it; null where none did.
-        scopes: of its plan.
-        final: the figures of the final comparison; null where it was not in it.
+        trial: that tried it; null if none did.
+        scopes: number of scopes in its plan.
+        final: the figures of the final comparison; null if it was not part of it.
     """
 
     option: GuideOption
@@ -61,17 +61,17 @@ class OptionResult(Figures):
 
 
 class Recommendation(Figures):
-    """What an analysis advises to use.
+    """The plan that an analysis recommends.
 
     Attributes:
         baseline_ms, latency_ms, speedup, ci95, improvement_percent: as in ``figures``.
         option: of the scope guide; null for "no scope".
         name: the option's name for people.
         reason: why, in sentences.
-        plan: path of a plan file; null where the answer is "no scope".
+        plan: path of a plan file; null if the answer is "no scope".
         trial: that tried the plan.
-        scopes: of the plan.
-        bit_identical: to the baseline, as far as ``verification`` says; null where nothing was compared.
+        scopes: number of scopes in the plan.
+        bit_identical: to the baseline, as far as ``verification`` covers; null if nothing was compared.
         verification: what was compared.
         compared: whether the plan was in the final comparison.
     """
@@ -104,7 +104,7 @@ class ModuleShares(TypedDict):
 
     Attributes:
         attention, moe, ffn, other: share of the step.
-        source: what the shares were read from.
+        source: where the shares come from.
     """
 
     attention: float
@@ -119,7 +119,7 @@ class DecisionStep(TypedDict):
 
     Attributes:
         question, answer: names for programs.
-        leads_to: the option that the answer ends at; null where the next question follows.
+        leads_to: the option that the answer selects; null if another question follows.
         text: one line for people.
     """
 
@@ -134,9 +134,9 @@ class AnalysisStarted(Event):
     """An analysis has chosen its backend.
 
     Attributes:
-        model: what is searched on, as the user named it.
+        model: as the user named it.
         goal: a first attempt, or the best performance.
-        backend, device: that it runs on.
+        backend, device: that the search runs on.
         lines: for people.
     """
 
@@ -150,14 +150,14 @@ class AnalysisStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuideWalked(Event):
-    """The model is traced; where the scope guide's decision tree leads.
+    """The model is traced, and the scope guide's decision tree has been walked.
 
     Attributes:
-        model_type: that the tree asks for first.
+        model_type: the answer to the tree's first question.
         kinds: number of layers of each kind.
         shares: of the decode step.
-        decision: the way through the tree.
-        guide_choice: the option where it ends.
+        decision: the path through the tree.
+        guide_choice: the option at its end.
         lines: for people.
     """
 
@@ -175,15 +175,15 @@ class AnalysisFinished(Event):
     """The last line of an analysis.
 
     Attributes:
-        study: name of the study that holds its record.
+        study: name of the study with the trials.
         goal: a first attempt, or the best performance.
         language: of all texts.
-        simulated: whether the figures are computed.
-        stand_in: measured, but on no NPU.
-        model_type, kinds, shares, decision, guide_choice: as in `guide_walked`, with the answers that the search gave.
-        profile: as `profile_finished`; null without one.
+        simulated: whether the figures are simulated.
+        stand_in: whether they were measured, but not on an NPU.
+        model_type, kinds, shares, decision, guide_choice: as in `guide_walked`, updated by the search.
+        profile: as `profile_finished`; null without a profile.
         options: of the guide, each with its result.
-        recommendation: what to do.
+        recommendation: the plan to use.
         risks: reasons to trust it less.
         next: commands to run next.
         files: that were written.

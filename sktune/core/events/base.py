@@ -1,4 +1,4 @@
-"""What all events have in common, and how one becomes JSON."""
+"""The base of all events, and their conversion to JSON."""
 
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 
 class Absent(Enum):
-    """For a key that may also be null where it is there."""
+    """The default of a key that may be absent, and may be null where it is present."""
 
     ABSENT = "absent"
 
@@ -17,27 +17,27 @@ ABSENT = Absent.ABSENT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened, for programs and for what people see.
+    """Something that happened during a command.
 
-    The fields of an event are its keys, in their order. One without a default is always there. One with a default is
+    The fields of an event are its keys, in order. A field without a default is always present; one with a default is
     left out while it has that value.
     """
 
     event: ClassVar[str]
-    """The name that programs know it by: it never changes its meaning."""
+    """Its name for programs, whose meaning never changes."""
     was: ClassVar[str | None] = None
-    """Its former name, where it has been renamed."""
+    """Its former name, if it was renamed."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the event as users' listeners and readers of JSON get it, with figures as they are."""
-        shown: dict[str, Any] = {"event": self.event}
+        """Return the event as a dictionary, for listeners and ``--json``; figures may be infinite or NaN."""
+        result: dict[str, Any] = {"event": self.event}
         if self.was:
-            shown["was"] = self.was
-        for own in fields(self):
-            value = getattr(self, own.name)
-            if own.default is MISSING or value != own.default:
-                shown[own.name] = _plain(value)
-        return shown
+            result["was"] = self.was
+        for key in fields(self):
+            value = getattr(self, key.name)
+            if key.default is MISSING or value != key.default:
+                result[key.name] = _plain(value)
+        return result
 
 
 Listener = Callable[[Event], None]

@@ -1,4 +1,4 @@
-"""Events of the commands that look at models, plans, profiles and machines, and how any command fails."""
+"""Events of the commands on models, plans, profiles and machines, and of any command that fails."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class UnitShown(TypedDict):
         key: the same for this unit in all layers of its kind.
         layer: index of its layer; null outside of layers.
         time_share: of the step, from 0 to 1.
-        place: where the model's own code puts it: a stream, a limit of cores.
+        place: the stream or core limit that the model's own code gives it.
     """
 
     name: str
@@ -41,7 +41,7 @@ class LayerShown(TypedDict):
 
     Attributes:
         name: in the model.
-        kind: the same for layers of one structure.
+        kind: the same for layers of the same structure.
     """
 
     name: str
@@ -52,7 +52,7 @@ class OperatorShown(TypedDict):
     """An operator or kernel.
 
     Attributes:
-        name, type: as GE has them.
+        name, type: in GE.
     """
 
     name: str
@@ -60,12 +60,12 @@ class OperatorShown(TypedDict):
 
 
 class SuperKernelShown(TypedDict):
-    """A SuperKernel that GE has formed.
+    """A SuperKernel formed by GE.
 
     Attributes:
         name: of its kernel.
-        first, last: names of the operators that it runs from and to.
-        operators: what is inside, where GE's own dump says so.
+        first, last: names of its first and last operator.
+        operators: the operators in it, if GE's dump lists them.
         is_split: whether its scope became several SuperKernels.
     """
 
@@ -80,7 +80,7 @@ class SplitShown(TypedDict):
     """Where a scope was cut in two.
 
     Attributes:
-        operator, operator_type: what runs between the two; empty where nothing does.
+        operator, operator_type: the operator between the two parts; empty if there is none.
     """
 
     operator: str
@@ -88,16 +88,16 @@ class SplitShown(TypedDict):
 
 
 class ScopeFusionShown(TypedDict):
-    """What became of one scope.
+    """How one scope was fused.
 
     Attributes:
         label: of the scope.
-        marked: the operators that carry the label.
+        marked: the operators with the label.
         options: as marked.
         superkernels: in execution order.
         splits: the operators at which the scope was cut.
         left_out: operators of the scope that ran on their own, and those that ran between its SuperKernels.
-        reasons: what the logs say about it, and marks that contradict each other.
+        reasons: messages in the logs about it, and contradictory marks.
     """
 
     label: str
@@ -110,14 +110,14 @@ class ScopeFusionShown(TypedDict):
 
 
 class FindingShown(TypedDict):
-    """What one requirement of a backend looks like on this machine.
+    """A requirement of a backend, and its state on this machine.
 
     Attributes:
         backend: that needs it.
-        what: is needed.
-        state: whether it is there.
-        found: what is there.
-        fix: how to get it; empty where it is there.
+        what: the requirement.
+        state: whether it is met.
+        found: what was found.
+        fix: how to meet it; empty if it is met.
         mend: deprecated, the former name of ``fix``.
     """
 
@@ -135,8 +135,8 @@ class FittedShown(TypedDict):
     Attributes:
         name: of the constant.
         unit: of all its figures.
-        before: its value so far.
-        after: its new value; null where the profiles do not tell.
+        before: its old value.
+        after: its new value; null if the profiles do not determine it.
         standard_error: of the fit.
         note: why it was not fitted.
     """
@@ -157,10 +157,10 @@ class Inspected(Event):
         description: the model in one line.
         units: of the decode step, in execution order.
         layers: in execution order.
-        kinds: units' keys by layer kind.
-        plans: distinct plans of the space.
+        kinds: keys of the units by layer kind.
+        plans: number of distinct plans in the space.
         parameters: of the space, each with its values.
-        starting_points: values of the parameters by name.
+        starting_points: by name: values of the parameters.
     """
 
     event: ClassVar[str] = "inspected"
@@ -175,17 +175,17 @@ class Inspected(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rechecked(Event):
-    """`recheck`: whether a plan that was found earlier still holds here.
+    """`recheck`: whether an earlier plan is still valid here.
 
     Attributes:
         plan: the file.
-        verdict: in a word.
+        verdict: in a few words.
         exit_code: of the command.
-        code: whether the code is what was verified.
-        changes: since the plan was found, in lines for people.
+        code: whether the code is still the code that was verified.
+        changes: since the plan was found, as lines for people.
         verification: what was compared.
-        baseline_ms, latency_ms: of a decode step; null where the bits differ.
-        speedup, ci95: against the baseline, with its 95% interval; null where the bits differ.
+        baseline_ms, latency_ms: of a decode step; null if the bits differ.
+        speedup, ci95: against the baseline, with its 95% interval; null if the bits differ.
     """
 
     event: ClassVar[str] = "rechecked"
@@ -207,9 +207,9 @@ class PlanApplied(Event):
 
     Attributes:
         files: that it changes.
-        written: whether they were changed; else the diff is all.
+        written: whether the files were changed; otherwise only the diff was made.
         notes: lines for people.
-        diff: as `git apply` takes it.
+        diff: for `git apply`.
     """
 
     event: ClassVar[str] = "plan_applied"
@@ -221,10 +221,10 @@ class PlanApplied(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanUndone(Event):
-    """`apply --undo`: the files are as they were.
+    """`apply --undo`: the original files were restored.
 
     Attributes:
-        files: that were put back.
+        files: that were restored.
     """
 
     event: ClassVar[str] = "plan_undone"
@@ -236,14 +236,14 @@ class ProfileFinished(Event):
     """`profile`: where a decode step's time goes.
 
     Attributes:
-        steps: that the profile holds.
-        layers: of a step.
+        steps: number of steps in the profile.
+        layers: number of layers in a step.
         step_ms: median over the steps.
-        compute_ms, communication_ms: of the step, by kernels.
-        gap_ms: of the step, in which no kernel ran.
+        compute_ms, communication_ms: time of these kernels in a step.
+        gap_ms: time of a step in which no kernel ran.
         gap_share: of the step, from 0 to 1.
-        bottleneck: what bounds the step.
-        superkernels: of a step.
+        bottleneck: what limits the step.
+        superkernels: number of SuperKernels in a step.
         top: the kernel types that take most of the step.
     """
 
@@ -262,13 +262,13 @@ class ProfileFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionFinished(Event):
-    """`fusion`: what the scopes of a plan became.
+    """`fusion`: how the scopes of a plan were fused.
 
     Attributes:
-        digest: equal for plans that became the same kernels.
-        scopes: each with what became of it.
-        evidence: what was seen.
-        alone: digest of the names of all kernels that are no SuperKernels.
+        digest: equal for plans that were compiled to the same kernels.
+        scopes: how each was fused.
+        evidence: the kinds of input that were read.
+        alone: digest of the names of all kernels that are not SuperKernels.
     """
 
     event: ClassVar[str] = "fusion_finished"
@@ -280,11 +280,11 @@ class FusionFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorFinished(Event):
-    """`doctor`: what this machine has of what sktune needs.
+    """`doctor`: which of sktune's requirements this machine meets.
 
     Attributes:
         backends: that can be used here.
-        findings: a row for each thing that is needed.
+        findings: one for each requirement.
     """
 
     event: ClassVar[str] = "doctor_finished"
@@ -323,7 +323,7 @@ class RecipeWritten(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentInstalled(Event):
-    """`agent install`: a skill and a subagent lie where agents look for them.
+    """`agent install`: a skill and a subagent are installed where agents look for them.
 
     Attributes:
         written, unchanged: files.
@@ -339,7 +339,7 @@ class CommandFailed(Event):
     """The last line of any command that failed.
 
     Attributes:
-        message: the line that standard error has, too.
+        message: the line that is also printed on standard error.
         exit_code: of the command.
     """
 
@@ -350,10 +350,10 @@ class CommandFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandStopped(Event):
-    """The last line of any command that was interrupted; the same command goes on.
+    """The last line of any command that was interrupted; the same command resumes it.
 
     Attributes:
-        message: the line that standard error has, too.
+        message: the line that is also printed on standard error.
         exit_code: of the command.
     """
 

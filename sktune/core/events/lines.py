@@ -1,4 +1,4 @@
-"""For programs: one JSON object a line on standard output."""
+"""Events as lines of standard output: one JSON object per line."""
 
 import json
 import math
@@ -10,24 +10,24 @@ from sktune.core.events.commands import CommandFailed, CommandStopped
 
 
 def print_event(event: Event) -> None:
-    """Print one event; figures that JSON cannot hold become null."""
+    """Print one event; infinite and NaN figures become null."""
     sys.stdout.write(json.dumps(_finite(event.to_dict()), ensure_ascii=False, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
 def print_failure(message: str, exit_code: int, *, stopped: bool = False) -> None:
-    """Print the last line of a command that failed, or that was stopped and can go on."""
+    """Print the last line of a command that failed, or that was stopped and can be resumed."""
     kind = CommandStopped if stopped else CommandFailed
     print_event(kind(message=message, exit_code=exit_code))
 
 
 def parse_event(line: str) -> dict[str, Any] | None:
-    """Return the event that a line holds; None where it holds something else."""
+    """Return the event on a line; None if the line is something else."""
     try:
-        found = json.loads(line)
+        event = json.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) and "event" in found else None
+    return event if isinstance(event, dict) and "event" in event else None
 
 
 def _finite(value: Any) -> Any:

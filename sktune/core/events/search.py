@@ -1,4 +1,4 @@
-"""Events of a search, in the order in which they come."""
+"""Events of a search, in order."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ class SearchStarted(Event):
 
     Attributes:
         study: its name.
-        trials: asked for in total; null where only time ends the search.
-        time_budget_s: most seconds for this call; null for no limit.
-        done: trials that the study holds already.
+        trials: requested in total; null if only time ends the search.
+        time_budget_s: time limit of this call; null for none.
+        done: number of trials that the study already has.
         folder: of the study.
     """
 
@@ -31,13 +31,13 @@ class SearchStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetReady(Event):
-    """The model is loaded and traced, its baseline compiled and verified.
+    """The model is loaded and traced, and its baseline is compiled and verified.
 
     Attributes:
-        description: what is tuned, in one line.
-        space_size: distinct plans; it may exceed 2^64.
-        model_difference: where the baseline differs from the uncompiled model, bit for bit; empty where it does not,
-            null where nobody looked.
+        description: of the model, in one line.
+        space_size: number of distinct plans; it may exceed 2^64.
+        model_difference: where the baseline's bits differ from the uncompiled model's; empty if they do not, null if
+            not compared.
         seconds: `load` (imports, model, prefill, trace), `baseline` (import of the compiler, capture, compile, verify).
     """
 
@@ -53,11 +53,11 @@ class NoiseFloor(Event):
     """The baseline was compared with itself.
 
     Attributes:
-        before_trial: how many trials had been finished.
+        before_trial: number of trials finished before.
         ratio, ci95: of the baseline against itself, with its 95% interval.
-        noise_floor: relative effect below which nothing is claimed, of all looks so far.
-        drift: relative change of the baseline's latency since the first look.
-        noise: what else the machine did; empty where it was quiet.
+        noise_floor: relative effect below which no difference is reported, from all samples so far.
+        drift: relative change of the baseline's latency since the first sample.
+        noise: what disturbed the measurement; empty if nothing did.
     """
 
     event: ClassVar[str] = "noise_floor"
@@ -76,7 +76,7 @@ class TrialStarted(Event):
     Attributes:
         trial: its number in the study.
         origin: a starting point's name, or the sampler's.
-        scopes: of its plan.
+        scopes: number of scopes in its plan.
     """
 
     event: ClassVar[str] = "trial_started"
@@ -101,29 +101,29 @@ class TrialStage(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFinished(Event):
-    """What became of one plan.
+    """The result of one plan.
 
     Attributes:
         trial: its number in the study.
         origin: a starting point's name, or the sampler's.
-        scopes: of its plan.
-        known: answered from the record.
-        probe: it runs to be learned from, and is never the winner.
-        simulated: whether the figures are computed.
-        state: whether it compiled, kept every bit and was measured.
-        reason: why it was pruned; null where it is complete.
+        scopes: number of scopes in its plan.
+        known: whether the stored result of the same plan was returned.
+        probe: whether it only ran for the sampler to learn from; it never wins.
+        simulated: whether the figures are simulated.
+        state: `complete` if it compiled, kept every bit and was measured.
+        reason: why it was pruned; null if it is complete.
         detail: one line for people.
-        blamed: label of the scope that is to blame for a failure; empty where that is not known.
-        latency_ms, baseline_ms: of a decode step; null where nothing was measured.
+        blamed: label of the scope that caused a failure; empty if unknown.
+        latency_ms, baseline_ms: of a decode step; null if nothing was measured.
         speedup, ci95: against the baseline, with its 95% interval; the interval is null for simulated figures.
-        comparison: against the baseline and beyond the noise floor; empty where nothing was compared.
-        noise: what else the machine did; empty where it was quiet.
+        comparison: against the baseline and beyond the noise floor; empty if nothing was compared.
+        noise: what disturbed the measurement; empty if nothing did.
         seconds: by stage.
-        regions: distinct regions of the plan.
-        reused: of these, the ones that were compiled before.
+        regions: number of distinct regions in the plan.
+        reused: how many of these had been compiled before.
         log: path relative to the study's folder.
-        expected_left_s: seconds for the trials that are left and the final comparison, by the median trial so far; null
-            where nothing but time ends the search.
+        expected_left_s: seconds expected for the remaining trials and the final comparison, from the median trial so
+            far; null if only time ends the search.
     """
 
     event: ClassVar[str] = "trial_finished"
@@ -152,10 +152,10 @@ class TrialFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceExhausted(Event):
-    """The whole space was tried.
+    """Every plan of the space was tried.
 
     Attributes:
-        plans: that were tried.
+        plans: number of plans tried.
     """
 
     event: ClassVar[str] = "space_exhausted"
@@ -167,9 +167,9 @@ class Converged(Event):
     """With `--until-converged`: no plan is expected to save much more.
 
     Attributes:
-        trials: that the study holds.
-        expected_gain_left: share of the baseline step that more trials should save.
-        threshold: share of the baseline step that ends the search.
+        trials: number of trials in the study.
+        expected_gain_left: share of the baseline step that more trials are expected to save.
+        threshold: the search ends below this share of the baseline step.
     """
 
     event: ClassVar[str] = "converged"
@@ -190,8 +190,8 @@ class TimeBudgetSpent(Event):
     """There is no time for another trial.
 
     Attributes:
-        trials: that the study holds.
-        unfinished: the trial that was cut off, where one was. It is no failure: the next search takes it up.
+        trials: number of trials in the study.
+        unfinished: the trial that was cut off, if any. It did not fail: the next search runs it again.
     """
 
     event: ClassVar[str] = "time_budget_spent"
@@ -204,9 +204,10 @@ class FinalStarted(Event):
     """The final comparison begins.
 
     Attributes:
-        simulated: whether its figures are computed.
-        qualifiers: the trials that are measured again, of which the fastest enter the final comparison.
-        references: whether what a user has without sktune is shown, for which a short time budget leaves no time.
+        simulated: whether its figures are simulated.
+        qualifiers: the trials that are measured again; the fastest of them enter the final comparison.
+        references: whether the uncompiled model and other references are measured, too; a short time budget leaves
+            no time for them.
     """
 
     event: ClassVar[str] = "final_started"
@@ -220,7 +221,7 @@ class FinalStage(Event):
     """The final comparison enters its next stage.
 
     Attributes:
-        stage: that begins, for people.
+        stage: that begins, in words for people.
     """
 
     event: ClassVar[str] = "final_stage"
@@ -229,20 +230,14 @@ class FinalStage(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanVerified(Event):
-    """A finalist was compared with the baseline far more than its trial did.
+    """A finalist was compared with the baseline on many more steps than in its trial.
 
     Attributes:
         trial: its number.
-        identical: whether all bits are equal. A plan that is not identical is a `mismatch` from then on, and the next
-            one moves up.
-        steps: decode steps whose outputs and state were compared.
-        contexts: different prefills that these steps started from.
-        elements: elements of outputs and state, over all steps.
-        confidence: of `differing_share_below`, from 0 to 1.
-        differing_share_below: upper bound of the share of steps that differ.
-        regions: distinct regions, each compared with its own kernels.
-        exact_regions: of these, the ones that are exact by construction.
-        text: all of this in one line.
+        identical: whether all bits are equal. A plan that is not identical becomes a `mismatch`, and the next one moves
+            up.
+        steps, contexts, elements, confidence, differing_share_below, regions, exact_regions, text: as in
+            `verification_summary`.
     """
 
     event: ClassVar[str] = "plan_verified"
@@ -260,27 +255,27 @@ class PlanVerified(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResult(Event):
-    """What a study has found.
+    """The result of a study.
 
     Attributes:
         study: its name.
-        trials: that it holds.
-        complete: trials that compiled, kept every bit and were measured.
-        pruned: the other trials, counted by reason.
-        baseline_ms, best_ms: of a decode step; `best_ms` is null where the answer is "no scope".
-        speedup: 1.0 where the answer is "no scope".
-        ci95: 95% interval of `speedup`; null for simulated figures, and where the answer is "no scope".
-        bit_identical: to the baseline, as far as `verification` says; null for simulated figures.
-        processes: of the final comparison; 0 without one.
+        trials: number of its trials.
+        complete: number of trials that compiled, kept every bit and were measured.
+        pruned: number of the other trials by reason.
+        baseline_ms, best_ms: of a decode step; `best_ms` is null if the answer is "no scope".
+        speedup: 1.0 if the answer is "no scope".
+        ci95: 95% interval of `speedup`; null for simulated figures, and if the answer is "no scope".
+        bit_identical: to the baseline, as far as `verification` covers; null for simulated figures.
+        processes: number of processes in the final comparison; 0 without one.
         verification: of the winner; null without one.
-        model_difference: where the baseline differs from the uncompiled model, bit for bit; empty where it does not,
-            null where nobody looked.
-        simulated: there where the figures are computed.
-        finished: there before the search has ended.
-        compared: there where the time budget left no final comparison: the figures are the best trial's own.
-        proxy_rank_correlation: there after a search on fewer layers: between its order of plans and that of the whole
-            model; null for fewer than three plans.
-        plan: path of best_plan.yaml; null where the answer is "no scope".
+        model_difference: where the baseline's bits differ from the uncompiled model's; empty if they do not, null if
+            not compared.
+        simulated: present if the figures are simulated.
+        finished: present until the search has ended.
+        compared: present if the time budget left no time for a final comparison: the figures are the best trial's own.
+        proxy_rank_correlation: present after a search on fewer layers: rank correlation between its plans there and on
+            the whole model; null for fewer than three plans.
+        plan: path of best_plan.yaml; null if the answer is "no scope".
     """
 
     study: str
@@ -311,7 +306,7 @@ class StudyFinished(StudyResult):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyFinished(StudyResult):
-    """With `--proxy-layers`: the search on fewer layers has ended. The events of the whole model follow."""
+    """With `--proxy-layers`: the search on fewer layers has ended; the events of the whole model follow."""
 
     event: ClassVar[str] = "proxy_finished"
 

@@ -33,10 +33,10 @@ class FinalRow(TypedDict):
     """A row of the final comparison.
 
     Attributes:
-        name: a trial's number, or what else was measured.
-        latency_ms: of a decode step; null where it does not run.
+        name: a trial's number, `baseline`, `baseline again`, `uncompiled`, ...
+        latency_ms: of a decode step; null if it does not run.
         speedup, ci95: against the baseline.
-        bit_identical: whether every bit is the baseline's; null where nobody looked.
+        bit_identical: whether every bit equals the baseline's; null if not compared.
     """
 
     name: str
@@ -47,13 +47,13 @@ class FinalRow(TypedDict):
 
 
 class Effect(TypedDict):
-    """What a study has learned of one unit, border or option.
+    """What a study has learned about one unit, border or option.
 
     Attributes:
         name: of the unit, border or option.
-        saving_ms: of a decode step, on average.
+        saving_ms: average saving per decode step.
         ci95: 95% interval of ``saving_ms``.
-        trials: that it was learned from.
+        trials: number of trials that it was learned from.
     """
 
     name: str
@@ -66,7 +66,7 @@ class ScopeShown(TypedDict):
     """A scope of a plan.
 
     Attributes:
-        first, last: its units, both included.
+        first, last: its first and last unit.
         options: of the scope.
         label: its name.
     """
@@ -82,7 +82,7 @@ class PlanShown(TypedDict):
 
     Attributes:
         scopes: in execution order.
-        options: with which the step is compiled.
+        options: that the whole step is compiled with.
     """
 
     scopes: Sequence[ScopeShown]
@@ -94,8 +94,8 @@ class BlamedSegment(TypedDict):
 
     Attributes:
         segment: its units.
-        options: with which it failed.
-        trials: that failed.
+        options: that it failed with.
+        trials: numbers of the failed trials.
         reason: of the failures.
     """
 
@@ -106,11 +106,11 @@ class BlamedSegment(TypedDict):
 
 
 class Experiment(TypedDict):
-    """What is worth trying next.
+    """The most promising plan to try next.
 
     Attributes:
         plan: to try.
-        expected_saving_ms: of a decode step.
+        expected_saving_ms: per decode step.
         ci95: 95% interval of ``expected_saving_ms``.
     """
 
@@ -123,12 +123,12 @@ class WhyShown(TypedDict):
     """What a study has learned.
 
     Attributes:
-        baseline_ms: a decode step of the baseline.
+        baseline_ms: latency of the baseline step.
         units, borders, options: the effect of each.
         blamed: segments that made trials fail.
-        next_experiment: null where nothing is expected of any plan.
-        expected_gain_left: share of the baseline step that more trials should save.
-        model_misfit: how far the model of the effects is from what was measured.
+        next_experiment: null if no plan is expected to save more.
+        expected_gain_left: share of the baseline step that more trials are expected to save.
+        model_misfit: how far the model of the effects is from the measurements.
     """
 
     baseline_ms: float
@@ -147,10 +147,10 @@ class StudyShown(StudyResult):
 
     Attributes:
         incumbent: the best trial so far; null before a plan has passed.
-        blamed: failed trials, counted by the scope that is to blame.
+        blamed: number of failed trials by the scope that caused them.
         final: rows of the final comparison, the baseline first.
-        why: with `--why`, what it has learned.
-        page: with `--why`, the page that shows it.
+        why: with `--why`, what the study has learned.
+        page: with `--why`, path of the page that shows it.
     """
 
     event: ClassVar[str] = "study_shown"
@@ -164,7 +164,7 @@ class StudyShown(StudyResult):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportWritten(Event):
-    """`report`: a study's report, plan and trials were written anew.
+    """`report`: a study's report, plan and trials were written again.
 
     Attributes:
         files: that were written.
@@ -181,14 +181,14 @@ class StudyCompared(Event):
     Attributes:
         study: its name.
         strategies: that proposed its plans.
-        trials: that it holds.
-        best_after: speedup of the best trial after 5, 10, 20, ... trials, null beyond the study's last.
-        winner: trial that has won its final comparison; null where none has.
+        trials: number of its trials.
+        best_after: speedup of the best trial after 5, 10, 20, ... trials; null beyond its last trial.
+        winner: trial that won its final comparison; null if none did.
         speedup, ci95: of the final comparison; the interval is null for simulated figures.
         failed_share: of its trials, from 0 to 1.
-        seconds: that its searches took.
-        simulated: whether the figures are computed.
-        differs: what of versions, environment, space and seed is other than in the first study.
+        seconds: total time of its searches.
+        simulated: whether the figures are simulated.
+        differs: which of versions, environment, space and seed differ from those of the first study.
     """
 
     event: ClassVar[str] = "study_compared"
@@ -210,7 +210,7 @@ class CompareFinished(Event):
     """`compare`: its last line.
 
     Attributes:
-        studies: names of those compared.
+        studies: names of the compared studies.
         picture: path of the page that shows them.
     """
 

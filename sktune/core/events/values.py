@@ -1,6 +1,6 @@
-"""Values inside events: their JSON types, and the objects that stand below a key.
+"""Values in events: their JSON types, and nested objects.
 
-What ``Annotated`` adds to a type are keywords of JSON Schema with their values.
+``Annotated`` adds keywords of JSON Schema to a type.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,17 +24,17 @@ Bottleneck = Annotated[str, ("enum", ("compute", "memory", "scheduling", "synchr
 
 
 class VerificationSummary(TypedDict):
-    """What was compared with the baseline, and the bound that follows from it.
+    """How much of a plan was compared with the baseline, and the bound that follows.
 
     Attributes:
-        steps: decode steps whose outputs and state were compared.
-        contexts: different prefills that these steps started from.
-        elements: elements of outputs and state, over all steps.
+        steps: number of decode steps whose outputs and state were compared.
+        contexts: number of different prefills that these steps started from.
+        elements: number of elements of outputs and state, over all steps.
         confidence: of ``differing_share_below``, from 0 to 1.
         differing_share_below: upper bound of the share of steps that differ.
-        regions: distinct regions, each compared with its own kernels.
-        exact_regions: of these, the ones that are exact by construction.
-        text: all of this in one line.
+        regions: number of distinct regions, each compared with its own kernels.
+        exact_regions: how many of these are exact by construction.
+        text: a summary in one line.
     """
 
     steps: Count
@@ -52,8 +52,8 @@ class KernelShare(TypedDict):
 
     Attributes:
         type: of the kernels.
-        count: how many there are.
-        total_ms: what they take together.
+        count: number of kernels.
+        total_ms: their total time.
         share: of the step, from 0 to 1.
     """
 

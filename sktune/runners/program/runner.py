@@ -49,7 +49,7 @@ UNWRITTEN = (
 )
 EQUAL = f"identical on {VERIFIED_STEPS} steps"
 VERIFIED = f"outputs of {VERIFIED_STEPS} decode steps and the state after them, in every rank"
-MOST_FINALISTS = 3
+MAX_FINALISTS = 3
 """Each is a run of the user's program in each of the processes."""
 
 
@@ -64,8 +64,8 @@ class ProgramRunner:
         self._opened: Opened | None = None
         self._first_sample: NoiseFloorSample | None = None
         self._traits = RunnerTraits(
-            most_finalists=MOST_FINALISTS,
-            most_shortlisted=MOST_FINALISTS,  # a run holds one plan
+            most_finalists=MAX_FINALISTS,
+            most_shortlisted=MAX_FINALISTS,  # a run holds one plan
             final_processes=self._backend.final_processes,
             has_references=False,  # what a user has without sktune is the baseline
         )

@@ -18,7 +18,7 @@ from sktune.core.plan import Plan
 from sktune.core.verification import Verification
 from sktune.measure import samples
 from sktune.measure.noise_floor import NoiseFloorSample
-from sktune.measure.winner import MOST_FINALISTS, MOST_SHORTLISTED
+from sktune.measure.winner import MAX_FINALISTS, MAX_SHORTLISTED
 from sktune.runners.base import (
     CompareRequest,
     DurationEstimates,
@@ -68,7 +68,7 @@ class WorkerRunner:
         self._traits = RunnerTraits(
             measures_time=not self._backend.is_simulated,
             # Graphs on an NPU keep their memory: as few as possible in one process.
-            most_shortlisted=MOST_FINALISTS if self._backend.needs_fresh_process else MOST_SHORTLISTED,
+            most_shortlisted=MAX_FINALISTS if self._backend.needs_fresh_process else MAX_SHORTLISTED,
             final_processes=self._backend.final_processes,
         )
         self._worker: WorkerProcess | None = None

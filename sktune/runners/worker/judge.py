@@ -23,7 +23,7 @@ from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.devices import device_of, ran_out_of_memory
 from sktune.measure.latency import Budget
 from sktune.measure.noise_floor import NoiseFloorSample, Threshold
-from sktune.measure.winner import BASELINE_REPEAT, MOST_FINALISTS
+from sktune.measure.winner import BASELINE_REPEAT, MAX_FINALISTS
 from sktune.runners.base import Report
 from sktune.runners.worker.step_timer import SampleSink, StepTimer, discard, quiet_collector
 from sktune.runners.worker.verifier import VERIFIED_STEPS, Verifier
@@ -266,7 +266,7 @@ class Judge:
             {name: partial(self._backend.compile, plan) for name, plan in plans}, report
         )
         names = list(entries)
-        if len(entries) > MOST_FINALISTS:
+        if len(entries) > MAX_FINALISTS:
             report("measure")
             speedups, _ = self._timer.compare({"baseline": self._baseline, **entries}, SHORTLIST_BUDGET, keep)
             names.sort(key=lambda name: speedups[name].ratio, reverse=True)
