@@ -206,6 +206,7 @@ def _tensors(cache: StaticCache) -> Mapping[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
     for index, layer in enumerate(cache.layers):
         attributes: dict[str, Any] = vars(layer)
-        own = {key: value for key, value in attributes.items() if isinstance(value, torch.Tensor)}
-        tensors |= {f"cache.{index}.{key}": value for key, value in own.items()}
+        for key, value in attributes.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"cache.{index}.{key}"] = value
     return tensors

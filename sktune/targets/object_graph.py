@@ -174,6 +174,12 @@ class Walk:
             yield from ((f".{key}", function.__globals__[key]) for key in names if key in function.__globals__)
 
 
+def state_walk(module: nn.Module, function: Any) -> Walk:
+    """Return a walk that also enters the code of a model, and the global variables of its files and the step's."""
+    modules = {type(each).__module__ for each in module.modules()}
+    return Walk(into_code=True, modules={*modules, getattr(function, "__module__", "")} - {None})
+
+
 def _is_leaf(value: Any, kind: type) -> bool:
     if issubclass(kind, torch.Tensor):
         # A tensor without memory has no bits; a wrapper's bits are those of its inner tensors.

@@ -8,7 +8,7 @@ from torch import nn
 
 from sktune.core.errors import TargetError
 from sktune.targets.base import Target
-from sktune.targets.object_graph import Values, Walk
+from sktune.targets.object_graph import Values, Walk, state_walk
 
 _ROOT = re.compile(r"^[LG]\['(\w+)'\]")
 _PART = re.compile(r"(?:\._(?:modules|buffers|parameters))?\['?(\w+)'?\]")
@@ -41,8 +41,7 @@ def reachable(target: Target) -> dict[str, torch.Tensor]:
     These are parameters, buffers and attributes; tensors reachable at any depth from closures, defaults and the object
     that a method is bound to; and global variables used by functions of the model's files.
     """
-    kinds = {type(each).__module__ for each in target.module.modules()}
-    walk = Walk(into_code=True, modules={*kinds, getattr(target.decode_step, "__module__", "")} - {None})
+    walk = state_walk(target.module, target.decode_step)
     tensors: dict[str, torch.Tensor] = {f"model.{name}": each for name, each in target.module.named_parameters()}
     for root, value in ("model", target.module), ("step", target.decode_step):
         for name, leaf in walk.leaves(root, value):

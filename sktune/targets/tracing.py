@@ -173,7 +173,7 @@ def _choose_units(modules: Mapping[str, nn.Module], calls: Calls, layers: list[s
     for name in calls.names:
         layer = next((i for i, path in enumerate(layers) if name.startswith(path + ".")), None)
         if layer is None:
-            if name and _is_outside_unit(name, layers, modules):
+            if name and _is_outside_unit(name, layers):
                 units.append(Unit(name, name.rpartition(".")[2]))
             continue
         key = name.removeprefix(layers[layer] + ".")
@@ -202,24 +202,24 @@ def _is_wanted(unit: Unit, wanted: list[str] | None) -> bool:
     return wanted is None or unit.key in wanted
 
 
-def _is_outside_unit(name: str, layers: Sequence[str], modules: Mapping[str, nn.Module]) -> bool:
+def _is_outside_unit(name: str, layers: Sequence[str]) -> bool:
     """Whether ``name`` is beside the layers: its parent contains them, and it does not."""
     if any(path.startswith(name + ".") or path == name for path in layers):
         return False
     parent = name.rpartition(".")[0]
     if not layers:
-        return "." not in name and isinstance(modules[name], nn.Module)
+        return "." not in name
     return any(path.startswith(parent + ".") if parent else True for path in layers)
 
 
 def _refuse_unknown(spec: SpaceSpec, units: Sequence[Unit], kinds: Sequence[str], ran: Mapping[str, list[str]]) -> None:
     for kind in dict.fromkeys(kinds):
         wanted = spec.units.get(kind, []) if isinstance(spec.units, dict) else spec.units or []
-        found = {unit.key for unit in units if unit.layer is not None and kinds[unit.layer] == kind}
+        in_kind = {unit.key for unit in units if unit.layer is not None and kinds[unit.layer] == kind}
         everywhere = {unit.key for unit in units if unit.layer is not None}
         for name in wanted:
             # A plain list is for all kinds, though a unit such as mlp.gate may exist in moe layers only.
-            if name not in (found if isinstance(spec.units, dict) else everywhere):
+            if name not in (in_kind if isinstance(spec.units, dict) else everywhere):
                 raise SpaceError(
                     f"the space names the unit {name!r}, which does not run in a {kind} layer"
                     f"{nearest(name, dict.fromkeys(ran.get(kind, [])))}"

@@ -224,12 +224,12 @@ class TestState:
         def step(tokens: torch.Tensor, cache: torch.Tensor = default) -> Any:
             return tokens, cache, outer, attend(), GLOBAL_CACHE
 
-        found = state_digests(nn.Module(), (), step)
+        before = state_digests(nn.Module(), (), step)
         for tensor in (inner, outer, default, GLOBAL_CACHE["cache"]):
             tensor.add_(1)
             after = state_digests(nn.Module(), (), step)
-            assert sum(found[name] != after[name] for name in found) == 1
-            found = after
+            assert sum(before[name] != after[name] for name in before) == 1
+            before = after
 
     def test_state_may_be_a_class_attribute(self) -> None:
         """One cache for all layers."""

@@ -120,5 +120,6 @@ def _elements(report: RankReport, ignored: IgnoredState, steps: int) -> int:
     """Return how many elements of outputs and state were compared."""
     states = [state for number, state in report.states.items() if number <= steps]
     digests = [digest for output in report.outputs[:steps] for digest in output.digests.values()]
-    digests += [own for state in states for name, own in state.digests.items() if (report.rank, name) not in ignored]
+    for state in states:
+        digests += [digest for name, digest in state.digests.items() if (report.rank, name) not in ignored]
     return sum(int(digest.partition("/")[2]) for digest in digests)

@@ -190,7 +190,7 @@ class CheckedRuns:
     def _unverifiable(self, run: Run) -> Failure | None:
         """Return why a run that ended normally cannot be verified."""
         function = self._task.decode.function if self._task.decode else ""
-        reasons = (unverifiable_reason(own, function, is_stateless=self.recipe.stateless) for own in run.reports)
+        reasons = (unverifiable_reason(each, function, is_stateless=self.recipe.stateless) for each in run.reports)
         detail = next(filter(None, reasons), "")
         return Failure(Reason.CRASHED, detail) if detail else None
 
@@ -220,8 +220,8 @@ class CheckedRuns:
         """
         compiler = backend_info(self.recipe.backend).program_compiler
         calls = [len(report.all_s) for report in run.reports]
-        known = [len(steps) for steps in run.step_ms]
-        return bool(compiler) and known == calls and min(calls) >= LEAST_ALTERNATING
+        timed = [len(steps) for steps in run.step_ms]
+        return bool(compiler) and timed == calls and min(calls) >= LEAST_ALTERNATING
 
     def _save_samples(self, log: str, run: Run) -> None:
         step_ms = run.step_ms

@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, Self
 
-from sktune.ascend.cann_log import cause, explain_files
 from sktune.backends import backend_info
 from sktune.core.errors import BackendError
 from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup, Stage
@@ -31,6 +30,7 @@ from sktune.runners.base import (
     RunnerTraits,
     VerifyRequest,
 )
+from sktune.runners.explain import explained
 from sktune.runners.program.agreement import first_difference, verification
 from sktune.runners.program.checked_runs import BASELINES, CheckedRuns
 from sktune.runners.program.rank_reports import VERIFIED_STEPS
@@ -160,12 +160,7 @@ class ProgramRunner:
             return outcome
         output = self._runs.log(log)
         logs = [output, *sorted(output.parent.glob(f"{output.stem}.*")), *self._runs.launcher.device_logs()]
-        labels = [scope.label for scope in plan.scopes]
-        explanation = cause(explain_files([path for path in logs if path.is_file()], labels))
-        if explanation is None:
-            return outcome
-        detail = f"{outcome.detail}; {explanation.message}"
-        return replace(outcome, detail=detail, blamed=explanation.scope or outcome.blamed)
+        return explained(outcome, plan, logs)
 
     def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
         """Run the baseline once more; see ``Runner.sample_noise_floor``."""

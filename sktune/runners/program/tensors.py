@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from sktune.core.errors import TargetError, described
-from sktune.targets.object_graph import Leaf, Values, Walk
+from sktune.targets.object_graph import Leaf, Values, Walk, state_walk
 
 Named = Iterator[tuple[str, Leaf]]
 
@@ -36,8 +36,7 @@ def state_of(module: nn.Module, arguments: Any, function: Callable[..., Any] | N
         arguments: of the step.
         function: the step, whose closure may hold state.
     """
-    kinds = {type(each).__module__ for each in module.modules()}
-    walk = Walk(into_code=True, modules={*kinds, getattr(function, "__module__", "")} - {None})
+    walk = state_walk(module, function)
     yield from walk.leaves("model", module)
     yield from walk.leaves("step", function)
     yield from walk.leaves("arguments", arguments)

@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Self
 
-from sktune.ascend.cann_log import cause, explain_files
 from sktune.backends import backend_info
 from sktune.core.delivery import Delivery
 from sktune.core.errors import BackendError, OutOfTimeError, TargetError
@@ -31,6 +30,7 @@ from sktune.runners.base import (
     RunnerTraits,
     VerifyRequest,
 )
+from sktune.runners.explain import explained
 from sktune.runners.worker.process import (
     StageTimeoutError,
     WorkerDiedError,
@@ -158,12 +158,7 @@ class WorkerRunner:
         if outcome.reason not in LOGGED or self._work is None:
             return outcome
         logs = [*sorted(self._work.rglob("*.log")), self._folder / outcome.log]
-        labels = [scope.label for scope in plan.scopes]
-        explanation = cause(explain_files([path for path in logs if path.is_file()], labels))
-        if explanation is None:
-            return outcome
-        detail = f"{outcome.detail}; {explanation.message}"
-        return replace(outcome, detail=detail, blamed=explanation.scope or outcome.blamed)
+        return explained(outcome, plan, logs)
 
     def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
         """Compare the baseline with a second copy of itself; see ``Runner.sample_noise_floor``."""
