@@ -1,9 +1,9 @@
-"""Two operators of a quantised feed-forward block on Ascend, as two units: do they gain from one scope?
+"""Two operators of a quantised feed-forward block on Ascend as two units: are they faster in one scope?
 
     sktune search --model examples/quant_matmul_swiglu.py:target --device npu --trials 8
 
-`npu_quant_matmul` and `npu_dequant_swiglu_quant` exist on an NPU only. Without one the tensors are shapes on the meta
-device, which is enough for tracing, for TorchAir's graph and for `--backend sim`. Both need torch_npu.
+`npu_quant_matmul` and `npu_dequant_swiglu_quant` run on an NPU only. Without one, tensors are on the meta device,
+which is enough for tracing, for TorchAir's graph and for `--backend sim`. Either way torch_npu is needed.
 """
 
 import torch
@@ -54,14 +54,14 @@ class QuantMatmulSwiglu(nn.Module):
         self.dequant_swiglu_quant = DequantSwigluQuant()
 
     def forward(self, tokens: torch.Tensor, token_scale: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the quantised activation, its scales, and the matmul's own result."""
+        """Return the quantised activation, its scales, and the matmul's result."""
         hidden = self.quant_matmul(tokens, token_scale)
         return (*self.dequant_swiglu_quant(hidden), hidden)
 
 
 def target() -> sktune.Target:
-    """Return what sktune tunes."""
-    import torch_npu  # brings the two operators
+    """Return the target to tune."""
+    import torch_npu  # registers the two operators
 
     has_npu = torch_npu.npu.is_available()
     device = "npu" if has_npu else "meta"

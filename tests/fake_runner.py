@@ -197,7 +197,7 @@ class FakeRunner:
     def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
         """Return the durations above."""
         return DurationEstimates(
-            OPENING_S, TRIAL_S, FINALIST_S, opened.traits.most_finalists, opened.traits.final_processes
+            OPENING_S, TRIAL_S, FINALIST_S, opened.traits.max_finalists, opened.traits.final_processes
         )
 
     def count(self, kind: str) -> int:

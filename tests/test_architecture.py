@@ -37,7 +37,7 @@ NOT_WITHIN_A_PACKAGE = {
 STARTED = {("agents.jobs", "cli")}
 """Modules that start another as a program instead of importing it."""
 AT_THE_TOP = {"__init__.py", "launch.py", "py.typed"}
-MOST_LINES = 400
+MAX_LINES = 400
 
 
 def module_name(path: Path) -> str:
@@ -148,4 +148,4 @@ def test_a_worker_starts_without_optuna() -> None:
 def test_modules_stay_small() -> None:
     """Short enough to be read in one sitting."""
     for name, path in MODULES.items():
-        assert len(path.read_text().splitlines()) <= MOST_LINES, name
+        assert len(path.read_text().splitlines()) <= MAX_LINES, name

@@ -36,11 +36,11 @@ Call inspect, then start_search or analyze, then search_status repeatedly (with 
 running, then show_result, then apply_plan. Searches run in the background and survive this server: another client can
 follow them by name, and start_search with the same arguments resumes one that was stopped."""
 
-MOST_WAIT_S = 60.0
+MAX_WAIT_S = 60.0
 STARTED_S = 15.0
 """Seconds that a start waits for the first event, so that mistakes are reported immediately."""
 ANSWER_S = 600.0
-MOST_EVENTS = 200
+MAX_EVENTS = 200
 
 READS = ToolAnnotations(read_only_hint=True)
 STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=False)
@@ -181,7 +181,7 @@ class Tools:
         self,
         name: Name,
         since: Annotated[int, Field(ge=0, description="First event to return: `next` of the last answer")] = 0,
-        wait_s: Annotated[float, Field(ge=0, le=MOST_WAIT_S, description="Seconds to wait for new events")] = 0.0,
+        wait_s: Annotated[float, Field(ge=0, le=MAX_WAIT_S, description="Seconds to wait for new events")] = 0.0,
     ) -> dict[str, Any]:
         """Return a search's or analysis's state, its events since number N, the best so far and the time left."""
         job = jobs.find_job(self._runs, name)
@@ -190,7 +190,7 @@ class Tools:
         if job and wait_s:
             job.wait(since, wait_s)
         events, number = job.events(since) if job else ([], 0)
-        latest = events[-MOST_EVENTS:]
+        latest = events[-MAX_EVENTS:]
         return self._state(name, job) | {"events": latest, "next": number, "left_out": len(events) - len(latest)}
 
     def stop_search(self, name: Name) -> dict[str, Any]:

@@ -99,17 +99,17 @@ def recipe_init(
     json: arg.Json = False,
 ) -> None:
     """Inspect a model's folder and write a recipe for `search --recipe`."""
-    from sktune.runners.program.discover import scout
+    from sktune.runners.program.discover import draft_recipe
 
-    scouted = scout(folder, yaml, command)
+    draft = draft_recipe(folder, yaml, command)
     if out.exists():
         raise BadInputError(f"{out} already exists; name another file with --out")
     try:
-        out.write_text(scouted.text, encoding="utf-8")
+        out.write_text(draft.text, encoding="utf-8")
     except OSError as failure:
         raise BadInputError(f"{out} cannot be written ({failure.strerror}); name another file with --out") from failure
     console = Console(stderr=json)
-    for line in (*scouted.found, *(f"unknown: {line}" for line in scouted.unknown), f"written: {out}"):
+    for line in (*draft.found, *(f"unknown: {line}" for line in draft.unknown), f"written: {out}"):
         console.print(escape(line), highlight=False, soft_wrap=True)
     if json:
-        print_event(RecipeWritten(recipe=str(out), found=scouted.found, unknown=scouted.unknown))
+        print_event(RecipeWritten(recipe=str(out), found=draft.found, unknown=draft.unknown))

@@ -39,11 +39,11 @@ class Run:
         return self.period * self.count
 
 
-def longest_run(tokens: Tokens, least_period: int = 1) -> Run | None:
+def longest_run(tokens: Tokens, min_period: int = 1) -> Run | None:
     """Return the run that covers the most tokens, with the shortest period; None if nothing repeats."""
     best: Run | None = None
     longest = min(len(tokens) // 2, MAX_LAYER, MAX_COMPARISONS // max(len(tokens), 1))
-    for period in range(least_period, longest + 1):
+    for period in range(min_period, longest + 1):
         if best and best.coverage >= len(tokens) - best.period:
             break
         start, length = _longest_stretch(tokens[:-period] == tokens[period:])
@@ -114,7 +114,7 @@ def _periodic_steps(
         offset = int(np.argmax(np.median(table, axis=0)))
         count = (len(tokens) - offset) // period
     starts = offset + period * np.arange(count)
-    inner = longest_run(tokens[starts[0] : starts[0] + period], least_period=2)
+    inner = longest_run(tokens[starts[0] : starts[0] + period], min_period=2)
     has_layers = inner is not None and inner.coverage >= MIN_COVERAGE * period
     if not has_layers and not is_step_marker[starts[0] : starts[0] + period].any():
         # Only layers: longer pauses are the only sign of where a step begins.
@@ -219,7 +219,7 @@ def _beside(tokens: Tokens, marks: Landmarks, head: Tokens | None) -> list[tuple
         return layers
     if head is not None and len(head) > 1 and (begins := _occurrences(tokens, head)):
         return list(pairwise([*begins, len(tokens)]))
-    run = longest_run(tokens, least_period=4)
+    run = longest_run(tokens, min_period=4)
     if run is None or run.coverage < 2 * MIN_COVERAGE * len(tokens):
         return []
     return [(start, start + run.period) for start in range(run.start, run.start + run.coverage, run.period)]

@@ -1,4 +1,4 @@
-"""What runs a plan and reports its outcome: a worker process, or a program that the user's script starts.
+"""Runners: they run a plan and report its outcome, in a worker process or in a program that the user's script starts.
 
 Which plan comes next is decided in ``tuning``.
 """
@@ -13,11 +13,11 @@ RUNNERS: Mapping[str, str] = {
     "worker": "sktune.runners.worker.client:WorkerRunner",
     "program": "sktune.runners.program.runner:ProgramRunner",
 }
-"""Where the factory of each runner is, by the name that a target's spec gives; imported when it is needed."""
+"""Import path of each runner's factory, by the name that a target's spec gives; imported on first use."""
 
 
 def make_runner(setup: RunnerSetup) -> Runner:
-    """Return the runner of a target: its backend's where that has one for the models that sktune builds."""
+    """Return the runner for a target; a backend may have its own for models that sktune builds."""
     address = RUNNERS[setup.spec.runner]
     if setup.spec.runner == "worker":
         address = backend_info(setup.spec.backend).runner or address

@@ -1,4 +1,4 @@
-"""What every runner gives: it opens a target, judges plans one by one, and compares the best."""
+"""The interface of every runner: it opens a target, judges plans one by one, and compares the best."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,43 +16,44 @@ from sktune.measure.winner import MAX_FINALISTS, MAX_SHORTLISTED
 from sktune.targets import TargetSpec
 
 NamedPlan = tuple[str, Plan]
-"""A plan by the number of its trial."""
+"""A plan, with its trial's number as its name."""
 
 Report = Callable[[str], None]
-"""Called with the stage that begins; see ``sktune.core.outcome.Stage``."""
+"""Called with each stage as it begins; see ``sktune.core.outcome.Stage``."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerTraits:
-    """What a search has to know of a runner to use it well.
+    """What a search needs to know about a runner.
 
     Attributes:
-        measures_time: whether figures are measured; otherwise they are computed, without noise and without bits.
-        most_finalists: how many plans one process of the final comparison holds at most.
-        most_shortlisted: how many plans ``shortlist`` may put in order; no more than ``most_finalists`` where many
-            plans in one process are costly.
-        final_processes: in how many fresh processes finalists are compared.
-        has_references: whether the final comparison can show what a user has without sktune.
+        measures_time: whether figures are measured; otherwise they are computed, free of noise, and no bits are
+            compared.
+        max_finalists: most plans in one process of the final comparison.
+        max_shortlisted: most plans that ``shortlist`` may rank; no more than ``max_finalists`` where it is costly
+            to hold many plans in one process.
+        final_processes: number of fresh processes in which finalists are compared.
+        has_references: whether the final comparison can include what a user has without sktune.
     """
 
     measures_time: bool = True
-    most_finalists: int = MAX_FINALISTS
-    most_shortlisted: int = MAX_SHORTLISTED
+    max_finalists: int = MAX_FINALISTS
+    max_shortlisted: int = MAX_SHORTLISTED
     final_processes: int = 1
     has_references: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a runner found when it opened the target.
+    """A target that a runner has opened.
 
     Attributes:
         layout: of the traced decode step.
         description: what is tuned, in one line.
         seconds: ``load`` (imports, model, prefill, trace) and ``baseline`` (import of the compiler, capture,
             compile, verify).
-        facts: what else the study should remember.
-        modules: digests of the files that the target's import brought in; see ``sktune.core.contents``.
+        facts: other values that the study stores.
+        modules: digests of the modules imported with the target; see ``sktune.core.contents``.
         traits: what the runner can do.
     """
 
@@ -69,11 +70,11 @@ class JudgeRequest:
     """One trial.
 
     Attributes:
-        plan: what to judge.
-        log: file name of the trial's log; its samples' file is named after it.
-        known: numbers of finished trials by the digest of what they became.
-        threshold: what the plan has to beat; one that cannot is measured only until that is certain.
-        banned: what differs in each region that was found to differ from its kernels, by the region's key.
+        plan: the plan to judge.
+        log: file name of the trial's log; the file with its samples is named after it.
+        known: numbers of finished trials, by fusion digest.
+        threshold: the figure to beat; a plan that cannot beat it is measured only until that is certain.
+        banned: regions known to differ from their own kernels: the difference, by the region's key.
     """
 
     plan: Plan
@@ -85,12 +86,12 @@ class JudgeRequest:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """Plans to compare with the baseline far more than their trials did.
+    """Plans to compare with the baseline far more thoroughly than their trials did.
 
     Attributes:
         plans: names and plans.
         steps: decode steps to compare.
-        seconds: most time for all plans, compiling apart; None for what it takes.
+        seconds: time limit for all plans, without compilation; None for no limit.
         banned: as in ``JudgeRequest``.
     """
 
@@ -107,7 +108,7 @@ class CompareRequest:
     Attributes:
         plans: names and plans.
         process: number of the process, from 1; its log and its samples are named after it.
-        references: adds what a user has without sktune, where the runner's traits say that it can.
+        references: whether to include what a user has without sktune; only where the runner's traits allow it.
     """
 
     plans: Sequence[NamedPlan]
@@ -117,7 +118,7 @@ class CompareRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProcessComparison:
-    """What one process of the final comparison has found: the rows, the baseline first, and what disturbed it."""
+    """The result of one process of the final comparison: its rows, the baseline first, and what disturbed it."""
 
     rows: Sequence[FinalRow]
     noise: str = ""
@@ -125,43 +126,43 @@ class ProcessComparison:
 
 @dataclass(frozen=True, slots=True)
 class DurationEstimates:
-    """How long things take in a study.
+    """How long the parts of a study take.
 
     Attributes:
-        opening_s: until a fresh process has its baseline.
+        opening_s: from the start of a process until its baseline is ready.
         trial_s: one trial.
-        finalist_s: one more plan in the final comparison, where what it compiles to is found again.
-        most_finalists: how many plans the final comparison takes at most.
-        processes: in how many fresh processes it compares them.
+        finalist_s: one more plan in the final comparison, its compiled code cached where that is possible.
+        max_finalists: most plans in the final comparison.
+        processes: number of fresh processes in which they are compared.
     """
 
     opening_s: float
     trial_s: float
     finalist_s: float
-    most_finalists: int
+    max_finalists: int
     processes: int
 
     @property
     def final_s(self) -> float:
         """The whole final comparison."""
-        return self.processes * (self.opening_s + self.most_finalists * self.finalist_s)
+        return self.processes * (self.opening_s + self.max_finalists * self.finalist_s)
 
 
 class Runner(Protocol):
-    """Runs plans of one target, and reports what becomes of them.
+    """Runs the plans of one target and reports their outcomes.
 
-    A context manager: entering it may begin what opening will need, leaving it ends everything that was started.
-    Methods that take a ``report`` call it with each stage that begins. All of them open the target where that is
-    needed, and raise ``OutOfTimeError`` at ``deadline_s``.
+    A context manager: entering it may start what ``open`` will need, and leaving it ends everything that was started.
+    Methods that take a ``report`` call it as each stage begins. All of them open the target if necessary, and raise
+    ``OutOfTimeError`` at ``deadline_s``.
 
     Attributes:
-        deadline_s: when every request has to be over, on the clock of ``time.monotonic``.
+        deadline_s: time by which every request must end, on the clock of ``time.monotonic``.
     """
 
     deadline_s: float
 
     def __enter__(self) -> Self:
-        """Begin what takes long and will be needed."""
+        """Start early what takes long and will be needed."""
         ...
 
     def __exit__(self, *_: object) -> None:
@@ -169,64 +170,65 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None:
-        """End what was started, at once; a later request starts anew."""
+        """End everything that was started, without waiting; a later request starts it again."""
         ...
 
     def open(self) -> Opened:
-        """Return what is tuned, once its baseline runs; what is open and can be used again stays so.
+        """Open the target and run its baseline; a target that is open and still usable is not opened again.
 
         Raises:
-            TargetError: nothing that can be tuned.
+            TargetError: the target cannot be tuned.
             BackendError: the baseline does not run.
-            NotDeterministicError: the baseline differs from itself.
+            NotDeterministicError: the baseline is not deterministic.
         """
         ...
 
     def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
-        """Run one trial. Whatever the plan does, to its process too, is the outcome.
+        """Run one trial. Whatever the plan does, even to its process, becomes the outcome.
 
         Raises:
-            SktuneError: nothing can be run any more.
+            SktuneError: no trial can run any more.
         """
         ...
 
     def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
-        """Compare the baseline, compiled once more, with itself; None where nothing is measured.
+        """Compare the baseline with a second copy of itself; None where nothing is measured.
 
         Raises:
-            BackendError: the baseline does not survive it.
+            BackendError: the process died.
         """
         ...
 
     def shortlist(self, plans: Sequence[NamedPlan], report: Report, /) -> list[str]:
-        """Return the names of the plans, the fastest first, as measured again side by side.
+        """Measure the plans again side by side; return their names, the fastest first.
 
         Raises:
-            BackendError: the process does not survive it.
+            BackendError: the process died.
         """
         ...
 
     def verify(self, request: VerifyRequest, report: Report, /) -> dict[str, Verification]:
-        """Return what was compared of each plan, by name; a plan that breaks its process has that for its difference.
+        """Compare plans with the baseline; return each plan's verification by name.
 
-        Nothing is returned of a plan of which no more was compared than in its trial: that stands.
+        A plan that kills its process has that as its difference. A plan is left out if no more of it was compared than
+        in its trial: the trial's verification stands.
 
         Raises:
             BackendError: the baseline does not run.
-            NotDeterministicError: the baseline differs from itself.
+            NotDeterministicError: the baseline is not deterministic.
         """
         ...
 
     def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
-        """Compare plans with the baseline in a fresh process; one that breaks it has a row without a speedup.
+        """Compare plans with the baseline in a fresh process; a plan that kills it has a row without a speedup.
 
         Raises:
-            BackendError: the baseline alone does not survive it.
+            BackendError: the process dies even with the baseline alone.
         """
         ...
 
     def deliver(self, plan: Plan, folder: Path, report: Report, /) -> Delivery | None:
-        """Write the compiled code of ``plan`` into ``folder``; None where it cannot be handed over.
+        """Write the compiled code of ``plan`` into ``folder``; None where the code cannot be exported.
 
         Raises:
             BackendError: the plan does not compile to the same code again, or the folder cannot be written.
@@ -234,11 +236,11 @@ class Runner(Protocol):
         ...
 
     def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
-        """Return how long things will take.
+        """Estimate how long the parts of the study will take.
 
         Args:
-            opened: what the first ``open`` returned.
-            trials: seconds by stage of the last trials, at least one.
+            opened: returned by the first ``open``.
+            trials: seconds by stage of the latest trials, at least one trial.
         """
         ...
 
@@ -248,11 +250,11 @@ class RunnerSetup:
     """What a runner is made from.
 
     Attributes:
-        spec, space: what it opens, and what is a unit of it.
+        spec, space: the target to open, and which of its modules are units.
         folder: the study's folder; logs go to ``logs/`` in it.
         cache: folder of the compilers' caches.
-        compile_timeout_s: most time for one compile, where that is not the target's to say.
-        delivered: compiled code to load before anything is compiled, and the folder that it lies in.
+        compile_timeout_s: time limit for one compilation; a recipe sets its own limit.
+        delivered: compiled code to load before anything is compiled, as its folder and its description.
     """
 
     spec: TargetSpec

@@ -1,7 +1,7 @@
-"""What is tuned: presets, model folders, functions and recipes, how each is named, built and traced.
+"""Targets: presets, model folders, functions and recipes, and how each is named, built and traced.
 
-``spec`` says what a target is, without torch; ``loading`` builds it, in a worker; ``tracing`` finds its units, and
-``marks`` puts scopes on them. What compiles a step is in ``backends``; what starts a recipe's program in ``runners``.
+``spec`` describes a target without importing torch, ``loading`` builds it in a worker, ``tracing`` finds its units, and
+``marks`` puts scopes on them. Compiling a step belongs to ``backends``; starting a recipe's program to ``runners``.
 """
 
 from sktune.targets.spec import ConfigSpec, FunctionSpec, PresetSpec, RecipeSpec, TargetSpec, describe

@@ -1,4 +1,4 @@
-"""Targets: what is tuned, as sktune sees it."""
+"""The target as sktune sees it: a module, its decode step, its inputs and its state."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,19 +17,19 @@ Inputs = tuple[Any, ...]
 class Target:
     """A model, its decode step, its inputs and its state.
 
-    A user's own function returns one (``--model file.py:function``).
+    A user's function returns one (``--model file.py:function``).
 
     Attributes:
         module: the module tree whose submodules are units; paths of units are relative to it.
-        decode_step: one call that turns the last tokens into logits; called as ``decode_step(*inputs)``
-            under ``torch.no_grad()``. It may write to ``state`` in place, and to nothing else.
-        prefill: ``prefill(seed, steps)`` brings the state to where decoding starts, eagerly, and returns the
+        decode_step: turns the last tokens into logits; called as ``decode_step(*inputs)`` under ``torch.no_grad()``.
+            It may write to ``state`` in place, and to nothing else.
+        prefill: ``prefill(seed, steps)`` runs eagerly, brings the state to where decoding starts, and returns the
             inputs of at least ``steps`` consecutive decode steps. The same seed gives the same values.
-        state: tensors that outlive a step (KV cache, positions) by name. They are the same tensor objects
-            for as long as the target exists: what is written is written in place.
+        state: tensors that outlive a step (KV cache, positions) by name. They remain the same tensor objects as long
+            as the target exists, and are only written in place.
         description: what is tuned, in one line.
-        capacity: tokens that the state has room for. Where it is given, ``prefill`` takes a third argument, the number
-            of tokens to begin with, from 0 to ``capacity``, or None for its own choice: in this way steps are verified
+        capacity: number of tokens that the state can hold. If it is given, ``prefill`` takes a third argument, the
+            number of tokens in the context, from 0 to ``capacity``, or None for the default. Steps can then be verified
             from the first slot of the KV cache to the last.
     """
 
@@ -42,21 +42,21 @@ class Target:
 
 
 def decode_inputs(target: Target, seed: int, steps: int, context: int | None = None) -> list[Inputs]:
-    """Run prefill and return the inputs of ``steps`` steps, contiguous whatever they were sliced from.
+    """Run prefill and return contiguous copies of the inputs of ``steps`` steps.
 
-    A compiled step holds for one memory layout of its inputs. ``context``: tokens to begin with; only for targets that
-    have a ``capacity``.
+    They are contiguous because a compiled step is valid for one memory layout of its inputs. ``context`` is the number
+    of tokens in the context, only for targets with a ``capacity``.
 
     Raises:
         TargetError: the prefill fails, or returns the inputs of fewer steps.
     """
     try:
-        given = (seed, steps) if context is None else (seed, steps, context)
-        inputs = target.prefill(*given)[:steps]
+        arguments = (seed, steps) if context is None else (seed, steps, context)
+        inputs = target.prefill(*arguments)[:steps]
     except Exception as failure:
         raise TargetError(f"the prefill fails: {described(failure)}; fix it, or the model that it runs") from failure
     if len(inputs) < steps:
-        raise TargetError(f"the prefill returns the inputs of {len(inputs)} steps; it is asked for those of {steps}")
+        raise TargetError(f"the prefill returns the inputs of {len(inputs)} steps; have it return {steps}")
     return [tuple(_contiguous(value) for value in values) for values in inputs]
 
 
@@ -65,12 +65,12 @@ def _contiguous(value: Any) -> Any:
 
 
 class Snapshot:
-    """The state's values at one moment, so that a decode step can be replayed from there."""
+    """A copy of the state, from which decode steps can be replayed."""
 
     def __init__(self, state: Mapping[str, torch.Tensor]) -> None:
         self._pairs = [(tensor, tensor.detach().clone()) for tensor in state.values()]
 
     def restore(self) -> None:
-        """Give every tensor its value back, in place."""
+        """Restore the value of every tensor in place."""
         for tensor, saved in self._pairs:
             tensor.copy_(saved)

@@ -1,4 +1,4 @@
-"""Targets over Hugging Face transformers' own causal language models."""
+"""Targets for the causal language models of Hugging Face transformers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,17 +17,17 @@ from sktune.targets.presets import FULL
 from sktune.targets.spec import ConfigSpec, PresetSpec, TargetSpec
 
 CACHE_GRANULE = 64
-"""KV cache lengths are multiples of this many tokens, so that attention kernels see round shapes."""
+"""KV cache lengths are multiples of this number of tokens, so that attention kernels get round shapes."""
 DEFAULT_BATCH = 1
 DEFAULT_CONTEXT = 32
 META = "meta"
-"""The device without memory: a model of any size is built in seconds, and a step gives shapes."""
+"""The device without memory: a model of any size is built in seconds, and a step yields only shapes."""
 LONGEST_REPLAY = 16
 """Decode steps that fit into the cache after the context."""
 
 
 class ScatterLayer(StaticLayer):
-    """A static KV cache layer that writes with ``scatter_``, which TorchAir converts, and not with ``index_copy_``."""
+    """A static KV cache layer that writes with ``scatter_``, as TorchAir does not convert ``index_copy_``."""
 
     def update(
         self,
@@ -36,7 +36,7 @@ class ScatterLayer(StaticLayer):
         *args: Any,  # noqa: ARG002 - transformers' signature
         **kwargs: Any,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write keys and values, shape (batch, heads, new tokens, size), and return all of them."""
+        """Write keys and values of shape (batch, heads, new tokens, size), and return the whole cache."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
@@ -54,14 +54,14 @@ def from_preset(spec: PresetSpec, *, takes_torchair: bool) -> Target:
     values = model.configuration(scale)
     config = _read_config(spec.weights) if spec.weights else AutoConfig.for_model(model.model_type, **values)
     layers = _cut(config, spec).num_hidden_layers
-    of_all = (
+    depth = (
         f"{layers} of {model.published['num_hidden_layers']} layers"
         if scale != FULL or spec.layers
         else f"{layers} layers"
     )
     batch = spec.batch or model.batch.get(scale, DEFAULT_BATCH)
     context = spec.context or model.context.get(scale, DEFAULT_CONTEXT)
-    name = f"{spec.source}, {scale}: {of_all}"
+    name = f"{spec.source}, {scale}: {depth}"
     return _build(spec, config, model.experts, name, batch, context, takes_torchair=takes_torchair)
 
 
@@ -74,22 +74,22 @@ def from_folder(spec: ConfigSpec, *, takes_torchair: bool) -> Target:
 
 
 def _cut(config: PreTrainedConfig, spec: TargetSpec) -> PreTrainedConfig:
-    """Leave the first ``spec.layers`` layers of each kind in ``config``, and return it.
+    """Cut ``config`` to the first ``spec.layers`` layers of each kind, and return it.
 
     Raises:
-        TargetError: the configuration mixes kinds in a way that fewer layers do not keep.
+        TargetError: the configuration mixes layer kinds in a pattern that cannot be cut.
     """
     if spec.layers is None:
         return config
     if getattr(config, "mlp_only_layers", None) or getattr(config, "decoder_sparse_step", 1) != 1:
         raise TargetError("--proxy-layers: dense and MoE layers of this model alternate; leave it out")
     if len(set(getattr(config, "layer_types", None) or ())) > 1:
-        raise TargetError("--proxy-layers: this model's layers attend in several ways; leave it out")
+        raise TargetError("--proxy-layers: this model has several kinds of attention; leave it out")
     dense = min(getattr(config, "first_k_dense_replace", None) or 0, config.num_hidden_layers)
-    kept = min(spec.layers, dense)
+    dense_left = min(spec.layers, dense)
     if dense:
-        config.first_k_dense_replace = kept
-    config.num_hidden_layers = kept + min(spec.layers, config.num_hidden_layers - dense)
+        config.first_k_dense_replace = dense_left
+    config.num_hidden_layers = dense_left + min(spec.layers, config.num_hidden_layers - dense)
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[: config.num_hidden_layers]
     return config
@@ -120,9 +120,9 @@ def _build(
     if spec.device == META and hasattr(config, "num_experts_per_tok"):
         if dtype != torch.bfloat16:
             raise TargetError(
-                f"shapes of routed experts are known in bfloat16 only, got {spec.dtype}; leave out --dtype"
+                f"shapes of routed experts are known for bfloat16 only, got {spec.dtype}; leave out --dtype"
             )
-        # Shapes alone name no experts to gather: one grouped matmul over all of them stands for what is routed.
+        # Without values no experts can be chosen: one grouped matmul over all experts takes their place.
         experts = "grouped_mm"
     # TorchAir converts neither scaled_dot_product_attention of every device nor index_copy.
     config._attn_implementation = "eager" if takes_torchair else "sdpa"  # noqa: SLF001 - transformers' documented switch
@@ -145,7 +145,7 @@ def _build(
     def prefill(seed: int, steps: int, tokens_before: int | None = None) -> list[Inputs]:
         before = context if tokens_before is None else tokens_before
         if steps > length - before:
-            raise TargetError(f"{steps} decode steps do not fit into a KV cache of {length} tokens; replay fewer")
+            raise TargetError(f"{steps} decode steps do not fit into a KV cache of {length} tokens; replay fewer steps")
         generator = torch.Generator().manual_seed(spec.seed * 1_000_003 + seed)
         for tensor in _tensors(cache).values():
             tensor.zero_()
@@ -167,7 +167,7 @@ def _build(
 
 @contextmanager
 def _experts_one_by_one(config: PreTrainedConfig) -> Iterator[None]:
-    """Run one routed expert after another: ``batched_mm`` copies an expert's weights for every token of a context."""
+    """Run routed experts one by one, as ``batched_mm`` copies an expert's weights for every token of the context."""
     implementation = config._experts_implementation  # noqa: SLF001
     config._experts_implementation = "eager"  # noqa: SLF001
     try:
@@ -178,12 +178,14 @@ def _experts_one_by_one(config: PreTrainedConfig) -> Iterator[None]:
 
 def _model(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> nn.Module:
     model: nn.Module
-    weights = spec.weights if spec.layers is None else None  # a cut model's layers have other numbers
+    weights = (
+        spec.weights if spec.layers is None else None
+    )  # in a cut model, layers have other numbers than in the checkpoint
     if weights and spec.device == META:
-        raise TargetError(f"--weights {spec.weights}: a model of shapes only has no weights; leave --weights out")
+        raise TargetError(f"--weights {spec.weights}: a model of shapes only has no weights; leave out --weights")
     if weights:
         try:
-            # Safetensors only: a pickled checkpoint runs code when it is read.
+            # Safetensors only: loading a pickled checkpoint can run code.
             model = AutoModelForCausalLM.from_pretrained(
                 weights, config=config, dtype=dtype, local_files_only=True, use_safetensors=True
             )
@@ -200,9 +202,11 @@ def _model(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> nn
 
 
 def _tensors(cache: StaticCache) -> Mapping[str, torch.Tensor]:
-    """Return every tensor of the cache: keys, values, and each layer's own count of positions."""
-    found: dict[str, torch.Tensor] = {}
+    """Return every tensor of the cache by name: keys, values, and each layer's count of positions."""
+    tensors: dict[str, torch.Tensor] = {}
     for index, layer in enumerate(cache.layers):
         attributes: dict[str, Any] = vars(layer)
-        found |= {f"cache.{index}.{key}": value for key, value in attributes.items() if isinstance(value, torch.Tensor)}
-    return found
+        for key, value in attributes.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"cache.{index}.{key}"] = value
+    return tensors

@@ -1,4 +1,4 @@
-"""Loading: builds the target that a spec names. It imports torch, so only workers and libraries come here."""
+"""Loading: builds the target that a spec describes. As it imports torch, only workers and libraries import it."""
 
 import importlib
 import importlib.util
@@ -18,13 +18,13 @@ def load(spec: TargetSpec, *, takes_torchair: bool = False) -> Target:  # noqa: 
     """Build the target.
 
     Args:
-        spec: what to build.
-        takes_torchair: whether TorchAir has to convert its operators; a function of the user's decides for itself.
+        spec: describes the target.
+        takes_torchair: whether TorchAir must be able to convert its operators; ignored for a user's function.
 
     Raises:
-        TargetError: it cannot be built; one line with the reason.
+        TargetError: it cannot be built; the message is one line.
     """
-    raise TargetError(f"{spec.name} is not built by sktune, but by a program of its own; search it with --recipe")
+    raise TargetError(f"{spec.name} is a recipe, whose program builds its own model; search it with --recipe")
 
 
 @load.register

@@ -1,8 +1,8 @@
-"""Marks: scope boundaries on a module tree, attached to its modules and detached again.
+"""Marks: scope boundaries that are attached to the modules of a tree and can be detached again.
 
-A mark is a side-effecting operator, called before a unit's ``forward`` and after it. Dynamo records it in program
-order, so a scope may begin in one module and end in a sibling without an edit to the source, and what is between
-the two belongs to it. For TorchAir the mark is its own ``super_kernel`` scope, for Inductor an operator of ours.
+A mark is an operator with a side effect, called before or after a unit's ``forward``. Dynamo records it in program
+order, so a scope can begin in one module and end in a sibling without an edit to the source, and includes everything
+between the two. For TorchAir the mark is its ``super_kernel`` scope, for Inductor an operator of sktune.
 """
 
 import json
@@ -30,20 +30,20 @@ scope_enter = torch.ops.sktune.scope_enter
 scope_exit = torch.ops.sktune.scope_exit
 
 for _operator in (scope_enter, scope_exit):
-    # Without outputs they look dead to FX.
+    # Without outputs, FX would remove them as dead code.
     torch.fx.node.has_side_effect(_operator)
     torch.fx.node.has_side_effect(_operator.default)
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """One mark found in a captured graph.
+    """One mark in a captured graph.
 
     Attributes:
         enters: True at the start of a span, False after its end.
         label: the scope's label.
         options: the scope's options; empty at the end of a span.
-        code: what the scope should be compiled to; None where any code will do.
+        code: the code that the scope should compile to; None for any code.
     """
 
     enters: bool
@@ -53,7 +53,7 @@ class Boundary:
 
 
 def read_mark(node: torch.fx.Node) -> Boundary | None:
-    """Return the boundary that ``node`` marks, or None where it is an ordinary operator."""
+    """Return the boundary that ``node`` marks, or None if it is an ordinary operator."""
     if node.target in (scope_enter, scope_enter.default):
         label, options, *code = (*node.args, *node.kwargs.values())
         expected = ExpectedCode(str(code[0]), bool(code[1])) if code else None
@@ -65,7 +65,7 @@ def read_mark(node: torch.fx.Node) -> Boundary | None:
 
 
 class Scope(Protocol):
-    """What a context manager is, entered in one hook and left in another."""
+    """A context manager that is entered in one hook and left in another."""
 
     def __enter__(self) -> Any: ...
 
@@ -73,35 +73,35 @@ class Scope(Protocol):
 
 
 class InductorScope:
-    """A scope for Inductor: two operators of ours, which carry its options and the code that it should become."""
+    """A scope for Inductor: two operators of sktune, with its options and the code that it should compile to."""
 
     def __init__(self, label: str, options: Mapping[str, Option], code: ExpectedCode | None = None) -> None:
         self._label = label
-        self._carried: tuple[Any, ...] = (json.dumps(dict(options), sort_keys=True),)
+        self._arguments: tuple[Any, ...] = (json.dumps(dict(options), sort_keys=True),)
         if code is not None:
-            self._carried += (code.digest, code.is_strict)
+            self._arguments += (code.digest, code.is_strict)
 
     def __enter__(self) -> None:
-        scope_enter(self._label, *self._carried)
+        scope_enter(self._label, *self._arguments)
 
     def __exit__(self, *error: object) -> None:
         scope_exit(self._label)
 
 
 def torchair_scope(label: str, options: Mapping[str, Option]) -> Scope:
-    """Return TorchAir's own scope; the options are always a string.
+    """Return TorchAir's scope, with the options as a string.
 
     Raises:
-        SpaceError: TorchAir's compiler would refuse the options.
-        PlanError: there is no TorchAir.
+        SpaceError: TorchAir's compiler would reject the options.
+        PlanError: TorchAir cannot be imported.
     """
     try:
         import torch_npu  # noqa: F401 - brings torchair along
         import torchair
     except ImportError as failure:
         raise PlanError(
-            f"the plan's scopes are TorchAir's, which cannot be imported ({str(failure).partition(chr(10))[0]}); "
-            "pip install '.[npu]' in sktune's folder"
+            f"the plan's scopes need TorchAir, which cannot be imported ({str(failure).partition(chr(10))[0]}); "
+            "run pip install '.[npu]' in sktune's folder"
         ) from failure
     scope: Scope = torchair.scope.super_kernel(label, scope_options.render(options))
     return scope
@@ -111,11 +111,11 @@ MakeScope = Callable[[str, Mapping[str, Option]], Scope]
 
 
 def scope_maker(flavour: ScopeFlavour, code: Mapping[str, ExpectedCode] = MappingProxyType({})) -> MakeScope:
-    """Return what makes scopes of a flavour.
+    """Return the function that makes scopes of a flavour.
 
     Args:
-        flavour: what they become.
-        code: what regions should be compiled to, by label.
+        flavour: of the scopes.
+        code: the code that scopes should compile to, by label; for Inductor only.
     """
     if flavour is ScopeFlavour.SUPERKERNEL:
         return torchair_scope
@@ -123,7 +123,7 @@ def scope_maker(flavour: ScopeFlavour, code: Mapping[str, ExpectedCode] = Mappin
 
 
 class MarkedModel:
-    """The hooks that one ``attach`` has placed; ``detach`` removes them."""
+    """A module tree with the marks of one ``attach``; ``detach`` removes them."""
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
@@ -131,7 +131,7 @@ class MarkedModel:
         self._suspended: list[tuple[dict[int, Any], dict[int, Any]]] = []
 
     def mark(self, first: nn.Module, last: nn.Module, scope: Scope) -> None:
-        """Enter ``scope`` before ``first`` runs, and leave it after ``last`` has run."""
+        """Enter ``scope`` before ``first`` runs and leave it after ``last`` has run."""
 
         def enter(module: nn.Module, arguments: Any) -> None:  # noqa: ARG001
             scope.__enter__()
@@ -150,24 +150,24 @@ class MarkedModel:
             self._handles.pop().remove()
 
     def suspend(self) -> None:
-        """Take the marks out of the way until ``resume``, so that the model runs as if it had none."""
+        """Disable the marks until ``resume``, so that the model runs as if it had none."""
         if not self._suspended:
             self._suspended = [(hooks, dict(hooks)) for hooks in self._tables]
             for hooks in self._tables:
                 hooks.clear()
 
     def resume(self) -> None:
-        """Put back what ``suspend`` took: the same hooks under the same keys, on which Dynamo has guards."""
+        """Enable the marks again: the same hooks under the same keys, on which Dynamo has guards."""
         for hooks, saved in self._suspended:
             hooks.update(saved)
         self._suspended = []
 
 
 def attach(module: nn.Module, plan: Plan, make_scope: MakeScope = InductorScope) -> MarkedModel:
-    """Mark the scopes of ``plan`` on ``module``, until ``detach`` is called on what is returned.
+    """Mark the scopes of ``plan`` on ``module``, until ``detach`` is called on the result.
 
-    The plan may have been made for a larger or smaller tree around the same layers: one prefix for all
-    names is added or dropped where that makes every name fit.
+    The plan may have been made for a larger or smaller tree around the same layers: the same prefix is added to all
+    names, or dropped from them, if that makes every name fit.
 
     Raises:
         PlanError: a scope names a unit that the module lacks.
@@ -176,13 +176,13 @@ def attach(module: nn.Module, plan: Plan, make_scope: MakeScope = InductorScope)
     rename = _fit_names(plan, modules)
     marked = MarkedModel()
     for scope in plan.scopes:
-        made = make_scope(scope.label, dict(scope.options))
-        marked.mark(modules[rename(scope.first)], modules[rename(scope.last)], made)
+        mark = make_scope(scope.label, dict(scope.options))
+        marked.mark(modules[rename(scope.first)], modules[rename(scope.last)], mark)
     return marked
 
 
 def attach_each(module: nn.Module, names: tuple[str, ...]) -> MarkedModel:
-    """Mark each of the named modules as a span of its own."""
+    """Mark each of the named modules as a separate span."""
     modules = dict(module.named_modules())
     marked = MarkedModel()
     for name in names:
@@ -191,7 +191,7 @@ def attach_each(module: nn.Module, names: tuple[str, ...]) -> MarkedModel:
 
 
 class _Renaming:
-    """Adds a prefix to names, or drops one."""
+    """Adds a prefix to names, or drops one from them."""
 
     def __init__(self, prefix: str, dropped: str) -> None:
         self.prefix, self.dropped = prefix, dropped
@@ -214,6 +214,6 @@ def _fit_names(plan: Plan, modules: Mapping[str, nn.Module]) -> _Renaming:
     known = [".".join(path.split(".")[:3]) for path in modules if path.count(".") <= 3]
     missing = next(name for name in names if name not in modules)
     raise PlanError(
-        f"the plan does not fit this model: it has no module {missing!r} "
+        f"the plan does not fit this model, which has no module {missing!r} "
         f"(it has {', '.join(list(dict.fromkeys(known))[1:6])}, ...); apply it to the model that it was made for"
     )

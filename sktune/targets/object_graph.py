@@ -1,10 +1,10 @@
-"""A walk over objects that knows none of them: every tensor that can be reached, by name, and on request plain values.
+"""Walks arbitrary objects: finds every reachable tensor by name, and plain values on request.
 
-Nothing of the program's own is called. Built-in containers and what inherits from them are iterated by their own
-methods, and everything else is looked at through its attributes and slots, which is where a container written in
-Python keeps its content. Only a type without either, written in C, is asked for its items, if it is registered as a
-sequence, mapping or set. Iterators and generators are never advanced. The walk keeps a stack of its own, so that
-depth has no limit, and visits an object once, so that cycles end.
+The walk calls no code of the program. Built-in containers and their subclasses are iterated with the methods of the
+built-in class; all other objects are read through their attributes and slots, where containers written in Python keep
+their content. Only a type without either, written in C, is iterated itself, if it is registered as a sequence, mapping
+or set. Iterators and generators are never advanced. An explicit stack allows any depth, and each object is visited
+once, so cycles end.
 """
 
 import gc
@@ -27,52 +27,52 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, bytearray, range, type(...)))
-"""Types of values that hold no other object."""
+"""Types of values that contain no other object."""
 _VALUES = (*(kind for kind in PLAIN if kind is not type(None)), np.generic)
 _CLOSED = (
     type, types.ModuleType, types.CodeType, types.FrameType, types.GeneratorType, types.CoroutineType,
     types.AsyncGeneratorType, logging.Logger, logging.Handler, logging.Filter, threading.Thread, io.IOBase,
     weakref.ref, FakeTensor,
 )  # fmt: skip
-"""Types that are not looked into: they hold code, or lead to everything that runs in the process."""
+"""Types that are not entered: they hold code, or lead to everything that runs in the process."""
 _DICTS: tuple[dict[Any, Any], ...] = ({}, OrderedDict())
-_VIEWS = tuple(type(view) for made in _DICTS for view in (made.keys(), made.values(), made.items()))
+_VIEWS = tuple(type(view) for each in _DICTS for view in (each.keys(), each.values(), each.items()))
 _MACHINERY = ("sktune.", "torch._dynamo.", "torch._inductor.", "torch._functorch.", "torch.fx.")
-"""Where the types and functions come from that compile a step: what they keep is not the program's."""
+"""Packages that compile a step: the data of their types and functions is not the program's."""
 _HOOKS = (OrderedDict, dict, set)
-"""What a module keeps its hooks in: a dozen empty ones in each."""
+"""Containers for a module's hooks, a dozen empty ones in each module."""
 _LIBRARIES = ("builtins.", "torch.", "numpy.")
-"""Packages whose classes have no attributes that are state."""
+"""Packages whose classes have no state in class attributes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The plain values of one container, each with its key."""
+    """The plain values in one container, each with its key."""
 
     items: tuple[tuple[str, Any], ...]
 
 
 Leaf = torch.Tensor | npt.NDArray[Any] | Values
 Part = tuple[str, Any]
-"""How a part is reached from its whole, such as ``.keys`` or ``[3]``, and the part."""
-Way = Callable[[Any], Iterable[Part]]
+"""The path from an object to a part of it, such as ``.keys`` or ``[3]``, and the part."""
+Expander = Callable[[Any], Iterable[Part]]
 """Yields the parts of an object."""
 
 
 class Walk:
-    """One walk; ``leaves`` may be called again and goes on where nothing was visited yet.
+    """One walk; ``leaves`` may be called again, and skips objects that were visited before.
 
     Args:
-        values: yield plain values, too.
-        behind: look into closures and defaults of functions and into the attributes of classes as well.
-        modules: names of modules whose functions' global variables are looked into, where ``behind``.
+        values: also yield plain values.
+        into_code: also enter closures and defaults of functions, and attributes of classes.
+        modules: names of modules; with ``into_code``, the global variables used by their functions are entered.
     """
 
-    def __init__(self, *, values: bool = False, behind: bool = False, modules: Collection[str] = ()) -> None:
-        self._values, self._behind, self._modules = values, behind, frozenset(modules)
-        self._seen: dict[int, Any] = {}  # keeps what it names alive: ids are reused
-        self._kinds: dict[type, tuple[Way, ...]] = {}
-        self._containers: tuple[tuple[Any, Way], ...] = (
+    def __init__(self, *, values: bool = False, into_code: bool = False, modules: Collection[str] = ()) -> None:
+        self._values, self._into_code, self._modules = values, into_code, frozenset(modules)
+        self._seen: dict[int, Any] = {}  # keeps the objects alive, as ids are reused
+        self._expanders: dict[type, tuple[Expander, ...]] = {}
+        self._containers: tuple[tuple[Any, Expander], ...] = (
             (dict, lambda value: self._mapping_parts(list(dict.items(value)))),
             (list, lambda value: self._sequence_parts(list.__iter__(value))),
             (tuple, lambda value: self._sequence_parts(tuple.__iter__(value))),
@@ -81,16 +81,16 @@ class Walk:
             ((types.MappingProxyType, *_VIEWS), _referent_parts),
             (types.CellType, _cell_parts),
         )
-        self._protocols: tuple[tuple[Any, Way], ...] = (
+        self._protocols: tuple[tuple[Any, Expander], ...] = (
             (Mapping, lambda value: self._mapping_parts(list(value.items()))),
             (AbstractSet, lambda value: _set_parts(list(value))),
             (Sequence, lambda value: self._sequence_parts(list(value))),
         )
 
     def leaves(self, name: str, value: Any) -> Iterator[tuple[str, Leaf]]:
-        """Yield the tensors, arrays and values that ``value`` leads to, by name, in the order in which they stand.
+        """Yield the tensors, arrays and values reachable from ``value``, by name and in order.
 
-        Members of a set have no order: they share one name.
+        Members of a set have no order and share one name.
         """
         stack: list[Part] = [(name, value)]
         if self._values and _is_value(value):
@@ -99,84 +99,90 @@ class Walk:
             name, value = stack.pop()
             is_known = id(value) in self._seen
             self._seen[id(value)] = value
-            # Whether two outputs are one tensor is up to the compiler: each place counts.
+            # The compiler decides whether two outputs are the same tensor, so each occurrence counts.
             kind = type(value)  # not value.__class__, which may be the program's
             if _is_leaf(value, kind) and (self._values or not (is_known or isinstance(value, nn.Parameter))):
                 yield name, value
             if is_known:
                 continue
-            ways = self._kinds.get(kind)
-            if ways is None:
-                ways = self._kinds[kind] = self._ways_into(kind)
-                if ways and self._behind:
+            expanders = self._expanders.get(kind)
+            if expanders is None:
+                expanders = self._expanders[kind] = self._expanders_of(kind)
+                if expanders and self._into_code:
                     stack += self._class_parts(name, kind)
-            if not ways:
+            if not expanders:
                 continue
-            parts = [part for way in ways for part in way(value)]
-            if self._values and (plain := tuple((key, own) for key, own in parts if _is_value(own))):
+            parts = [part for expand in expanders for part in expand(value)]
+            if self._values and (plain := tuple((key, inner) for key, inner in parts if _is_value(inner))):
                 yield name, Values(plain)
             stack += [(name + key, inner) for key, inner in reversed(parts) if type(inner) not in PLAIN]
 
-    def _ways_into(self, kind: type) -> tuple[Way, ...]:
-        """Return what yields the parts of an object of type ``kind``."""
+    def _expanders_of(self, kind: type) -> tuple[Expander, ...]:
+        """Return the functions that yield the parts of an object of type ``kind``."""
         if issubclass(kind, nn.Module):
             return (_module_parts,)
         if issubclass(kind, _CLOSED) or _is_from(kind, _MACHINERY):
             return ()
         if issubclass(kind, types.FunctionType):
-            return (self._function_parts,) if self._behind else ()
+            return (self._function_parts,) if self._into_code else ()
         if issubclass(kind, types.MethodType):
-            return (_method_parts,) if self._behind else ()
+            return (_method_parts,) if self._into_code else ()
         if issubclass(kind, torch.Tensor):
             return (_wrapper_parts if hasattr(kind, "__tensor_flatten__") else _attribute_parts,)
         if issubclass(kind, np.ndarray):
             return (lambda array: self._sequence_parts(array.ravel().tolist()),)
-        ways = [way for base, way in self._containers if issubclass(kind, base)]
-        slots = [(key, own) for base in kind.__mro__ for key, own in vars(base).items() if _is_slot(key, own)]
+        expanders = [expand for base, expand in self._containers if issubclass(kind, base)]
+        slots = [(key, slot) for base in kind.__mro__ for key, slot in vars(base).items() if _is_slot(key, slot)]
         if slots:
-            ways.append(partial(_slot_parts, tuple(slots)))
+            expanders.append(partial(_slot_parts, tuple(slots)))
         if kind.__dictoffset__:
-            ways.append(_attribute_parts)
-        if not ways:  # a type written in C
-            ways += [way for base, way in self._protocols if issubclass(kind, base)][:1]
-        return tuple(ways)
+            expanders.append(_attribute_parts)
+        if not expanders:  # a type written in C
+            expanders += [expand for base, expand in self._protocols if issubclass(kind, base)][:1]
+        return tuple(expanders)
 
     def _sequence_parts(self, members: Iterable[Any]) -> Iterable[Part]:
-        keeps = self._values  # vocabularies are long
-        return [(f"[{index}]", own) for index, own in enumerate(members) if keeps or type(own) not in PLAIN]
+        wants_all = self._values  # otherwise plain values are skipped, as vocabularies are long
+        return [(f"[{index}]", each) for index, each in enumerate(members) if wants_all or type(each) not in PLAIN]
 
     def _mapping_parts(self, items: Iterable[tuple[Any, Any]]) -> Iterator[Part]:
-        for index, (key, own) in enumerate(items):
+        for index, (key, value) in enumerate(items):
             if type(key) in PLAIN:
-                if self._values or type(own) not in PLAIN:
-                    yield f"[{key!r}]", own
-            else:  # its repr may hold an address, or be the program's own code
-                yield f"[{index}]", own
+                if self._values or type(value) not in PLAIN:
+                    yield f"[{key!r}]", value
+            else:  # its repr may contain an address, or run code of the program
+                yield f"[{index}]", value
                 yield f"[{index}:key]", key
 
     def _class_parts(self, name: str, kind: type) -> list[Part]:
-        """Return what hangs on a class and on those that it inherits from, each class once."""
+        """Return the attributes of a class and its base classes, each class once."""
         bases = [base for base in kind.__mro__ if id(base) not in self._seen and not _is_from(base, _LIBRARIES)]
         self._seen.update({id(base): base for base in bases})
-        own = [(key, value) for base in bases for key, value in vars(base).items()]
-        return [(f"{name}.{key}", value) for key, value in own if not key.startswith("__") or _is_code(value)]
+        attributes = [(key, value) for base in bases for key, value in vars(base).items()]
+        return [(f"{name}.{key}", value) for key, value in attributes if not key.startswith("__") or _is_code(value)]
 
     def _function_parts(self, function: types.FunctionType) -> Iterator[Part]:
         if _is_from(function, ("sktune.", *_LIBRARIES)):
             return
         for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            yield from ((f".{key}", own) for own in _content(cell))
-        yield from ((f".{index}", own) for index, own in enumerate(function.__defaults__ or ()))
-        yield from ((f".{key}", own) for key, own in (function.__kwdefaults__ or {}).items())
+            yield from ((f".{key}", value) for value in _content(cell))
+        yield from ((f".{index}", value) for index, value in enumerate(function.__defaults__ or ()))
+        yield from ((f".{key}", value) for key, value in (function.__kwdefaults__ or {}).items())
         yield from _attribute_parts(function)
         if function.__module__ in self._modules:
             names = _global_names(function.__code__)
             yield from ((f".{key}", function.__globals__[key]) for key in names if key in function.__globals__)
 
 
+def state_walk(module: nn.Module, function: Any) -> Walk:
+    """Return a walk that also enters the code of a model, and the global variables of its files and the step's."""
+    modules = {type(each).__module__ for each in module.modules()}
+    return Walk(into_code=True, modules={*modules, getattr(function, "__module__", "")} - {None})
+
+
 def _is_leaf(value: Any, kind: type) -> bool:
     if issubclass(kind, torch.Tensor):
-        # Nothing can be read of a tensor without memory; a wrapper's bits are those of its inner tensors.
+        # A tensor without memory has no bits; a wrapper's bits are those of its inner tensors.
         return not (value.is_meta or issubclass(kind, FakeTensor) or hasattr(kind, "__tensor_flatten__"))
     return issubclass(kind, np.ndarray) and value.dtype != object
 
@@ -205,22 +211,22 @@ def _content(cell: types.CellType) -> Sequence[Any]:
 
 
 def _global_names(code: types.CodeType) -> list[str]:
-    """Return the names that a function's code may read from its module, also in the functions inside."""
-    found, left = dict.fromkeys(code.co_names), [code]
-    while left:
-        inner = [own for own in left.pop().co_consts if isinstance(own, types.CodeType)]
-        found.update(dict.fromkeys(name for own in inner for name in own.co_names))
-        left += inner
-    return list(found)
+    """Return the global names that a function and its nested functions may read."""
+    names, remaining = dict.fromkeys(code.co_names), [code]
+    while remaining:
+        nested = [each for each in remaining.pop().co_consts if isinstance(each, types.CodeType)]
+        names.update(dict.fromkeys(name for each in nested for name in each.co_names))
+        remaining += nested
+    return list(names)
 
 
 def _module_parts(module: nn.Module) -> Iterator[Part]:
-    """Yield buffers, submodules and all else that is no parameter."""
-    for key, own in _attributes(module).items():
-        if key in ("_buffers", "_modules") and isinstance(own, dict):
-            yield from ((f".{name}", inner) for name, inner in own.items())
-        elif key != "_parameters" and own is not None and (type(own) not in _HOOKS or own):
-            yield f".{key}", own
+    """Yield buffers, submodules and all other attributes that are not parameters."""
+    for key, value in _attributes(module).items():
+        if key in ("_buffers", "_modules") and isinstance(value, dict):
+            yield from ((f".{name}", inner) for name, inner in value.items())
+        elif key != "_parameters" and value is not None and (type(value) not in _HOOKS or value):
+            yield f".{key}", value
 
 
 def _method_parts(method: types.MethodType) -> Iterator[Part]:
@@ -234,16 +240,16 @@ def _wrapper_parts(tensor: Any) -> Iterator[Part]:
 
 
 def _attributes(value: Any) -> Mapping[str, Any]:
-    """Return what ``vars`` does, without the program's ``__getattr__`` and ``__getattribute__``."""
+    """Return ``vars(value)`` without calling the program's ``__getattr__`` or ``__getattribute__``."""
     try:
-        found = object.__getattribute__(value, "__dict__")
+        attributes = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def _attribute_parts(value: Any) -> Iterator[Part]:
-    return ((f".{key}", own) for key, own in list(_attributes(value).items()))
+    return ((f".{key}", inner) for key, inner in list(_attributes(value).items()))
 
 
 def _slot_parts(slots: Sequence[tuple[str, types.MemberDescriptorType]], value: Any) -> Iterator[Part]:
@@ -255,19 +261,19 @@ def _slot_parts(slots: Sequence[tuple[str, types.MemberDescriptorType]], value: 
 
 
 def _set_parts(members: Iterable[Any]) -> Iterator[Part]:
-    """Yield a set's members: values in an order that is the same in every process, the others without one."""
+    """Yield a set's members: plain values first, in an order that is equal in every process, then the others."""
     plain: list[Any] = []
     others: list[Any] = []
-    for own in members:
-        (plain if type(own) in PLAIN else others).append(own)
-    yield from ((f"[{index}]", own) for index, own in enumerate(sorted(plain, key=repr)))
-    yield from (("{}", own) for own in others)
+    for member in members:
+        (plain if type(member) in PLAIN else others).append(member)
+    yield from ((f"[{index}]", member) for index, member in enumerate(sorted(plain, key=repr)))
+    yield from (("{}", member) for member in others)
 
 
 def _referent_parts(value: Any) -> Iterator[Part]:
-    """Yield what a view or a proxy shows, without asking it: behind a proxy there may be the program's own code."""
-    return (("", own) for own in gc.get_referents(value))
+    """Yield the objects behind a view or a proxy, without calling it, as a proxy may call code of the program."""
+    return (("", inner) for inner in gc.get_referents(value))
 
 
 def _cell_parts(cell: types.CellType) -> Iterator[Part]:
-    return (("", own) for own in _content(cell))
+    return (("", value) for value in _content(cell))

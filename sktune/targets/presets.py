@@ -1,4 +1,4 @@
-"""Presets: the YAML files of ``search_spaces/``, one for each model family."""
+"""Presets: the YAML files in ``search_spaces/``, one for each model family."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -22,17 +22,17 @@ class ModelSpec(Document):
     published: dict[str, Any]
     """The published configuration: scale ``full``."""
     scales: dict[str, dict[str, Any]] = {}
-    """What smaller scales change in the published configuration."""
+    """Changes of smaller scales to the published configuration."""
     batch: dict[str, int] = {}
     """Sequences decoded together, by scale."""
     context: dict[str, int] = {}
     """Tokens in the KV cache before the first step, by scale."""
     experts: Literal["batched_mm", "grouped_mm", "eager"] = "batched_mm"
-    """How transformers runs routed experts; ``eager`` loops over data and cannot be captured."""
+    """How transformers runs routed experts; ``eager`` has a data-dependent loop and cannot be captured."""
 
     @property
     def scale_names(self) -> tuple[str, ...]:
-        """All scales, smallest first as the file lists them."""
+        """All scales in the order of the file, smallest first, then ``full``."""
         return (*self.scales, FULL)
 
     def configuration(self, scale: str) -> dict[str, Any]:
@@ -49,12 +49,12 @@ class Preset(Document):
 
 
 class SpaceFile(Document):
-    """A search space of the user's own (``--space FILE``)."""
+    """A user's search space (``--space FILE``)."""
 
     version: Literal[1]
     space: SpaceSpec
     model: Mapping[str, Any] = {}
-    """Ignored, so that a copy of a preset serves as a space."""
+    """Ignored, so that a copy of a preset can be used as a space."""
 
 
 def folder() -> Path:
@@ -65,7 +65,7 @@ def folder() -> Path:
 
 @cache
 def preset_names() -> tuple[str, ...]:
-    """Return the names that ``--model`` knows."""
+    """Return the names of all presets, for ``--model``."""
     return tuple(sorted(path.stem for path in folder().glob("*.yaml")))
 
 
@@ -75,9 +75,9 @@ def load_preset(name: str) -> Preset:
 
 
 def load_space(path: Path) -> SpaceSpec:
-    """Read a search space from a file of the user's own.
+    """Read a search space from a user's file.
 
     Raises:
-        SpaceError: with file, line and the nearest key.
+        SpaceError: it is not valid; the message has file, line and the nearest key.
     """
     return read_document(path, SpaceFile, SpaceError).space

@@ -1,7 +1,7 @@
-"""Target specs: what is to be tuned, as plain values that are stored and that travel to a worker.
+"""Target specs: descriptions of targets by plain values, which are stored and sent to workers.
 
-One class for each kind of target knows how users name it, what it is called, which files it is built from, and how a
-plan gets into it. Nothing here imports torch; ``sktune.targets.loading`` builds what a spec names.
+The class of each kind of target knows how users refer to it, its name, the files that it is built from, and how a plan
+is applied to it. Nothing here imports torch; ``sktune.targets.loading`` builds the target of a spec.
 """
 
 import hashlib
@@ -23,34 +23,34 @@ STORED_KEYS = (
     "source", "kind", "scale", "weights", "seed", "dtype", "backend", "device", "batch", "context", "constants",
     "profile", "layers",
 )  # fmt: skip
-"""Of the stored form, in its order; what a kind has no field for is None."""
+"""Keys of the stored form, in order; None where a kind has no such field."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec(ABC):
-    """What to tune; the base of one class for each kind of target.
+    """Description of a target; the base of one class for each kind of target.
 
     Attributes:
-        source: what the user named, by an absolute path where it is a file or a folder.
+        source: the preset, function, file or folder that the user gave; files and folders as absolute paths.
         seed: of random weights and inputs.
-        dtype: ``bfloat16``, ``float16`` or ``float32``; empty where the program decides.
-        backend: what will compile it; TorchAir takes other attention and another KV cache than Inductor.
+        dtype: ``bfloat16``, ``float16`` or ``float32``; empty if the program decides.
+        backend: the backend; TorchAir needs another attention and another KV cache than Inductor.
         device: ``cpu``, ``cuda``, ``npu``, or ``meta`` for shapes without values.
-        batch, context: sequences decoded together, and tokens in the KV cache before the first step; None: the
+        batch, context: sequences decoded together, and tokens in the KV cache before the first step; None for the
             preset's.
-        weights: folder of a checkpoint in Hugging Face format, or None for random weights.
-        constants: file with the simulated device's constants, or None for those that are shipped.
-        profile: a measured baseline that the simulation starts from, or None.
-        layers: how many layers of each kind the model is cut to, with random weights; None for all.
+        weights: folder of a checkpoint in Hugging Face format; None for random weights.
+        constants: file with the simulated device's constants; None for the built-in ones.
+        profile: a measured baseline to base the simulation on, or None.
+        layers: number of layers of each kind that the model is cut to, with random weights; None for all.
     """
 
     kind: ClassVar[str]
-    """In the stored form."""
+    """The kind's name in the stored form."""
     runner: ClassVar[str] = "worker"
-    """Who runs it: ``worker``, a process of sktune's own that loads the model, or ``program``, the user's command."""
+    """Its runner: ``worker``, a process of sktune that loads the model, or ``program``, the user's command."""
     usage: ClassVar[Usage] = Usage()
     has_own_environment: ClassVar[bool] = False
-    """Whether it runs with an environment that the user's script sets, and sktune does not."""
+    """Whether it runs in an environment that is set by the user's script, not by sktune."""
 
     source: str
     seed: int = 0
@@ -71,31 +71,31 @@ class TargetSpec(ABC):
 
     @property
     def study_name(self) -> str:
-        """Name of the study where the user gives none."""
+        """Default name of the study."""
         return f"{self.name}-{self.backend}-{self.device}"
 
     @property
     def preset(self) -> Preset | None:
-        """The preset that it is, with its space; None for all other kinds."""
+        """The preset, with its space; None for all other kinds."""
         return None
 
     @property
     def sequences(self) -> int | None:
-        """Sequences decoded together; None where nobody has said, or where the target makes its own inputs."""
+        """Sequences decoded together; None if unspecified, or if the target makes its own inputs."""
         return None
 
     @property
     def home(self) -> Path | None:
-        """Folder that the paths of a user's modules are relative to in a study, which may move with it; None: none."""
+        """Folder to which a study's paths of the user's modules are relative, so that both can be moved; or None."""
         return None
 
     @property
     def package(self) -> str | None:
-        """The top-level package of the user's own that the target is imported from; None: none."""
+        """The user's top-level package from which the target is imported, or None."""
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the stored form: plain values, with the same keys for every kind."""
+        """Return the stored form: plain values, with equal keys for every kind."""
         return {key: getattr(self, key, None) for key in STORED_KEYS}
 
     @staticmethod
@@ -103,21 +103,21 @@ class TargetSpec(ABC):
         """Inverse of ``to_dict``.
 
         Raises:
-            TargetError: not the stored form of a target that this version knows.
+            TargetError: this version does not know such a target.
         """
         kind = _KINDS.get(str(values.get("kind")))
         if kind is None or "source" not in values or not values.keys() <= set(STORED_KEYS):
-            raise TargetError("this is not the stored form of a target that this sktune knows; search again")
-        own = {field.name for field in fields(kind)}
-        return kind(**{name: value for name, value in values.items() if name in own})
+            raise TargetError("the study has a target that this version of sktune does not know; search again")
+        names = {field.name for field in fields(kind)}
+        return kind(**{name: value for name, value in values.items() if name in names})
 
     def missing(self) -> str:
-        """Return which of the files that the spec names does not exist; empty where all do."""
-        named = [*self._named_paths(), *filter(None, (self.weights, self.constants, self.profile))]
-        return next((f"there is no {path}" for path in named if not Path(path).exists()), "")
+        """Return a message that names the first missing file of the spec; empty if all exist."""
+        paths = [*self._named_paths(), *filter(None, (self.weights, self.constants, self.profile))]
+        return next((f"there is no {path}" for path in paths if not Path(path).exists()), "")
 
     def fingerprint(self) -> str:
-        """Identity of what is built: the spec, and the content of the files that it names, wherever they are."""
+        """Return a digest of the spec and the content of its files, which does not depend on where they are."""
         values = self.to_dict() | {"source": self._portable_source()}
         values |= {name: values[name] is not None for name in ("weights", "constants", "profile")}
         digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode())
@@ -126,20 +126,20 @@ class TargetSpec(ABC):
         return digest.hexdigest()
 
     def choices(self) -> dict[str, str]:
-        """Return what a user gives as options of the same names, as text: what to give again for the same target."""
+        """Return the options that describe the same target again, by name and as text."""
         values = self.to_dict()
         return {name: str(values[name]) for name in ("scale", "dtype", "batch", "context", "seed")}
 
     def _portable_source(self) -> str:
-        """Return ``source`` without the folder that it is in."""
+        """Return ``source`` without its folder."""
         return self.source
 
     def _named_paths(self) -> list[str]:
-        """Return the paths that ``source`` names."""
+        """Return the paths in ``source``."""
         return []
 
     def _contents(self) -> Iterator[str]:
-        """Yield what identifies the content that the target is built from."""
+        """Yield texts that identify the files that the target is built from."""
         for file in self._files():
             yield file.name
             yield content_digest(file)
@@ -148,8 +148,8 @@ class TargetSpec(ABC):
         return [*self._simulation_files(), *self._checkpoint_files()]
 
     def _simulation_files(self) -> list[Path]:
-        given = filter(None, (self.constants, self.profile))
-        return [file for path in given for file in files_below(Path(path))]
+        paths = filter(None, (self.constants, self.profile))
+        return [file for path in paths for file in files_below(Path(path))]
 
     def _checkpoint_files(self) -> list[Path]:
         return checkpoint_files(Path(self.weights)) if self.weights else []
@@ -160,7 +160,7 @@ class TargetSpec(ABC):
 
 @dataclass(frozen=True, slots=True)
 class PresetSpec(TargetSpec):
-    """A preset, by its name.
+    """A preset.
 
     Attributes:
         scale: ``tiny``, ``small`` or ``full``.
@@ -172,12 +172,12 @@ class PresetSpec(TargetSpec):
 
     @classmethod
     def recognises(cls, model: str) -> bool:
-        """Whether a preset has this name."""
+        """Whether ``model`` is the name of a preset."""
         return model in preset_names()
 
     @classmethod
     def of_model(cls, model: str, *, scale: str | None = None, device: str = "cpu", **values: Any) -> Self:
-        """Return the preset's spec; without a scale, at the one that suits the device."""
+        """Return the preset's spec; without ``scale``, at the one that suits the device."""
         scales = load_preset(model).model.scale_names
         chosen = scale or ("tiny" if device == "cpu" else "small")
         if chosen not in scales:
@@ -186,29 +186,29 @@ class PresetSpec(TargetSpec):
 
     @property
     def name(self) -> str:
-        """The preset's, with its scale."""
+        """Name of the preset, with its scale."""
         return f"{self.source}-{self.scale}{self._cut_suffix()}"
 
     @property
     def preset(self) -> Preset:
-        """Read from its file."""
+        """The preset, read from its file."""
         return load_preset(self.source)
 
     @property
     def sequences(self) -> int | None:
-        """The preset's, unless another number is asked for."""
+        """The requested batch, or else the preset's."""
         return self.batch or self.preset.model.batch.get(self.scale)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigSpec(TargetSpec):
-    """A folder with a ``config.json`` of a model that transformers knows."""
+    """A folder with the ``config.json`` of a model that transformers knows."""
 
     kind: ClassVar[str] = "config"
 
     @classmethod
     def recognises(cls, model: str) -> bool:
-        """Whether this is a folder."""
+        """Whether ``model`` is a folder."""
         return Path(model).is_dir()
 
     @classmethod
@@ -220,12 +220,12 @@ class ConfigSpec(TargetSpec):
 
     @property
     def name(self) -> str:
-        """The folder's."""
+        """Name of the folder."""
         return f"{Path(self.source).resolve().name}{self._cut_suffix()}"
 
     @property
     def sequences(self) -> int | None:
-        """As asked for."""
+        """The requested batch."""
         return self.batch
 
     def _portable_source(self) -> str:
@@ -240,13 +240,13 @@ class ConfigSpec(TargetSpec):
 
 @dataclass(frozen=True, slots=True)
 class FunctionSpec(TargetSpec):
-    """A function of the user's own that returns a ``sktune.Target``: ``file.py:function`` or ``module:function``."""
+    """A user's function that returns a ``sktune.Target``: ``file.py:function`` or ``module:function``."""
 
     kind: ClassVar[str] = "function"
 
     @classmethod
     def recognises(cls, model: str) -> bool:
-        """Whether something stands on both sides of the last colon."""
+        """Whether ``model`` has text on both sides of its last colon."""
         path, _, function = model.rpartition(":")
         return bool(path and function)
 
@@ -271,24 +271,24 @@ class FunctionSpec(TargetSpec):
 
     @property
     def function(self) -> str:
-        """Its name there."""
+        """The function's name."""
         return self.source.rpartition(":")[2]
 
     @property
     def name(self) -> str:
-        """Those of module and function."""
+        """Names of module and function."""
         module = Path(self.place).stem if self._is_in_file else self.place.rpartition(".")[2]
         return f"{module}-{self.function}"
 
     @property
     def home(self) -> Path | None:
-        """The folder of the function's file; None where the module is not found."""
+        """The folder of the function's file; None if the module is not found."""
         files = self._modules()
         return files[0].parent if files else None
 
     @property
     def package(self) -> str | None:
-        """The top-level package of the function's module; None for what is given by its file."""
+        """The top-level package of the function's module; None if it is given by its file."""
         return None if self._is_in_file else self.place.partition(".")[0]
 
     @property
@@ -310,7 +310,7 @@ class FunctionSpec(TargetSpec):
 
 @dataclass(frozen=True, slots=True)
 class RecipeSpec(TargetSpec):
-    """A recipe's file: a program of the user's own that is started for each plan; it makes its own inputs."""
+    """A recipe: a user's program that is started for each plan and makes its own inputs."""
 
     kind: ClassVar[str] = "recipe"
     runner: ClassVar[str] = "program"
@@ -319,15 +319,15 @@ class RecipeSpec(TargetSpec):
 
     @classmethod
     def of_file(cls, path: Path, seed: int, default_device: Callable[[str], str]) -> Self:
-        """Return the spec of the recipe in ``path``; backend and device are what the recipe says.
+        """Return the spec of the recipe in ``path``, with the recipe's backend and device.
 
         Args:
             path: of the recipe's file.
             seed: of the search.
-            default_device: takes a backend's name; returns where a program runs whose recipe does not say so.
+            default_device: returns the device for a backend's name; called if the recipe names no device.
 
         Raises:
-            TargetError: no recipe; one line with file, line and key.
+            TargetError: it is not a recipe; the message is one line with file, line and key.
         """
         recipe = read_recipe(path)
         device = recipe.device or default_device(recipe.backend)
@@ -335,7 +335,7 @@ class RecipeSpec(TargetSpec):
 
     @property
     def name(self) -> str:
-        """As the recipe says."""
+        """Name in the recipe."""
         return read_recipe(Path(self.source)).name
 
     def _portable_source(self) -> str:
@@ -350,7 +350,7 @@ class RecipeSpec(TargetSpec):
 
 
 _BY_MODEL: tuple[type[PresetSpec | FunctionSpec | ConfigSpec], ...] = (PresetSpec, FunctionSpec, ConfigSpec)
-"""The kinds that ``--model`` may name, in the order in which they are asked."""
+"""Kinds that ``--model`` accepts, in the order in which they are tried."""
 _KINDS: Mapping[str, type[TargetSpec]] = {kind.kind: kind for kind in (*_BY_MODEL, RecipeSpec)}
 
 
@@ -364,10 +364,10 @@ def describe(
     profile: Path | None = None,
     **values: Any,
 ) -> tuple[TargetSpec, Preset | None]:
-    """Return what ``--model`` names, and its preset where it is one; see ``TargetSpec`` for ``values``.
+    """Return the spec of the target that ``--model`` names, and its preset, if any; see ``TargetSpec`` for ``values``.
 
     Raises:
-        TargetError: no such preset, folder, file or function; the message has the nearest names.
+        TargetError: there is no such preset, folder, file or function; the message has the nearest names.
     """
     if weights is not None and not (weights / "config.json").is_file():
         raise TargetError(f"--weights {weights}: no config.json there; give a checkpoint folder in Hugging Face format")
@@ -375,9 +375,7 @@ def describe(
     if kind is PresetSpec:
         values["scale"] = scale
     elif scale is not None:
-        raise TargetError(
-            f"--scale belongs to the presets ({', '.join(preset_names())}), not to {model!r}; leave it out"
-        )
+        raise TargetError(f"--scale is for presets ({', '.join(preset_names())}), not for {model!r}; leave it out")
     if kind is None:
         raise TargetError(
             f"unknown model {model!r}{nearest(model, preset_names())} "

@@ -1,7 +1,7 @@
-"""Tracing: eager decode steps show which modules run, in which order, and how long each takes.
+"""Tracing: runs eager decode steps to find which modules run, in which order, and how long each takes.
 
-Decoder layers are found by structure: the siblings that run once each, one after the other, and hold most of
-the parameters. Layers whose trees are equal in names, classes and shapes are of one kind.
+Decoder layers are found by structure: siblings that each run once, one after the other, and hold most of the
+parameters. Layers whose trees have equal names, classes and shapes are of the same kind.
 """
 
 from collections import Counter
@@ -26,13 +26,11 @@ from sktune.targets.base import Snapshot, Target, decode_inputs
 TIMED_STEPS = 9
 _EXPERT_WORDS = ("expert", "moe")
 _PLACES = ("_user_stream_label", "_op_aicore_num", "_op_vectorcore_num")
-"""Attributes that TorchAir's ``npu_stream_switch`` and ``limit_core_num`` give to operators."""
+"""Attributes that TorchAir's ``npu_stream_switch`` and ``limit_core_num`` set on operators."""
 
 
 def trace_layout(target: Target, spec: SpaceSpec) -> Layout:
-    """Run decode steps of ``target`` eagerly and return its layout.
-
-    The state has its former values afterwards.
+    """Run decode steps of ``target`` eagerly and return its layout. The state is restored.
 
     Raises:
         TargetError: the prefill or the decode step fails; the step runs no module of the tree, or returns no tensor.
@@ -52,14 +50,14 @@ def trace_layout(target: Target, spec: SpaceSpec) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The modules that ran exactly once in a step, in the order in which they began, and the place of all that ran."""
+    """The modules that ran exactly once in a step, in order of their start, and the place of every module that ran."""
 
     names: Sequence[str]
     places: Mapping[str, str]
 
 
 def layout_of(module: nn.Module, calls: Calls, spec: SpaceSpec) -> Layout:
-    """Return the layout of a step that ran ``calls``, without shares of its time.
+    """Return the layout of a step that ran ``calls``, without shares of time.
 
     Raises:
         TargetError: no module of the tree ran, or none is a unit.
@@ -67,13 +65,13 @@ def layout_of(module: nn.Module, calls: Calls, spec: SpaceSpec) -> Layout:
     """
     modules = dict(module.named_modules())
     layers = _find_layers(modules, calls.names)
-    found = _choose_units(modules, calls, layers, spec)
-    units = tuple(replace(unit, place=calls.places[unit.name]) for unit in found)
+    chosen = _choose_units(modules, calls, layers, spec)
+    units = tuple(replace(unit, place=calls.places[unit.name]) for unit in chosen)
     return Layout(units, _name_kinds(modules, layers, units))
 
 
 class _Places(TorchDispatchMode):
-    """Follows TorchAir's scopes in the model's own code: streams and core limits, which no SuperKernel may cross."""
+    """Tracks the scopes of TorchAir in the model's code: streams and core limits, which no SuperKernel may cross."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -81,11 +79,11 @@ class _Places(TorchDispatchMode):
 
     @property
     def now(self) -> str:
-        """The scopes that are open at the moment; empty where none is."""
+        """The scopes that are open now; empty if there are none."""
         return ", ".join(filter(None, self._open))
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        """Run the operator; where it begins or ends a scope, remember that."""
+        """Run the operator; if it begins or ends a scope, record that."""
         if str(function) == "air.scope_enter.default":
             place = [f"{name}={value}" for name, value in zip(*arguments[:2], strict=True) if name in _PLACES]
             self._open.append(" ".join(place))
@@ -95,7 +93,7 @@ class _Places(TorchDispatchMode):
 
 
 def record_calls(module: nn.Module, step: Callable[[], Any]) -> tuple[Any, Calls]:
-    """Run ``step`` eagerly, once; return what it returns, and which modules ran.
+    """Run ``step`` once, eagerly; return its output and the modules that ran.
 
     Raises:
         TargetError: the step fails, or runs no module of the tree.
@@ -124,16 +122,16 @@ def record_calls(module: nn.Module, step: Callable[[], Any]) -> tuple[Any, Calls
     if any(begun) and not any(once):
         name, most = Counter(filter(None, begun)).most_common(1)[0]
         raise TargetError(
-            f"every submodule runs more than once in a decode step ({name} {most} times), and a unit runs once; "
-            "give each call a module of its own"
+            f"every submodule runs more than once in a decode step ({name} {most} times), but a unit must run once; "
+            "use a separate module for each call"
         )
     if not any(once):
-        raise TargetError("the decode step runs no submodule of the target's module; give the tree that it runs")
+        raise TargetError("the decode step runs no submodule of the target's module; give the module that it runs")
     return output, Calls(once, places)
 
 
 def _find_layers(modules: Mapping[str, nn.Module], calls: Sequence[str]) -> list[str]:
-    """Return the paths of the decoder layers, or nothing where no siblings look like layers."""
+    """Return the paths of the decoder layers; empty if no siblings look like layers."""
     groups: dict[str, list[str]] = {}
     for name in calls:
         if name:
@@ -141,13 +139,12 @@ def _find_layers(modules: Mapping[str, nn.Module], calls: Sequence[str]) -> list
     best: list[str] = []
     best_size = 0
     for parent, children in groups.items():
-        listed = isinstance(modules[parent], nn.ModuleList | nn.Sequential)
-        alike = _largest_class(modules, children)
-        members = children if listed else alike
-        if not listed and len(members) < 2:
+        is_list = isinstance(modules[parent], nn.ModuleList | nn.Sequential)
+        members = children if is_list else _largest_class(modules, children)
+        if not is_list and len(members) < 2:
             continue
         size = sum(_parameters(modules[name]) for name in members)
-        # Strictly larger: of nested candidates the outermost, met first, holds as much as any inside it.
+        # Strictly larger, so that the outermost of nested candidates wins: it comes first, and holds those inside it.
         if size > best_size and any(list(modules[name].children()) for name in members):
             best, best_size = members, size
     return best
@@ -165,7 +162,7 @@ def _parameters(module: nn.Module) -> int:
 
 
 def _choose_units(modules: Mapping[str, nn.Module], calls: Calls, layers: list[str], spec: SpaceSpec) -> list[Unit]:
-    kinds = [_kind_word(modules[name]) for name in layers]
+    kinds = [_kind_name(modules[name]) for name in layers]
     if isinstance(spec.units, dict) and (unknown := set(spec.units) - set(kinds)):
         name = min(unknown)
         raise SpaceError(
@@ -176,7 +173,7 @@ def _choose_units(modules: Mapping[str, nn.Module], calls: Calls, layers: list[s
     for name in calls.names:
         layer = next((i for i, path in enumerate(layers) if name.startswith(path + ".")), None)
         if layer is None:
-            if name and _is_outside_unit(name, layers, modules):
+            if name and _is_outside_unit(name, layers):
                 units.append(Unit(name, name.rpartition(".")[2]))
             continue
         key = name.removeprefix(layers[layer] + ".")
@@ -185,16 +182,16 @@ def _choose_units(modules: Mapping[str, nn.Module], calls: Calls, layers: list[s
             units.append(Unit(name, key, layer))
         missing.setdefault(kinds[layer], []).append(key)
     _refuse_unknown(spec, units, kinds, missing)
-    kept = [unit for unit in units if unit.layer is not None or _is_wanted(unit, spec.step_units)]
-    if not kept:
+    wanted_units = [unit for unit in units if unit.layer is not None or _is_wanted(unit, spec.step_units)]
+    if not wanted_units:
         raise TargetError("the decode step has no unit; name some in the space's `units`")
-    return _without_nested(_unique_keys(kept))
+    return _without_outer(_unique_keys(wanted_units))
 
 
 def _is_outermost(key: str, layer: str, modules: Mapping[str, nn.Module], calls: Calls) -> bool:
-    """Whether a module is directly in its layer, but for containers that do not run, such as an ``nn.ModuleDict``.
+    """Whether only containers that do not run, such as an ``nn.ModuleDict``, are between a module and its layer.
 
-    Of a list's members, experts for one, others may run in the next step.
+    Members of an ``nn.ModuleList`` do not count: in the next step others may run, as with experts.
     """
     ends = [index for index, letter in enumerate(key) if letter == "."]
     containers = [f"{layer}.{key[:end]}" for end in ends]
@@ -205,24 +202,24 @@ def _is_wanted(unit: Unit, wanted: list[str] | None) -> bool:
     return wanted is None or unit.key in wanted
 
 
-def _is_outside_unit(name: str, layers: Sequence[str], modules: Mapping[str, nn.Module]) -> bool:
-    """Whether ``name`` stands beside the layers: its parent holds them, it does not."""
+def _is_outside_unit(name: str, layers: Sequence[str]) -> bool:
+    """Whether ``name`` is beside the layers: its parent contains them, and it does not."""
     if any(path.startswith(name + ".") or path == name for path in layers):
         return False
     parent = name.rpartition(".")[0]
     if not layers:
-        return "." not in name and isinstance(modules[name], nn.Module)
+        return "." not in name
     return any(path.startswith(parent + ".") if parent else True for path in layers)
 
 
 def _refuse_unknown(spec: SpaceSpec, units: Sequence[Unit], kinds: Sequence[str], ran: Mapping[str, list[str]]) -> None:
     for kind in dict.fromkeys(kinds):
         wanted = spec.units.get(kind, []) if isinstance(spec.units, dict) else spec.units or []
-        found = {unit.key for unit in units if unit.layer is not None and kinds[unit.layer] == kind}
+        in_kind = {unit.key for unit in units if unit.layer is not None and kinds[unit.layer] == kind}
         everywhere = {unit.key for unit in units if unit.layer is not None}
         for name in wanted:
-            # A plain list serves all kinds: mlp.gate is a unit of moe layers only.
-            if name not in (found if isinstance(spec.units, dict) else everywhere):
+            # A plain list is for all kinds, though a unit such as mlp.gate may exist in moe layers only.
+            if name not in (in_kind if isinstance(spec.units, dict) else everywhere):
                 raise SpaceError(
                     f"the space names the unit {name!r}, which does not run in a {kind} layer"
                     f"{nearest(name, dict.fromkeys(ran.get(kind, [])))}"
@@ -234,7 +231,7 @@ def _refuse_unknown(spec: SpaceSpec, units: Sequence[Unit], kinds: Sequence[str]
 
 
 def _unique_keys(units: list[Unit]) -> list[Unit]:
-    """Outside of layers, take the whole path where the last part alone would be ambiguous."""
+    """Use the whole path as the key of units outside layers whose last part is ambiguous."""
     outside = [unit.key for unit in units if unit.layer is None]
     return [
         Unit(unit.name, unit.name, None) if unit.layer is None and outside.count(unit.key) > 1 else unit
@@ -242,15 +239,15 @@ def _unique_keys(units: list[Unit]) -> list[Unit]:
     ]
 
 
-def _without_nested(units: list[Unit]) -> list[Unit]:
-    """Units are disjoint: where a unit contains others that were asked for, the inner ones stand."""
+def _without_outer(units: list[Unit]) -> list[Unit]:
+    """Drop units that contain other units, as units are disjoint."""
     names = [unit.name for unit in units]
     return [unit for unit in units if not any(name.startswith(unit.name + ".") for name in names)]
 
 
-def _kind_word(module: nn.Module) -> str:
-    inside = " ".join(f"{name} {type(child).__name__}" for name, child in module.named_modules()).lower()
-    return "moe" if any(word in inside for word in _EXPERT_WORDS) else "dense"
+def _kind_name(module: nn.Module) -> str:
+    names = " ".join(f"{name} {type(child).__name__}" for name, child in module.named_modules()).lower()
+    return "moe" if any(word in names for word in _EXPERT_WORDS) else "dense"
 
 
 def _structure(module: nn.Module, keys: Sequence[str]) -> tuple[Any, ...]:
@@ -260,7 +257,7 @@ def _structure(module: nn.Module, keys: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _name_kinds(modules: Mapping[str, nn.Module], layers: Sequence[str], units: Sequence[Unit]) -> tuple[Layer, ...]:
-    """Name layers of one structure alike: ``dense``, ``moe``, and ``dense_2`` for a second dense structure."""
+    """Give layers of equal structure the same kind: ``dense``, ``moe``, or ``dense_2`` for a second dense structure."""
     names: dict[tuple[Any, ...], str] = {}
     taken: dict[str, int] = {}
     named = []
@@ -269,9 +266,9 @@ def _name_kinds(modules: Mapping[str, nn.Module], layers: Sequence[str], units: 
         moves = [unit.place != before.place for before, unit in pairwise(inside)]
         structure = (*_structure(modules[path], [unit.key for unit in inside]), tuple(moves))
         if structure not in names:
-            word = _kind_word(modules[path])
-            taken[word] = taken.get(word, 0) + 1
-            names[structure] = word if taken[word] == 1 else f"{word}_{taken[word]}"
+            kind = _kind_name(modules[path])
+            taken[kind] = taken.get(kind, 0) + 1
+            names[structure] = kind if taken[kind] == 1 else f"{kind}_{taken[kind]}"
         named.append(Layer(path, names[structure]))
     return tuple(named)
 
@@ -293,7 +290,7 @@ def _time_shares(target: Target, inputs: Sequence[Any], snapshot: Snapshot, name
 def time_units(
     module: nn.Module, names: Sequence[str], step: Callable[[], Any], clock: Callable[[], float]
 ) -> tuple[Any, dict[str, float]]:
-    """Run ``step`` eagerly, once; return what it returns, and each named module's share of its time, 0 to 1."""
+    """Run ``step`` once, eagerly; return its output and each named module's share of its time, 0 to 1."""
     modules = dict(module.named_modules())
     began: dict[str, float] = {}
     spent: dict[str, float] = {}

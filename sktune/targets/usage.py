@@ -1,20 +1,20 @@
-"""Usage: how the plans for a target are put to use, and what was timed."""
+"""Usage: how plans for a target are applied, and what was timed."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Application(StrEnum):
-    """How a plan gets into what runs, without an edit of its source."""
+    """How a plan is applied without an edit of the source."""
 
     IN_PYTHON = "in_python"
     """``sktune.apply``, before the decode step is compiled."""
     AT_START = "at_start"
-    """``sktune.launch``, by environment variables before the program's command."""
+    """``sktune.launch``, by environment variables in front of the program's command."""
 
 
 class Extent(StrEnum):
-    """What took part in a decode step that was timed."""
+    """The devices that took part in a timed decode step."""
 
     ONE_DEVICE = "one_device"
     ONE_HOST = "one_host"
@@ -22,12 +22,12 @@ class Extent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How plans for a kind of target are used, and what their figures hold for.
+    """How plans for a kind of target are applied, and what their figures are valid for.
 
     Attributes:
-        application: how a plan gets in.
-        extent: what took part in a step.
-        is_own_program: whether what was timed is the program that the user runs, not a model built in its place.
+        application: how a plan is applied.
+        extent: the devices that took part in a step.
+        is_own_program: whether the user's program was timed, not a model that sktune built.
     """
 
     application: Application = Application.IN_PYTHON

@@ -17,7 +17,7 @@ from sktune.tuning.loop import run
 from sktune.tuning.prepare import space_spec
 from sktune.tuning.request import Request
 
-MOST_CARRIED = 5
+MAX_CARRIED = 5
 PROXY_SHARE = 0.5
 """Share of the time budget that the search on the small model may take."""
 
@@ -42,7 +42,7 @@ def search(request: Request, listener: Listener = lambda event: None, began_s: f
         time_budget_s=request.time_budget_s and PROXY_SHARE * request.time_budget_s,
     )
     proxy = run(small, _renamed(listener), began_s)
-    findings = ProxyFindings(proxy.study, request.proxy_layers, len(proxy.trials), _best(proxy)[:MOST_CARRIED])
+    findings = ProxyFindings(proxy.study, request.proxy_layers, len(proxy.trials), _best(proxy)[:MAX_CARRIED])
     return run(replace(request, proxy_layers=None), listener, began_s, findings)
 
 

@@ -62,10 +62,10 @@ class Finals:
         """Verify and compare the best plans; ``finalists`` is how many there is time to compare."""
         if not finalists or not has_trials:
             raise OutOfTimeError
-        is_short = finalists < self._traits.most_finalists
+        is_short = finalists < self._traits.max_finalists
         references = not is_short and self._traits.has_references
         candidates = without_twins(self._study.best_first(space))
-        most = finalists if is_short else self._traits.most_shortlisted
+        most = finalists if is_short else self._traits.max_shortlisted
         numbers = [record.number for record in candidates[:most]]
         self._emit(FinalStarted(simulated=not self._traits.measures_time, qualifiers=numbers, references=references))
         began = time.perf_counter()
@@ -74,7 +74,7 @@ class Finals:
         def report_stage(stage: str) -> None:
             self._emit(FinalStage(stage=stage))
 
-        if len(numbers) > self._traits.most_finalists:
+        if len(numbers) > self._traits.max_finalists:
             plans = self._shortlisted(plans[:most], report_stage) + plans[most:]
         plans = self._verified(plans, finalists, report_stage)
         final = self._compared(plans, report_stage, references=references)

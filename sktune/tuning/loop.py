@@ -120,7 +120,7 @@ class _Search:
     def has_ended(self) -> bool:
         """Whether all trials are done."""
         if self._proxy is None:
-            return self._study.finished() >= self._request.most_trials
+            return self._study.finished() >= self._request.max_trials
         return self._study.facts.proxy == self._proxy
 
     def run(self, runner: Runner, strategy: Strategy, stop: Stop) -> None:
@@ -139,7 +139,7 @@ class _Search:
 
     def _search(self, runner: Runner, strategy: Strategy, stop: Stop) -> None:
         done = self._study.finished()
-        most = done + len(self._proxy.carried) if self._proxy else self._request.most_trials
+        most = done + len(self._proxy.carried) if self._proxy else self._request.max_trials
         trials_wanted = None if math.isinf(most) else int(most)
         self._emit(SearchStarted(study=self._study.name, trials=trials_wanted, done=done, folder=str(self._folder),
                                  time_budget_s=self._request.time_budget_s))  # fmt: skip
@@ -257,7 +257,7 @@ class _Search:
         takes_them = strategy.takes_starting_points and not profile
         if is_exact or not (takes_them or strategy.starts_alone):
             self._study.queue([point for point in starts if space.plan(point.values) not in known])
-        return self._request.most_trials
+        return self._request.max_trials
 
     def _is_exhausted(self, space: SearchSpace) -> bool:
         # A probe's plan may be outside the space.
@@ -269,7 +269,7 @@ class _Search:
 
     def _stop_if_asked(self, stop: Stop) -> None:
         if stop.requested:
-            of_all = "" if math.isinf(self._request.most_trials) else f" of {self._request.most_trials}"
+            of_all = "" if math.isinf(self._request.max_trials) else f" of {self._request.max_trials}"
             raise InterruptedSearchError(
                 f"stopped after {self._study.finished()}{of_all} trials; run the same command to continue"
             )

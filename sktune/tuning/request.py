@@ -119,7 +119,7 @@ class Request:
                 )
 
     @property
-    def most_trials(self) -> float:
+    def max_trials(self) -> float:
         """Total number of trials of the study; infinite if something else ends the search."""
         if self.trials is not None:
             return self.trials

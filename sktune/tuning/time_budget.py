@@ -17,7 +17,7 @@ CLOSING_S = 2.0
 """For storing results, reports, and ending the worker."""
 MARGIN = 2
 """How many times longer than expected a plan in the final comparison may take if time is short."""
-MOST_SHARE = 1 / 3
+MAX_SHARE = 1 / 3
 """Largest share of the budget that is set aside for the final comparison."""
 
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
@@ -76,7 +76,7 @@ class TimeBudget:
 
         Until a plan has passed there is nothing to compare, and trials may take all the time.
         """
-        set_aside_s = max(_least_final_s(estimates), min(estimates.final_s, MOST_SHARE * self.seconds))
+        set_aside_s = max(_least_final_s(estimates), min(estimates.final_s, MAX_SHARE * self.seconds))
         return self.remaining_s >= set_aside_s * has_plan + estimates.trial_s
 
     def trial_deadline_s(self, estimates: DurationEstimates, has_plan: bool) -> float:
@@ -86,11 +86,11 @@ class TimeBudget:
     def finalists(self, estimates: DurationEstimates) -> int:
         """How many plans there is time to compare."""
         if self.remaining_s >= estimates.final_s:
-            return estimates.most_finalists
+            return estimates.max_finalists
         left_s = self.remaining_s - estimates.opening_s
         if left_s < estimates.finalist_s:
             return 0
-        return max(1, min(estimates.most_finalists, int(left_s / (MARGIN * estimates.finalist_s))))
+        return max(1, min(estimates.max_finalists, int(left_s / (MARGIN * estimates.finalist_s))))
 
     def expected_left_s(self, trials: float, estimates: DurationEstimates) -> float:
         """Return how long ``trials`` more trials and the final comparison will take."""

@@ -86,7 +86,7 @@ class Trials:
                 self._emit(TimeBudgetSpent(trials=self._study.finished(), unfinished=number))
                 return False
         self._study.tell(proposal, outcome, self._value(outcome))
-        left = self._request.most_trials - self._study.finished()
+        left = self._request.max_trials - self._study.finished()
         self._emit(TrialFinished(trial=number, origin=proposal.origin, scopes=len(proposal.plan.scopes),
                                  known=proposal.known is not None, probe=proposal.is_probe,
                                  simulated=not self.measures_time, **_event_values(outcome),

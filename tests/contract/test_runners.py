@@ -81,7 +81,7 @@ def test_opening_says_what_is_tuned(runner: Runner) -> None:
     assert opened.description
     assert set(opened.seconds) == {"load", "baseline"}
     traits = opened.traits
-    assert traits.most_shortlisted >= traits.most_finalists >= 1 <= traits.final_processes
+    assert traits.max_shortlisted >= traits.max_finalists >= 1 <= traits.final_processes
     assert runner.open().layout == opened.layout
 
 
@@ -148,8 +148,8 @@ def test_durations_follow_what_was_seen(runner: Runner) -> None:
     opened = runner.open()
     found = runner.pace(opened, [{"compile": 3.0, "measure": 1.0}] * 3)
     assert min(found.opening_s, found.trial_s, found.finalist_s) > 0
-    assert (found.most_finalists, found.processes) == (opened.traits.most_finalists, opened.traits.final_processes)
-    assert found.final_s == found.processes * (found.opening_s + found.most_finalists * found.finalist_s)
+    assert (found.max_finalists, found.processes) == (opened.traits.max_finalists, opened.traits.final_processes)
+    assert found.final_s == found.processes * (found.opening_s + found.max_finalists * found.finalist_s)
 
 
 def test_a_deadline_ends_a_request_and_not_the_runner(runner: Runner, plans: list[NamedPlan]) -> None:

@@ -140,7 +140,7 @@ def test_a_model_of_version_0_1_0_has_the_fingerprint_that_it_had() -> None:
 @pytest.mark.parametrize("change", [{"kind": "dream"}, {"kind": ["preset"]}, {"kind": None}, {"colour": "red"}])
 def test_what_no_version_stored_is_refused(change: dict[str, Any]) -> None:
     """In a line, not by a traceback."""
-    with pytest.raises(TargetError, match="not the stored form of a target") as failure:
+    with pytest.raises(TargetError, match="a target that this version of sktune does not know") as failure:
         TargetSpec.from_dict(STORED["preset"] | change)
     assert_one_line(failure.value)
 
@@ -211,7 +211,7 @@ def assert_one_line(failure: BadInputError) -> None:
         ("llama", {"scale": "huge"}, "llama has no scale 'huge'; it has tiny"),
         ("nowhere.py:target", {}, r"there is no file 'nowhere.py'; give path/to/file.py:function"),
         ("empty", {}, "the folder has no config.json; give a Hugging Face model folder"),
-        ("empty", {"scale": "tiny"}, "--scale belongs to the presets .* leave it out"),
+        ("empty", {"scale": "tiny"}, "--scale is for presets .* leave it out"),
         ("own.py:target", {"layers": 2}, "--proxy-layers cuts models .* leave it out"),
         ("llama", {"weights": Path("empty")}, "--weights empty: no config.json there; give a checkpoint folder"),
     ],
@@ -250,7 +250,7 @@ def test_a_recipe_that_is_not_there_is_refused_in_a_line(tmp_path: Path) -> None
     with pytest.raises(TargetError, match=r"nowhere.yaml cannot be read .*; give the path of a YAML file") as failure:
         RecipeSpec.of_file(tmp_path / "nowhere.yaml", 0, lambda backend: "cpu")
     assert_one_line(failure.value)
-    with pytest.raises(TargetError, match=r"a program of its own; search it with --recipe") as failure:
+    with pytest.raises(TargetError, match=r"builds its own model; search it with --recipe") as failure:
         load(recipe(tmp_path))
     assert_one_line(failure.value)
 

@@ -84,4 +84,4 @@ class ToyRunner:
         return ProcessComparison([FinalRow(name, self.speedup(plan), "identical", None) for name, plan in plans])
 
     def pace(self, opened, trials, /):
-        return DurationEstimates(2.0, 0.1, 0.1, opened.traits.most_finalists, opened.traits.final_processes)
+        return DurationEstimates(2.0, 0.1, 0.1, opened.traits.max_finalists, opened.traits.final_processes)

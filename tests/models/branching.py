@@ -1,4 +1,4 @@
-"""A model that computes something else while it is compiled."""
+"""A model whose result differs when it is compiled."""
 
 import torch
 from torch import nn
@@ -7,7 +7,7 @@ import sktune
 
 
 class Branching(nn.Module):
-    """Doubles what it returns where a compiler looks on."""
+    """Doubles its output under a compiler."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Branching(nn.Module):
 
 
 def target() -> sktune.Target:
-    """Return what sktune tunes."""
+    """Return the target to tune."""
     torch.manual_seed(0)
     model = Branching().requires_grad_(False)
 

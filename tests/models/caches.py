@@ -1,4 +1,4 @@
-"""Small decoders whose KV caches show where steps were compared.
+"""Small decoders whose KV caches show at which positions steps were compared.
 
 ``--model tests/models/caches.py:NAME``.
 """
@@ -14,7 +14,7 @@ SLOTS, HIDDEN, CONTEXT = 96, 16, 20
 
 
 class Cached(nn.Module):
-    """Writes one slot of its cache in each step, and sums over the slots that it has written."""
+    """Writes one slot of its cache in each step, and adds up all written slots."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,18 +49,18 @@ def _prefill(model: Cached) -> Callable[..., list[tuple[torch.Tensor]]]:
         tokens = CONTEXT if context is None else context
         inputs = [(torch.randn(2, 1, HIDDEN, generator=generator),) for _ in range(tokens + steps)]
         with torch.no_grad():
-            for own in inputs[:tokens]:
-                model(*own)
+            for arguments in inputs[:tokens]:
+                model(*arguments)
         return inputs[tokens:]
 
     return prefill
 
 
 def with_capacity() -> sktune.Target:
-    """Its prefill begins where it is asked to."""
+    """Its prefill takes the number of tokens in the context."""
     return _target(_prefill, SLOTS)
 
 
 def without_capacity() -> sktune.Target:
-    """Its prefill begins after ``CONTEXT`` tokens, and its steps fail once the cache is full."""
+    """Its context is always ``CONTEXT`` tokens, and its steps fail once the cache is full."""
     return _target(_prefill, None)

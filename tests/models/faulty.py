@@ -1,7 +1,7 @@
-"""Models with a unit that only a compiled scope trips over: run kernel by kernel, it is harmless.
+"""Models with a unit that fails in a compiled scope, and is harmless when run kernel by kernel.
 
-Each function is a target for ``--model tests/models/faulty.py:NAME``. Layers hold ``mix`` (sound, and worth a
-scope) and ``fault``, whose operator misbehaves when Inductor lowers it.
+Each function is a target for ``--model tests/models/faulty.py:NAME``. Layers have ``mix`` (without a fault, and faster
+in a scope) and ``fault``, whose operator fails when Inductor lowers it.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from sktune.backends.inductor import pieces
 
 HIDDEN = 64
 STARTS = "FAULTY_STARTS"
-"""Environment variable with the path of a file in which workers are counted."""
+"""Environment variable with the path of a file that counts workers."""
 TOKENS = torch.Size((2, HIDDEN))
 SLOTS = 96
 
@@ -43,7 +43,7 @@ def _one_bit_off(x: torch.Tensor, fault: str = "") -> torch.Tensor:
     return out
 
 
-def _ends_later_workers(x: torch.Tensor, fault: str) -> torch.Tensor:
+def _kills_later_workers(x: torch.Tensor, fault: str) -> torch.Tensor:
     if int(Path(os.environ[STARTS]).read_text()) > 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return x.clone()
@@ -51,7 +51,7 @@ def _ends_later_workers(x: torch.Tensor, fault: str) -> torch.Tensor:
 
 operators = (
     ("harmless", _same), ("flipped", _one_bit_off),
-    ("deadly_later", _ends_later_workers),
+    ("deadly_later", _kills_later_workers),
 )  # fmt: skip
 for name, function in operators:
     library.impl(name, function, "CPU")
@@ -60,7 +60,7 @@ for name, function in operators:
 for name, flips in (("harmless_at", False), ("flipped_at", True)):
 
     def at_a_position(x: torch.Tensor, position: torch.Tensor, flips: bool = flips) -> torch.Tensor:
-        """Return a copy, with a bit off in the last slot where it ``flips``."""
+        """Return a copy; if it ``flips``, with a wrong bit in the last slot."""
         return _one_bit_off(x) if flips and position.item() == SLOTS - 1 else x.clone()
 
     library.impl(name, at_a_position, "CPU")
@@ -81,7 +81,7 @@ class Mix(nn.Module):
 
 
 class Fault(nn.Module):
-    """Calls the operator that misbehaves inside a scope; its name keeps what is compiled of it apart from others'."""
+    """Calls the operator that fails inside a scope; the name makes its compiled code different from other faults."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Fault(nn.Module):
 
 
 class Layer(nn.Module):
-    """A sound unit, and one that is not."""
+    """A unit without a fault, and one with a fault."""
 
     def __init__(self, fault: str) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ def segfaults() -> sktune.Target:
 
 
 def killed() -> sktune.Target:
-    """The kernel ends the compiler, as it does when the machine's memory runs out."""
+    """The compiler is killed, as by the kernel when the machine's memory runs out."""
 
     def lower(x: Any, fault: str) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -171,12 +171,12 @@ def killed() -> sktune.Target:
 
 
 def runs_out_of_memory() -> sktune.Target:
-    """The compiler takes memory until there is none."""
+    """The compiler allocates memory until there is none."""
 
     def lower(x: Any, fault: str) -> Any:
-        held = []
+        blocks = []
         while True:
-            held.append(torch.empty(1 << 30))  # 4 GiB each
+            blocks.append(torch.empty(1 << 30))  # 4 GiB each
 
     return _target("runs_out_of_memory", lower)
 
@@ -189,7 +189,7 @@ def flips_a_bit() -> sktune.Target:
 
 
 class FaultAt(nn.Module):
-    """Calls an operator that misbehaves inside a scope, in one slot of the cache."""
+    """Calls an operator that fails inside a scope, in one slot of the cache."""
 
     def __init__(self, position: torch.Tensor) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ class FaultAt(nn.Module):
 
 
 class Positioned(Stack):
-    """The stack, which counts its steps."""
+    """The stack, with a counter of its steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -236,7 +236,7 @@ def flips_a_bit_in_the_last_slot() -> sktune.Target:
 
 
 def ends_later_workers() -> sktune.Target:
-    """The compiled operator runs in the first worker of a search, and ends those of the final comparison."""
+    """The compiled operator runs in the first worker of a search, and kills those of the final comparison."""
     path = Path(os.environ[STARTS])
     path.write_text(str(int(path.read_text()) + 1))
     return _target(
@@ -246,7 +246,7 @@ def ends_later_workers() -> sktune.Target:
 
 
 def dies_when_observed() -> sktune.Target:
-    """The worker ends when the scopes that passed are looked at one by one."""
+    """The worker is killed when its scopes are timed one by one."""
 
     def observe(*_: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -270,7 +270,7 @@ def not_deterministic() -> sktune.Target:
 
 
 def breaks_the_graph() -> sktune.Target:
-    """The decode step looks at a value."""
+    """The decode step branches on a value."""
     model = Stack().requires_grad_(False)
 
     def step(x: torch.Tensor) -> torch.Tensor:

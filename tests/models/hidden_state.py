@@ -1,4 +1,4 @@
-"""Models that keep state where their target does not say so: ``--model tests/models/hidden_state.py:NAME``."""
+"""Models with state that their target does not declare: ``--model tests/models/hidden_state.py:NAME``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ HIDDEN = 64
 
 @dataclass(slots=True)
 class Slots:
-    """A cache as recipes keep them: no attribute of a module, and without a ``__dict__``."""
+    """A cache as in recipes: not an attribute of a module, and without a ``__dict__``."""
 
     keys: torch.Tensor
     steps: int = 0
 
 
-KEPT = torch.zeros(HIDDEN)
+TOTAL = torch.zeros(HIDDEN)
 
 
 class Counting(nn.Module):
-    """Adds what it is given to a tensor that outlives the step."""
+    """A model with several tensors that a step may write to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,40 +57,40 @@ def _target(write: Callable[[Counting, torch.Tensor], Any]) -> sktune.Target:
 
 
 def in_a_buffer() -> sktune.Target:
-    """A buffer that nobody names."""
+    """A buffer."""
     return _target(lambda model, out: model.total.add_(out[0]))
 
 
 def in_a_plain_attribute() -> sktune.Target:
-    """A tensor that is no buffer."""
+    """A tensor that is not a buffer."""
     return _target(lambda model, out: model.plain.add_(out[0]))
 
 
 def in_a_closure() -> sktune.Target:
-    """A tensor that only the step knows."""
-    kept = torch.zeros(HIDDEN)
-    return _target(lambda model, out: kept.add_(out[0]))
+    """A tensor in the step's closure."""
+    running_sum = torch.zeros(HIDDEN)
+    return _target(lambda model, out: running_sum.add_(out[0]))
 
 
 def in_a_parameter() -> sktune.Target:
-    """A weight that the step writes to."""
+    """A weight."""
     return _target(lambda model, out: model.weight.add_(out[0]))
 
 
 def in_slots() -> sktune.Target:
-    """A tensor of an object without a dictionary."""
+    """A tensor in an object without a ``__dict__``."""
     cache = Slots(torch.zeros(HIDDEN))
     return _target(lambda model, out: cache.keys.add_(out[0]))
 
 
 def in_a_global_variable() -> sktune.Target:
-    """A tensor of the model's file."""
-    KEPT.zero_()
-    return _target(lambda model, out: KEPT.add_(out[0]))
+    """A global variable of the model's file."""
+    TOTAL.zero_()
+    return _target(lambda model, out: TOTAL.add_(out[0]))
 
 
 def replaced_in_slots() -> sktune.Target:
-    """Each step puts another tensor in a cache's place, and reads it in the next."""
+    """Each step replaces a cache by a new tensor, which the next step reads."""
     cache = Slots(torch.zeros(HIDDEN))
 
     def write(model: Counting, out: torch.Tensor) -> None:
@@ -100,27 +100,27 @@ def replaced_in_slots() -> sktune.Target:
 
 
 def replaced_and_never_read() -> sktune.Target:
-    """Each step leaves a tensor on an object that is no module; no step reads it."""
-    kept = Slots(torch.zeros(HIDDEN))
+    """Each step stores a new tensor in an object that is not a module; no step reads it."""
+    cache = Slots(torch.zeros(HIDDEN))
 
     def write(model: Counting, out: torch.Tensor) -> None:
-        kept.keys = out * 2
+        cache.keys = out * 2
 
     return _target(write)
 
 
 def replaced_in_a_dictionary() -> sktune.Target:
-    """The same in a container."""
-    kept: dict[str, torch.Tensor] = {}
+    """Each step stores a new tensor in a container."""
+    cache: dict[str, torch.Tensor] = {}
 
     def write(model: Counting, out: torch.Tensor) -> None:
-        kept["hidden"] = out * 2
+        cache["hidden"] = out * 2
 
     return _target(write)
 
 
 def growing() -> sktune.Target:
-    """A cache that becomes longer with each step."""
+    """A cache that grows with each step."""
     cache = Slots(torch.zeros(0, HIDDEN))
 
     def write(model: Counting, out: torch.Tensor) -> None:
@@ -130,7 +130,7 @@ def growing() -> sktune.Target:
 
 
 def counting_in_python() -> sktune.Target:
-    """A number that is part of the captured step."""
+    """A Python number that becomes a constant of the captured step."""
     cache = Slots(torch.zeros(HIDDEN))
 
     def write(model: Counting, out: torch.Tensor) -> None:
@@ -141,7 +141,7 @@ def counting_in_python() -> sktune.Target:
 
 
 def replaced() -> sktune.Target:
-    """A tensor that each step replaces by another one."""
+    """Each step replaces an attribute of the module by a new tensor."""
 
     def write(model: Counting, out: torch.Tensor) -> None:
         model.last = out * 2
@@ -150,7 +150,7 @@ def replaced() -> sktune.Target:
 
 
 def in_its_input() -> sktune.Target:
-    """The step writes to what it is given."""
+    """The step writes to its input."""
     torch.manual_seed(0)
     model = Counting().requires_grad_(False)
 

@@ -1,4 +1,4 @@
-"""A small model that tells, in its description, how often the kernel had to give its process memory again."""
+"""A small model whose description is the number of page faults from allocating and freeing memory again and again."""
 
 import resource
 
@@ -8,17 +8,17 @@ from torch import nn
 import sktune
 
 WARM_UPS, ROUNDS = 10, 20
-"""Until blocks have found places between what else was allocated, one to five of them are new; then none."""
+"""In the first rounds one to five blocks get new memory; after that, none does."""
 BLOCK_BYTES = 8 << 20
 
 
 def target() -> sktune.Target:
-    """Take and free three blocks again and again, as a step does, and count page faults."""
+    """Allocate and free three blocks again and again, as a step does, and count page faults."""
     for _ in range(WARM_UPS):
-        _take_and_free()
+        _allocate_and_free()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(ROUNDS):
-        _take_and_free()
+        _allocate_and_free()
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
     model = nn.Sequential(nn.Linear(16, 16)).requires_grad_(False)
 
@@ -29,5 +29,5 @@ def target() -> sktune.Target:
     return sktune.Target(model, model.forward, prefill, {}, f"{faults}")
 
 
-def _take_and_free() -> None:
+def _allocate_and_free() -> None:
     _ = [torch.zeros(BLOCK_BYTES, dtype=torch.int8) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""A model whose kernels are many and small, so that one scope is several times as fast as they are."""
+"""A model with many small kernels, which is several times faster in one scope."""
 
 import torch
 from torch import nn
@@ -37,7 +37,7 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """Two layers, and a cache of what went in."""
+    """Two layers, and a cache of the inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Model(nn.Module):
 
 
 def target() -> sktune.Target:
-    """Return what is tuned."""
+    """Return the target to tune."""
     model = Model().eval()
     state = dict(model.named_buffers())
 

@@ -1,4 +1,4 @@
-"""Projects in the layout of cann-recipes-infer, written for the tests."""
+"""Test projects with the layout of cann-recipes-infer."""
 
 import importlib.util
 import sys
@@ -21,11 +21,11 @@ class ModelProject:
     """A project with one model.
 
     Attributes:
-        root: of the project, with ``executor/`` in it.
-        model: the model's folder, below the root.
-        source: its file, below the root.
-        class_name: what is built.
-        layers: how many it has.
+        root: folder of the project, which contains ``executor/``.
+        model: the model's folder, relative to the root.
+        source: the model's file, relative to the root.
+        class_name: the model's class.
+        layers: the number of its layers.
     """
 
     root: Path
@@ -35,8 +35,8 @@ class ModelProject:
     layers: int
 
     def target(self, copy: Path, *, scopes: bool = False) -> Target:
-        """Return the decode step of the model in a copy of the project, its own scopes switched on or off."""
-        model = self._built(copy, scopes).eval().requires_grad_(False)
+        """Return the target for the model in a copy of the project, with the model's own scopes on or off."""
+        model = self._model(copy, scopes).eval().requires_grad_(False)
         state = dict(model.named_buffers())
 
         def prefill(seed: int, steps: int) -> Sequence[Inputs]:
@@ -47,7 +47,7 @@ class ModelProject:
 
         return Target(model, model.forward, prefill, state, f"{self.class_name}: {self.layers} layers")
 
-    def _built(self, copy: Path, scopes: bool) -> Any:
+    def _model(self, copy: Path, scopes: bool) -> Any:
         sys.path.insert(0, str(copy))
         try:
             spec = importlib.util.spec_from_file_location(f"{self.source.stem}_{abs(hash(copy))}", copy / self.source)
@@ -67,7 +67,7 @@ class ModelProject:
 
 
 class RanksProject(ModelProject):
-    """The project of several ranks, with one rank."""
+    """The project with several ranks, run with one rank."""
 
     def _config(self, scopes: bool) -> Any:
         return {
@@ -86,13 +86,13 @@ def _project(kind: type[ModelProject], root: str, model: str, class_name: str, l
 
 
 TEMPLATE = _project(ModelProject, "template", "tiny", "TinyForCausalLM", N_LAYERS)
-"""One model whose layers have the form of the skill's attention-only template."""
+"""One model, whose layers are like those in the skill's attention-only template."""
 RANKS = _project(RanksProject, "ranks", "tiny_moe", "TinyMoeForCausalLM", 2)
-"""A program of two ranks over gloo, tensor parallel by hand, that ``infer.sh`` starts."""
+"""A program with two ranks over gloo and hand-written tensor parallelism, started by ``infer.sh``."""
 
 
 def as_model(project: Path, folder: Path) -> tuple[str, Path]:
-    """Return what ``--model`` and ``--space`` take for the model in ``project``: plans that its source can say."""
+    """Return ``--model`` and ``--space`` for the model in ``project``, for plans that its source can express."""
     source = folder / "own.py"
     source.write_text(
         f"import sys\nfrom pathlib import Path\n\nsys.path.insert(0, {str(ROOT)!r})\n"

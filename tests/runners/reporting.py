@@ -1,4 +1,4 @@
-"""A program that reports as a rank does, without a model, in a moment."""
+"""A program that writes the reports of a rank without running a model, so that it ends quickly."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ REPORTING = """
 import json, os, pathlib, subprocess, sys, time
 run = pathlib.Path(os.environ["SKTUNE_RUN"])
 task = json.loads((run / "task.json").read_text())
-folder = pathlib.TESTS
+folder = pathlib.Path(__file__).parent
 runs = len(list(folder.glob("ran-*")))
 (folder / f"ran-{runs}").touch()
 has_scopes = "first:" in pathlib.Path(os.environ["SKTUNE_PLAN"]).read_text()
@@ -55,26 +55,26 @@ with (run / "rank-0.jsonl").open("w") as report:
 if is_stuck:
     time.sleep(600)
 """
-"""Its first argument is how many decode steps it makes; FAULT says what is wrong with a plan, and from which step on;
-what is unsteady is wrong in two of four runs. One that dies or hangs does so after decode step 5."""
+"""Its first argument is the number of decode steps. FAULT names what is wrong with a plan, and from which step on; an
+unsteady fault is in two of four runs. A program that dies or hangs does so after decode step 5."""
 
 
 def reporting(folder: Path, **keys: object) -> ProgramRunner:
-    """Return the runner of such a program, which is put into ``folder``; ``keys`` are of its recipe."""
+    """Write the program and its recipe to ``folder`` and return its runner; ``keys`` are keys of the recipe."""
     folder.mkdir(exist_ok=True)
     (folder / "program.py").write_text(REPORTING)
-    told = {
+    recipe = {
         "version": 1,
         "name": "reporting",
         "command": [sys.executable, "program.py", "8"],
         "other_inference": "(?!)",
     }
     path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(told | keys))
+    path.write_text(yaml.safe_dump(recipe | keys))
     return program_runner(path, folder)
 
 
 def program_runner(recipe: Path, folder: Path) -> ProgramRunner:
-    """Return the runner of a recipe, whose study and caches lie below ``folder``."""
+    """Return the runner of a recipe, with study and caches in ``folder``."""
     spec = RecipeSpec.of_file(recipe, 0, lambda backend: "cpu")
     return ProgramRunner(RunnerSetup(spec, SpaceSpec(), folder / "study", folder / "cache"))

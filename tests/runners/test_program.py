@@ -21,15 +21,15 @@ from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file, write_plan
 from sktune.reports.application import how_to_apply
 from sktune.runners.base import JudgeRequest
-from sktune.runners.program.discover import scout
+from sktune.runners.program.discover import draft_recipe
 from sktune.runners.program.latency_lines import step_latencies_ms
 from sktune.runners.program.rank import MarkedStep, Reporter
 from sktune.runners.program.rank_reports import VERIFIED_STEPS, Task, draw_turns, is_baselines_turn
-from sktune.runners.program.run import varied
+from sktune.runners.program.run import varied_yaml
 from sktune.runners.program.runner import ProgramRunner
 from sktune.runners.program.step_times import (
     FIRST_ROUND,
-    LEAST_ALTERNATING,
+    MIN_ALTERNATING,
     compare_runs,
     compare_turns,
     compare_two,
@@ -142,9 +142,9 @@ class TestTurns:
 
     def test_the_shortest_run_that_alternates_decides(self) -> None:
         """Whole blocks count, after the one in which the baseline's step is compiled."""
-        turns = turns_of(LEAST_ALTERNATING + 3)
+        turns = turns_of(MIN_ALTERNATING + 3)
         steps = [4.0 if is_baselines else 2.0 for is_baselines in turns]
-        assert rounds(steps, turns).shape == ((LEAST_ALTERNATING - FIRST_ROUND) // 2, 2)
+        assert rounds(steps, turns).shape == ((MIN_ALTERNATING - FIRST_ROUND) // 2, 2)
         assert compare_turns([steps], turns).bounds[0] > 1
 
 
@@ -163,11 +163,11 @@ class TestRecipeFile:
             ({"ranks": 0}, "ranks"),
             ({"comand": "x"}, "did you mean 'command'"),
             ({"command": "bash 'unclosed"}, "cannot be split"),
-            ({"directory": "nowhere"}, "no folder"),
+            ({"directory": "nowhere"}, "not a folder"),
             ({"latency": {"pattern": "no group"}}, "group"),
-            ({"logs": "/abs/log_*.log"}, "no pattern of files below directory"),
-            ({"logs": ""}, "no pattern of files below directory"),
-            ({"other_inference": "server("}, "no regular expression"),
+            ({"logs": "/abs/log_*.log"}, "not a pattern for files below directory"),
+            ({"logs": ""}, "not a pattern for files below directory"),
+            ({"other_inference": "server("}, "not a regular expression"),
             ({"other_inference": ""}, "matches every process"),
             ({"command": "bash infer.sh {yaml_file}"}, "{yaml_name}"),
             ({"yaml": {"file": "none.yaml"}}, "there is no file"),
@@ -188,7 +188,7 @@ class TestRecipeFile:
         path = project / "ranks" / "recipe.yaml"
         command = ["python3", "-c", "x={}; '{0} {'", '{"a": 1}', "--yaml={yaml}", "{yaml_name}"]
         path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"command": command}))
-        assert read_recipe(path).words(Path("/copy.yaml")) == [*command[:4], "--yaml=/copy.yaml", "copy.yaml"]
+        assert read_recipe(path).argv(Path("/copy.yaml")) == [*command[:4], "--yaml=/copy.yaml", "copy.yaml"]
 
     def test_what_the_program_decides_is_refused(self, project: Path) -> None:
         """A search takes no model options beside a recipe, and no recipe beside a model."""
@@ -215,7 +215,7 @@ class TestVariedYaml:
         """Wherever the switch is kept; new keys are made."""
         file = tmp_path / "a.yaml"
         file.write_text("model_config:\n  custom_params: {enable_superkernel: True}\n  next_n: 1\n")
-        data = yaml.safe_load(varied(file, {"model_config.next_n": 0, "scheduler_config.max_new_tokens": 32}))
+        data = yaml.safe_load(varied_yaml(file, {"model_config.next_n": 0, "scheduler_config.max_new_tokens": 32}))
         assert data == {
             "model_config": {"custom_params": {"enable_superkernel": False}, "next_n": 0},
             "scheduler_config": {"max_new_tokens": 32},
@@ -226,7 +226,7 @@ class TestVariedYaml:
         file = tmp_path / "a.yaml"
         file.write_text("exe_mode: ge_graph\n")
         with pytest.raises(TargetError, match="exe_mode"):
-            varied(file, {"exe_mode.inner": 1})
+            varied_yaml(file, {"exe_mode.inner": 1})
 
 
 class TestScouting:
@@ -234,8 +234,8 @@ class TestScouting:
 
     def test_a_checkout_of_recipes(self, project: Path) -> None:
         """Command, YAML, ranks and logs are found, and what is written is a recipe."""
-        scouted = scout(project / "ranks", Path("tiny_moe_2tp.yaml"))
-        (project / "out.yaml").write_text(scouted.text)
+        draft = draft_recipe(project / "ranks", Path("tiny_moe_2tp.yaml"))
+        (project / "out.yaml").write_text(draft.text)
         recipe = read_recipe(project / "out.yaml")
         assert recipe.command[-1] == "{yaml_name}"
         assert recipe.ranks == 2
@@ -248,9 +248,9 @@ class TestScouting:
         file = project / "ranks" / "models" / "tiny_moe" / "config" / "tiny_moe_2tp.yaml"
         text = file.read_text().replace("ge_graph", "npugraph_ex").replace("160", "4096")
         file.write_text(text.replace("model_name:", "enable_cache_compile: True\n  temperature: 0.7\n  model_name:"))
-        scouted = scout(project / "ranks" / "models" / "tiny_moe")
-        assert scouted.values["yaml"]["set"]["scheduler_config.max_new_tokens"] >= LEAST_ALTERNATING
-        assert scouted.values["yaml"]["set"] == {
+        draft = draft_recipe(project / "ranks" / "models" / "tiny_moe")
+        assert draft.values["yaml"]["set"]["scheduler_config.max_new_tokens"] >= MIN_ALTERNATING
+        assert draft.values["yaml"]["set"] == {
             "model_config.enable_cache_compile": False,
             "model_config.temperature": 0.0,
             "model_config.exe_mode": "ge_graph",
@@ -259,20 +259,20 @@ class TestScouting:
 
     def test_a_program_of_its_own(self, project: Path) -> None:
         """The only program is the command; what cannot be known is said."""
-        scouted = scout(project / "plain")
-        assert scouted.values["command"] == "python3 generate.py"
-        assert any("ranks" in line for line in scouted.unknown)
+        draft = draft_recipe(project / "plain")
+        assert draft.values["command"] == "python3 generate.py"
+        assert any("ranks" in line for line in draft.unknown)
 
     def test_a_command_with_an_open_quote(self, project: Path) -> None:
         """One line that names the option."""
         with pytest.raises(BadInputError, match="--command cannot be split") as failure:
-            scout(project / "plain", command="x 'y")
+            draft_recipe(project / "plain", command="x 'y")
         assert "\n" not in str(failure.value)
 
     def test_nothing_to_start(self, tmp_path: Path) -> None:
         """The mend is an option."""
         with pytest.raises(BadInputError, match="--command"):
-            scout(tmp_path)
+            draft_recipe(tmp_path)
 
 
 def scoped(*options: tuple[str, object]) -> Plan:
@@ -285,7 +285,7 @@ def test_a_run_too_short_to_be_verified_is_none(tmp_path: Path) -> None:
     command = [sys.executable, "program.py", f"{VERIFIED_STEPS - 1}"]
     with (
         reporting(tmp_path, command=command) as runner,
-        pytest.raises(BackendError, match="rank 0 has 7 decode steps, and 8 are verified; have the program"),
+        pytest.raises(BackendError, match="rank 0 ran 7 decode steps, and verification needs 8; have the program"),
     ):
         runner.open()
     with reporting(tmp_path / "long") as runner:
@@ -297,7 +297,7 @@ def test_a_step_that_took_no_time_is_refused(tmp_path: Path, latency: str) -> No
     """In one line that says what to change; no logarithm is taken of it."""
     with (
         reporting(tmp_path, latency={"pattern": "decode (.*) ms"}) as runner,
-        pytest.raises(BackendError, match=r"decode step of .* ms; have the latency pattern match times above 0"),
+        pytest.raises(BackendError, match=r"decode step of .* ms; make the latency pattern match times above 0"),
     ):
         program = tmp_path / "program.py"
         program.write_text(
@@ -323,7 +323,7 @@ def test_a_file_of_the_users_is_not_taken_for_the_yamls_copy(tmp_path: Path) -> 
     keep = "import shutil, sys; shutil.copy('a_sktune.yaml', 'left.yaml'); sys.argv[1] = '8'"
     command = [sys.executable, "-c", f"{keep}; import runpy; runpy.run_path('program.py')", "{yaml_name}"]
     with reporting(tmp_path, command=command, yaml={"file": "a.yaml", "set": {"x": 3}}) as runner:
-        with pytest.raises(TargetError, match=r"a_sktune\.yaml is not sktune's.*; rename it"):
+        with pytest.raises(TargetError, match=r"a_sktune\.yaml was not written by sktune.*; rename it"):
             runner.open()
         assert mine.read_text() == "x: 2\n"
         mine.unlink()
@@ -397,7 +397,7 @@ def test_a_run_that_fails_is_an_outcome_that_names_the_rank(faulty: ProgramRunne
         ("refuse", Reason.CRASHED, "rank 0: this rank has no memory left"),
         ("silent", Reason.CRASHED, "its log has no latency line"),
         ("die", Reason.CRASHED, "rank 0 died after decode step 5, and the others went on"),
-        ("hang", Reason.TIMEOUT, "the run did not end within 15 s; rank 0 stands after decode step 5"),
+        ("hang", Reason.TIMEOUT, "the run did not end within 15 s; rank 0 is stuck after decode step 5"),
     ],
 )
 def test_what_a_program_does_is_an_outcome(
@@ -410,7 +410,7 @@ def test_what_a_program_does_is_an_outcome(
         with reporting(tmp_path, environment={"FAULT": fault}, timeout_s=15) as runner:
             plan = Plan((Scope("a", "a"),))
             outcome = runner.judge(JudgeRequest(plan, "trial.log"), lambda stage: None)
-            assert (outcome.reason, outcome.detail.partition("; give")[0]) == (reason, detail)
+            assert (outcome.reason, outcome.detail.partition("; set")[0]) == (reason, detail)
             assert outcome.blamed == "a"
             assert outcome.stage is not Stage.COMPILE
             assert not runner._runs.launcher._members()

@@ -1,4 +1,4 @@
-"""What is compared of a program's decode step: every tensor, wherever the program keeps it."""
+"""Every tensor of a program's decode step is compared, wherever the program keeps it."""
 
 import types
 from collections import ChainMap, OrderedDict, UserDict, deque
@@ -15,11 +15,11 @@ from torch import nn
 from sktune.core.errors import TargetError
 from sktune.runners.program.tensors import digest_of, digests_of, outputs_of, signature_of, state_of
 
-KEPT_BY_MODULE: dict[str, Any] = {}
+GLOBAL_CACHE: dict[str, Any] = {}
 
 
 class Pair(NamedTuple):
-    """One of each."""
+    """A key and a value."""
 
     key: Any
     value: Any
@@ -27,14 +27,14 @@ class Pair(NamedTuple):
 
 @dataclass(slots=True)
 class Slots:
-    """As a cache may be kept; it has no ``__dict__``."""
+    """A cache without a ``__dict__``."""
 
     key: Any = None
     value: Any = None
 
 
 class PlainSlots:
-    """Slots of a base class count, those without a value do not."""
+    """A base class with slots, one of them without a value."""
 
     __slots__ = ("_hidden", "unset")
 
@@ -42,14 +42,14 @@ class PlainSlots:
         self._hidden = value
 
 
-class Below(PlainSlots):
-    """Adds none."""
+class DerivedSlots(PlainSlots):
+    """Adds no slots."""
 
     __slots__ = ()
 
 
-class OwnSequence(Sequence[Any]):
-    """A sequence of the program's own, which must not be called."""
+class CustomSequence(Sequence[Any]):
+    """A sequence written in Python, which must not be called."""
 
     def __init__(self, *values: Any) -> None:
         self._values = values
@@ -64,8 +64,8 @@ class OwnSequence(Sequence[Any]):
         raise AssertionError
 
 
-class OwnMapping(Mapping[str, Any]):
-    """A mapping of the program's own, which must not be called."""
+class CustomMapping(Mapping[str, Any]):
+    """A mapping written in Python, which must not be called."""
 
     def __init__(self, **values: Any) -> None:
         self._values = values
@@ -80,7 +80,7 @@ class OwnMapping(Mapping[str, Any]):
         raise AssertionError
 
 
-class OwnList(list[Any]):
+class CustomList(list[Any]):
     """A list whose iteration has a side effect."""
 
     def __iter__(self) -> Iterator[Any]:
@@ -88,7 +88,7 @@ class OwnList(list[Any]):
 
 
 class Watchful:
-    """Whatever asks for an attribute of it runs the program's code."""
+    """An object whose attribute access runs code of the program."""
 
     def __init__(self, value: Any) -> None:
         self.__dict__["kept"] = value
@@ -105,13 +105,13 @@ class Watchful:
 
 
 class Wrapper(torch.Tensor):
-    """A tensor that holds its values in two inner ones, as quantised tensors do."""
+    """A tensor that keeps its values in two inner tensors, as quantised tensors do."""
 
     @staticmethod
     def __new__(cls, values: torch.Tensor, scale: torch.Tensor) -> Self:
-        own = torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=scale.dtype)
-        own.values_, own.scale = values, scale  # type: ignore[attr-defined]
-        return own
+        wrapper = torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=scale.dtype)
+        wrapper.values_, wrapper.scale = values, scale  # type: ignore[attr-defined]
+        return wrapper
 
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         return ["values_", "scale"], None
@@ -122,7 +122,7 @@ class Wrapper(torch.Tensor):
 
 
 def nested(value: Any, depth: int) -> Any:
-    """Return ``value`` in so many lists."""
+    """Return ``value`` inside ``depth`` nested lists."""
     for _ in range(depth):
         value = [value]
     return value
@@ -145,147 +145,147 @@ CONTAINERS: dict[str, Callable[[torch.Tensor], Any]] = {
     "ordered values": lambda tensor: OrderedDict(a=tensor).values(),
     "items": lambda tensor: {"a": tensor}.items(),
     "proxy": lambda tensor: types.MappingProxyType({"a": tensor}),
-    "proxy of a mapping of its own": lambda tensor: types.MappingProxyType(OwnMapping(a=tensor)),
+    "proxy of a custom mapping": lambda tensor: types.MappingProxyType(CustomMapping(a=tensor)),
     "namespace": lambda tensor: types.SimpleNamespace(a=tensor),
     "dataclass with slots": lambda tensor: Slots(value=Slots(key=tensor)),
-    "slots of a base class": Below,
-    "sequence of its own": OwnSequence,
-    "mapping of its own": lambda tensor: OwnMapping(a=tensor),
-    "list of its own": lambda tensor: OwnList([tensor]),
+    "slots of a base class": DerivedSlots,
+    "custom sequence": CustomSequence,
+    "custom mapping": lambda tensor: CustomMapping(a=tensor),
+    "custom list": lambda tensor: CustomList([tensor]),
     "watchful": Watchful,
     "partial": lambda tensor: partial(print, tensor),
     "array of objects": lambda tensor: np.array([None, Slots(tensor)], dtype=object),
     "very deep": lambda tensor: nested(tensor, 5000),
-    "list of modules": lambda tensor: [holding(tensor)],
+    "list of modules": lambda tensor: [module_with_buffer(tensor)],
     "buffer list": lambda tensor: nn.BufferList([tensor]) if hasattr(nn, "BufferList") else [tensor],
 }
 
 
-def holding(tensor: torch.Tensor) -> nn.Module:
-    """Return a module that nobody has registered, with a buffer."""
+def module_with_buffer(tensor: torch.Tensor) -> nn.Module:
+    """Return a module that is registered nowhere, with a buffer."""
     module = nn.Module()
     module.register_buffer("cache", tensor)
     return module
 
 
-def bits_of_state(module: nn.Module, arguments: Any = (), function: Any = None) -> dict[str, str]:
-    """Return digests of the state by name."""
+def state_digests(module: nn.Module, arguments: Any = (), function: Any = None) -> dict[str, str]:
+    """Return the digests of the state by name."""
     return digests_of(state_of(module, arguments, function))
 
 
 class TestState:
-    """All that outlives a step."""
+    """Everything that outlives a step is compared."""
 
     @pytest.mark.parametrize("kind", CONTAINERS)
-    def test_a_bit_is_seen_wherever_it_lies(self, kind: str) -> None:
-        """As an attribute of a module, as an argument, and in an output; nothing of the program's is called."""
+    def test_every_bit_counts_in_any_container(self, kind: str) -> None:
+        """As an attribute of a module, an argument, or an output; no code of the program is called."""
         tensor, module = torch.zeros(3), nn.Module()
-        kept = CONTAINERS[kind](tensor)
-        module.__dict__["cache"] = kept
-        found = [bits_of_state(module), bits_of_state(nn.Module(), (kept,)), digests_of(outputs_of(kept))]
+        container = CONTAINERS[kind](tensor)
+        module.__dict__["cache"] = container
+        first = [state_digests(module), state_digests(nn.Module(), (container,)), digests_of(outputs_of(container))]
         tensor[1] = -0.0
-        after = [bits_of_state(module), bits_of_state(nn.Module(), (kept,)), digests_of(outputs_of(kept))]
-        for before, later in zip(found, after, strict=True):
+        after = [state_digests(module), state_digests(nn.Module(), (container,)), digests_of(outputs_of(container))]
+        for before, later in zip(first, after, strict=True):
             assert before.keys() == later.keys()
             assert before != later
 
-    def test_it_is_what_is_no_parameter(self) -> None:
-        """Buffers, attributes, lists of them, and what the call is given."""
+    def test_state_is_everything_but_parameters(self) -> None:
+        """Buffers, attributes, lists of attributes, and the arguments of the call."""
         module = nn.BatchNorm1d(2)
         module.cache = [torch.zeros(1), {"k": torch.ones(1)}]  # type: ignore[assignment]
-        names = set(bits_of_state(module, ((torch.ones(2),), {"meta": types.SimpleNamespace(table=torch.ones(1))})))
+        names = set(state_digests(module, ((torch.ones(2),), {"meta": types.SimpleNamespace(table=torch.ones(1))})))
         assert names == {
             "model.cache[0]", "model.cache[1]['k']", "model.running_mean", "model.running_var",
             "model.num_batches_tracked", "arguments[0][0]", "arguments[1]['meta'].table",
         }  # fmt: skip
 
     def test_every_module_counts(self) -> None:
-        """Each layer's attention may hold its own cache: none is skipped, so a change in any of them is seen."""
+        """Each layer's attention may hold its own cache, and a change in any of them is detected."""
         tree = nn.ModuleList([nn.Identity() for _ in range(20)])
         for module in tree:
             module.cache = [torch.zeros(2), torch.zeros(2)]  # type: ignore[assignment]
-        before = bits_of_state(tree)
+        before = state_digests(tree)
         for number, module in enumerate(tree):
             for place in range(2):
                 module.cache[place].add_(1)  # type: ignore[index]
-                after = bits_of_state(tree)
+                after = state_digests(tree)
                 changed = [name for name in after if before.get(name) != after[name]]
                 assert changed == [f"model.{number}.cache[{place}]"]
                 before = after
 
-    def test_it_may_lie_in_the_step_itself(self) -> None:
-        """In its closure, in one of a function that it calls, in its defaults, and in a variable of its file."""
+    def test_state_may_belong_to_the_step_function(self) -> None:
+        """In its closure, the closure of a function that it calls, its defaults, or a global variable."""
         inner, outer, default = torch.zeros(1), torch.zeros(1), torch.zeros(1)
-        KEPT_BY_MODULE["cache"] = torch.zeros(1)
+        GLOBAL_CACHE["cache"] = torch.zeros(1)
 
         def attend() -> torch.Tensor:
             return inner
 
-        def step(tokens: torch.Tensor, kept: torch.Tensor = default) -> Any:
-            return tokens, kept, outer, attend(), KEPT_BY_MODULE
+        def step(tokens: torch.Tensor, cache: torch.Tensor = default) -> Any:
+            return tokens, cache, outer, attend(), GLOBAL_CACHE
 
-        found = bits_of_state(nn.Module(), (), step)
-        for tensor in (inner, outer, default, KEPT_BY_MODULE["cache"]):
+        before = state_digests(nn.Module(), (), step)
+        for tensor in (inner, outer, default, GLOBAL_CACHE["cache"]):
             tensor.add_(1)
-            after = bits_of_state(nn.Module(), (), step)
-            assert sum(found[name] != after[name] for name in found) == 1
-            found = after
+            after = state_digests(nn.Module(), (), step)
+            assert sum(before[name] != after[name] for name in before) == 1
+            before = after
 
-    def test_it_may_hang_on_a_class(self) -> None:
-        """One cache for all layers, as an attribute of their class."""
+    def test_state_may_be_a_class_attribute(self) -> None:
+        """One cache for all layers."""
 
         class Layer(nn.Module):
             cache: Any = [torch.zeros(1)]
 
-        before = bits_of_state(Layer())
+        before = state_digests(Layer())
         Layer.cache[0].add_(1)
-        assert bits_of_state(Layer()) != before
+        assert state_digests(Layer()) != before
 
     def test_cycles_end_and_objects_count_once(self) -> None:
-        """However many ways lead to them."""
+        """However often they are referenced."""
         shared = Slots(torch.zeros(1))
         shared.value = shared
         module: Any = nn.Module()
         module.one, module.other, module.module = [shared, shared], {"again": shared}, [module]
-        assert list(bits_of_state(module)) == ["model.one[0].key"]
+        assert list(state_digests(module)) == ["model.one[0].key"]
 
     def test_iterators_are_not_advanced(self) -> None:
         """Neither a generator nor an iterator over a list loses an element."""
         module: Any = nn.Module()
         module.generator = (number for number in range(2))
         module.iterator = iter([torch.zeros(1), torch.ones(1)])
-        bits_of_state(module)
+        state_digests(module)
         digests_of(outputs_of([module.generator, module.iterator]))
         assert len(list(module.generator)) == 2
         assert len(list(module.iterator)) == 2
 
     def test_sets_have_no_order(self) -> None:
-        """The same tensors have the same digest, in whatever order a set gives them."""
+        """The same tensors have the same digest, in whatever order a set yields them."""
         digests = []
         for _ in range(20):
             module: Any = nn.Module()
             module.cache = {torch.full((2,), float(value)) for value in range(6)}
-            digests.append(bits_of_state(module))
-        assert all(own == digests[0] for own in digests)
+            digests.append(state_digests(module))
+        assert all(each == digests[0] for each in digests)
         assert digests[0]["model.cache{}"].endswith("/12")
 
-    def test_caches_of_transformers_are_seen(self) -> None:
+    def test_caches_of_transformers_are_compared(self) -> None:
         """Keys and values of each layer."""
         cache = pytest.importorskip("transformers").DynamicCache()
         for layer in range(2):
             cache.update(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2), layer)
-        before = bits_of_state(nn.Module(), (cache,))
+        before = state_digests(nn.Module(), (cache,))
         cache.update(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2), 1)
-        after = bits_of_state(nn.Module(), (cache,))
+        after = state_digests(nn.Module(), (cache,))
         assert sum(before[name] != after[name] for name in before) == 2
         assert len(before) == 4
 
 
 class TestOutputs:
-    """What a step returns."""
+    """Everything that a step returns is compared."""
 
     def test_numbers_and_strings_count(self) -> None:
-        """Token ids may be returned as numbers; of a float every bit counts, and types do."""
+        """Token ids may be returned as numbers; every bit of a float and every type counts."""
         before = digests_of(outputs_of({"token_ids": [1, 2], "done": False, "score": 0.0, "text": "a"}))
         for other in (
             {"token_ids": [1, 3], "done": False, "score": 0.0, "text": "a"},
@@ -297,21 +297,21 @@ class TestOutputs:
         assert digests_of(outputs_of(7)) != digests_of(outputs_of(8))
         assert sum(int(digest.partition("/")[2]) for digest in before.values()) == 5
 
-    def test_nothing_is_nothing(self) -> None:
-        """It cannot be taken for something that was compared."""
+    def test_an_output_without_values_has_no_digests(self) -> None:
+        """So it cannot be mistaken for something that was compared."""
         for output in (None, [], {}, object(), [None], iter([1])):
             assert digests_of(outputs_of(output)) == {}
 
     def test_one_tensor_in_two_places_is_two_outputs(self) -> None:
-        """A compiled step may return a copy in the second place."""
+        """As a compiled step may return a copy as the second one."""
         tensor = torch.zeros(1)
         assert digests_of(outputs_of([tensor, tensor])) == digests_of(outputs_of([tensor, tensor.clone()]))
 
 
 class TestDigests:
-    """Identity of bits."""
+    """Digests identify bits."""
 
-    def test_every_bit_type_and_shape(self) -> None:
+    def test_bits_type_and_shape_count(self) -> None:
         """Negative zero is not zero."""
         zero = torch.zeros(2, dtype=torch.bfloat16)
         assert digest_of(zero) == digest_of(torch.zeros(4, dtype=torch.bfloat16)[::2])
@@ -336,19 +336,19 @@ class TestDigests:
             lambda value: np.float32(value),
         ],
     )
-    def test_every_kind_of_tensor(self, make: Callable[[float], Any]) -> None:
-        """Sparse, nested, quantised, complex, wrapped, without dimensions, and arrays."""
+    def test_every_kind_of_tensor_has_a_digest(self, make: Callable[[float], Any]) -> None:
+        """Sparse, nested, quantised, complex, wrapped and scalar ones, and arrays."""
         one, same, other = (digests_of(outputs_of([make(value)])) for value in (1.0, 1.0, 2.0))
         assert one == same
         assert one != other
 
     def test_a_tensor_that_cannot_be_read_is_named(self) -> None:
-        """It is no reason to compare nothing."""
+        """It is an error, and not left out of the comparison."""
         tensor = torch.zeros(4)
         tensor.untyped_storage().resize_(0)
         with pytest.raises(TargetError, match=r"output\['cache'\] cannot be compared"):
             digests_of(outputs_of({"cache": tensor}))
 
-    def test_a_signature_is_of_tensors_alone(self) -> None:
-        """A position given as a number does not make every step another."""
+    def test_a_signature_has_only_tensors(self) -> None:
+        """A position passed as a number does not make every step a different call."""
         assert signature_of((torch.zeros(2, 1), 5)) == signature_of((torch.zeros(2, 1), 6)) == "float32[2,1]"

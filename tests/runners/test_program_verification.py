@@ -1,4 +1,4 @@
-"""What is claimed of a program's bits: how many steps were compared, and what was not seen."""
+"""Verification of a program: how many steps were compared, and what could not be compared."""
 
 import json
 import logging
@@ -36,23 +36,23 @@ PLAN = Plan((Scope("a", "a"),))
 PROJECT = TESTS / "projects" / "slots"
 
 
-def supervised(folder: Path, fault: str, steps: int = STEPS, **keys: object) -> ProgramRunner:
-    """Return the runner of a program that reports ``steps`` decode steps, and what FAULT says."""
+def faulty_program(folder: Path, fault: str, steps: int = STEPS, **keys: object) -> ProgramRunner:
+    """Return the runner of a program that reports ``steps`` decode steps and has a fault."""
     command = [sys.executable, "program.py", str(steps)]
     return reporting(folder, command=command, environment={"FAULT": fault}, **keys)
 
 
 def silent(stage: str) -> None:
-    """Take no notice of a stage."""
+    """Ignore a stage."""
 
 
-class TestNothing:
-    """A run that shows nothing is no run in which nothing differs."""
+class TestNothingToCompare:
+    """A run without anything to compare does not pass as identical."""
 
     def test_a_step_that_returns_nothing_fails_by_name(self, tmp_path: Path) -> None:
-        """With the type that it returns, and what to do."""
+        """With the type that it returns, and the fix."""
         with (
-            supervised(tmp_path, "returns nothing") as runner,
+            faulty_program(tmp_path, "returns nothing") as runner,
             pytest.raises(
                 BackendError,
                 match=r"rank 0: decode step Model.forward returns nothing that sktune can compare \(it returns Foo\); "
@@ -62,119 +62,119 @@ class TestNothing:
             runner.open()
 
     def test_a_step_without_state_fails_by_name(self, tmp_path: Path) -> None:
-        """Unless the recipe says that there is none."""
+        """Unless the recipe says that it is stateless."""
         with (
-            supervised(tmp_path, "keeps nothing") as runner,
+            faulty_program(tmp_path, "keeps nothing") as runner,
             pytest.raises(
                 BackendError, match=r"rank 0: sktune finds no tensor that outlives decode step Model.forward"
             ),
         ):
             runner.open()
-        with supervised(tmp_path / "stateless", "keeps nothing", stateless=True) as runner:
+        with faulty_program(tmp_path / "stateless", "keeps nothing", stateless=True) as runner:
             assert runner.judge(JudgeRequest(PLAN, "trial.log"), silent).is_feasible
 
-    def test_state_that_never_changes_is_said(self, tmp_path: Path) -> None:
-        """Then the cache lies where nobody looks, unless the recipe says that there is none."""
-        with supervised(tmp_path, "writes nothing") as runner:
+    def test_state_that_never_changes_is_reported(self, tmp_path: Path) -> None:
+        """As the cache is then where sktune does not look, unless the recipe says that the step is stateless."""
+        with faulty_program(tmp_path, "writes nothing") as runner:
             assert "no tensor that sktune can see changes from step to step" in runner.open().description
         for folder, fault, keys in (("fine", "", {}), ("stateless", "writes nothing", {"stateless": True})):
-            with supervised(tmp_path / folder, fault, **keys) as runner:
+            with faulty_program(tmp_path / folder, fault, **keys) as runner:
                 assert "changes from step to step" not in runner.open().description
 
 
 class TestBounds:
-    """How far a plan was compared."""
+    """The number of compared steps bounds the claim."""
 
-    def test_a_trial_says_how_far_it_went(self, tmp_path: Path) -> None:
-        """Eight steps are no more than eight steps; elements are of outputs and state."""
-        with supervised(tmp_path, "") as runner:
+    def test_a_trial_reports_how_much_it_compared(self, tmp_path: Path) -> None:
+        """Eight steps, with the elements of outputs and state."""
+        with faulty_program(tmp_path, "") as runner:
             outcome = runner.judge(JudgeRequest(PLAN, "trial.log"), silent)
         assert outcome.verification is not None
         assert str(outcome.verification) == "identical on 8 steps; at 95% fewer than 1 step in 3 differs"
         assert (outcome.verification.contexts, outcome.verification.elements) == (1, 8 * 5 + 3)
 
     def test_finalists_are_compared_on_all_steps(self, tmp_path: Path) -> None:
-        """Or on as many as are wanted."""
-        with supervised(tmp_path, "") as runner:
-            found = runner.verify(VerifyRequest([("1", PLAN), ("2", PLAN)], 2048), silent)
+        """Or on the requested number."""
+        with faulty_program(tmp_path, "") as runner:
+            verified = runner.verify(VerifyRequest([("1", PLAN), ("2", PLAN)], 2048), silent)
             fewer = runner.verify(VerifyRequest([("1", PLAN)], 20), silent)
-        assert {name: own.steps for name, own in found.items()} == {"1": STEPS, "2": STEPS}
-        assert found["1"].is_identical
-        assert found["1"].elements == STEPS * 5 + 2 * 3  # the state after the first steps and after the last
+        assert {name: each.steps for name, each in verified.items()} == {"1": STEPS, "2": STEPS}
+        assert verified["1"].is_identical
+        assert verified["1"].elements == STEPS * 5 + 2 * 3  # the state after the first steps and after the last
         assert fewer["1"].steps == 20
 
     @pytest.mark.parametrize(
-        ("fault", "says"),
+        ("fault", "difference"),
         [
             ("output:20", "rank 0, step 20: output differs from the baseline's"),
             ("state:20", "rank 0: state model.cache differs from the baseline's after 40 steps"),
             ("end:5", "rank 0: 35 decode steps instead of 40"),
         ],
     )
-    def test_what_differs_late_is_found_before_it_is_claimed(self, tmp_path: Path, fault: str, says: str) -> None:
-        """The trial compares eight steps; a verification goes on to the last."""
-        with supervised(tmp_path, fault) as runner:
+    def test_verification_finds_what_differs_late(self, tmp_path: Path, fault: str, difference: str) -> None:
+        """The trial compares eight steps; a verification compares them all."""
+        with faulty_program(tmp_path, fault) as runner:
             outcome = runner.judge(JudgeRequest(PLAN, "trial.log"), silent)
-            found = runner.verify(VerifyRequest([("1", PLAN)], 2048), silent)["1"]
+            verified = runner.verify(VerifyRequest([("1", PLAN)], 2048), silent)["1"]
         assert outcome.is_feasible
-        assert str(found) == says
-        assert outcome.after(found).reason is Reason.MISMATCH
-        assert outcome.after(found).blamed == PLAN.scopes[0].label
+        assert str(verified) == difference
+        assert outcome.after(verified).reason is Reason.MISMATCH
+        assert outcome.after(verified).blamed == PLAN.scopes[0].label
 
     def test_what_differs_early_is_a_mismatch(self, tmp_path: Path) -> None:
-        """Whose verification has the difference."""
-        with supervised(tmp_path, "output:3") as runner:
+        """The verification has the difference."""
+        with faulty_program(tmp_path, "output:3") as runner:
             outcome = runner.judge(JudgeRequest(PLAN, "trial.log"), silent)
         assert outcome.reason is Reason.MISMATCH
         assert outcome.verification is not None
         assert str(outcome.verification) == outcome.detail == "rank 0, step 3: output differs from the baseline's"
 
-    def test_a_baseline_that_is_not_the_same_every_time_blames_no_plan(self, tmp_path: Path) -> None:
-        """It runs again where a plan differs; its outputs make an end, its state is left out."""
-        with supervised(tmp_path, "unsteady output:20") as runner:
+    def test_a_baseline_that_is_not_deterministic_blames_no_plan(self, tmp_path: Path) -> None:
+        """It runs again if a plan differs; if its outputs differ, the search ends; state that differs is ignored."""
+        with faulty_program(tmp_path, "unsteady output:20") as runner:
             runner.open()
-            with pytest.raises(NotDeterministicError, match=r"does not equal itself.*step 20"):
+            with pytest.raises(NotDeterministicError, match=r"not deterministic.*step 20"):
                 for name in "12":
                     runner.verify(VerifyRequest([(name, PLAN)], 2048), silent)
-        with supervised(tmp_path / "state", "unsteady state:20") as runner:
-            found = [runner.verify(VerifyRequest([(name, PLAN)], 2048), silent)[name] for name in "12"]
-        assert all(own.is_identical for own in found)
-        assert found[-1].elements == STEPS * 5  # none of the state is left
+        with faulty_program(tmp_path / "state", "unsteady state:20") as runner:
+            verified = [runner.verify(VerifyRequest([(name, PLAN)], 2048), silent)[name] for name in "12"]
+        assert all(each.is_identical for each in verified)
+        assert verified[-1].elements == STEPS * 5  # none of the state is left
 
-    def test_without_time_nothing_more_is_claimed(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        """The trial's verification stands, and its bound."""
-        with supervised(tmp_path, "") as runner, caplog.at_level(logging.WARNING):
+    def test_without_time_nothing_more_is_compared(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """The trial's verification and its bound stand."""
+        with faulty_program(tmp_path, "") as runner, caplog.at_level(logging.WARNING):
             assert runner.verify(VerifyRequest([("1", PLAN)], 2048, seconds=0.001), silent) == {}
         assert "no time is left to compare plan 1 on 40 steps" in caplog.text
 
     def test_a_program_of_eight_steps_has_no_more_to_compare(self, tmp_path: Path) -> None:
-        """Every run compares them."""
-        with supervised(tmp_path, "", steps=VERIFIED_STEPS) as runner:
+        """Every run compares all of them."""
+        with faulty_program(tmp_path, "", steps=VERIFIED_STEPS) as runner:
             assert runner.verify(VerifyRequest([("1", PLAN)], 2048), silent) == {}
 
     def test_a_plan_that_fails_in_its_verification_is_rejected(self, tmp_path: Path) -> None:
-        """With what went wrong."""
-        with supervised(tmp_path, "") as runner:
+        """With the reason."""
+        with faulty_program(tmp_path, "") as runner:
             runner.open()
             program = tmp_path / "program.py"
             program.write_text(program.read_text().replace("if task[", "if has_scopes: sys.exit(3)\nif task[", 1))
-            found = runner.verify(VerifyRequest([("1", PLAN)], 2048), silent)["1"]
-        assert not found.is_identical
-        assert "exit code 3" in str(found)
+            verified = runner.verify(VerifyRequest([("1", PLAN)], 2048), silent)["1"]
+        assert not verified.is_identical
+        assert "exit code 3" in str(verified)
 
 
 @dataclass(slots=True)
 class Output:
-    """What a step may return."""
+    """An output without a ``__dict__``."""
 
     logits: torch.Tensor
     token_ids: list[int]
 
 
 class Stepping:
-    """A decode step that keeps its cache in a closure, in slots; and the ranks' report of it."""
+    """A decode step whose cache is in the slots of an object in its closure, and its report."""
 
-    def __init__(self, folder: Path, task: Task, *, flips_at: int | None = None, does_keep: bool = True) -> None:
+    def __init__(self, folder: Path, task: Task, *, flips_at: int | None = None, writes_state: bool = True) -> None:
         cache = Output(torch.zeros(4), [])
         self.called: list[str] = []
         module = nn.Linear(4, 4)
@@ -183,7 +183,7 @@ class Stepping:
             def step(hidden_states: torch.Tensor) -> Output:
                 number = len(self.called)
                 self.called.append(name)
-                if does_keep:
+                if writes_state:
                     cache.logits[number % 4] += 1
                 logits = hidden_states + cache.logits
                 return Output(-logits if number == flips_at else logits, [number])
@@ -198,7 +198,7 @@ class Stepping:
         self._folder = folder
 
     def report(self, steps: int) -> RankReport:
-        """Make ``steps`` steps and read what was reported."""
+        """Run ``steps`` steps and read the report."""
         for _ in range(steps):
             self._step(torch.ones(1, 4))
         self._step._flush()
@@ -207,21 +207,21 @@ class Stepping:
 
 @pytest.fixture
 def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for the reports of this process, which is rank 0 and says nothing at its exit."""
+    """A folder for the reports of this process, which is rank 0 and reports nothing when it exits."""
     monkeypatch.setattr("sktune.runners.program.rank.atexit.register", lambda *_: None)
     monkeypatch.delenv("RANK", raising=False)
     yield tmp_path
 
 
 class TestReports:
-    """What a rank reports of a step that keeps everything in slots."""
+    """Reports of a step that keeps everything in slots."""
 
-    def test_outputs_and_state_are_there_and_tell_every_bit(self, reports: Path) -> None:
-        """The finding: eight empty digests and no state, called identical."""
+    def test_digests_of_outputs_and_state_show_every_bit(self, reports: Path) -> None:
+        """Such a step was once reported with eight empty digests and no state, and called identical."""
         task = Task(False, "inductor")
         one, same = (Stepping(reports / name, task).report(10) for name in ("one", "same"))
-        assert [sorted(own.digests) for own in one.outputs] == [["output.logits", "output.token_ids"]] * 8
-        assert {own.kind for own in one.outputs} == {"Output"}
+        assert [sorted(output.digests) for output in one.outputs] == [["output.logits", "output.token_ids"]] * 8
+        assert {output.kind for output in one.outputs} == {"Output"}
         assert "step.cache.logits" in one.states[8].digests
         assert one.outputs == same.outputs
         assert one.states == same.states
@@ -229,7 +229,7 @@ class TestReports:
         assert [number for number in range(8) if other.outputs[number] != one.outputs[number]] == [5]
 
     def test_a_verification_reports_every_step(self, reports: Path) -> None:
-        """One digest for each of the later ones, with the number of elements; the state after the last one."""
+        """With one digest for each later step, its number of elements, and the state after the last step."""
         task = Task(False, "inductor", steps=20)
         one = Stepping(reports / "one", task).report(25)
         assert len(one.outputs) == 20
@@ -239,15 +239,15 @@ class TestReports:
         other = Stepping(reports / "other", task, flips_at=12).report(25)
         assert [number for number in range(20) if other.outputs[number] != one.outputs[number]] == [12]
 
-    def test_whether_the_state_changes(self, reports: Path) -> None:
-        """From the first step to the eighth; nobody looks in later runs."""
+    def test_the_first_run_reports_whether_the_state_changes(self, reports: Path) -> None:
+        """From the first step to the eighth; later runs do not check it."""
         watching = Task(False, "inductor", watches_state=True)
         assert Stepping(reports / "one", watching).report(10).is_written is True
-        assert Stepping(reports / "other", watching, does_keep=False).report(10).is_written is False
+        assert Stepping(reports / "other", watching, writes_state=False).report(10).is_written is False
         assert Stepping(reports / "later", Task(False, "inductor")).report(10).is_written is None
 
-    def test_whose_turn_each_step_was_is_what_ran(self, reports: Path) -> None:
-        """By what was drawn for this run, which the task holds, too."""
+    def test_reported_turns_are_those_that_ran(self, reports: Path) -> None:
+        """They follow from the run's seed, which is in the task."""
         task = Task(False, "inductor", turns=draw_turns())
         task.write(reports)
         stepping = Stepping(reports / "one", task)
@@ -260,8 +260,8 @@ class TestReports:
 
 
 @pytest.mark.slow
-def test_a_program_that_keeps_all_in_slots_is_compared(tmp_path: Path) -> None:
-    """Its cache differs at the last step, and no output tells; the order of turns of each run is another."""
+def test_a_program_that_keeps_everything_in_slots_is_compared(tmp_path: Path) -> None:
+    """Its cache differs after the last step, which no output shows; each run has another order of turns."""
     recipe = yaml.safe_load((PROJECT / "recipe.yaml").read_text())
     recipe |= {"command": [sys.executable, "generate.py"], "environment": {"FAULT": "cache"}, "directory": str(PROJECT)}
     path = tmp_path / "recipe.yaml"
@@ -271,8 +271,8 @@ def test_a_program_that_keeps_all_in_slots_is_compared(tmp_path: Path) -> None:
         assert runner.open().facts["alternates"]
         outcome = runner.judge(JudgeRequest(plan, "trial.log"), silent)
         assert outcome.is_feasible, outcome.detail
-        found = runner.verify(VerifyRequest([("1", plan)], 2048), silent)["1"]
-    assert str(found) == "rank 0: state model.cache.sums[2] differs from the baseline's after 90 steps"
+        verified = runner.verify(VerifyRequest([("1", plan)], 2048), silent)["1"]
+    assert str(verified) == "rank 0: state model.cache.sums[2] differs from the baseline's after 90 steps"
     tasks = [json.loads(path.read_text()) for path in (tmp_path / "study" / "work").glob("run-*/task.json")]
     drawn = [task["turns"] for task in tasks if task["turns"] is not None]
     assert len(drawn) == len(set(drawn)) == 2

@@ -1,4 +1,4 @@
-"""Verification: bits, not closeness."""
+"""Replays are compared bit by bit, without tolerance."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ def target_with(output: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Target,
 def difference(
     base: Callable[[torch.Tensor], torch.Tensor], other: Callable[[torch.Tensor], torch.Tensor]
 ) -> Mismatch | None:
-    """Compare two outputs on the same target."""
+    """Compare two output functions on the same target."""
     target, step = target_with(base)
     recordings = replays.record(step, replays.prepare(target))
     counter = target.state["counter"]
@@ -44,40 +44,40 @@ def difference(
 
 
 def test_equal_bits_pass_for_all_seeds_and_steps() -> None:
-    """The same function differs nowhere."""
+    """A function does not differ from itself."""
     assert difference(torch.exp, torch.exp) is None
 
 
 def test_one_flipped_bit_is_found_and_described() -> None:
-    """The message says step, tensor, index, both values, ULP distance and share."""
+    """With step, tensor, index, both values, ULP distance and share."""
 
     def flipped(value: torch.Tensor) -> torch.Tensor:
         out = value.clone()
         out.view(torch.int32)[1, 2] ^= 1
         return out
 
-    found = difference(torch.clone, flipped)
-    assert found is not None
-    assert (found.seed, found.step, found.tensor, found.index, found.largest_ulp) == (
+    mismatch = difference(torch.clone, flipped)
+    assert mismatch is not None
+    assert (mismatch.seed, mismatch.step, mismatch.tensor, mismatch.index, mismatch.largest_ulp) == (
         0,
         0,
         "logits",
         (1, 2),
         1,
     )
-    assert found.share == pytest.approx(1 / 6)
-    assert "1 ulp" in str(found)
+    assert mismatch.share == pytest.approx(1 / 6)
+    assert "1 ulp" in str(mismatch)
 
 
 def test_signed_zeros_differ() -> None:
     """0.0 == -0.0, but their bits differ."""
-    found = difference(torch.zeros_like, lambda value: -torch.zeros_like(value))
-    assert found is not None
-    assert found.largest_ulp == 0
+    mismatch = difference(torch.zeros_like, lambda value: -torch.zeros_like(value))
+    assert mismatch is not None
+    assert mismatch.largest_ulp == 0
 
 
 def test_nan_equals_itself_and_not_another_nan() -> None:
-    """NaN patterns are compared as bits."""
+    """NaNs are compared as bits."""
 
     def nan(pattern: int) -> Callable[[torch.Tensor], torch.Tensor]:
         return lambda value: torch.full(value.shape, pattern, dtype=torch.int32).view(torch.float32)
@@ -87,30 +87,30 @@ def test_nan_equals_itself_and_not_another_nan() -> None:
 
 
 def test_a_difference_in_the_state_alone_is_found() -> None:
-    """Outputs equal, state not."""
+    """Although the outputs are equal."""
     target, step = target_with(torch.clone)
     recordings = replays.record(step, replays.prepare(target))
     counter = target.state["counter"]
 
-    def forgetful(value: torch.Tensor) -> torch.Tensor:
+    def miscounting(value: torch.Tensor) -> torch.Tensor:
         counter.add_(2)
         return value.clone()
 
-    found = replays.compare(Step(forgetful), recordings)
-    assert found is not None
-    assert found.tensor == "counter"
-    assert found.step == replays.STEPS - 1
+    mismatch = replays.compare(Step(miscounting), recordings)
+    assert mismatch is not None
+    assert mismatch.tensor == "counter"
+    assert mismatch.step == replays.STEPS - 1
 
 
 def test_another_shape_or_dtype_is_a_mismatch() -> None:
-    """Equal values in another form are not the same output."""
+    """Although the values are equal."""
     assert difference(torch.clone, lambda value: value.double()) is not None
     assert difference(torch.clone, lambda value: value.reshape(3, 2)) is not None
 
 
-def test_half_precision_ulp_is_counted_across_zero() -> None:
-    """Neighbours around zero are one step apart each."""
+def test_ulps_are_counted_across_zero() -> None:
+    """The smallest positive and negative numbers are two ULPs apart."""
     tiny = torch.tensor([1, -32767], dtype=torch.int16).view(torch.bfloat16)  # smallest positive and negative
-    found = difference(lambda value: tiny[:1].clone(), lambda value: tiny[1:].clone())
-    assert found is not None
-    assert found.largest_ulp == 2
+    mismatch = difference(lambda value: tiny[:1].clone(), lambda value: tiny[1:].clone())
+    assert mismatch is not None
+    assert mismatch.largest_ulp == 2

@@ -1,4 +1,4 @@
-"""Thousands of steps are compared, over the whole cache, and a bound follows."""
+"""Thousands of steps over the whole cache are compared, which gives a bound on the share that differs."""
 
 from collections.abc import Callable
 
@@ -13,52 +13,52 @@ from sktune.runners.worker import step_check
 from sktune.targets.base import Target
 from tests.models import caches
 
-Wrong = Callable[[int], bool]
 
-
-def compared(target: Target, wrong: Wrong, steps: int = 400) -> tuple[step_check.Found, set[int]]:
-    """Compare a step that is off by one bit at positions that are ``wrong``; return what was found, and positions."""
+def compare(
+    target: Target, is_wrong: Callable[[int], bool], steps: int = 400
+) -> tuple[step_check.StepComparison, set[int]]:
+    """Compare a step that has one wrong bit where ``is_wrong(position)``; return the result and all positions."""
     model = target.module
     assert isinstance(model, caches.Cached)
-    seen = set()
+    positions = set()
 
     def candidate(x: torch.Tensor) -> torch.Tensor:
         position = int(model.position)
-        seen.add(position)
+        positions.add(position)
         out: torch.Tensor = target.decode_step(x)
-        if wrong(position):
+        if is_wrong(position):
             out.view(torch.int32)[0, 0, 3] ^= 1
         return out
 
     baseline = Step(target.decode_step)
     places = step_check.contexts(target, target.state, baseline, steps)
-    found = step_check.compare_steps(target, target.state, baseline, {"plan": Step(candidate)}, places)
-    return found["plan"], seen
+    results = step_check.compare_steps(target, target.state, baseline, {"plan": Step(candidate)}, places)
+    return results["plan"], positions
 
 
 @pytest.mark.parametrize("make", [caches.with_capacity, caches.without_capacity])
 def test_steps_reach_the_last_slot_of_the_cache(make: Callable[[], Target]) -> None:
-    """And, where the prefill begins where it is asked to, the first."""
+    """And the first slot, if the target has a capacity."""
     target = make()
-    found, seen = compared(target, lambda position: False)
-    assert found.mismatch is None
-    assert found.steps >= 400
-    assert found.contexts >= step_check.LEAST_CONTEXTS
+    result, positions = compare(target, lambda position: False)
+    assert result.mismatch is None
+    assert result.steps >= 400
+    assert result.contexts >= step_check.MIN_CONTEXTS
     first = 0 if target.capacity else caches.CONTEXT
-    assert seen == set(range(first, caches.SLOTS))
+    assert positions == set(range(first, caches.SLOTS))
 
 
 @pytest.mark.parametrize("position", [0, caches.SLOTS // 2, caches.SLOTS - 1])
-def test_a_bit_that_is_off_at_one_position_is_found(position: int) -> None:
-    """With its place and its values, as in a trial."""
-    found, _ = compared(caches.with_capacity(), lambda own: own == position)
-    assert found.mismatch is not None
-    assert (found.mismatch.tensor, found.mismatch.index) == ("logits", (0, 0, 3))
-    assert found.mismatch.largest_ulp == 1
+def test_a_wrong_bit_at_one_position_is_found(position: int) -> None:
+    """With its index and values, as in a trial."""
+    result, _ = compare(caches.with_capacity(), lambda current: current == position)
+    assert result.mismatch is not None
+    assert (result.mismatch.tensor, result.mismatch.index) == ("logits", (0, 0, 3))
+    assert result.mismatch.largest_ulp == 1
 
 
 def test_state_is_compared_after_every_step() -> None:
-    """Also what a later step writes over."""
+    """Including state that a later step overwrites."""
     target = caches.with_capacity()
     state = {**target.state, "scratch": torch.zeros(4)}
 
@@ -68,13 +68,14 @@ def test_state_is_compared_after_every_step() -> None:
         return out
 
     places = step_check.contexts(target, state, Step(target.decode_step), 400)
-    found = step_check.compare_steps(target, state, Step(target.decode_step), {"plan": Step(candidate)}, places)["plan"]
-    assert found.mismatch is not None
-    assert found.mismatch.tensor == "scratch"
+    baseline = Step(target.decode_step)
+    result = step_check.compare_steps(target, state, baseline, {"plan": Step(candidate)}, places)["plan"]
+    assert result.mismatch is not None
+    assert result.mismatch.tensor == "scratch"
 
 
-def test_a_comparison_that_is_cut_short_has_been_everywhere() -> None:
-    """The order of the contexts is drawn."""
+def test_a_comparison_that_is_cut_short_covers_the_whole_cache() -> None:
+    """As the contexts are in random order."""
     target = caches.with_capacity()
     places = step_check.contexts(target, target.state, Step(target.decode_step), 400)
     firsts = [place.tokens for place in places[:8]]
@@ -84,20 +85,23 @@ def test_a_comparison_that_is_cut_short_has_been_everywhere() -> None:
 
 @given(st.integers(1, 10**12))
 def test_the_bound_is_never_stronger_than_the_rule_of_three(steps: int) -> None:
-    """Nor weaker by more than its two digits."""
-    found = Verification(steps=steps)
-    assert found.one_in <= 1 / found.differing_share
-    assert steps < 100 or found.one_in >= 0.9 * steps / 3
-    assert (1 - found.differing_share) ** steps == pytest.approx(0.05, rel=1e-3)
+    """Nor weaker by more than rounding to two digits."""
+    verification = Verification(steps=steps)
+    assert verification.one_in <= 1 / verification.differing_share
+    assert steps < 100 or verification.one_in >= 0.9 * steps / 3
+    assert (1 - verification.differing_share) ** steps == pytest.approx(0.05, rel=1e-3)
 
 
-def test_a_verdict_says_what_was_seen() -> None:
-    """Steps, bound, and what is known of the regions."""
+def test_a_verdict_says_what_was_compared() -> None:
+    """Steps, bound, and regions."""
     regions = (RegionCheck("a", "1", 5_000, is_exact=True), RegionCheck("b", "2", 9_000))
-    found = Verification(2048, 128, 10**9, regions)
-    assert str(found) == "identical on 2,048 steps; at 95% fewer than 1 step in 680 differs"
-    assert found.of_regions == "1 of its 2 regions are tested against its own kernels, on at least 9,000 elements each"
-    assert Verification.from_dict(found.to_dict()) == found
+    verification = Verification(2048, 128, 10**9, regions)
+    assert str(verification) == "identical on 2,048 steps; at 95% fewer than 1 step in 680 differs"
+    assert (
+        verification.of_regions
+        == "1 of its 2 regions are tested against its own kernels, on at least 9,000 elements each"
+    )
+    assert Verification.from_dict(verification.to_dict()) == verification
     assert not Verification().is_identical
     assert str(Verification()) == "not verified"
     differing = Verification(2048, 128, 10**9, (RegionCheck("b", "2", difference="one bit"),))
@@ -107,7 +111,7 @@ def test_a_verdict_says_what_was_seen() -> None:
 
 @given(st.lists(st.integers(0, 255), min_size=1, max_size=64), st.data())
 def test_a_digest_changes_with_every_bit(values: list[int], data: st.DataObject) -> None:
-    """Whatever the size of the tensor; two flipped sign bits do not make up for one another."""
+    """Whatever the size of the tensor; two flipped sign bits do not cancel out."""
     digester = step_check.Digester()
     tensor = torch.tensor(values, dtype=torch.uint8)
     other = tensor.clone()

@@ -1,4 +1,4 @@
-"""What the runner gives its workers, and what it makes of their answers."""
+"""The worker runner: what it passes to workers, and how it handles their answers."""
 
 import resource
 from collections.abc import Iterator
@@ -22,17 +22,17 @@ from tests.models import page_faults
 MODELS = TESTS / "models"
 
 
-@pytest.mark.parametrize(("own", "keeps"), [({}, True), ({"MALLOC_MMAP_THRESHOLD_": "131072"}, False)])
+@pytest.mark.parametrize(("variables", "keeps"), [({}, True), ({"MALLOC_MMAP_THRESHOLD_": "131072"}, False)])
 def test_a_worker_keeps_the_memory_that_it_frees(
-    tmp_path: Path, compile_cache: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, str], keeps: bool
+    tmp_path: Path, compile_cache: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], keeps: bool
 ) -> None:
-    """Steps do not take it from the kernel again and again, unless the user wants it so; studies say which."""
-    for name, value in own.items():
+    """Steps do not request it from the kernel again, unless the user's environment says so; studies record which."""
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     request = Request(f"{page_faults.__file__}:target")
     spec, preset = request.target()
     wanted = space_spec(request, spec, preset)
-    assert all(f"{name}={value}" in fingerprint(spec, wanted)["memory"] for name, value in own.items())
+    assert all(f"{name}={value}" in fingerprint(spec, wanted)["memory"] for name, value in variables.items())
     with WorkerRunner(RunnerSetup(spec, wanted, tmp_path, compile_cache, 60)) as runner:
         faults = int(runner.open().description)
     again = page_faults.ROUNDS * page_faults.BLOCK_BYTES // resource.getpagesize()
@@ -40,16 +40,16 @@ def test_a_worker_keeps_the_memory_that_it_frees(
 
 
 @pytest.mark.parametrize("place", ["prefill", "decode_step"])
-def test_memory_that_is_lacking_is_told_from_a_mistake(tmp_path: Path, compile_cache: Path, place: str) -> None:
-    """The line says what makes the model smaller, wherever it first takes the memory."""
+def test_a_model_that_does_not_fit_into_memory_gets_one_line(tmp_path: Path, compile_cache: Path, place: str) -> None:
+    """It says how to make the model smaller, wherever memory runs out."""
     (tmp_path / "large.py").write_text(
         "import torch\nimport sktune\n\n"
-        "def lacking(*arguments):\n    raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 9 GiB')\n\n"
+        "def fail(*arguments):\n    raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 9 GiB')\n\n"
         "def target():\n"
         "    module = torch.nn.Sequential(torch.nn.Linear(4, 4))\n"
         "    prefill = lambda seed, steps: [(torch.ones(1, 4),)] * steps\n"
         f"    sound = dict(decode_step=module.forward, prefill=prefill)\n"
-        f"    return sktune.Target(module, **{{**sound, {place!r}: lacking}})\n"
+        f"    return sktune.Target(module, **{{**sound, {place!r}: fail}})\n"
     )
     request = Request(f"{tmp_path / 'large.py'}:target")
     spec, preset = request.target()
@@ -63,91 +63,91 @@ def test_memory_that_is_lacking_is_told_from_a_mistake(tmp_path: Path, compile_c
 
 @pytest.fixture
 def runner(tmp_path: Path, compile_cache: Path) -> Iterator[tuple[WorkerRunner, Plan]]:
-    """Return the runner of a sound model, and a plan."""
+    """Return the runner of a model, and a plan whose scopes have no fault."""
     request = Request(f"{MODELS / 'faulty.py'}:flips_a_bit", space=MODELS / "faulty.yaml")
     spec, preset = request.target()
     wanted = space_spec(request, spec, preset)
-    with WorkerRunner(RunnerSetup(spec, wanted, tmp_path, compile_cache, 60)) as own:
-        space = bind_space(wanted, own.open().layout, spec)
-        yield own, next(space.plan(point.values) for point in space.starting_points if point.name == "sound")
+    with WorkerRunner(RunnerSetup(spec, wanted, tmp_path, compile_cache, 60)) as worker:
+        space = bind_space(wanted, worker.open().layout, spec)
+        yield worker, next(space.plan(point.values) for point in space.starting_points if point.name == "sound")
 
 
 def test_measuring_may_take_longer_than_a_stage_while_the_worker_is_alive(
     runner: tuple[WorkerRunner, Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A comparison of many plans, or of slow ones, is no process that hangs."""
-    own, plan = runner
-    monkeypatch.setattr("sktune.runners.worker.client.LEAST_RUN_TIMEOUT_S", 0.5)
+    """A comparison of many or slow plans is not a process that hangs."""
+    worker, plan = runner
+    monkeypatch.setattr("sktune.runners.worker.client.MIN_RUN_TIMEOUT_S", 0.5)
 
     def report(stage: str) -> None:
         if stage == "verify":
-            own._compile_timeout_s = 0.5  # of the next stage, which takes seconds
+            worker._compile_timeout_s = 0.5  # of the next stage, which takes seconds
 
-    rows = own.compare(CompareRequest([("1", plan)]), report).rows
+    rows = worker.compare(CompareRequest([("1", plan)]), report).rows
     assert [row.name for row in rows] == ["baseline", "baseline again", "1"]
 
 
-def test_a_score_is_kept_where_the_budget_ends_while_scopes_are_observed(
+def test_a_trial_keeps_its_figure_if_time_runs_out_while_scopes_are_timed(
     runner: tuple[WorkerRunner, Plan],
 ) -> None:
-    """What was measured in time counts."""
-    own, plan = runner
+    """As it was measured in time."""
+    worker, plan = runner
 
     def report(stage: str) -> None:
         if stage == "observe":
-            own.deadline_s = 0.0
+            worker.deadline_s = 0.0
 
-    outcome = own.judge(JudgeRequest(plan, "trial-0000.log"), report)
+    outcome = worker.judge(JudgeRequest(plan, "trial-0000.log"), report)
     assert outcome.speedup is not None
     assert outcome.scope_times == ()
 
 
 def test_two_searches_of_one_process_have_their_own_work_folders(tmp_path: Path) -> None:
-    """So do two containers, in which process numbers begin anew."""
+    """So do two containers, where process ids may be equal."""
     spec = PresetSpec("llama", scale="tiny", backend="npu", device="npu")
     for _ in range(2):
-        own = WorkerRunner(RunnerSetup(spec, SpaceSpec(), tmp_path, tmp_path / "cache"))
-        own._start()
-        own.close()
+        worker = WorkerRunner(RunnerSetup(spec, SpaceSpec(), tmp_path, tmp_path / "cache"))
+        worker._start()
+        worker.close()
     assert len(list((tmp_path / "work").iterdir())) == 2
 
 
 @pytest.fixture
 def simulated(tmp_path: Path) -> Iterator[tuple[WorkerRunner, list[NamedPlan]]]:
-    """Return the runner of a simulated model, and two plans."""
+    """Return the runner of a simulated model, and two plans for it."""
     spec, _ = describe("llama", backend="sim")
-    with WorkerRunner(RunnerSetup(spec, SpaceSpec(), tmp_path, tmp_path / "cache")) as own:
-        units = [unit.name for unit in own.open().layout.units]
-        yield own, [("1", Plan((Scope(units[1], units[1]),))), ("2", Plan((Scope(units[1], units[2]),)))]
+    with WorkerRunner(RunnerSetup(spec, SpaceSpec(), tmp_path, tmp_path / "cache")) as worker:
+        units = [unit.name for unit in worker.open().layout.units]
+        yield worker, [("1", Plan((Scope(units[1], units[1]),))), ("2", Plan((Scope(units[1], units[2]),)))]
 
 
 def test_plans_that_do_not_fit_one_process_are_compared_one_by_one(
     simulated: tuple[WorkerRunner, list[NamedPlan]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the same figures as side by side; without the references first, which are no fault of a plan's."""
-    own, plans = simulated
-    together = own.compare(CompareRequest(plans), silent)
-    answer, asked = WorkerRunner._answer, list[tuple[int, bool]]()
+    """With the same figures as side by side, after a first attempt without the references."""
+    worker, plans = simulated
+    together = worker.compare(CompareRequest(plans), silent)
+    answer, requests = WorkerRunner._answer, list[tuple[int, bool]]()
 
     def mortal(self: WorkerRunner, key: str, report: Report, *, log: str, **request: Any) -> dict[str, Any]:
-        asked.append((len(request["plans"]), request["references"]))
+        requests.append((len(request["plans"]), request["references"]))
         if len(request["plans"]) > 1:
             raise BackendError(f"the comparison failed: the worker was killed; see logs/{log}")
         return answer(self, key, report, log=log, **request)
 
     monkeypatch.setattr(WorkerRunner, "_answer", mortal)
-    apart = own.compare(CompareRequest(plans, references=True), silent)
-    assert asked == [(2, True), (2, False), (1, False), (1, False)]
-    figures = [{row.name: row.speedup and row.speedup.ratio for row in one.rows} for one in (together, apart)]
+    separately = worker.compare(CompareRequest(plans, references=True), silent)
+    assert requests == [(2, True), (2, False), (1, False), (1, False)]
+    figures = [{row.name: row.speedup and row.speedup.ratio for row in each.rows} for each in (together, separately)]
     assert set(figures[0]) == {"baseline", "1", "2"}
     assert figures[0] == figures[1]
 
 
-def test_a_process_in_which_every_plan_dies_has_the_baseline(
+def test_if_every_plan_kills_the_process_the_baseline_is_measured_alone(
     simulated: tuple[WorkerRunner, list[NamedPlan]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is measured alone, and comes first; where it dies, too, there is nothing to compare with."""
-    own, plans = simulated
+    """It comes first; if it kills the process too, there is nothing to compare with."""
+    worker, plans = simulated
     answer = WorkerRunner._answer
 
     def mortal(self: WorkerRunner, key: str, report: Report, *, log: str, **request: Any) -> dict[str, Any]:
@@ -157,11 +157,11 @@ def test_a_process_in_which_every_plan_dies_has_the_baseline(
 
     monkeypatch.setattr(WorkerRunner, "_answer", mortal)
     spares_baseline = True
-    rows = own.compare(CompareRequest(plans), silent).rows
+    rows = worker.compare(CompareRequest(plans), silent).rows
     assert [(row.name, row.speedup is None) for row in rows] == [("baseline", False), ("1", True), ("2", True)]
     spares_baseline = False
     with pytest.raises(BackendError, match="was killed"):
-        own.compare(CompareRequest(plans), silent)
+        worker.compare(CompareRequest(plans), silent)
 
 
 def silent(stage: str) -> None:

@@ -432,7 +432,7 @@ def learned_of(*trials: tuple[dict[str, Option], Outcome | None, float | None]) 
 
 def test_scopes_without_operators_work_and_save_nothing() -> None:
     """Their plan may be used: it has the baseline's kernels, and was never measured."""
-    outcome = Outcome(Reason.SLOWER, "its scopes hold no operator: the same kernels as the baseline")
+    outcome = Outcome(Reason.SLOWER, "its scopes contain no operators: it has the same kernels as the baseline")
     learned = learned_of(({"moe.gate": "new"}, outcome, None))
     assert learned.failures == [False]
     assert not learned.feasibility.has_failures

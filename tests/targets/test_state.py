@@ -1,4 +1,4 @@
-"""What a step writes to is compared and put back, whether the target names it or not."""
+"""State that a step writes is compared and restored, whether the target declares it or not."""
 
 import re
 from collections.abc import Callable
@@ -21,11 +21,11 @@ from tests.models import hidden_state
 
 @pytest.fixture(autouse=True)
 def clean_compiler() -> None:
-    """Dynamo counts the captures of one function: all these steps share one."""
+    """Reset Dynamo, which limits the captures of one function: all these steps share one."""
     torch._dynamo.reset()
 
 
-def opened(make: Callable[[], Target]) -> tuple[Target, InductorBackend]:
+def with_backend(make: Callable[[], Target]) -> tuple[Target, InductorBackend]:
     """Return a target and its backend."""
     torch.set_grad_enabled(False)
     target = make()
@@ -38,19 +38,19 @@ def opened(make: Callable[[], Target]) -> tuple[Target, InductorBackend]:
     [
         (hidden_state.in_a_buffer, "model.total"),
         (hidden_state.in_a_plain_attribute, "model.plain"),
-        (hidden_state.in_a_closure, "kept"),
+        (hidden_state.in_a_closure, "running_sum"),
         (hidden_state.in_a_parameter, "model.weight"),
         (hidden_state.in_slots, "cache.keys"),
-        (hidden_state.in_a_global_variable, "KEPT"),
+        (hidden_state.in_a_global_variable, "TOTAL"),
     ],
 )
-def test_undeclared_state_is_compared_and_put_back(make: Callable[[], Target], name: str) -> None:
-    """By its name; a step that leaves something else there is found."""
-    target, backend = opened(make)
+def test_undeclared_state_is_compared_and_restored(make: Callable[[], Target], name: str) -> None:
+    """And its name is in the mismatch."""
+    target, backend = with_backend(make)
     state = complete_state(target, backend.written())
     assert len(state) == 1
-    ((found, tensor),) = state.items()
-    assert name in found
+    ((full_name, tensor),) = state.items()
+    assert name in full_name
     before = tensor.clone()
     baseline = backend.compile(Plan()).step
     assert torch.equal(tensor, before)
@@ -73,15 +73,15 @@ def test_undeclared_state_is_compared_and_put_back(make: Callable[[], Target], n
     [
         (hidden_state.replaced, "model.last"),
         (hidden_state.replaced_in_slots, "cache.keys"),
-        (hidden_state.replaced_and_never_read, "kept.keys"),
-        (hidden_state.replaced_in_a_dictionary, "kept['hidden']"),
+        (hidden_state.replaced_and_never_read, "cache.keys"),
+        (hidden_state.replaced_in_a_dictionary, "cache['hidden']"),
         (hidden_state.growing, "cache.keys"),
     ],
 )
-def test_what_a_step_replaces_is_refused_by_name(make: Callable[[], Target], name: str) -> None:
-    """It cannot be put back."""
+def test_a_step_that_replaces_a_tensor_is_refused(make: Callable[[], Target], name: str) -> None:
+    """By the tensor's name, as this cannot be undone."""
     with pytest.raises(TargetError, match=re.escape(f"{name} by a new tensor, ") + r".*; write into it with copy_\(\)"):
-        opened(make)
+        with_backend(make)
     target = make()
     inputs = decode_inputs(target, 0, 1)[0]
     with pytest.raises(TargetError, match=re.escape(f"{name} by a new tensor")):
@@ -89,9 +89,9 @@ def test_what_a_step_replaces_is_refused_by_name(make: Callable[[], Target], nam
 
 
 def test_a_number_that_changes_with_each_step_is_named() -> None:
-    """It is part of what is captured, so that each step would be another one."""
+    """It is a constant of the captured graph, so each step would need another graph."""
     with pytest.raises(BackendError, match=r"captured once for all steps, as .*cache.steps changes"):
-        opened(hidden_state.counting_in_python)
+        with_backend(hidden_state.counting_in_python)
 
 
 @pytest.mark.parametrize(
@@ -99,27 +99,27 @@ def test_a_number_that_changes_with_each_step_is_named() -> None:
     [
         (hidden_state.in_a_buffer, "total"),
         (hidden_state.in_a_plain_attribute, "plain"),
-        (hidden_state.in_a_closure, "kept"),
+        (hidden_state.in_a_closure, "running_sum"),
         (hidden_state.in_a_parameter, "weight"),
         (hidden_state.in_slots, "cache.keys"),
-        (hidden_state.in_a_global_variable, "KEPT"),
+        (hidden_state.in_a_global_variable, "TOTAL"),
     ],
 )
-def test_what_an_uncompiled_step_writes_to_is_found_without_a_graph(make: Callable[[], Target], name: str) -> None:
-    """For backends that do not show what they capture; the values are put back, but for those of weights."""
+def test_tensors_that_an_uncompiled_step_writes_are_found(make: Callable[[], Target], name: str) -> None:
+    """For backends that do not show what they capture; all values but those of weights are restored."""
     target = make()
     inputs = decode_inputs(target, 0, 1)[0]
     with torch.no_grad():
-        found = written_by(target, lambda: target.decode_step(*inputs))
-    assert [own.endswith(name) for own in found] == [True]
-    assert not torch.stack([*found.values()]).any() or name == "weight"
+        written = written_by(target, lambda: target.decode_step(*inputs))
+    assert [each.endswith(name) for each in written] == [True]
+    assert not torch.stack([*written.values()]).any() or name == "weight"
 
 
 def test_a_step_may_write_to_its_inputs() -> None:
-    """Each is given a copy; what it leaves there is compared like an output."""
-    target, backend = opened(hidden_state.in_its_input)
+    """It gets copies, which are then compared like outputs."""
+    target, backend = with_backend(hidden_state.in_its_input)
     assert backend.written() == {}
-    judge = Judge(target, backend)  # the baseline equals itself
+    judge = Judge(target, backend)  # raises unless the baseline is deterministic
     assert judge.model_difference == ""
     baseline = backend.compile(Plan()).step
     recordings = replays.record(baseline, replays.prepare(target))
@@ -134,8 +134,8 @@ def test_a_step_may_write_to_its_inputs() -> None:
     assert (difference.tensor, difference.index) == ("input[0]", (1, 5))
 
 
-def test_names_are_those_of_the_program() -> None:
-    """And not Dynamo's."""
+def test_names_are_those_of_the_source() -> None:
+    """Not Dynamo's."""
     source = "L['self']._modules['layers']._modules['0']._buffers['keys']"
     assert readable(source) == "self.layers.0.keys"
-    assert readable("G['kept']") == "kept"
+    assert readable("G['cache']") == "cache"

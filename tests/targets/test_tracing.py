@@ -1,4 +1,4 @@
-"""Layouts come from a traced step: order, layers and kinds are found, not listed."""
+"""Layouts come from a traced step, which shows order, layers and kinds."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,30 +27,30 @@ def deepseek() -> Target:
 
 
 def names(layout: Layout) -> list[str]:
-    """Return the units' names without what all share."""
+    """Return the units' names without their common prefix."""
     return [unit.name.removeprefix("model.") for unit in layout.units]
 
 
-class _Largest(TorchDispatchMode):
-    """Keeps the number of elements of the largest tensor that an operator makes."""
+class _LargestTensor(TorchDispatchMode):
+    """Records the number of elements of the largest tensor that an operator returns."""
 
     elements = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        tensors = (leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor))
+        output = func(*args, **(kwargs or {}))
+        tensors = (leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor))
         self.elements = max([self.elements, *(tensor.numel() for tensor in tensors)])
-        return made
+        return output
 
 
 def test_a_long_context_copies_no_experts_for_each_token() -> None:
-    """At the scale ``small``, the default on CUDA, that took 512 GiB."""
+    """At scale ``small``, the default on CUDA, this once took 512 GiB."""
     spec, _ = describe("deepseek-v3", context=256)
     target = load(spec)
-    with _Largest() as largest:  # type: ignore[no-untyped-call]
+    with _LargestTensor() as largest:  # type: ignore[no-untyped-call]
         target.prefill(0, 1)
-    of_all_experts = max(parameter.numel() for parameter in target.module.parameters())
-    assert largest.elements <= of_all_experts
+    largest_parameter = max(parameter.numel() for parameter in target.module.parameters())
+    assert largest.elements <= largest_parameter
 
 
 def test_deepseek_has_dense_and_moe_layers_in_execution_order(deepseek: Target) -> None:
@@ -66,7 +66,7 @@ def test_deepseek_has_dense_and_moe_layers_in_execution_order(deepseek: Target) 
 
 
 def test_deeper_units_keep_the_order_in_which_they_run(deepseek: Target) -> None:
-    """The router comes before the experts, the shared experts after them, whatever the list says."""
+    """Router, experts, shared experts, whatever the order of the list."""
     wanted = {
         "dense": ["self_attn", "mlp"],
         "moe": ["mlp.shared_experts", "mlp.experts", "mlp.gate", "self_attn"],
@@ -77,7 +77,7 @@ def test_deeper_units_keep_the_order_in_which_they_run(deepseek: Target) -> None
 
 
 def test_a_plain_list_of_units_serves_all_kinds(deepseek: Target) -> None:
-    """Inner units stand where a kind has them, the outer one elsewhere."""
+    """Kinds with the inner units use these, other kinds the outer one."""
     layout = trace_layout(deepseek, SpaceSpec(units=["self_attn", "mlp", "mlp.gate", "mlp.experts"]))
     assert layout.kinds == {"dense": ("self_attn", "mlp"), "moe": ("self_attn", "mlp.gate", "mlp.experts")}
 
@@ -94,13 +94,13 @@ def test_a_plain_list_of_units_serves_all_kinds(deepseek: Target) -> None:
     ],
 )
 def test_units_that_the_model_lacks_are_refused(deepseek: Target, spec: dict[str, Any], message: str) -> None:
-    """With the nearest name that it has."""
+    """The message has the nearest name."""
     with pytest.raises(SpaceError, match=message):
         trace_layout(deepseek, SpaceSpec(**spec))
 
 
 def test_the_trace_leaves_the_state_as_it_was(deepseek: Target) -> None:
-    """Steps that were run for the trace are not part of what is tuned."""
+    """Although it runs steps."""
     deepseek.prefill(0, 1)
     before = {name: tensor.clone() for name, tensor in deepseek.state.items()}
     trace_layout(deepseek, SpaceSpec())
@@ -108,7 +108,7 @@ def test_the_trace_leaves_the_state_as_it_was(deepseek: Target) -> None:
 
 
 class Twice(nn.Module):
-    """Calls one child twice: a scope boundary there would be ambiguous."""
+    """Calls one child twice, so a scope boundary there would be ambiguous."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,13 +132,13 @@ def simple(module: nn.Module, fails: bool = False) -> Target:
     return Target(module, step, lambda seed, steps: [(torch.ones(1, 4),)] * steps)
 
 
-def test_a_module_that_runs_twice_is_no_unit() -> None:
-    """It belongs to whatever spans it."""
+def test_a_module_that_runs_twice_is_not_a_unit() -> None:
+    """It belongs to every scope around it."""
     assert names(trace_layout(simple(Twice()), SpaceSpec())) == ["once"]
 
 
 class Contained(nn.Module):
-    """A layer with a namespace that never runs itself, and a list of which each step may take another member."""
+    """A layer with a container that does not run itself, and a list from which each step may call another member."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class Contained(nn.Module):
 
 
 def test_members_of_a_container_that_does_not_run_are_units() -> None:
-    """Those of a list are not: experts that tokens choose would be other units in the next step."""
+    """Members of a list are not: the next step may run other experts."""
     layout = trace_layout(simple(nn.Sequential(Contained(), Contained())), SpaceSpec())
     assert layout.kinds == {"dense": ("norm", "parts.up", "parts.down")}
 
@@ -167,14 +167,14 @@ def test_modules_that_all_run_twice_are_named() -> None:
 
 @pytest.mark.parametrize("output", [None, 3, {"logits": None}])
 def test_a_step_without_a_tensor_to_compare_is_refused(output: Any) -> None:
-    """Else every plan would be bit-identical."""
+    """Otherwise every plan would be bit-identical."""
     sound = simple(Twice())
     with pytest.raises(TargetError, match="returns no tensor to compare"):
         trace_layout(replace(sound, decode_step=lambda x: (sound.decode_step(x), output)[1]), SpaceSpec())
 
 
-def test_a_prefill_that_fails_or_falls_short_gets_one_line() -> None:
-    """It says which function is to be mended."""
+def test_a_prefill_that_fails_or_returns_too_little_gets_one_line() -> None:
+    """It says which function to fix."""
 
     def fails(seed: int, steps: int) -> list[tuple[torch.Tensor]]:
         raise ValueError(f"no seed {seed}\nat all")
@@ -182,19 +182,19 @@ def test_a_prefill_that_fails_or_falls_short_gets_one_line() -> None:
     with pytest.raises(TargetError, match="the prefill fails: ValueError: no seed 0; fix") as caught:
         trace_layout(replace(simple(Twice()), prefill=fails), SpaceSpec())
     assert "\n" not in str(caught.value)
-    with pytest.raises(TargetError, match="inputs of 0 steps; it is asked for those of 1"):
+    with pytest.raises(TargetError, match="inputs of 0 steps; have it return 1"):
         trace_layout(replace(simple(Twice()), prefill=lambda seed, steps: []), SpaceSpec())
 
 
 def test_a_step_that_fails_eagerly_gets_one_line() -> None:
-    """Before anything is compiled."""
+    """Before compilation."""
     with pytest.raises(TargetError, match="the eager decode step fails: ValueError: no such thing; fix") as caught:
         trace_layout(simple(Twice(), fails=True), SpaceSpec())
     assert "\n" not in str(caught.value)
 
 
 def test_a_plan_must_fit_the_layout(deepseek: Target) -> None:
-    """Unknown units, wrong order and overlaps are refused, with the mend."""
+    """Unknown units, wrong order and overlaps are refused."""
     layout = trace_layout(deepseek, SpaceSpec())
     attention, mlp = "model.layers.1.self_attn", "model.layers.1.mlp"
     layout.check(Plan((Scope(attention, mlp),)))
@@ -208,7 +208,7 @@ def test_a_plan_must_fit_the_layout(deepseek: Target) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "qwen3-moe"])
 def test_the_other_presets_load_at_their_smallest_scale(name: str) -> None:
-    """And say what is tuned in one line."""
+    """Their descriptions say in one line what is tuned."""
     spec, preset = describe(name)
     assert preset is not None
     target = load(spec)
@@ -218,8 +218,8 @@ def test_the_other_presets_load_at_their_smallest_scale(name: str) -> None:
     assert list(kinds) == (["moe"] if name == "qwen3-moe" else ["dense"])
 
 
-def test_published_configurations_are_known_to_transformers() -> None:
-    """Full scale is the architecture's own configuration; nothing in a preset is silently ignored."""
+def test_transformers_knows_every_value_of_a_preset() -> None:
+    """So nothing in a preset is silently ignored."""
     from transformers import AutoConfig
 
     for name in ("deepseek-v3", "llama", "qwen3", "qwen3-moe"):
@@ -230,13 +230,13 @@ def test_published_configurations_are_known_to_transformers() -> None:
             values = preset.model.configuration(scale)
             config = AutoConfig.for_model(preset.model.model_type, **values)
             reference = AutoConfig.for_model(preset.model.model_type)
-            for key in values.keys() - {"head_dim"}:  # read where it is set, declared nowhere
+            for key in values.keys() - {"head_dim"}:  # transformers reads it if set, but does not declare it
                 assert hasattr(reference, key), f"{name}: {key}"
             assert config.num_hidden_layers == values["num_hidden_layers"]
 
 
-def test_random_weights_belong_to_their_seed() -> None:
-    """The same seed gives the same model and inputs, another seed others."""
+def test_random_weights_follow_from_the_seed() -> None:
+    """The same seed gives the same model and inputs, another seed gives others."""
 
     def embedding(seed: int) -> torch.Tensor:
         spec, _ = describe("llama", seed=seed)

@@ -363,13 +363,13 @@ class TestFinals:
 
     def test_plans_are_shortlisted_if_there_are_too_many(self, tmp_path: Path) -> None:
         """The fastest are compared; a runner that can hold only few plans is not asked for a shortlist."""
-        runner = FakeRunner(traits=RunnerTraits(most_finalists=2, most_shortlisted=4))
+        runner = FakeRunner(traits=RunnerTraits(max_finalists=2, max_shortlisted=4))
         result = search(tmp_path, runner, trials=8)
         (shortlisted,) = [plans for kind, plans in runner.asked if kind == "shortlist"]
         assert len(shortlisted) == 4
         assert self.comparisons(runner) == [2]
         assert len([row for row in result.final if row.name.isdigit()]) == 2
-        few = FakeRunner(traits=RunnerTraits(most_finalists=2, most_shortlisted=2))
+        few = FakeRunner(traits=RunnerTraits(max_finalists=2, max_shortlisted=2))
         search(tmp_path / "few", few, trials=8)
         assert few.count("shortlist") == 0
         assert self.comparisons(few) == [2]
@@ -398,7 +398,7 @@ class TestFinals:
     ) -> None:
         """In one process."""
         events = Events()
-        traits = RunnerTraits(has_references=has_references, most_finalists=3)
+        traits = RunnerTraits(has_references=has_references, max_finalists=3)
         search(tmp_path, FakeRunner(traits=traits), events.append)
         assert of_kind(events, "final_started")[0]["references"] is wanted
 

@@ -45,7 +45,7 @@ class Clock:
         return self.now_s
 
 
-ESTIMATES = DurationEstimates(opening_s=10, trial_s=6, finalist_s=4, most_finalists=5, processes=2)
+ESTIMATES = DurationEstimates(opening_s=10, trial_s=6, finalist_s=4, max_finalists=5, processes=2)
 
 
 def simulated_search(seconds: float, estimates: DurationEstimates) -> tuple[int, int, float]:

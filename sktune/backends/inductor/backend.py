@@ -39,7 +39,7 @@ from sktune.core.verification import RegionCheck
 from sktune.measure.devices import Cpu, Cuda
 from sktune.targets.base import Inputs, Snapshot, Target
 from sktune.targets.marks import attach_each
-from sktune.targets.state import Held, complete_state, reachable, readable, replaced
+from sktune.targets.state import HeldTensors, complete_state, reachable, readable, replaced_error
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class InductorBackend:
         self._device: Cpu | Cuda = Cpu()
         self._marked: MarkedGraph | None = None
         self._written: dict[str, torch.Tensor] = {}
-        at_first = Held(target)
+        at_first = HeldTensors(target)
         self._captured = self._capture()
         self._snapshot = Snapshot(complete_state(target, self._written))
         self._check_replaced(at_first)
@@ -195,8 +195,8 @@ class InductorBackend:
             if isinstance(value, torch.Tensor) and id(value) not in step_inputs
         }
 
-    def _check_replaced(self, at_first: Held) -> None:
-        """Run the step twice more, to check that it writes its state in place.
+    def _check_replaced(self, at_first: HeldTensors) -> None:
+        """Run the step twice more, and refuse what it leaves elsewhere than in tensors that it has written into.
 
         Raises:
             TargetError: it replaces a tensor.
@@ -210,7 +210,7 @@ class InductorBackend:
             calls.append(arguments)
             return graph_module.forward(*arguments)
 
-        held = Held(self._target)
+        held = HeldTensors(self._target)
         try:
             for _ in range(2):
                 self._try(self._step(watched))
@@ -226,7 +226,7 @@ class InductorBackend:
         names = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
         for node, before, now in zip(names, *calls, strict=True):
             if isinstance(now, torch.Tensor) and before is not now and id(now) not in step_inputs:
-                raise replaced(_source_name(node))
+                raise replaced_error(_source_name(node))
 
     def _step(self, run: Callable[..., Any]) -> Step:
         def step(*inputs: Any) -> Any:

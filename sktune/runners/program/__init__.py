@@ -1,4 +1,4 @@
-"""Programs that a script starts, on one rank or many: restarted for each plan, and observed from inside.
+"""The program runner: restarts the user's program for each plan, on one rank or many, and observes it from inside.
 
 It is used for recipes, where sktune does not load the model.
 """

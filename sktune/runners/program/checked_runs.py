@@ -1,8 +1,8 @@
-"""Runs of a recipe's program whose reports and figures are complete, and what its baseline runs have shown.
+"""Runs of a recipe's program, checked for complete reports and figures, and the results of its baseline runs.
 
-Where the baseline costs little to compile (Inductor), each run alternates between plan and baseline, step by step, and
-its figure is their ratio. Elsewhere a run holds its plan alone: baseline runs are made at the start and now and then,
-and how much they differ from one another is what a plan's figure is uncertain by.
+Where the baseline is cheap to compile (Inductor), each run alternates between plan and baseline, step by step, and its
+figure is their ratio. Elsewhere a run has only its plan: the baseline runs separately, at the start and from time to
+time, and the spread of these runs is the uncertainty of a plan's figure.
 """
 
 import math
@@ -22,12 +22,12 @@ from sktune.measure import samples
 from sktune.measure.latency import Measurement
 from sktune.measure.noise_floor import NoiseFloorSample
 from sktune.measure.winner import BASELINE
-from sktune.runners.program.agreement import decode_step, differing_state, first_difference, what_is_missing
+from sktune.runners.program.agreement import decode_step, differing_state, first_difference, unverifiable_reason
 from sktune.runners.program.rank_reports import VERIFIED_STEPS, DecodeCall, RankReport, Task, draw_turns
 from sktune.runners.program.run import Failure, Launcher, Run
 from sktune.runners.program.step_times import (
-    LEAST_ALTERNATING,
-    LEAST_STEPS,
+    MIN_ALTERNATING,
+    MIN_STEPS,
     RunLatency,
     compare_runs,
     compare_turns,
@@ -37,27 +37,27 @@ from sktune.runners.program.step_times import (
 from sktune.targets.recipe import Recipe
 
 BASELINES = 2
-"""Runs of the baseline at the start, which show that its bits are always the same. Where runs alternate, the second one
-is the first sample of the noise floor; elsewhere that is a third."""
+"""Runs of the baseline at the start, which show whether its bits are reproducible. Where runs alternate, the second is
+also the first sample of the noise floor; elsewhere a third run is."""
 
 
 class CheckedRuns:
-    """Runs a recipe's program; the first runs are those of ``inspect`` and ``baseline``.
+    """Runs a recipe's program; ``inspect`` and ``baseline`` must run first.
 
     Args:
         recipe: with absolute paths.
-        folder: the study's; logs go to ``logs/`` in it, reports of the ranks to ``work/``.
-        cache: for the compilers' caches, one folder for each plan.
+        folder: the study's folder; logs go to ``logs/`` in it, reports of the ranks to ``work/``.
+        cache: folder of the compilers' caches, with one folder for each plan.
 
     Attributes:
-        recipe: the same.
+        recipe: as passed in.
         launcher: starts the program.
-        deadline_s: when a run has to be over, on the clock of ``time.monotonic``.
-        reference: what the ranks reported of the first baseline run.
-        ignored: state that differs between runs of the baseline, by rank and name, and so is not compared.
-        alternates: whether each run holds the baseline's turns, too.
+        deadline_s: time by which a run must end, on the clock of ``time.monotonic``.
+        reference: the ranks' reports of the first baseline run.
+        ignored: state that differs between runs of the baseline and is not compared, by rank and name.
+        alternates: whether each run also has the baseline's turns.
         baselines: latency of each run of the baseline.
-        run_s: how long the first of these took.
+        run_s: duration of the first of these.
     """
 
     def __init__(self, recipe: Recipe, folder: Path, cache: Path) -> None:
@@ -70,18 +70,18 @@ class CheckedRuns:
         self.baselines: list[RunLatency] = []
         self.run_s = 0.0
         self._task = Task(inspects=False, backend=recipe.backend, model=recipe.model)
-        self._all_steps: tuple[RankReport, ...] = ()  # of the baseline's run that is compared step by step
+        self._all_steps: tuple[RankReport, ...] = ()  # of the baseline run in which every step is compared
 
     @property
     def decode(self) -> DecodeCall:
-        """The decode step that ``inspect`` has found."""
+        """The decode step that ``inspect`` found."""
         assert self._task.decode is not None
         return self._task.decode
 
     @property
-    def is_unwritten(self) -> bool:
-        """Whether no tensor was seen to change from step to step, though the program is not stateless."""
-        return not self.recipe.stateless and any(own.is_written is False for own in self.reference)
+    def state_never_changes(self) -> bool:
+        """Whether no tensor changed from step to step, although the recipe does not say ``stateless``."""
+        return not self.recipe.stateless and any(report.is_written is False for report in self.reference)
 
     def log(self, name: str) -> Path:
         """Return the path of a log."""
@@ -90,30 +90,30 @@ class CheckedRuns:
         return folder / name
 
     def inspect(self, space: SpaceSpec) -> tuple[Layout, float]:
-        """Find the decode step in one eager run; returns its layout, and how long the run took.
+        """Find the decode step in one eager run; return its layout and the run's duration in seconds.
 
         Raises:
-            TargetError: the program runs nothing that could be a decode step, or its ranks differ.
-            BackendError: it does not run.
+            TargetError: no call could be a decode step, or the ranks run different modules.
+            BackendError: the program does not run.
         """
         log = self.log("inspect.log")
         task = replace(self._task, inspects=True, space=space.model_dump(mode="json"))
         run = self.launcher.run(task, Plan(), log, self.deadline_s)
         if run.failure:
             raise BackendError(f"the program does not run eagerly: {run.failure.detail}; see {log}")
-        found = decode_step(run.reports)
-        assert found.layout is not None
-        calls = [each for each in run.reports[0].found if each.call.function == found.call.function]
-        call = found.call if len(calls) > 1 else replace(found.call, signature="")
+        step = decode_step(run.reports)
+        assert step.layout is not None
+        calls = [each for each in run.reports[0].inspected if each.call.function == step.call.function]
+        call = step.call if len(calls) > 1 else replace(step.call, signature="")
         self._task = replace(self._task, decode=call)
-        return Layout.from_dict(found.layout), run.seconds
+        return Layout.from_dict(step.layout), run.seconds
 
     def baseline(self, log: str) -> Run:
-        """Run the baseline; the first run is the reference, to which the others must be equal.
+        """Run the baseline; the first run is the reference that all others must equal.
 
         Raises:
-            BackendError: it does not run.
-            NotDeterministicError: two runs have different outputs.
+            BackendError: the baseline does not run.
+            NotDeterministicError: the outputs of two runs differ.
         """
         run = self.run(Plan(), log)
         if run.failure:
@@ -127,31 +127,31 @@ class CheckedRuns:
         return run
 
     def noise_floor(self, before_trial: int, run: Run, before: Sequence[RunLatency]) -> NoiseFloorSample:
-        """Return how far a run of the baseline is from itself, or from the runs ``before`` it."""
-        own = self.speedup(run) if self.alternates else compare_runs(self.baselines[-1], before)
-        return NoiseFloorSample(before_trial, own, "", run.seconds)
+        """Compare a run of the baseline with itself, or with the runs ``before`` it where runs do not alternate."""
+        speedup = self.speedup(run) if self.alternates else compare_runs(self.baselines[-1], before)
+        return NoiseFloorSample(before_trial, speedup, "", run.seconds)
 
     def speedup(self, run: Run) -> Speedup:
-        """Return the figure of a plan's run."""
+        """Return the speedup of a plan's run."""
         if self.alternates:
             return compare_turns(run.step_ms, run.turns)
         return compare_runs(latency_of(run.step_ms), self.baselines)
 
     def has_all_steps(self, steps: int) -> bool:
-        """Whether a run of the baseline with so many compared steps is at hand."""
-        return bool(self._all_steps) and all(len(own.outputs) == steps for own in self._all_steps)
+        """Whether the baseline has already run with ``steps`` compared steps."""
+        return bool(self._all_steps) and all(len(report.outputs) == steps for report in self._all_steps)
 
     def all_steps(self, steps: int) -> tuple[RankReport, ...]:
-        """Return the reports of a baseline run that compares ``steps`` steps."""
+        """Return the reports of a baseline run with ``steps`` compared steps."""
         if not self.has_all_steps(steps):
             self._all_steps = self._all_steps_of_baseline(steps, "verify-baseline.log")
         return self._all_steps
 
     def check_all_steps(self, steps: int, log: str) -> None:
-        """Run the baseline once more: it may be what is not the same every time.
+        """Run the baseline once more, as it may be the baseline that is not deterministic.
 
         Raises:
-            NotDeterministicError: it is.
+            NotDeterministicError: it is not.
         """
         again = self._all_steps_of_baseline(steps, log)
         self._check_deterministic(self._all_steps, again, steps)
@@ -163,67 +163,70 @@ class CheckedRuns:
         return run.reports
 
     def _check_deterministic(self, one: Sequence[RankReport], other: Sequence[RankReport], steps: int) -> None:
-        """Compare two runs of the baseline; state that differs is not compared from now on.
+        """Compare two runs of the baseline; state that differs is ignored from now on.
 
         Raises:
-            NotDeterministicError: outputs differ.
+            NotDeterministicError: their outputs differ.
         """
         self.ignored |= differing_state(one, other)
         if difference := first_difference(one, other, self.ignored, steps):
             raise NotDeterministicError(
-                f"the baseline does not equal itself ({difference}); make the program deterministic "
-                "(greedy sampling, a fixed seed), or bit-identity cannot be decided"
+                f"the baseline is not deterministic ({difference}); make the program deterministic "
+                "(greedy sampling, a fixed seed), as bit-identity cannot be checked otherwise"
             )
 
     def run(self, plan: Plan, log: str, steps: int = VERIFIED_STEPS) -> Run:
-        """Run the program; with more than ``VERIFIED_STEPS`` steps, which are compared, it is not timed."""
+        """Run the program and compare ``steps`` decode steps; it is timed only if these are ``VERIFIED_STEPS``."""
         is_timed = steps == VERIFIED_STEPS
         turns = draw_turns() if self.alternates and is_timed else None
         task = replace(self._task, turns=turns, steps=steps, watches_state=not self.reference)
         run = self.launcher.run(task, plan, self.log(log), self.deadline_s)
         if run.failure is None:
-            run = replace(run, failure=self._unseen(run) or (self._unmeasured(run) if is_timed else None))
+            run = replace(run, failure=self._unverifiable(run) or (self._unmeasured(run) if is_timed else None))
         if run.step_ms and run.failure is None and is_timed:
-            self._keep(log, run)
+            self._save_samples(log, run)
         return run
 
-    def _unseen(self, run: Run) -> Failure | None:
-        """Return what a run that came to its end does not show, without which nothing is verified."""
+    def _unverifiable(self, run: Run) -> Failure | None:
+        """Return why a run that ended normally cannot be verified."""
         function = self._task.decode.function if self._task.decode else ""
-        missing = (what_is_missing(own, function, is_stateless=self.recipe.stateless) for own in run.reports)
-        detail = next(filter(None, missing), "")
+        reasons = (unverifiable_reason(each, function, is_stateless=self.recipe.stateless) for each in run.reports)
+        detail = next(filter(None, reasons), "")
         return Failure(Reason.CRASHED, detail) if detail else None
 
     def _unmeasured(self, run: Run) -> Failure | None:
-        """Return why a run that came to its end has no figure."""
+        """Return why a run that ended normally has no figure."""
         for rank, steps in enumerate(run.step_ms):
             if bad := [step for step in steps if not (math.isfinite(step) and step > 0)]:
-                detail = f"rank {rank} has a decode step of {bad[0]:g} ms; have the latency pattern match times above 0"
+                detail = f"rank {rank} has a decode step of {bad[0]:g} ms; make the latency pattern match times above 0"
                 return Failure(Reason.CRASHED, detail)
-        where = "the ranks time no steps" if self.recipe.latency == "steps" else "its log has no latency line"
+        problem = "the ranks timed no steps" if self.recipe.latency == "steps" else "its log has no latency line"
         if not run.step_ms:
-            mend = "give the recipe `latency: {pattern: ...}` or `logs`, or `latency: steps`"
-            return Failure(Reason.CRASHED, f"{where}; {mend}")
+            fix = "set `latency: {pattern: ...}` or `logs` in the recipe, or `latency: steps`"
+            return Failure(Reason.CRASHED, f"{problem}; {fix}")
         fewest = min(len(steps) for steps in run.step_ms)
-        least = LEAST_ALTERNATING if self.alternates else LEAST_STEPS
+        least = MIN_ALTERNATING if self.alternates else MIN_STEPS
         if fewest < least and (fewest > 1 or self.alternates):
-            return Failure(Reason.CRASHED, f"a rank has {fewest} decode steps, at least {least} are needed")
+            return Failure(
+                Reason.CRASHED,
+                f"a rank has {fewest} decode steps, but {least} are needed; have the program generate more tokens",
+            )
         return None
 
     def _can_alternate(self, run: Run) -> bool:
-        """Whether runs are long enough to hold the baseline's turns too, and each step's time is known.
+        """Whether runs are long enough for the baseline's turns too, and have a time for each step.
 
-        Not on an NPU: every run would compile the baseline as well, for minutes, and hold two graphs' memory.
+        Never on an NPU: every run would spend minutes on compiling the baseline too, and hold two graphs in memory.
         """
         compiler = backend_info(self.recipe.backend).program_compiler
         calls = [len(report.all_s) for report in run.reports]
-        known = [len(steps) for steps in run.step_ms]
-        return bool(compiler) and known == calls and min(calls) >= LEAST_ALTERNATING
+        timed = [len(steps) for steps in run.step_ms]
+        return bool(compiler) and timed == calls and min(calls) >= MIN_ALTERNATING
 
-    def _keep(self, log: str, run: Run) -> None:
+    def _save_samples(self, log: str, run: Run) -> None:
         step_ms = run.step_ms
         shortest = min(len(steps) for steps in step_ms)
-        if self.alternates and shortest >= LEAST_ALTERNATING:
+        if self.alternates and shortest >= MIN_ALTERNATING:
             names = [f"rank {rank} {turn}" for rank in range(len(step_ms)) for turn in (BASELINE, "plan")]
             seconds = np.hstack([rounds(steps[:shortest], run.turns) for steps in step_ms])
         else:

@@ -1,4 +1,4 @@
-"""Writes a recipe for a folder that it has never seen: what is found is filled in, what cannot be known is said."""
+"""Drafts a recipe for an unknown folder: it fills in what it finds, and lists what the user has to fill in."""
 
 import re
 import shlex
@@ -13,20 +13,20 @@ from sktune.core.errors import BadInputError
 from sktune.source.yaml_flag import FLAG, MODE, NEEDED_MODE
 
 SCRIPT = Path("executor/scripts/infer.sh")
-"""How cann-recipes-infer starts a model, below the checkout's root."""
+"""The script that starts a model of cann-recipes-infer, relative to the checkout's root."""
 RANKS_PER_HOST = 16
 """Dies of one Atlas A3 server."""
-MOST_NEW_TOKENS = 160
-"""Enough decode steps to alternate between plan and baseline; more only make each run longer."""
+MAX_NEW_TOKENS = 160
+"""Enough decode steps to alternate between plan and baseline; more would only make runs longer."""
 
 
 @dataclass
-class Scouted:
-    """A recipe in the making, and what a reader has to know of it.
+class RecipeDraft:
+    """A draft of a recipe, with notes for the user.
 
     Attributes:
-        values: of the recipe's document.
-        found, unknown: a line each.
+        values: content of the recipe's file.
+        found, unknown: notes on what was found and what was not, one line each.
     """
 
     values: dict[str, Any]
@@ -35,42 +35,42 @@ class Scouted:
 
     @property
     def text(self) -> str:
-        """The recipe's file."""
-        told = [f"# found: {line}" for line in self.found] + [f"# NOT KNOWN: {line}" for line in self.unknown]
-        head = ["# Search with: sktune search --recipe THIS_FILE --trials 20   (see docs/reference/recipe.md)", *told]
+        """Text of the recipe's file."""
+        notes = [f"# found: {line}" for line in self.found] + [f"# NOT KNOWN: {line}" for line in self.unknown]
+        head = ["# Search with: sktune search --recipe THIS_FILE --trials 20   (see docs/reference/recipe.md)", *notes]
         return "\n".join(head) + "\n" + yaml.safe_dump(self.values, sort_keys=False, allow_unicode=True, width=110)
 
 
-def scout(folder: Path, yaml_file: Path | None = None, command: str | None = None) -> Scouted:
-    """Look at a checkout of cann-recipes-infer, one of its models, or a folder with a program of its own.
+def draft_recipe(folder: Path, yaml_file: Path | None = None, command: str | None = None) -> RecipeDraft:
+    """Draft a recipe for a checkout of cann-recipes-infer, one of its models, or a folder with any other program.
 
     Args:
-        folder: to look at.
-        yaml_file: the program's YAML, where there are several.
-        command: what starts the program, where no script is found.
+        folder: the folder.
+        yaml_file: the program's YAML; needed if there are several.
+        command: the command that starts the program; needed if no script is found.
 
     Raises:
-        BadInputError: there is nothing to start, or several YAML files to choose from.
+        BadInputError: there is nothing to start, or there are several YAML files to choose from.
     """
     if not folder.is_dir():
-        raise BadInputError(f"{folder} is no folder; give a checkout of recipes, or the folder of a model")
+        raise BadInputError(f"{folder} is not a folder; give a checkout of recipes, or the folder of a model")
     folder = folder.resolve()
     root = next((each for each in (folder, *folder.parents) if (each / SCRIPT).is_file()), None)
-    if command is None and root and not _own_script(folder, root):
-        return _of_checkout(root, folder, yaml_file)
-    return _of_program(folder, yaml_file, command)
+    if command is None and root and not _has_own_script(folder, root):
+        return _from_checkout(root, folder, yaml_file)
+    return _from_program(folder, yaml_file, command)
 
 
-def _of_checkout(root: Path, folder: Path, yaml_file: Path | None) -> Scouted:
+def _from_checkout(root: Path, folder: Path, yaml_file: Path | None) -> RecipeDraft:
     models = [folder] if folder.parent == root / "models" else sorted(path for path in (root / "models").glob("*/"))
     configs = [path for model in models for path in sorted((model / "config").rglob("*.yaml"))]
     file = _chosen(configs, yaml_file, folder)
     model = next((each for each in (root / "models").glob("*/") if file.is_relative_to(each)), None)
     if model is None:
-        raise BadInputError(f"{file} lies in no model of {root}; name a YAML below models/")
+        raise BadInputError(f"{file} does not belong to a model of {root}; name a YAML below models/")
     inside = file.relative_to(model / "config") if file.is_relative_to(model / "config") else Path(file.name)
     name = "{yaml_name}" if inside.parent == Path() else f"{inside.parent.as_posix()}/{{yaml_name}}"
-    scouted = Scouted(
+    draft = RecipeDraft(
         {
             "version": 1,
             "name": f"{model.name}-{file.stem}",
@@ -78,46 +78,44 @@ def _of_checkout(root: Path, folder: Path, yaml_file: Path | None) -> Scouted:
             "directory": str(root),
         }
     )
-    scouted.found.append(f"{SCRIPT.as_posix()} starts {model.name} with {file.name}")
-    _add_yaml(scouted, file, root)
-    scouted.values["logs"] = f"models/{model.name}/res/*/*{file.stem}*/log_*.log"
-    _add_backend(scouted, model)
-    return scouted
+    draft.found.append(f"{SCRIPT.as_posix()} starts {model.name} with {file.name}")
+    _add_yaml(draft, file, root)
+    draft.values["logs"] = f"models/{model.name}/res/*/*{file.stem}*/log_*.log"
+    _add_backend(draft, model)
+    return draft
 
 
-def _of_program(folder: Path, yaml_file: Path | None, command: str | None) -> Scouted:
-    words = _words(command) if command else _start(folder)
-    scouted = Scouted({"version": 1, "name": folder.name, "command": shlex.join(words), "directory": str(folder)})
-    scouted.found.append(f"the command is {command or shlex.join(words)}")
+def _from_program(folder: Path, yaml_file: Path | None, command: str | None) -> RecipeDraft:
+    argv = _split(command) if command else _start_command(folder)
+    draft = RecipeDraft({"version": 1, "name": folder.name, "command": shlex.join(argv), "directory": str(folder)})
+    draft.found.append(f"the command is {command or shlex.join(argv)}")
     if yaml_file:
         name = yaml_file.name
-        if not any(name in word for word in words):
-            raise BadInputError(
-                f"the command does not name {name}, so no copy of it can be used; put it into --command"
-            )
-        scouted.values["command"] = " ".join(
-            word.replace(name, "{yaml_name}") if name in word else shlex.quote(word) for word in words
+        if not any(name in argument for argument in argv):
+            raise BadInputError(f"the command does not name {name}, so it cannot be given a copy; name it in --command")
+        draft.values["command"] = " ".join(
+            argument.replace(name, "{yaml_name}") if name in argument else shlex.quote(argument) for argument in argv
         )
-        _add_yaml(scouted, _existing(yaml_file, folder), folder)
+        _add_yaml(draft, _existing(yaml_file, folder), folder)
     else:
-        scouted.unknown.append("the YAML that the program reads, if any; with one, sktune switches its own scopes off")
-        scouted.unknown.append("how many ranks it starts: `ranks` is 1")
-    scouted.unknown.append(
-        "the lines that tell the latency: `latency: steps` takes sktune's own times of the decode step"
-    )
-    scouted.values["latency"] = "steps"
-    _add_backend(scouted, folder)
-    return scouted
+        draft.unknown.append(
+            "the YAML that the program reads, if any; with one, sktune turns the program's own scopes off"
+        )
+        draft.unknown.append("how many ranks it starts: `ranks` is 1")
+    draft.unknown.append("the log lines with the latency: `latency: steps` uses sktune's own times of the decode step")
+    draft.values["latency"] = "steps"
+    _add_backend(draft, folder)
+    return draft
 
 
-def _words(command: str) -> list[str]:
+def _split(command: str) -> list[str]:
     try:
         return shlex.split(command)
     except ValueError as failure:
-        raise BadInputError(f"--command cannot be split into words ({failure}); mend its quotes") from failure
+        raise BadInputError(f"--command cannot be split into arguments ({failure}); fix its quotes") from failure
 
 
-def _start(folder: Path) -> list[str]:
+def _start_command(folder: Path) -> list[str]:
     scripts = [path for path in (folder / "infer.sh", folder / "run.sh") if path.is_file()]
     if scripts:
         return ["bash", scripts[0].name]
@@ -126,11 +124,11 @@ def _start(folder: Path) -> list[str]:
         return ["python3", programs[0].name]
     names = ", ".join(path.name for path in programs[:4]) or "none"
     raise BadInputError(
-        f"{folder} has no infer.sh, and {len(programs)} Python programs ({names}); say what starts it with --command"
+        f"{folder} has no infer.sh, and {len(programs)} Python programs ({names}); give the command with --command"
     )
 
 
-def _own_script(folder: Path, root: Path) -> bool:
+def _has_own_script(folder: Path, root: Path) -> bool:
     return folder != root and (folder / "infer.sh").is_file()
 
 
@@ -150,63 +148,62 @@ def _existing(path: Path, folder: Path) -> Path:
     for each in (path, folder / path):
         if each.is_file():
             return each.resolve()
-    raise BadInputError(f"there is no file {path}, nor is it in {folder}")
+    raise BadInputError(f"there is no file {path}, neither here nor in {folder}; fix --yaml")
 
 
-def _add_yaml(scouted: Scouted, file: Path, root: Path) -> None:
+def _add_yaml(draft: RecipeDraft, file: Path, root: Path) -> None:
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as failure:
-        raise BadInputError(f"{file} is no YAML ({str(failure).partition(chr(10))[0]}); mend it") from failure
+        raise BadInputError(f"{file} is not valid YAML ({str(failure).partition(chr(10))[0]}); fix it") from failure
     values = dict(_leaves(data, ()))
     changes: dict[str, Any] = {}
     for path, value in values.items():
         key = path.rpartition(".")[2]
         if key == MODE and value != NEEDED_MODE:
             changes[path] = NEEDED_MODE
-            scouted.found.append(f"{path} is {value!r}, where scopes do nothing: {NEEDED_MODE} in the copy")
+            draft.found.append(f"{path} is {value!r}, where scopes have no effect: {NEEDED_MODE} in the copy")
         if key == "enable_cache_compile" and value:
             changes[path] = False
-            scouted.found.append(f"{path} is on: off in the copy, as a plan compiles anew")
-        if key == "max_new_tokens" and isinstance(value, int) and value > MOST_NEW_TOKENS:
-            changes[path] = MOST_NEW_TOKENS
-            scouted.found.append(f"{path} is {value}: {MOST_NEW_TOKENS} in the copy, so that runs are short")
+            draft.found.append(f"{path} is on: off in the copy, as every plan must be compiled")
+        if key == "max_new_tokens" and isinstance(value, int) and value > MAX_NEW_TOKENS:
+            changes[path] = MAX_NEW_TOKENS
+            draft.found.append(f"{path} is {value}: {MAX_NEW_TOKENS} in the copy, so that runs are short")
         if key == FLAG and value:
-            scouted.found.append(f"{path} is on: off in the copy, as the plans of sktune take its place")
+            draft.found.append(f"{path} is on: off in the copy, as sktune's plans replace it")
         if key == "temperature" and value:
             changes[path] = 0.0
-            scouted.found.append(f"{path} is {value}: 0.0 in the copy, as bits are compared")
+            draft.found.append(f"{path} is {value}: 0.0 in the copy, as outputs are compared bit by bit")
         if key == "next_n" and value:
-            scouted.found.append(
-                f"{path} is {value}: a step's latency is that of the main and the draft model together"
-            )
-    scouted.values["yaml"] = {"file": str(file.relative_to(root)) if file.is_relative_to(root) else str(file)}
+            draft.found.append(f"{path} is {value}: a step's latency includes the main and the draft model")
+    draft.values["yaml"] = {"file": str(file.relative_to(root)) if file.is_relative_to(root) else str(file)}
     if changes:
-        scouted.values["yaml"]["set"] = changes
-    _add_ranks(scouted, values)
+        draft.values["yaml"]["set"] = changes
+    _add_ranks(draft, values)
 
 
-def _add_ranks(scouted: Scouted, values: dict[str, Any]) -> None:
+def _add_ranks(draft: RecipeDraft, values: dict[str, Any]) -> None:
     world = next((value for path, value in values.items() if path.rpartition(".")[2] == "world_size"), None)
     if not isinstance(world, int):
-        scouted.unknown.append("how many ranks it starts: the YAML has no world_size, `ranks` is 1")
+        draft.unknown.append("how many ranks it starts: the YAML has no world_size, `ranks` is 1")
         return
-    scouted.values["ranks"] = min(world, RANKS_PER_HOST)
-    scouted.found.append(f"world_size is {world}")
+    draft.values["ranks"] = min(world, RANKS_PER_HOST)
+    draft.found.append(f"world_size is {world}")
     if world > RANKS_PER_HOST:
-        scouted.unknown.append(
+        draft.unknown.append(
             f"the other {-(-world // RANKS_PER_HOST) - 1} hosts: sktune starts and watches the ranks of this one only, "
-            "so a run needs them started at the same time; tune with a YAML of one host, and apply the plan to this one"
+            "so a run needs the others started at the same time; tune with a YAML for one host, and use the plan with "
+            "this YAML"
         )
 
 
-def _add_backend(scouted: Scouted, folder: Path) -> None:
+def _add_backend(draft: RecipeDraft, folder: Path) -> None:
     sources = list(folder.rglob("*.py"))
     uses_npu = any(re.search(r"torch_npu|torchair", path.read_text(errors="replace")) for path in sources)
-    scouted.values["backend"] = "npu" if uses_npu else "inductor"
-    scouted.found.append(f"its sources {'use' if uses_npu else 'do not use'} torch_npu")
-    scouted.unknown.append("how long a run takes: `timeout_s` is 1800 (start, compile and all decode steps)")
-    scouted.values["timeout_s"] = 1800
+    draft.values["backend"] = "npu" if uses_npu else "inductor"
+    draft.found.append(f"its sources {'use' if uses_npu else 'do not use'} torch_npu")
+    draft.unknown.append("how long a run takes: `timeout_s` is 1800 (start, compilation and all decode steps)")
+    draft.values["timeout_s"] = 1800
 
 
 def _leaves(data: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:

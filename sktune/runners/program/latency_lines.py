@@ -1,7 +1,7 @@
-"""Lines that tell a decode step's latency, in the log formats of cann-recipes-infer.
+"""Finds the latencies of decode steps in the log formats of cann-recipes-infer.
 
-Sources: executor/core/scheduler/scheduler.py (one line a step) and executor/offline/infer.py (averages) of
-hicann/cann-recipes-infer, and the runners that models of their own have.
+Sources: executor/core/scheduler/scheduler.py (one line per step) and executor/offline/infer.py (averages) of
+hicann/cann-recipes-infer, and the runners that some of its models have.
 """
 
 import math
@@ -17,31 +17,31 @@ _OTHERS = [
     re.compile(rf"main and mtp model average inference time cost is {_NUMBER} ms"),
     re.compile(rf"(?:decode )?average inference time cost is {_NUMBER} ms"),
 ]
-"""Those of single steps first: averages leave out what they please."""
+"""Lines for single steps come first: each average leaves out other steps."""
 
 
 def step_latencies_ms(text: str, pattern: str | None = None) -> list[float]:
-    """Return the latencies that a log tells, in its order; an average alone counts as one.
+    """Return the latencies in a log, in order; a lone average counts as one latency.
 
     A draft model's part (``[MTP 0]``) belongs to the step before it.
 
     Args:
         text: the log.
-        pattern: a regular expression of the user's own, whose first group is milliseconds; None for those known. What
-            is no number there is NaN.
+        pattern: the user's regular expression, whose first group is milliseconds, NaN if it is not a number; None for
+            the known formats.
     """
     if pattern is not None:
-        return [_milliseconds(found.group(1)) for found in re.finditer(pattern, text)]
+        return [_milliseconds(match.group(1)) for match in re.finditer(pattern, text)]
     if steps := _with_drafts(text.splitlines()):
         return steps
-    for known in _OTHERS:
-        if found := [float(number) for number in known.findall(text)]:
-            return found
+    for line_format in _OTHERS:
+        if latencies := [float(number) for number in line_format.findall(text)]:
+            return latencies
     return []
 
 
 def _milliseconds(text: str | None) -> float:
-    """Return a number as logs write it; NaN where it is none, which no run is measured by."""
+    """Parse a number that may have thousands separators; NaN, which no run accepts, if it is not a number."""
     try:
         return float((text or "").replace(",", ""))
     except ValueError:

@@ -1,7 +1,7 @@
-"""Inside a rank: takes ``torch.compile`` over, puts a plan's scopes on the decode step, and reports what it does.
+"""Inside a rank: replaces ``torch.compile``, puts a plan's scopes on the decode step, and reports what it does.
 
-The program's own calls are all that ever runs. Scopes are open only while the decode step is being called: prefill,
-eager calls and other models never see them.
+Nothing runs but the program's own calls. Scopes are active only during calls of the decode step, never in prefill,
+eager calls or other models.
 """
 
 import atexit
@@ -43,41 +43,41 @@ logger = logging.getLogger(__name__)
 
 RANK_VARIABLES = ("RANK", "RANK_ID", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK")
 TRACED_CALL, TIMED_CALLS = 2, (3, 6)
-"""Of each compiled function, counted from 1, while inspecting; the first may set things up."""
-STEPS_A_LINE = 16
+"""While inspecting, by the number of each function's call, from 1; the first call may set things up."""
+STEPS_PER_LINE = 16
 
 Function = Callable[..., Any]
 
 
 def rank_of_this_process() -> int:
-    """Return the rank, from torch.distributed or the launch script's environment; 0 for a process alone."""
+    """Return the rank, from torch.distributed or the launch script's environment; 0 for a single process."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank()
     return next((int(os.environ[name]) for name in RANK_VARIABLES if os.environ.get(name, "").isdigit()), 0)
 
 
 class Reporter:
-    """Appends events to this rank's report; does nothing where nobody asked for one."""
+    """Appends events to this rank's report; does nothing if ``folder`` is None."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._file: Any = None
 
     @property
-    def is_heard(self) -> bool:
-        """Whether somebody asked for a report: a search, and not a program in production."""
+    def is_active(self) -> bool:
+        """Whether a report is wanted: in a search, not in production."""
         return self._folder is not None
 
     def begin(self) -> None:
-        """Open the report; its ``end`` is written at the process's exit, after what was registered later."""
+        """Open the report; ``end`` is written when the process exits, after exit handlers that are registered later."""
         if self._folder is None or self._file is not None:
             return
         path = self._folder / f"rank-{rank_of_this_process()}.jsonl"
         self._file = path.open("a", encoding="utf-8")
-        self.tell("start", pid=os.getpid())
-        atexit.register(self.tell, "end")
+        self.write("start", pid=os.getpid())
+        atexit.register(self.write, "end")
 
-    def tell(self, event: str, **values: Any) -> None:
+    def write(self, event: str, **values: Any) -> None:
         """Write one event."""
         if self._file is not None:
             self._file.write(json.dumps({"event": event, **values}) + "\n")
@@ -85,14 +85,14 @@ class Reporter:
 
 
 class Gate:
-    """Lets scopes through only while the decode step is called."""
+    """Open only while the decode step is being called."""
 
     def __init__(self) -> None:
         self.is_open = False
 
 
 class GatedScope:
-    """A scope that is entered and left only while its gate is open."""
+    """A scope that does nothing unless its gate is open."""
 
     def __init__(self, scope: Scope, gate: Gate) -> None:
         self._scope, self._gate = scope, gate
@@ -107,21 +107,26 @@ class GatedScope:
 
 
 class MarkedStep:
-    """A compiled function whose decode calls run a plan's scopes; a search has them verified and timed, too.
+    """Stands in for a compiled function: runs its decode calls with the plan's scopes, and digests and times them.
 
     Args:
-        inner: the compiled function.
-        plain: the same, compiled once more for the baseline's turns; None where the run does not alternate.
-        source: what was compiled: state may lie in its closure.
+        compiled: the compiled function.
+        baseline: the same function, compiled again for the baseline's turns; None if the run does not alternate.
+        tree: the module tree that the function runs.
+        function: the function before compilation, as state may be in its closure.
+        task: what to compare, and when to alternate.
+        plan: has the scopes.
+        make_scope: makes a scope of the backend.
+        reporter: receives the events; if it is not active, nothing is digested or timed.
     """
 
     def __init__(
-        self, inner: Function, plain: Function | None, tree: nn.Module, source: Function, task: Task, plan: Plan,
-        make: MakeScope, to: Reporter,
+        self, compiled: Function, baseline: Function | None, tree: nn.Module, function: Function, task: Task,
+        plan: Plan, make_scope: MakeScope, reporter: Reporter,
     ) -> None:  # fmt: skip
-        self._inner, self._plain, self._tree, self._source = inner, plain, tree, source
+        self._compiled, self._baseline, self._tree, self._function = compiled, baseline, tree, function
         self._task, self._signature = task, task.decode.signature if task.decode else ""
-        self._plan, self._make, self._reporter = plan, make, to
+        self._plan, self._make_scope, self._reporter = plan, make_scope, reporter
         self._watched: list[tuple[weakref.ref[Any], str]] = []
         self._gate = Gate()
         self._marks: MarkedModel | None = None
@@ -133,13 +138,13 @@ class MarkedStep:
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program's call."""
         if self._signature and signature_of((arguments, keywords)) != self._signature:
-            return self._inner(*arguments, **keywords)
+            return self._compiled(*arguments, **keywords)
         device = self._prepared()
-        if not self._reporter.is_heard:  # in production nothing waits for the device
-            return self._run(self._inner, arguments, keywords)
+        if not self._reporter.is_active:  # in production nothing waits for the device
+            return self._run(self._compiled, arguments, keywords)
         turns = self._task.turns
-        is_baselines = turns is not None and self._plain is not None and is_baselines_turn(self._steps, turns)
-        step = self._plain if is_baselines and self._plain is not None else self._inner
+        is_baselines = turns is not None and self._baseline is not None and is_baselines_turn(self._steps, turns)
+        step = self._baseline if is_baselines and self._baseline is not None else self._compiled
         began = device.now_s()
         output = self._run(step, arguments, keywords)
         self._count(device.now_s() - began, is_baselines)
@@ -152,7 +157,7 @@ class MarkedStep:
         return output
 
     def _run(self, step: Function, arguments: Any, keywords: Any) -> Any:
-        self._gate.is_open = step is self._inner
+        self._gate.is_open = step is self._compiled
         try:
             return step(*arguments, **keywords)
         except BaseException as failure:
@@ -173,65 +178,67 @@ class MarkedStep:
         return self._device
 
     def _gated(self, label: str, options: Mapping[str, Option]) -> Scope:
-        return GatedScope(self._make(label, options), self._gate)
+        return GatedScope(self._make_scope(label, options), self._gate)
 
     def _count(self, seconds: float, is_baselines: bool) -> None:
         if self._steps == 0:
-            self._reporter.tell("compiled", seconds=seconds)
+            self._reporter.write("compiled", seconds=seconds)
         else:
             self._seconds.append(seconds)
             self._turns.append(is_baselines)
         self._steps += 1
-        if len(self._seconds) == STEPS_A_LINE:
+        if len(self._seconds) == STEPS_PER_LINE:
             self._flush()
 
     def _compare(self, output: Any, arguments: Any) -> None:
-        """Digest what the step has left behind; after the last that is verified, and before, the state, too."""
+        """Report digests of the step's outputs, and of the state after ``VERIFIED_STEPS`` and the last compared one."""
         digests = digests_of(outputs_of(output))
         kind = type(output).__qualname__
-        self._reporter.tell("outputs", digests=digests if self._steps <= VERIFIED_STEPS else as_one(digests), kind=kind)
+        self._reporter.write(
+            "outputs", digests=digests if self._steps <= VERIFIED_STEPS else as_one(digests), kind=kind
+        )
         if self._task.watches_state and self._steps in (1, VERIFIED_STEPS):
             self._watch(arguments)
         if self._steps in (VERIFIED_STEPS, self._task.steps):
-            self._reporter.tell("state", after=self._steps, digests=digests_of(self._state(arguments)))
+            self._reporter.write("state", after=self._steps, digests=digests_of(self._state(arguments)))
 
     def _watch(self, arguments: Any) -> None:
-        """Tell whether any tensor of the state that is there after the first step has other bits later."""
+        """Report whether any state tensor that exists after the first step has changed by the later call."""
         if self._steps == 1:
             leaves = [leaf for _, leaf in self._state(arguments) if isinstance(leaf, torch.Tensor)]
             self._watched = [(weakref.ref(leaf), digest_of(leaf)) for leaf in leaves]
             return
-        still = ((leaf, digest) for refer, digest in self._watched if (leaf := refer()) is not None)
-        self._reporter.tell("written", is_written=any(digest_of(leaf) != digest for leaf, digest in still))
+        alive = ((leaf, digest) for reference, digest in self._watched if (leaf := reference()) is not None)
+        self._reporter.write("written", is_written=any(digest_of(leaf) != digest for leaf, digest in alive))
 
     def _state(self, arguments: Any) -> Iterator[tuple[str, Leaf]]:
-        return state_of(self._tree, arguments, self._source)
+        return state_of(self._tree, arguments, self._function)
 
     def _flush(self) -> None:
         if self._seconds:
-            self._reporter.tell("steps", seconds=self._seconds, baselines=self._turns)
+            self._reporter.write("steps", seconds=self._seconds, baselines=self._turns)
             self._seconds, self._turns = [], []
 
     def _fail(self, stage: str, failure: BaseException) -> None:
-        says = first_line if isinstance(failure, SktuneError) else described
-        self._reporter.tell("error", stage=stage, message=says(failure))
+        text = first_line if isinstance(failure, SktuneError) else described
+        self._reporter.write("error", stage=stage, message=text(failure))
 
 
 class InspectedStep:
-    """A function that would be compiled, run eagerly instead: tells what is called how, and the layout of each."""
+    """Stands in for a function that would be compiled, and runs it eagerly: reports its calls and their layouts."""
 
-    def __init__(self, inner: Function, tree: nn.Module, name: str, spec: SpaceSpec, reporter: Reporter) -> None:
-        self._inner, self._tree, self._name, self._spec, self._reporter = inner, tree, name, spec, reporter
+    def __init__(self, function: Function, tree: nn.Module, name: str, spec: SpaceSpec, reporter: Reporter) -> None:
+        self._function, self._tree, self._name, self._spec, self._reporter = function, tree, name, spec, reporter
         self._calls: dict[str, int] = {}
         self._traced: dict[str, Calls] = {}
         self._shares: dict[str, list[dict[str, float]]] = {}
-        atexit.register(self._tell)
+        atexit.register(self._report)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Run the program's call, and look on."""
+        """Run the program's call, and record it."""
         signature = signature_of((arguments, keywords))
         number = self._calls[signature] = self._calls.get(signature, 0) + 1
-        step = functools.partial(self._inner, *arguments, **keywords)
+        step = functools.partial(self._function, *arguments, **keywords)
         if number == TRACED_CALL:
             output, self._traced[signature] = record_calls(self._tree, step)
             return output
@@ -243,17 +250,17 @@ class InspectedStep:
             return output
         return step()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         parameters = sum(parameter.numel() for parameter in self._tree.parameters())
         for signature, calls in self._calls.items():
-            layout, problem = None, f"it is called {calls} times, which is too seldom for a decode step"
+            layout, problem = None, f"it is called {calls} times, too few for a decode step"
             if signature in self._shares:
                 try:
                     layout, problem = self._layout(signature), ""
                 except SktuneError as failure:
                     problem = str(failure)
             call = {"function": self._name, "signature": signature}
-            self._reporter.tell("found", call=call, calls=calls, parameters=parameters, layout=layout, problem=problem)
+            self._reporter.write("found", call=call, calls=calls, parameters=parameters, layout=layout, problem=problem)
 
     def _layout(self, signature: str) -> dict[str, Any]:
         traced = self._traced[signature]
@@ -262,14 +269,14 @@ class InspectedStep:
 
 
 class Rank:
-    """One process of a program that sktune has taken over."""
+    """One process of the user's program, with ``torch.compile`` replaced."""
 
     def __init__(self, compile_: Function, task: Task, plan: Plan, reporter: Reporter) -> None:
         self._compile, self._task, self._plan, self._reporter = compile_, task, plan, reporter
         self._names: dict[str, int] = {}
 
     def compile(self, model: Any = None, **keywords: Any) -> Any:
-        """Stand in for ``torch.compile``."""
+        """Replacement for ``torch.compile``."""
         if model is None:
             return lambda function: self.compile(function, **keywords)
         tree = find_tree(model, self._task.model)
@@ -280,35 +287,37 @@ class Rank:
         if self._task.inspects:
             spec = SpaceSpec.model_validate(dict(self._task.space))
             original = model.__call__ if isinstance(model, nn.Module) else model
-            return self._in_place(model, keywords, InspectedStep(original, tree, name, spec, self._reporter))
+            return self._in_place_of(model, keywords, InspectedStep(original, tree, name, spec, self._reporter))
         if not self._is_decode(name, tree):
             return self._compile(model, **keywords)
-        plain = None
+        baseline = None
         backend = backend_info(self._task.backend)
         if backend.program_compiler:
             compile_marked = attribute_at(backend.program_compiler)
             keywords = {"backend": compile_marked, "fullgraph": True, "dynamic": False}
             if self._task.turns is not None:
-                # Dynamo keeps apart what different backends have compiled of the same function.
+                # With another backend object, Dynamo compiles the same function separately.
                 again = {**keywords, "backend": lambda *captured: compile_marked(*captured)}
-                plain = _function_of(self._compile(model, **again))
+                baseline = _function_of(self._compile(model, **again))
         compiled = self._compile(model, **keywords)
-        make = scope_maker(backend.scope_flavour)
-        step = MarkedStep(_function_of(compiled), plain, tree, model, self._task, self._plan, make, self._reporter)
-        return self._in_place(model, keywords, step, compiled)
+        make_scope = scope_maker(backend.scope_flavour)
+        step = MarkedStep(
+            _function_of(compiled), baseline, tree, model, self._task, self._plan, make_scope, self._reporter
+        )
+        return self._in_place_of(model, keywords, step, compiled)
 
-    def _in_place(self, model: Any, keywords: Mapping[str, Any], step: Function, compiled: Any = None) -> Any:
-        """Return what the program gets instead of ``torch.compile``'s result: it looks the same, and calls ``step``."""
+    def _in_place_of(self, model: Any, keywords: Mapping[str, Any], step: Function, compiled: Any = None) -> Any:
+        """Return a replacement for ``torch.compile``'s result that looks the same and calls ``step``."""
         if isinstance(model, nn.Module):
             module = self._compile(model, **keywords) if compiled is None else compiled
             module.forward = step
             return module
 
         @functools.wraps(model)
-        def called(*arguments: Any, **keywords: Any) -> Any:
+        def call(*arguments: Any, **keywords: Any) -> Any:
             return step(*arguments, **keywords)
 
-        return called
+        return call
 
     def _name(self, model: Any, tree: nn.Module) -> str:
         function = getattr(model, "__name__", "forward")
@@ -322,36 +331,35 @@ class Rank:
         try:
             attach(tree, self._plan, lambda label, options: GatedScope(None, Gate())).detach()  # type: ignore[arg-type]
         except PlanError:
-            return False  # another model's, a draft's for instance
+            return False  # it belongs to another model, such as a draft model
         return True
 
 
 def _function_of(compiled: Any) -> Function:
-    """Return what a call of ``torch.compile``'s result runs; a module's ``forward`` is going to be replaced."""
+    """Return the function behind ``torch.compile``'s result: a module's ``forward``, which is about to be replaced."""
     function: Function = compiled.forward if isinstance(compiled, nn.Module) else compiled
     return function
 
 
 def find_tree(function: Any, class_name: str | None = None) -> nn.Module | None:
-    """Return the module tree that ``function`` runs: its own, or the largest that it can reach; None without one.
+    """Return the module tree that ``function`` runs: its own, or the largest that it can reach; None if there is none.
 
     Args:
         function: a module, a method, or any function.
-        class_name: where given, the tree is the object of that class.
+        class_name: if given, the tree is the largest module of that class.
     """
     if class_name is not None:
         named = [each for each in gc.get_objects() if isinstance(each, nn.Module) and type(each).__name__ == class_name]
         return max(named, key=_size, default=None)
     if isinstance(function, nn.Module):
         return function
-    found = list(_reached(function))
-    return max(found, key=_size, default=None)
+    return max(_reachable_trees(function), key=_size, default=None)
 
 
-def _reached(function: Any) -> list[nn.Module]:
+def _reachable_trees(function: Any) -> list[nn.Module]:
     if isinstance(function, functools.partial):
-        inside = [function.func, *function.args, *function.keywords.values()]
-        return [tree for each in inside if (tree := find_tree(each)) is not None]
+        parts = [function.func, *function.args, *function.keywords.values()]
+        return [tree for part in parts if (tree := find_tree(part)) is not None]
     owner = getattr(function, "__self__", None)
     if isinstance(owner, nn.Module):
         return [owner]
@@ -374,7 +382,7 @@ def _size(module: nn.Module) -> int:
 
 
 def take_over() -> None:
-    """Replace ``torch.compile`` in this process, as ``SKTUNE_RUN`` and ``SKTUNE_PLAN`` ask for."""
+    """Replace ``torch.compile`` in this process, as ``SKTUNE_RUN`` and ``SKTUNE_PLAN`` demand."""
     if isinstance(getattr(torch.compile, "__self__", None), Rank):
         return
     folder = Path(os.environ[RUN_VARIABLE]) if RUN_VARIABLE in os.environ else None

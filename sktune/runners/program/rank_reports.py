@@ -1,8 +1,8 @@
-"""What each rank of a run is asked, and what it reports: JSON in the run's folder.
+"""The task of a run's ranks and their reports: JSON files in the run's folder.
 
-``task.json`` is written before the command starts. A rank appends to ``rank-3.jsonl``: ``start``, then ``layout`` (when
-asked for it) or ``compiled``, ``outputs`` of each step that is verified, ``state`` after the first steps and after the
-last that is verified, ``steps`` (seconds, and which of them were the baseline's), ``error``, and at last ``end``.
+``task.json`` is written before the command starts. Rank 3 appends to ``rank-3.jsonl``: ``start``, then ``found`` (when
+inspecting) or ``compiled``, ``outputs`` of each compared step, ``state`` after ``VERIFIED_STEPS`` steps and after the
+last compared one, ``written``, ``steps`` (seconds, and which were the baseline's), ``error``, and finally ``end``.
 """
 
 import json
@@ -14,22 +14,22 @@ from pathlib import Path
 from typing import Any
 
 RUN_VARIABLE = "SKTUNE_RUN"
-"""Environment variable: the run's folder. Also how the processes of a run are known from all others."""
+"""Environment variable: the run's folder, which also identifies the processes of the run."""
 PLAN_VARIABLE = "SKTUNE_PLAN"
 """Environment variable: the plan file."""
 TASK = "task.json"
 PLAN = "plan.yaml"
 VERIFIED_STEPS = 8
-"""Decode steps whose outputs are compared in every run, and after which the state is."""
+"""Decode steps whose outputs are compared in every run; the state is compared after the last of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeCall:
-    """Which of a program's compiled calls is the decode step.
+    """Identifies the decode step among a program's compiled calls.
 
     Attributes:
         function: the compiled function, e.g. ``DeepseekV3ForCausalLM.decode``.
-        signature: types and shapes of its tensors; empty where every call is a decode step.
+        signature: types and shapes of its tensors; empty if every call of the function is a decode step.
     """
 
     function: str
@@ -38,18 +38,18 @@ class DecodeCall:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What the ranks of a run do.
+    """Instructions to the ranks of a run.
 
     Attributes:
-        inspects: run eagerly, and report the layout of what would be compiled.
-        backend: whose scopes a plan has, ``inductor`` or ``npu``.
-        model: class of the module tree; None for the one that the compiled function belongs to.
-        decode: the decode step; None while it is not known.
-        space: the search space's document, which says what is a unit.
-        turns: run the decode step with the plan's scopes and without them, in an order that follows from this number,
-            drawn anew for each run; see ``is_baselines_turn``. None where a run holds its plan alone.
+        inspects: run eagerly, and report the layout of each function that would be compiled.
+        backend: which backend's scopes the plan has, ``inductor`` or ``npu``.
+        model: class of the module tree; None for the tree that the compiled function belongs to.
+        decode: the decode step; None until it is known.
+        space: the search space's document, which defines the units.
+        turns: seed of the order in which steps run with and without the plan's scopes, drawn for each run; see
+            ``is_baselines_turn``. None if the run does not alternate.
         steps: decode steps whose outputs are compared, at least ``VERIFIED_STEPS``.
-        watches_state: tell whether any state changes from the first to the last of ``VERIFIED_STEPS``.
+        watches_state: report whether any state changes from the first to the last of ``VERIFIED_STEPS``.
     """
 
     inspects: bool
@@ -74,15 +74,15 @@ class Task:
 
 
 def draw_turns() -> int:
-    """Return what an order of turns follows from, drawn by the operating system."""
+    """Return a seed for the order of turns, drawn by the operating system."""
     return secrets.randbits(63)
 
 
 def is_baselines_turn(step: int, turns: int) -> bool:
-    """Return whether the decode step number ``step``, from 0, of an alternating run has no scopes.
+    """Return whether decode step ``step``, counted from 0, of an alternating run has no scopes.
 
-    The verified steps all have them. Then come blocks of four, ABBA or BAAB: for each block a fair coin decides, the
-    same in all ranks, which communicate within a step. The coins follow from ``turns``.
+    The verified steps all have scopes. Then come blocks of four, ABBA or BAAB, by a fair coin for each block. The coins
+    follow from the seed ``turns``, so they are equal in all ranks, which communicate within a step.
     """
     block, place = divmod(step - VERIFIED_STEPS, 4)
     coin = random.Random(f"{turns}-{block}").getrandbits(1)  # noqa: S311 - no secret
@@ -90,11 +90,11 @@ def is_baselines_turn(step: int, turns: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """What a rank has digested after one step.
+class StepDigests:
+    """Digests of a rank's outputs or state after one step.
 
     Attributes:
-        digests: by the tensors' names, each followed by the number of elements: ``0a1b2c/4096``.
+        digests: by tensor name, each followed by the number of elements: ``0a1b2c/4096``.
         kind: type of the step's output; empty for the state.
     """
 
@@ -103,14 +103,14 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundStep:
-    """A compiled call that a rank has met while inspecting.
+class InspectedCall:
+    """A call that would be compiled, as inspected by a rank.
 
     Attributes:
-        call: which.
+        call: which call.
         calls: how often it was made.
-        parameters: of the module tree that it runs.
-        layout: as ``Layout.to_dict`` gives it; None where it was called too seldom.
+        parameters: number of parameters of the module tree that it runs.
+        layout: from ``Layout.to_dict``; None if there is none.
         problem: why there is no layout.
     """
 
@@ -123,28 +123,28 @@ class FoundStep:
 
 @dataclass(slots=True)
 class RankReport:
-    """What one rank has reported.
+    """The report of one rank.
 
     Attributes:
-        rank: its number.
+        rank: number of the rank.
         pid: its process.
-        found: what was met while inspecting.
-        compile_s: of the first decode step, which compiles.
-        outputs: of each verified step. Of those after ``VERIFIED_STEPS`` there is one digest for all tensors.
-        states: by the number of steps after which the state was looked at.
-        is_written: whether any state was seen to change; None where nobody looked.
+        inspected: the calls found while inspecting.
+        compile_s: seconds of the first decode step, which includes compilation.
+        outputs: of each compared step; after ``VERIFIED_STEPS``, one digest for all tensors.
+        states: by the number of steps after which the state was digested.
+        is_written: whether any state changed; None if this was not checked.
         step_s: seconds of each decode step after the first, in order.
         baselines: for each of these, whether it was the baseline's turn.
         error: the first failure's stage (``mark``, ``compile``, ``run``) and message.
-        has_ended: whether it came to its end by itself.
+        has_ended: whether the rank ended normally.
     """
 
     rank: int
     pid: int = 0
-    found: list[FoundStep] = field(default_factory=list)
+    inspected: list[InspectedCall] = field(default_factory=list)
     compile_s: float | None = None
-    outputs: list[Compared] = field(default_factory=list)
-    states: dict[int, Compared] = field(default_factory=dict)
+    outputs: list[StepDigests] = field(default_factory=list)
+    states: dict[int, StepDigests] = field(default_factory=dict)
     is_written: bool | None = None
     step_s: list[float] = field(default_factory=list)
     baselines: list[bool] = field(default_factory=list)
@@ -153,17 +153,17 @@ class RankReport:
 
     @property
     def all_s(self) -> list[float]:
-        """Seconds of each decode step, the first included, which compiles."""
+        """Seconds of each decode step, including the first, which compiles."""
         return [] if self.compile_s is None else [self.compile_s, *self.step_s]
 
     @property
     def turns(self) -> list[bool]:
-        """For each decode step, the first included, whether it was the baseline's."""
+        """For each decode step, including the first, whether it was the baseline's turn."""
         return [] if self.compile_s is None else [False, *self.baselines]
 
     @property
     def progress(self) -> str:
-        """How far it came, in a few words."""
+        """How far the rank got, in a few words."""
         if self.compile_s is None:
             return "before its first decode step"
         return f"after decode step {max(len(self.outputs), len(self.step_s) + 1)}"
@@ -181,23 +181,23 @@ def _read(path: Path) -> RankReport:
         try:
             event = json.loads(line)
         except ValueError:
-            continue  # the end of a line is still being written
-        _take(report, event)
+            continue  # the line is still being written
+        _add(report, event)
     return report
 
 
-def _take(report: RankReport, event: dict[str, Any]) -> None:
+def _add(report: RankReport, event: dict[str, Any]) -> None:
     match event.pop("event"):
         case "start":
             report.pid = event["pid"]
         case "found":
-            report.found.append(FoundStep(**{**event, "call": DecodeCall(**event["call"])}))
+            report.inspected.append(InspectedCall(**{**event, "call": DecodeCall(**event["call"])}))
         case "compiled":
             report.compile_s = event["seconds"]
         case "outputs":
-            report.outputs.append(Compared(event["digests"], event["kind"]))
+            report.outputs.append(StepDigests(event["digests"], event["kind"]))
         case "state":
-            report.states[event["after"]] = Compared(event["digests"])
+            report.states[event["after"]] = StepDigests(event["digests"])
         case "written":
             report.is_written = event["is_written"]
         case "steps":

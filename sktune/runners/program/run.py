@@ -1,4 +1,4 @@
-"""One run of a recipe's program: a process group of its own, watched until it ends, fails, hangs or loses a rank."""
+"""One run of a recipe's program: a separate process group, watched until it ends, fails, hangs or loses a rank."""
 
 import logging
 import os
@@ -29,16 +29,16 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
 SHARED = "inductor"
-"""Below the caches: what all runs that ended well have compiled."""
+"""Folder in the caches with the code compiled by all successful runs."""
 COPY_HEAD = "# Written by sktune for one run, and deleted after it.\n"
-"""By which a copy that a killed search has left is told from a file of the user's own."""
+"""Distinguishes a copy that a killed search left behind from a file of the user's."""
 ORPHAN_S = 15.0
-"""How long the others may go on once a rank is gone: they may be about to say why."""
+"""How long the other ranks may go on once one is gone: they may be about to report why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a run gave no figures: a reason, one line for people, and the stage where it is known."""
+    """Why a run has no figures: a reason, one line for the user, and the stage if known."""
 
     reason: Reason
     detail: str
@@ -47,13 +47,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run has given.
+    """The result of one run.
 
     Attributes:
         reports: of the ranks, by rank.
-        failure: None where the program came to its end.
-        step_ms: latencies of the decode steps, for each rank or log, in order.
-        seconds: how long the run took.
+        failure: None if the program ended normally.
+        step_ms: latencies of the decode steps in order, for each rank or log.
+        seconds: duration of the run.
     """
 
     reports: tuple[RankReport, ...]
@@ -63,7 +63,7 @@ class Run:
 
     @property
     def turns(self) -> list[bool]:
-        """For each decode step, whether it was the baseline's turn: the same in all ranks."""
+        """For each decode step, whether it was the baseline's turn; equal in all ranks."""
         return self.reports[0].turns
 
 
@@ -72,8 +72,8 @@ class Launcher:
 
     Args:
         recipe: with absolute paths.
-        folder: for the runs' own folders.
-        caches: for the compilers' caches, one folder for each plan.
+        folder: gets one folder for each run.
+        caches: folder of the compilers' caches, with one folder for each plan.
     """
 
     def __init__(self, recipe: Recipe, folder: Path, caches: Path) -> None:
@@ -82,38 +82,38 @@ class Launcher:
         self._run_folder: Path | None = None
 
     def run(self, task: Task, plan: Plan, log: Path, deadline_s: float) -> Run:
-        """Start the program with ``plan`` and wait for its end; what it prints goes to ``log``.
+        """Start the program with ``plan`` and wait for it to end; its output goes to ``log``.
 
-        A log of that name, of a run before a resume, is put aside: its latencies are not this run's.
+        An old log of that name, from before a resume, is renamed, so that its latencies are not read again.
 
         Raises:
             BackendError: another inference does not end, or the command cannot be started.
-            TargetError: the YAML cannot be varied, or a file of the user's lies where its copy belongs.
+            TargetError: the YAML cannot be changed, or its copy would overwrite a file of the user's.
             OutOfTimeError: at ``deadline_s``, on the clock of ``time.monotonic``.
         """
         self._wait_for_others(deadline_s)
         folder = self._new_folder()
         task.write(folder)
         (folder / PLAN).write_text(write_plan(plan, {}, task.backend), encoding="utf-8")
-        _put_aside(log)
+        _rename_old(log)
         began, began_at = time.monotonic(), time.time()
         try:
-            with self._copied_yaml() as words, log.open("wb") as output:
-                self._start(words, self._environment(folder, plan), output)
+            with self._command() as argv, log.open("wb") as output:
+                self._start(argv, self._environment(folder, plan), output)
                 failure = self._watch(folder, began, deadline_s)
         finally:
             self.stop()
         reports = tuple(read_reports(folder))
-        failure = _told_by(reports) or failure or self._missing(reports, log)
+        failure = _reported_failure(reports) or failure or self._incomplete(reports, log)
         if failure is None:
             _link_missing(self._inductor_cache(plan), self._caches / SHARED)
         logs = self._logs(log, began_at)
-        self._keep(logs, log)
+        self._copy_logs(logs, log)
         step_ms = () if failure or task.inspects else self._latencies(reports, logs)
         return Run(reports, failure, step_ms, time.monotonic() - began)
 
     def stop(self) -> None:
-        """End every process of the run that is on, and no other."""
+        """Kill every process of the current run, and no other."""
         if self._group is None:
             return
         with suppress(ProcessLookupError):
@@ -125,7 +125,7 @@ class Launcher:
         self._group = None
 
     def device_logs(self) -> list[Path]:
-        """Return what CANN logged in the last run."""
+        """Return CANN's logs of the last run."""
         return sorted((self._run_folder / "log").rglob("*.log")) if self._run_folder else []
 
     def _new_folder(self) -> Path:
@@ -138,48 +138,50 @@ class Launcher:
     def _environment(self, folder: Path, plan: Plan) -> dict[str, str]:
         cache = self._caches / plan.digest[:16]
         _link_missing(self._caches / SHARED, self._inductor_cache(plan))
-        own = {
+        folders = {
             "TORCHINDUCTOR_CACHE_DIR": str(self._inductor_cache(plan)),
             "TRITON_CACHE_DIR": str(cache / "triton"),
             "ASCEND_CACHE_PATH": str(cache / "ascend"),
             "ASCEND_WORK_PATH": str(folder / "work"),
             "ASCEND_PROCESS_LOG_PATH": str(folder / "log"),
         }
-        for path in own.values():
+        for path in folders.values():
             Path(path).mkdir(parents=True, exist_ok=True)
-        before = os.environ.get("PYTHONPATH")
-        sites = os.pathsep.join(filter(None, (str(SITE), self._recipe.environment.get("PYTHONPATH"), before)))
-        told = {RUN_VARIABLE: str(folder), PLAN_VARIABLE: str(folder / PLAN), "PYTHONPATH": sites}
-        return {**os.environ, **self._recipe.environment, **own, **told}
+        inherited = os.environ.get("PYTHONPATH")
+        sites = os.pathsep.join(filter(None, (str(SITE), self._recipe.environment.get("PYTHONPATH"), inherited)))
+        variables = {RUN_VARIABLE: str(folder), PLAN_VARIABLE: str(folder / PLAN), "PYTHONPATH": sites}
+        return {**os.environ, **self._recipe.environment, **folders, **variables}
 
     def _inductor_cache(self, plan: Plan) -> Path:
         return self._caches / plan.digest[:16] / "inductor"
 
     @contextmanager
-    def _copied_yaml(self) -> Iterator[list[str]]:
-        """Yield the command's words; while they hold, the YAML's copy lies beside it."""
+    def _command(self) -> Iterator[list[str]]:
+        """Yield the command's arguments; the YAML's copy exists until the context is left."""
         if self._recipe.yaml is None:
-            yield self._recipe.words()
+            yield self._recipe.argv()
             return
         file = self._recipe.yaml.file
         copy = file.with_stem(file.stem + COPY_SUFFIX)
         if copy.exists() and not copy.read_bytes().startswith(COPY_HEAD.encode()):
-            raise TargetError(f"{copy} is not sktune's, and a copy of {file.name} needs its place; rename it")
-        copy.write_text(COPY_HEAD + varied(file, self._recipe.yaml.set), encoding="utf-8")
+            raise TargetError(
+                f"{copy} was not written by sktune, and the copy of {file.name} would overwrite it; rename it"
+            )
+        copy.write_text(COPY_HEAD + varied_yaml(file, self._recipe.yaml.set), encoding="utf-8")
         try:
-            yield self._recipe.words(copy)
+            yield self._recipe.argv(copy)
         finally:
             copy.unlink(missing_ok=True)
 
-    def _start(self, words: Sequence[str], environment: Mapping[str, str], output: Any) -> None:
+    def _start(self, argv: Sequence[str], environment: Mapping[str, str], output: Any) -> None:
         try:
             self._group = subprocess.Popen(  # noqa: S603 - the user's command, without a shell
-                words, cwd=self._recipe.directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                argv, cwd=self._recipe.directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True, env=environment,
             )  # fmt: skip
         except OSError as failure:
             raise BackendError(
-                f"the recipe's command cannot be started: {failure}; mend command or directory"
+                f"the recipe's command cannot be started: {failure}; fix command or directory"
             ) from failure
 
     def _watch(self, folder: Path, began: float, deadline_s: float) -> Failure | None:
@@ -192,7 +194,8 @@ class Launcher:
             reports = read_reports(folder)
             if now - began > self._recipe.timeout_s:
                 return Failure(
-                    Reason.TIMEOUT, f"the run did not end within {self._recipe.timeout_s:g} s{_behind(reports)}"
+                    Reason.TIMEOUT,
+                    f"the run did not end within {self._recipe.timeout_s:g} s{_unfinished_text(reports)}",
                 )
             lost = [report for report in reports if not report.has_ended and not _is_alive(report.pid)]
             lost_since = (lost_since or now) if lost else None
@@ -205,32 +208,34 @@ class Launcher:
         return None
 
     def _members(self) -> list[int]:
-        """Return the processes of this run, whatever sessions they have begun."""
+        """Return the processes of this run, in whatever session they are."""
         mark = f"{RUN_VARIABLE}={self._run_folder}".encode()
         return [pid for pid in _pids() if mark in _read(pid, "environ").split(b"\0")]
 
-    def _missing(self, reports: Sequence[RankReport], log: Path) -> Failure | None:
+    def _incomplete(self, reports: Sequence[RankReport], log: Path) -> Failure | None:
+        """Return why the reports of a run that ended are not complete."""
         if not reports:
             return Failure(
                 Reason.CRASHED,
-                "no rank has reported: its Python needs sktune installed, and its model a torch.compile"
-                + _last_words(log),
+                "no rank has reported: its Python needs sktune installed, and the program must call torch.compile"
+                + _last_line_text(log),
             )
         if len(reports) != self._recipe.ranks:
             return Failure(
-                Reason.CRASHED, f"{len(reports)} ranks have reported, and the recipe says {self._recipe.ranks}"
+                Reason.CRASHED,
+                f"{len(reports)} ranks have reported, but the recipe says {self._recipe.ranks}; fix ranks",
             )
         died = next((report for report in reports if not report.has_ended), None)
         return Failure(Reason.CRASHED, f"rank {died.rank} died {died.progress}") if died else None
 
     def _logs(self, log: Path, began_at: float) -> list[Path]:
-        """Return the files that hold the latencies: the program's own, written in this run, or what it printed."""
+        """Return the files with the latencies: the program's log files of this run, or its output."""
         if self._recipe.logs is None:
             return [log]
-        found = sorted(self._recipe.directory.glob(self._recipe.logs))
-        return [path for path in found if path.stat().st_mtime >= began_at]
+        paths = sorted(self._recipe.directory.glob(self._recipe.logs))
+        return [path for path in paths if path.stat().st_mtime >= began_at]
 
-    def _keep(self, logs: Sequence[Path], log: Path) -> None:
+    def _copy_logs(self, logs: Sequence[Path], log: Path) -> None:
         for path in logs:
             if path != log:
                 shutil.copy(path, log.with_name(f"{log.stem}.{path.name}"))
@@ -241,64 +246,66 @@ class Launcher:
             return tuple(tuple(1e3 * seconds for seconds in report.all_s) for report in reports)
         pattern = wanted.pattern if isinstance(wanted, LatencyLines) else None
         texts = (path.read_text(encoding="utf-8", errors="replace") for path in logs)
-        found = (tuple(step_latencies_ms(text, pattern)) for text in texts)
-        return tuple(steps for steps in found if steps)
+        step_ms = (tuple(step_latencies_ms(text, pattern)) for text in texts)
+        return tuple(steps for steps in step_ms if steps)
 
     def _wait_for_others(self, deadline_s: float) -> None:
         until = time.monotonic() + self._recipe.wait_s
-        told = False
+        has_warned = False
         while other := _other_inference(self._recipe.other_inference):
             now = time.monotonic()
             if now >= deadline_s:
                 raise OutOfTimeError
             if now >= until:
                 raise BackendError(
-                    f"process {other[0]} runs another inference ({other[1][:80]}), beside which nothing can be "
-                    "measured; end it, or give the recipe a longer wait_s"
+                    f"process {other[0]} runs another inference ({other[1][:80]}), which would disturb every "
+                    "measurement; end it, or give the recipe a longer wait_s"
                 )
-            if not told:
+            if not has_warned:
                 logger.warning("waiting for process %d, another inference: %s", other[0], other[1][:80])
-                told = True
+                has_warned = True
             time.sleep(POLL_S)
 
 
-def varied(file: Path, values: Mapping[str, Any]) -> str:
-    """Return a YAML file's text with other values, by dotted path; the program's own scopes are switched off.
+def varied_yaml(file: Path, values: Mapping[str, Any]) -> str:
+    """Return the text of a YAML file with the values at dotted paths replaced and the program's own scopes turned off.
 
     Raises:
-        TargetError: the file is no mapping, or a path leads through something else.
+        TargetError: the file is not a mapping, or a path leads through something else.
     """
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as failure:
-        raise TargetError(f"{file} is no YAML ({str(failure).partition(chr(10))[0]}); mend it") from failure
+        raise TargetError(f"{file} is not valid YAML ({str(failure).partition(chr(10))[0]}); fix it") from failure
     if not isinstance(data, dict):
-        raise TargetError(f"{file} holds no mapping of keys; name the program's configuration in yaml.file")
-    _switch_off(data)
+        raise TargetError(f"{file} is not a mapping of keys; name the program's configuration in yaml.file")
+    _turn_scopes_off(data)
     for path, value in values.items():
         inner = data
         *parents, last = path.split(".")
         for key in parents:
             inner = inner.setdefault(key, {})
             if not isinstance(inner, dict):
-                raise TargetError(f"yaml.set: {path} leads through {key}, which is no mapping in {file.name}")
+                raise TargetError(
+                    f"yaml.set: {path} leads through {key}, which is not a mapping in {file.name}; fix the path"
+                )
         inner[last] = value
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
 
 
-def _switch_off(data: dict[str, Any]) -> None:
+def _turn_scopes_off(data: dict[str, Any]) -> None:
     for key, value in data.items():
         if key == FLAG:
             data[key] = False
         elif isinstance(value, dict):
-            _switch_off(value)
+            _turn_scopes_off(value)
 
 
 def _link_missing(source: Path, target: Path) -> None:
-    """Give ``target`` the files of ``source`` that it lacks, as links.
+    """Hard-link into ``target`` the files of ``source`` that it lacks.
 
-    Inductor names its files after their content and replaces them whole, so what one run has compiled is good for all,
-    and no run can spoil it. GE's caches are not like that: every plan has its own.
+    Inductor names its files after their content and replaces them atomically, so runs can share compiled code without
+    damaging it. GE's caches cannot be shared like this: every plan has its own.
     """
     for path in source.rglob("*"):
         linked = target / path.relative_to(source)
@@ -307,14 +314,14 @@ def _link_missing(source: Path, target: Path) -> None:
             os.link(path, linked)
 
 
-def _put_aside(log: Path) -> None:
+def _rename_old(log: Path) -> None:
     if log.exists():
         runs = len(list(log.parent.glob(f"{log.stem}.before-*")))
         log.rename(log.with_name(f"{log.stem}.before-{runs + 1}{log.suffix}"))
 
 
-def _told_by(reports: Sequence[RankReport]) -> Failure | None:
-    """Return what the first rank that failed says."""
+def _reported_failure(reports: Sequence[RankReport]) -> Failure | None:
+    """Return the failure that the first failed rank has reported."""
     for report in reports:
         if report.error:
             stage, message = report.error
@@ -324,24 +331,24 @@ def _told_by(reports: Sequence[RankReport]) -> Failure | None:
     return None
 
 
-def _last_words(log: Path) -> str:
-    """Return the last line of a log, to be put behind a message; empty where there is none."""
+def _last_line_text(log: Path) -> str:
+    """Return a log's last line, as the end of a message; empty if there is none."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return f"; its last line: {last[:200]}" if last else ""
 
 
-def _behind(reports: Sequence[RankReport]) -> str:
-    """Say which ranks hang, where some got further than others."""
-    waiting = [report for report in reports if not report.has_ended]
-    return "".join(f"; rank {report.rank} stands {report.progress}" for report in waiting)
+def _unfinished_text(reports: Sequence[RankReport]) -> str:
+    """Return how far each rank got that has not ended, as the end of a message."""
+    unfinished = [report for report in reports if not report.has_ended]
+    return "".join(f"; rank {report.rank} is stuck {report.progress}" for report in unfinished)
 
 
 def _other_inference(pattern: str) -> tuple[int, str] | None:
-    known = re.compile(pattern)
+    compiled = re.compile(pattern)
     for pid in _pids():
         line = _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
-        if pid != os.getpid() and known.search(line):
+        if pid != os.getpid() and compiled.search(line):
             return pid, line
     return None
 

@@ -1,4 +1,4 @@
-"""Judges plans by starting a recipe's program again and again: one fresh run for each plan and for each baseline."""
+"""Judges plans by restarting a recipe's program: one run for each plan, and more for the baseline."""
 
 import logging
 import math
@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, Self
 
-from sktune.ascend.cann_log import cause, explain_files
 from sktune.backends import backend_info
 from sktune.core.errors import BackendError
 from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup, Stage
@@ -31,30 +30,31 @@ from sktune.runners.base import (
     RunnerTraits,
     VerifyRequest,
 )
+from sktune.runners.explain import explained
 from sktune.runners.program.agreement import first_difference, verification
 from sktune.runners.program.checked_runs import BASELINES, CheckedRuns
 from sktune.runners.program.rank_reports import VERIFIED_STEPS
 from sktune.runners.program.run import Run
-from sktune.runners.program.step_times import LEAST_ALTERNATING, compare_turns, compare_two, latency_of
+from sktune.runners.program.step_times import MIN_ALTERNATING, compare_turns, compare_two, latency_of
 from sktune.targets.recipe import read_recipe
 
 logger = logging.getLogger(__name__)
 
 TOO_SHORT = (
-    f"; plan and baseline do not alternate, which needs {LEAST_ALTERNATING} decode steps with a latency line each: "
-    "figures are less certain"
+    f"; figures are less certain, as plan and baseline do not alternate: that needs {MIN_ALTERNATING} decode steps, "
+    "each with a latency line"
 )
-UNWRITTEN = (
+NEVER_CHANGES = (
     "; no tensor that sktune can see changes from step to step: state that the program keeps elsewhere is not compared"
 )
 EQUAL = f"identical on {VERIFIED_STEPS} steps"
 VERIFIED = f"outputs of {VERIFIED_STEPS} decode steps and the state after them, in every rank"
 MAX_FINALISTS = 3
-"""Each is a run of the user's program in each of the processes."""
+"""Each finalist is one more run of the user's program in every process of the comparison."""
 
 
 class ProgramRunner:
-    """Runs a recipe's program, once for each plan; a ``Runner``."""
+    """Runs a recipe's program once for each plan; a ``Runner``."""
 
     def __init__(self, setup: RunnerSetup) -> None:
         self._recipe = read_recipe(Path(setup.spec.source))
@@ -64,8 +64,8 @@ class ProgramRunner:
         self._opened: Opened | None = None
         self._first_sample: NoiseFloorSample | None = None
         self._traits = RunnerTraits(
-            most_finalists=MAX_FINALISTS,
-            most_shortlisted=MAX_FINALISTS,  # a run holds one plan
+            max_finalists=MAX_FINALISTS,
+            max_shortlisted=MAX_FINALISTS,  # each run has one plan
             final_processes=self._backend.final_processes,
             has_references=False,  # what a user has without sktune is the baseline
         )
@@ -86,16 +86,16 @@ class ProgramRunner:
         self.close()
 
     def close(self) -> None:
-        """End the run that is on."""
+        """End the current run."""
         self._runs.launcher.stop()
 
     def open(self) -> Opened:
-        """Find decode step and layout in one eager run, and run the baseline, unless this was done; see ``Runner``.
+        """Find decode step and layout in one eager run, and run the baseline, unless already done; see ``Runner``.
 
         Raises:
-            TargetError: the program runs nothing that could be a decode step, or its ranks differ.
+            TargetError: no call could be a decode step, or the ranks run different modules.
             BackendError: the baseline does not run.
-            NotDeterministicError: two baseline runs have different outputs.
+            NotDeterministicError: the outputs of two baseline runs differ.
         """
         if self._opened is None:
             layout, inspection_s = self._runs.inspect(self._space)
@@ -107,25 +107,25 @@ class ProgramRunner:
         return self._opened
 
     def _description(self) -> str:
-        notes = [f"{name} of rank {rank}" for rank, name in sorted(self._runs.ignored)]
-        kept = f"; not compared, as they differ between two baselines: {', '.join(notes[:4])}" if notes else ""
-        kept += UNWRITTEN if self._runs.is_unwritten else ""
-        kept += "" if self._runs.alternates or not self._backend.program_compiler else TOO_SHORT
-        return f"{self._recipe.name}: {self._runs.decode.function} in {self._recipe.ranks} ranks{kept}"
+        ignored = [f"{name} of rank {rank}" for rank, name in sorted(self._runs.ignored)]
+        notes = f"; not compared, as baseline runs differ there: {', '.join(ignored[:4])}" if ignored else ""
+        notes += NEVER_CHANGES if self._runs.state_never_changes else ""
+        notes += "" if self._runs.alternates or not self._backend.program_compiler else TOO_SHORT
+        return f"{self._recipe.name}: {self._runs.decode.function} in {self._recipe.ranks} ranks{notes}"
 
     def _facts(self) -> dict[str, Any]:
         yaml = self._recipe.yaml
         return {
             "decode": {"function": self._runs.decode.function, "signature": self._runs.decode.signature},
             "verified": VERIFIED,
-            "command": shlex.join(self._recipe.words()),
+            "command": shlex.join(self._recipe.argv()),
             "directory": str(self._recipe.directory),
             "yaml": {"file": yaml.file.name, "set": yaml.set} if yaml else None,
             "alternates": self._runs.alternates,
         }
 
     def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
-        """Run the program once with a plan. What its scopes became is in its logs alone, so no twin is known."""
+        """Run the program once with a plan. Only its logs show what scopes became, so ``known`` trials are not used."""
         self.open()
         plan = request.plan
         report(Stage.COMPILE)
@@ -140,13 +140,14 @@ class ProgramRunner:
     def _outcome(self, run: Run, plan: Plan, threshold: Threshold) -> Outcome:
         if run.failure:
             return Outcome(run.failure.reason, run.failure.detail, stage=run.failure.stage)
-        found = _blaming(verification(self._runs.reference, run.reports, self._runs.ignored), plan)
-        if not found.is_identical:
-            return Outcome().after(found)
+        verified = _blaming(verification(self._runs.reference, run.reports, self._runs.ignored), plan)
+        if not verified.is_identical:
+            return Outcome().after(verified)
         speedup = self._runs.speedup(run)
         comparison = threshold.comparison(speedup)
         facts: dict[str, Any] = {
-            "speedup": speedup, "comparison": comparison, "noise_floor": threshold.noise_floor, "verification": found,
+            "speedup": speedup, "comparison": comparison, "noise_floor": threshold.noise_floor,
+            "verification": verified,
         }  # fmt: skip
         if comparison == Comparison.SLOWER:
             detail = f"{speedup.ratio:.3f}x the baseline's speed"
@@ -154,18 +155,15 @@ class ProgramRunner:
         return Outcome(**facts)
 
     def _explained(self, outcome: Outcome, plan: Plan, log: str) -> Outcome:
-        """Add to a failure what CANN's logs and the program's own say about it."""
+        """Add the cause of a failure, as found in the program's and CANN's logs."""
         if not self._backend.runs_superkernels:
             return outcome
-        own = self._runs.log(log)
-        logs = [own, *sorted(own.parent.glob(f"{own.stem}.*")), *self._runs.launcher.device_logs()]
-        told = cause(explain_files([path for path in logs if path.is_file()], [scope.label for scope in plan.scopes]))
-        if told is None:
-            return outcome
-        return replace(outcome, detail=f"{outcome.detail}; {told.message}", blamed=told.scope or outcome.blamed)
+        output = self._runs.log(log)
+        logs = [output, *sorted(output.parent.glob(f"{output.stem}.*")), *self._runs.launcher.device_logs()]
+        return explained(outcome, plan, logs)
 
     def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
-        """Run the baseline once more against itself; see ``Runner.sample_noise_floor``."""
+        """Run the baseline once more; see ``Runner.sample_noise_floor``."""
         self.open()
         if before_trial == 0 and self._first_sample:
             return self._first_sample
@@ -174,44 +172,44 @@ class ProgramRunner:
         return self._runs.noise_floor(before_trial, run, before)
 
     def shortlist(self, plans: Sequence[NamedPlan], _report: Report, /) -> list[str]:
-        """Return the names of the plans that enter the final comparison: all, as they are."""
+        """Return the names of all plans in the given order: nothing is measured again."""
         return [name for name, _ in plans]
 
     def verify(self, request: VerifyRequest, report: Report, /) -> dict[str, Verification]:
-        """Compare plans with the baseline on all decode steps that the program makes, up to those that are asked for.
+        """Compare plans with the baseline on all decode steps of the program, up to the requested number.
 
-        Each plan has a run of its own, which is not timed. Where it differs, the baseline runs again: it may be what
-        is not the same every time. Nothing is returned of plans that the time is too short for, nor where the program
-        makes no more steps than every run compares.
+        Each plan has a separate run, which is not timed. If a plan differs, the baseline runs again, as it may be the
+        baseline that is not deterministic. Plans for which no time is left are left out; nothing is returned if the
+        program has no more steps than every run compares.
         """
         self.open()
-        steps = min(request.steps, *(len(own.all_s) for own in self._runs.reference))
+        steps = min(request.steps, *(len(report.all_s) for report in self._runs.reference))
         if steps <= VERIFIED_STEPS:
             return {}
         ends_s = math.inf if request.seconds is None else time.monotonic() + request.seconds
-        found: dict[str, Verification] = {}
+        verified: dict[str, Verification] = {}
         for name, plan in request.plans:
             runs = 1 if self._runs.has_all_steps(steps) else 2
             if time.monotonic() + runs * self._runs.run_s > ends_s:
                 logger.warning("no time is left to compare plan %s on %d steps", name, steps)
                 break
             report(Stage.VERIFY)
-            found[name] = self._verified(name, plan, steps)
-        return found
+            verified[name] = self._verified(name, plan, steps)
+        return verified
 
     def _verified(self, name: str, plan: Plan, steps: int) -> Verification:
         reference = self._runs.all_steps(steps)
         run = self._runs.run(plan, f"verify-{name}.log", steps)
         if run.failure:
             return Verification(difference=run.failure.detail)
-        found = verification(reference, run.reports, self._runs.ignored, steps)
-        if found.difference:
+        verified = verification(reference, run.reports, self._runs.ignored, steps)
+        if verified.difference:
             self._runs.check_all_steps(steps, f"verify-{name}-baseline.log")
-            found = verification(reference, run.reports, self._runs.ignored, steps)
-        return _blaming(found, plan)
+            verified = verification(reference, run.reports, self._runs.ignored, steps)  # more state may be ignored now
+        return _blaming(verified, plan)
 
     def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
-        """Run baseline and plans, every other time backwards; where runs alternate, each holds the baseline."""
+        """Run baseline and plans, in reverse order every second time; runs that alternate include the baseline."""
         self.open()
         entries = [*([] if self._runs.alternates else [(BASELINE, Plan())]), *request.plans]
         runs: dict[str, Run] = {}
@@ -227,34 +225,35 @@ class ProgramRunner:
         """Return the baseline's row and the others'."""
         if not self._runs.alternates:
             base = latency_of(runs[BASELINE].step_ms)
-            own = {name: latency_of(run.step_ms) for name, run in runs.items() if not run.failure} | {BASELINE: base}
-            return [self._row(name, runs[name], compare_two(own.get(name, base), base)) for name in names]
-        found = {name: compare_turns(run.step_ms, run.turns) for name, run in runs.items() if not run.failure}
+            latencies = {name: latency_of(run.step_ms) for name, run in runs.items() if not run.failure}
+            latencies[BASELINE] = base
+            return [self._row(name, runs[name], compare_two(latencies.get(name, base), base)) for name in names]
+        speedups = {name: compare_turns(run.step_ms, run.turns) for name, run in runs.items() if not run.failure}
         first_ms = self._runs.baselines[0].latency_ms
-        base_ms = median(each.baseline_ms for each in found.values()) if found else first_ms
+        base_ms = median(each.baseline_ms for each in speedups.values()) if speedups else first_ms
         baseline = FinalRow(BASELINE, Speedup(base_ms, base_ms, 1.0, (1.0, 1.0), 1), EQUAL, True, "")
-        return [baseline, *(self._row(name, runs[name], found.get(name)) for name in names)]
+        return [baseline, *(self._row(name, runs[name], speedups.get(name)) for name in names)]
 
-    def _row(self, name: str, run: Run, found: Speedup | None) -> FinalRow:
+    def _row(self, name: str, run: Run, speedup: Speedup | None) -> FinalRow:
         if run.failure:
             return FinalRow(name, None, run.failure.detail, False, "")
         difference = first_difference(self._runs.reference, run.reports, self._runs.ignored)
-        return FinalRow(name, found, difference or EQUAL, not difference, "")
+        return FinalRow(name, speedup, difference or EQUAL, not difference, "")
 
     def deliver(self, plan: Plan, folder: Path, report: Report, /) -> None:
-        """Nothing: the program's own compiler keeps its code."""
+        """Return None: the code stays with the program's own compiler."""
 
     def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
-        """Return how long things will take: each is a run of the program."""
-        run_s = median(sum(own.values()) for own in trials)
+        """Estimate durations: every part is a run of the program."""
+        run_s = median(sum(seconds.values()) for seconds in trials)
         traits = opened.traits
-        return DurationEstimates(run_s, run_s, run_s, traits.most_finalists, traits.final_processes)
+        return DurationEstimates(run_s, run_s, run_s, traits.max_finalists, traits.final_processes)
 
 
-def _blaming(found: Verification, plan: Plan) -> Verification:
-    """Return ``found`` with the scope that changes bits, where there is one scope."""
-    is_known = found.difference and len(plan.scopes) == 1
-    return replace(found, changes_bits=(plan.scopes[0].label,)) if is_known else found
+def _blaming(verified: Verification, plan: Plan) -> Verification:
+    """Add the scope that changes bits, if the plan has only one scope."""
+    is_known = verified.difference and len(plan.scopes) == 1
+    return replace(verified, changes_bits=(plan.scopes[0].label,)) if is_known else verified
 
 
 def _seconds(run: Run) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The worker's runner: keeps a worker alive, sends it requests, and turns its end into an outcome."""
+"""The worker's client: keeps a worker alive, sends it requests, and turns its death into an outcome."""
 
 import logging
 import math
@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Self
 
-from sktune.ascend.cann_log import cause, explain_files
 from sktune.backends import backend_info
 from sktune.core.delivery import Delivery
 from sktune.core.errors import BackendError, OutOfTimeError, TargetError
@@ -31,6 +30,7 @@ from sktune.runners.base import (
     RunnerTraits,
     VerifyRequest,
 )
+from sktune.runners.explain import explained
 from sktune.runners.worker.process import (
     StageTimeoutError,
     WorkerDiedError,
@@ -44,10 +44,10 @@ logger = logging.getLogger(__name__)
 OPEN_TIMEOUT_S = 3600.0
 """Loading a large checkpoint takes long; a worker that is not ready after an hour never will be."""
 LOGGED = (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED)
-"""Failures that a compiler's and a runtime's logs may explain."""
-LEAST_RUN_TIMEOUT_S = 60.0
-"""Verifying and measuring take seconds; a step that hangs is ended after this, or the compile timeout."""
-LEAST_FINALIST_S = 0.01
+"""Failures that the logs of compiler and runtime may explain."""
+MIN_RUN_TIMEOUT_S = 60.0
+"""Verifying and measuring take seconds; a step that hangs is killed after this, or the compile timeout if longer."""
+MIN_FINALIST_S = 0.01
 
 
 def _silent(stage: str) -> None:
@@ -55,10 +55,10 @@ def _silent(stage: str) -> None:
 
 
 class WorkerRunner:
-    """Runs requests in a worker process, which is started when needed and replaced when it ends; a ``Runner``.
+    """Runs requests in a worker process, which is started when needed and replaced when it dies; a ``Runner``.
 
-    Entering it starts a worker early where none was ever started in the study's folder. One that judged a plan is
-    replaced before the next, where each plan needs a process of its own.
+    Entering it starts a worker early if none was ever started in the study's folder. For backends that need a fresh
+    process for each plan, a worker that has judged one is replaced before the next.
     """
 
     def __init__(self, setup: RunnerSetup) -> None:
@@ -67,8 +67,8 @@ class WorkerRunner:
         self._backend = backend_info(self._spec.backend)
         self._traits = RunnerTraits(
             measures_time=not self._backend.is_simulated,
-            # Graphs on an NPU keep their memory: as few as possible in one process.
-            most_shortlisted=MAX_FINALISTS if self._backend.needs_fresh_process else MAX_SHORTLISTED,
+            # Graphs on an NPU never free their memory: hold as few as possible in one process.
+            max_shortlisted=MAX_FINALISTS if self._backend.needs_fresh_process else MAX_SHORTLISTED,
             final_processes=self._backend.final_processes,
         )
         self._worker: WorkerProcess | None = None
@@ -81,14 +81,14 @@ class WorkerRunner:
 
     def __enter__(self) -> Self:
         if not (self._folder / "logs").exists():
-            self._start()  # its imports take as long as making a study's database
+            self._start()  # its imports take as long as creating the study's database
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End the worker and its compilers at once."""
+        """Kill the worker and its compilers."""
         if self._worker is not None:
             self._worker.stop()
         self._worker, self._opened, self._has_judged = None, None, False
@@ -97,7 +97,7 @@ class WorkerRunner:
         """Load the model and record the baseline, unless a worker is ready; see ``Runner.open``.
 
         Raises:
-            SktuneError: of the class that the worker raised.
+            SktuneError: raised in the worker; its class is preserved.
             BackendError: the worker dies, or takes longer than an hour.
         """
         if self._has_judged and self._backend.needs_fresh_process:
@@ -136,7 +136,7 @@ class WorkerRunner:
                 if "outcome" in message:
                     outcome = replace(Outcome.from_dict(message["outcome"]), log=log)
                     if outcome.reason is Reason.CRASHED:
-                        self.close()  # what a crashed plan left behind must not meet the next one
+                        self.close()  # what a crashed plan left behind must not affect the next one
                     return replace(outcome, stage=outcome.stage or stage) if outcome.reason else outcome
         except OutOfTimeError:
             if scored is None:
@@ -144,45 +144,41 @@ class WorkerRunner:
             return scored
         except (StageTimeoutError, WorkerDiedError) as failure:
             if scored:
-                logger.warning("what each scope takes could not be observed: %s", failure)
+                logger.warning("the time of each scope could not be measured: %s", failure)
                 return scored
             where = f"scope {scope}: " if scope else ""
             if isinstance(failure, StageTimeoutError):
                 return Outcome(Reason.TIMEOUT, f"{where}{failure}", blamed=scope, log=log, stage=stage)
-            detail = f"{where}the worker {failure} during {stage}"
+            detail = f"{where}{failure} during {stage}"
             return Outcome(Reason.CRASHED, detail, blamed=scope, log=log, stage=stage)
-        raise BackendError("the worker ended its answer early; see its log")
+        raise BackendError(f"the worker's answer is incomplete; see {log}")
 
     def _explained(self, outcome: Outcome, plan: Plan) -> Outcome:
-        """Add to a failure what CANN's logs of this worker, and the trial's own, say about it."""
+        """Add the cause of a failure, as found in the worker's CANN logs and the trial's log."""
         if outcome.reason not in LOGGED or self._work is None:
             return outcome
         logs = [*sorted(self._work.rglob("*.log")), self._folder / outcome.log]
-        found = explain_files([path for path in logs if path.is_file()], [scope.label for scope in plan.scopes])
-        told = cause(found)
-        if told is None:
-            return outcome
-        return replace(outcome, detail=f"{outcome.detail}; {told.message}", blamed=told.scope or outcome.blamed)
+        return explained(outcome, plan, logs)
 
     def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
-        """Compare the baseline, compiled once more, with itself; see ``Runner.sample_noise_floor``."""
+        """Compare the baseline with a second copy of itself; see ``Runner.sample_noise_floor``."""
         self.open()
         log = f"floor-{before_trial:04d}.log"
-        found = self._answer("floor", _silent, log=log, do="floor", before_trial=before_trial)["floor"]
-        return NoiseFloorSample.from_dict(found) if found else None
+        sample = self._answer("floor", _silent, log=log, do="floor", before_trial=before_trial)["floor"]
+        return NoiseFloorSample.from_dict(sample) if sample else None
 
     def shortlist(self, plans: Sequence[NamedPlan], report: Report, /) -> list[str]:
-        """Return the names of the plans, the fastest first, as measured again in one process."""
+        """Measure the plans again in one process; return their names, the fastest first."""
         self.open()
         answer = self._answer("shortlisted", report, log="qualifying.log", do="shortlist", plans=_entries(plans))
         names: list[str] = answer["shortlisted"]
         return names
 
     def verify(self, request: VerifyRequest, report: Report, /) -> dict[str, Verification]:
-        """Compare plans with the baseline far more than their trials did; see ``Judge.verify``.
+        """Compare plans with the baseline far more thoroughly than their trials did; see ``Judge.verify``.
 
-        Where the worker does not survive that, each plan is verified in a process of its own, and one that ends even
-        that has this for its difference. Nothing is compared in a simulation.
+        If the worker dies, each plan is verified in a separate process, and a plan that kills that one too has this as
+        its difference. Nothing is compared in a simulation.
         """
         self.open()
         plans = request.plans
@@ -194,28 +190,28 @@ class WorkerRunner:
         except BackendError as failure:
             if len(plans) == 1:
                 return {plans[0][0]: Verification(difference=str(failure), is_broken=True)}
-            logger.warning("%s; verifying each plan in a process of its own", failure)
+            logger.warning("%s; verifying each plan in a separate process", failure)
             share = None if request.seconds is None else request.seconds / len(plans)
             parts = [self.verify(replace(request, plans=[plan], seconds=share), report) for plan in plans]
-            return {name: own for part in parts for name, own in part.items()}
-        return {name: Verification.from_dict(own) for name, own in answer["verified"].items()}
+            return {name: verification for part in parts for name, verification in part.items()}
+        return {name: Verification.from_dict(values) for name, values in answer["verified"].items()}
 
     def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
         """Compare plans in a fresh process; see ``Runner.compare``.
 
-        Where the process does not survive that, each plan is compared with the baseline in a process of its own, and
-        one that ends even that has a row without a speedup. References are the model uncompiled, and torch.compile.
+        If the process dies, each plan is compared with the baseline in a separate process, and a plan that kills that
+        one too has a row without a speedup. The references are the uncompiled model and torch.compile.
         """
         log = f"final-{request.process}"
-        found = self._compared(request.plans, report, log, request.references)
-        rows, noise = found.rows, found.noise
+        comparison = self._compare(request.plans, report, log, request.references)
+        rows, noise = comparison.rows, comparison.noise
         if all(row.speedup is None for row in rows):
-            alone = self._compared((), report, log, references=False)
+            alone = self._compare((), report, log, references=False)
             rows, noise = [*alone.rows, *rows], alone.noise
         return ProcessComparison(sorted(rows, key=lambda row: row.speedup is None), noise)
 
-    def _compared(self, plans: Sequence[NamedPlan], report: Report, log: str, references: bool) -> ProcessComparison:
-        if self._traits.measures_time:  # what is computed has no luck to be drawn again
+    def _compare(self, plans: Sequence[NamedPlan], report: Report, log: str, references: bool) -> ProcessComparison:
+        if self._traits.measures_time:  # computed figures would be the same in a fresh process
             self.close()
         self.open()
         values = {"plans": _entries(plans), "references": references}
@@ -227,13 +223,13 @@ class WorkerRunner:
                 raise
             reason = str(failure)
         if references:
-            # Compiling the whole step is the user's alternative, not ours: its failure must not cost the answer.
+            # The references are what the user has without sktune: their failure must not fail the comparison.
             logger.warning("%s; comparing again without torch.compile of the whole step", reason)
-            return self._compared(plans, report, log, references=False)
+            return self._compare(plans, report, log, references=False)
         if len(plans) == 1:
             return ProcessComparison([FinalRow(plans[0][0], None, reason, None, "")])
-        logger.warning("%s; comparing each plan in a process of its own", reason)
-        parts = [self._compared([plan], report, f"{log}-{plan[0]}", references=False) for plan in plans]
+        logger.warning("%s; comparing each plan in a separate process", reason)
+        parts = [self._compare([plan], report, f"{log}-{plan[0]}", references=False) for plan in plans]
         rows = [row for part in parts for row in part.rows]
         return ProcessComparison(rows, "; ".join(part.noise for part in parts if part.noise))
 
@@ -241,20 +237,20 @@ class WorkerRunner:
         """Write the compiled code of ``plan`` into ``folder``; see ``sktune.runners.worker.judge.Judge.deliver``."""
         self.open()
         values = {"plan": plan.to_dict(), "folder": str(folder.resolve())}
-        found = self._answer("delivered", report, log="deliver.log", do="deliver", **values)["delivered"]
-        return Delivery.from_dict(found) if found else None
+        delivered = self._answer("delivered", report, log="deliver.log", do="deliver", **values)["delivered"]
+        return Delivery.from_dict(delivered) if delivered else None
 
     def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
-        """Return how long things will take: a finalist is compiled from the cache, where processes may share one."""
+        """Estimate durations: a finalist is compiled from the cache, unless each plan needs a fresh process."""
         opening_s = sum(opened.seconds.values())
-        trial_s = median(sum(own.values()) for own in trials)
+        trial_s = median(sum(seconds.values()) for seconds in trials)
         if self._backend.needs_fresh_process:
             trial_s, finalist_s = trial_s + opening_s, trial_s
         else:
-            finalist_s = median(sum(own.values()) - own.get("compile", 0.0) for own in trials)
+            finalist_s = median(sum(seconds.values()) - seconds.get("compile", 0.0) for seconds in trials)
         traits = self._traits
         return DurationEstimates(
-            opening_s, trial_s, max(finalist_s, LEAST_FINALIST_S), traits.most_finalists, traits.final_processes
+            opening_s, trial_s, max(finalist_s, MIN_FINALIST_S), traits.max_finalists, traits.final_processes
         )
 
     def _start(self) -> None:
@@ -264,8 +260,10 @@ class WorkerRunner:
         self._starts += 1
 
     def _open(self) -> Opened:
-        given = self._setup.delivered
-        delivered = [str(given[0]), given[1].to_dict()] if given else None
+        delivered = None
+        if self._setup.delivered:
+            folder, delivery = self._setup.delivered
+            delivered = [str(folder), delivery.to_dict()]
         space = self._setup.space.model_dump(mode="json")
         request = {"do": "open", "spec": self._spec.to_dict(), "space": space, "delivered": delivered}
         try:
@@ -278,20 +276,22 @@ class WorkerRunner:
                         layout, values["description"], values["seconds"], values["facts"], modules, self._traits
                     )
         except (StageTimeoutError, WorkerDiedError) as failure:
-            raise BackendError(
-                f"the worker {failure} before the baseline was ready; see {self._log('worker.log')}"
-            ) from failure
-        raise BackendError(f"the worker ended its answer early; see {self._log('worker.log')}")
+            raise BackendError(f"{failure} before the baseline was ready; see {self._log('worker.log')}") from failure
+        raise BackendError(f"the worker's answer is incomplete; see {self._log('worker.log')}")
 
     def _check_unchanged(self, modules: Mapping[str, str]) -> None:
-        """Refuse modules that are no longer those that the first worker imported."""
+        """Refuse modules that have changed since the first worker imported them."""
         for name, digest in modules.items():
             if self._modules.setdefault(name, digest) != digest:
                 self.close()
                 raise TargetError(f"module {name} was changed while the search ran; restore it and run again")
 
     def _answer(self, key: str, report: Report, *, log: str, **request: Any) -> dict[str, Any]:
-        """Send a request and return the answer that has ``key``; a worker that dies of it is a ``BackendError``."""
+        """Send a request and return the answer that has ``key``.
+
+        Raises:
+            BackendError: the worker dies or takes too long.
+        """
         self._has_judged = True
         try:
             for message in self._ask(log, **request):
@@ -300,20 +300,20 @@ class WorkerRunner:
                 if key in message:
                     return message
         except (StageTimeoutError, WorkerDiedError) as failure:
-            raise BackendError(f"the comparison failed: the worker {failure}; see logs/{log}") from failure
-        raise BackendError(f"the worker ended its answer early; see logs/{log}")
+            raise BackendError(f"the comparison failed: {failure}; see logs/{log}") from failure
+        raise BackendError(f"the worker's answer is incomplete; see logs/{log}")
 
     def _ask(self, log: str, **request: Any) -> Iterator[dict[str, Any]]:
-        """Send a request and yield the answers; a worker that does not answer in time, or well, is ended."""
+        """Send a request and yield the answers; the worker is killed if it is too slow or reports an error."""
         assert self._worker is not None
-        kept = self._folder.resolve() / samples.FOLDER / Path(log).with_suffix(".npz")
-        message = {**request, "samples": str(kept), "log": str(self._log(log))}
+        file = self._folder.resolve() / samples.FOLDER / Path(log).with_suffix(".npz")
+        message = {**request, "samples": str(file), "log": str(self._log(log))}
 
         def limit_s(stage: str) -> float:
             if request["do"] == "open":
                 return OPEN_TIMEOUT_S
             is_run = stage not in ("start", Stage.COMPILE)
-            return max(LEAST_RUN_TIMEOUT_S, self._compile_timeout_s) if is_run else self._compile_timeout_s
+            return max(MIN_RUN_TIMEOUT_S, self._compile_timeout_s) if is_run else self._compile_timeout_s
 
         try:
             yield from self._worker.ask(message, limit_s, lambda: self.deadline_s)

@@ -1,4 +1,4 @@
-"""One trial: a plan is compiled, verified against the baseline, and measured in turn with it."""
+"""Judges plans: each is compiled, verified against the baseline, and measured alternately with it."""
 
 import gc
 import logging
@@ -33,12 +33,12 @@ logger = logging.getLogger(__name__)
 
 SHORTLIST_BUDGET = Budget(halfwidth=0.015, seconds=5.0, wait_s=3.0)
 FINAL_BUDGET = Budget(halfwidth=0.004, seconds=5.0, wait_s=3.0, warm_up_rounds=10)
-"""In each of the processes."""
+"""For each process of the comparison."""
 FLOOR_BUDGET = Budget(halfwidth=0.002, seconds=1.5, wait_s=1.0)
 
 
 class OutOfMemoryDuringTrialError(Exception):
-    """Memory ran out: what the process still holds can no longer be relied on. ``blamed`` as in ``CompileError``."""
+    """Memory ran out, so the process can no longer be relied on. ``blamed`` is as in ``CompileError``."""
 
     def __init__(self, message: str, blamed: str = "") -> None:
         super().__init__(message)
@@ -49,37 +49,38 @@ class Judge:
     """Judges plans of one target on one backend, against one baseline.
 
     Args:
-        target, backend: what is compiled, and by what.
-        alive: called now and then while something is measured.
+        target: what is compiled.
+        backend: what compiles it.
+        heartbeat: called from time to time during measurements.
 
     Raises:
-        BackendError: the baseline itself cannot be compiled or run.
-        NotDeterministicError: the baseline differs from itself.
+        BackendError: the baseline cannot be compiled or run.
+        NotDeterministicError: the baseline is not deterministic.
     """
 
-    def __init__(self, target: Target, backend: Backend, alive: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, target: Target, backend: Backend, heartbeat: Callable[[], None] = lambda: None) -> None:
         self._backend = backend
         self._device = device_of([*target.module.parameters(), *target.state.values()])
         try:
             self._baseline = backend.compile(Plan())
         except CompileError as failure:
             raise BackendError(f"the baseline does not compile: {failure}") from failure
-        # A simulated step is the model's own, whatever the plan: its bits say nothing.
+        # A simulation runs the model itself for every plan, so there are no bits to compare.
         is_real = self._baseline.simulated_ms is None
-        self._verifier = Verifier(target, backend, self._baseline, alive) if is_real else None
-        self._timer = StepTimer(self._device, self._verifier.replays[0] if self._verifier else None, alive)
-        # What is alive now stays alive: a collection after each trial need not walk over it again (0.25 s each).
+        self._verifier = Verifier(target, backend, self._baseline, heartbeat) if is_real else None
+        self._timer = StepTimer(self._device, self._verifier.replays[0] if self._verifier else None, heartbeat)
+        # These objects live as long as the process: freezing them saves 0.25 s in each garbage collection.
         gc.collect()
         gc.freeze()
 
     @property
     def baseline(self) -> Step:
-        """The baseline's step."""
+        """The baseline's compiled step."""
         return self._baseline.step
 
     @property
     def model_difference(self) -> str:
-        """Where the baseline differs from the model as it runs uncompiled; empty where it does not."""
+        """Where the baseline differs from the uncompiled model; empty if nowhere."""
         return self._verifier.model_difference if self._verifier else ""
 
     def judge(
@@ -93,18 +94,18 @@ class Judge:
         threshold: Threshold | None = None,
         keep: SampleSink = discard,
         on_scope: OnScope = ignore,
-        scored: Callable[[Outcome], None] = lambda outcome: None,
+        on_score: Callable[[Outcome], None] = lambda outcome: None,
     ) -> Outcome:
         """Run one trial of ``plan``. Failures of the plan are outcomes.
 
-        A plan that becomes the same kernels as a ``known`` trial (number by fusion digest) is not measured again, and
-        one that holds a ``banned`` region (what differs in it, by key) is not run. One that cannot beat the
-        ``threshold`` is measured only until that is certain. ``on_scope`` is called with the label of the scope that is
-        being compiled or first run, ``scored`` with the outcome before its scopes are observed, which changes nothing
-        but ``scope_times`` and ``seconds``.
+        A plan that compiles to the same kernels as a ``known`` trial (number by fusion digest) is not measured again,
+        and a plan with a ``banned`` region (difference by key) is not run. A plan that cannot beat the ``threshold`` is
+        measured only until that is certain. ``on_scope`` is called with the label of each scope as it is compiled or
+        first run, and ``on_score`` with the outcome before its scopes are timed, which adds only ``scope_times`` and
+        ``seconds``.
 
         Raises:
-            OutOfMemoryDuringTrialError: the process should not be used any more.
+            OutOfMemoryDuringTrialError: the process must not be used any more.
         """
         seconds: dict[str, float] = {}
         self._ban(banned)
@@ -115,7 +116,7 @@ class Judge:
             if ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(str(failure), failure.blamed) from failure
             logger.info("the plan does not compile", exc_info=True)
-            # A simulated plan that hangs is compiled, and would hang when it is first run.
+            # A simulated plan that hangs does compile: it would hang in its first step.
             stage = Stage.VERIFY if failure.reason is Reason.TIMEOUT else Stage.COMPILE
             return Outcome(failure.reason, str(failure), seconds=seconds, blamed=failure.blamed, stage=stage)
         except Exception as failure:
@@ -127,14 +128,14 @@ class Judge:
                 return Outcome(Reason.CRASHED, f"a step fails: {described(failure)}", seconds=seconds, stage=stage)
             detail = f"the first step fails: {described(failure)}"
             return Outcome(Reason.COMPILE_FAILED, detail, seconds=seconds, stage=Stage.COMPILE)
-        ran_itself = outcome.speedup is not None or outcome.reason is Reason.MISMATCH
-        if not ran_itself or compiled.observe is None:
+        was_run = outcome.speedup is not None or outcome.reason is Reason.MISMATCH
+        if not was_run or compiled.observe is None:
             return outcome
-        scored(outcome)
+        on_score(outcome)
         report("observe")
         with _timed(seconds, "observe"):
-            found = self._observed(compiled.observe)
-        return replace(outcome, scope_times=found, seconds=seconds)
+            scope_times = self._observed(compiled.observe)
+        return replace(outcome, scope_times=scope_times, seconds=seconds)
 
     def _judge(
         self,
@@ -151,7 +152,7 @@ class Judge:
         if (twin := known.get(compiled.fusion_digest)) is not None:
             return compiled, Outcome(same_as=twin, seconds=seconds, fusion_digest=compiled.fusion_digest)
         if compiled.fusion_digest and compiled.fusion_digest == self._baseline.fusion_digest:
-            detail = "its scopes hold no operator: the same kernels as the baseline"
+            detail = "its scopes contain no operators: it has the same kernels as the baseline"
             return compiled, Outcome(Reason.SLOWER, detail, seconds=seconds, stage=Stage.COMPILE)
         report("verify")
         self._device.reset_peak_memory()
@@ -190,28 +191,29 @@ class Judge:
 
         Args:
             plans: names and plans.
-            report: told the stage that begins.
-            steps: to compare at least.
-            seconds: most time for all plans, compiling apart; None for what it takes. What was compared by then is
-                the answer, and its bound is accordingly weaker.
-            banned: what differs in each region that is known to differ, by key.
+            report: called with each stage as it begins.
+            steps: fewest decode steps to compare.
+            seconds: time limit for all plans, without compilation; None for no limit. If it is reached, fewer steps are
+                compared and the bound is weaker.
+            banned: regions known to differ from their kernels: the difference, by key.
 
         Returns:
-            what was compared, by name; nothing for a simulation. A plan that does not compile or run any more has the
-            reason for its difference.
+            verifications by name; nothing for a simulation. A plan that no longer compiles has the reason as its
+            difference.
         """
         if self._verifier is None:
             return {}
         self._ban(banned)
-        compiled, broken = self._compile_all({name: partial(self._backend.compile, own) for name, own in plans}, report)
+        makers = {name: partial(self._backend.compile, plan) for name, plan in plans}
+        compiled, broken = self._compile_all(makers, report)
         report("verify")
-        own_plans = dict(plans)
-        entries = {name: (own_plans[name], own) for name, own in compiled.items()}
-        found = self._verifier.thorough(entries, steps, seconds)
-        return found | {row.name: Verification(difference=row.verdict, is_broken=True) for row in broken}
+        plan_of = dict(plans)
+        entries = {name: (plan_of[name], entry) for name, entry in compiled.items()}
+        verified = self._verifier.thorough(entries, steps, seconds)
+        return verified | {row.name: Verification(difference=row.verdict, is_broken=True) for row in broken}
 
     def deliver(self, plan: Plan, folder: Path) -> Delivery | None:
-        """Write the compiled code of ``plan`` into ``folder``; None where the backend cannot hand it over.
+        """Write the compiled code of ``plan`` into ``folder``; None if the backend cannot export it.
 
         Raises:
             BackendError: the plan does not compile to the same code again, or the folder cannot be written.
@@ -219,7 +221,7 @@ class Judge:
         try:
             compiled = self._backend.compile(plan)
         except CompileError as failure:
-            raise BackendError(f"the plan does not compile any more: {failure}") from failure
+            raise BackendError(f"the plan no longer compiles: {failure}") from failure
         return compiled.deliver(folder) if compiled.deliver else None
 
     def _ban(self, banned: Mapping[str, str]) -> None:
@@ -227,16 +229,16 @@ class Judge:
             self._verifier.banned.update(banned)
 
     def _observed(self, observe: Observe) -> tuple[ScopeTime, ...]:
-        """Return what each piece took; a trial that has its figure does not fail for it."""
+        """Return the time of each piece; empty if that fails, as the trial already has its figure."""
         try:
             with quiet_collector(), torch.no_grad():
                 return observe(self._timer.begin)
         except Exception:
-            logger.warning("what each scope takes could not be observed", exc_info=True)
+            logger.warning("the time of each scope could not be measured", exc_info=True)
             return ()
 
     def _measured(self, budget: Budget, threshold: Threshold, keep: SampleSink, compiled: Compiled) -> dict[str, Any]:
-        """Return the outcome's fields that come of measuring."""
+        """Measure the plan; return the fields of the outcome that result."""
         entries = {"baseline": self._baseline, "plan": compiled}
         speedups, noise = self._timer.compare(entries, budget, keep, threshold.is_out_of_reach)
         return {
@@ -247,7 +249,7 @@ class Judge:
         }
 
     def sample_noise_floor(self, before_trial: int, keep: SampleSink = discard) -> NoiseFloorSample | None:
-        """Compare the baseline, compiled once more, with itself; None where nothing is measured."""
+        """Compare the baseline with a second copy of itself; None where nothing is measured."""
         if self._verifier is None:
             return None
         seconds: dict[str, float] = {}
@@ -259,8 +261,8 @@ class Judge:
     def shortlisted(self, plans: Sequence[tuple[str, Plan]], report: Report, keep: SampleSink = discard) -> list[str]:
         """Compile ``plans`` again and return their names, the fastest first; those that do not compile come last.
 
-        A trial's own figure can be a fifth off, with the state of the machine and of the worker; which plans are the
-        fastest is therefore decided in turn, too.
+        A trial's figure can be 20% off, depending on the state of machine and worker, so plans are also measured side
+        by side before the fastest are chosen.
         """
         entries, broken = self._compile_all(
             {name: partial(self._backend.compile, plan) for name, plan in plans}, report
@@ -275,10 +277,10 @@ class Judge:
     def final(
         self, plans: Sequence[tuple[str, Plan]], report: Report, *, references: bool, keep: SampleSink = discard
     ) -> tuple[list[FinalRow], str]:
-        """Compile, verify and measure ``plans`` and ``references`` in turn with the baseline and its second copy.
+        """Compile, verify and measure ``plans`` and ``references`` alternately with the baseline and its second copy.
 
-        Returns the rows, the baseline first and the plans in the given order, and the noise of the machine; see
-        ``sktune.measure.latency.Measurement``. Rows that do not run come last.
+        Returns the rows, the baseline first and the plans in the given order, and the machine's noise; see
+        ``sktune.measure.latency.Measurement``. Entries that do not compile come last.
         """
         makers = {name: partial(self._backend.compile, plan) for name, plan in plans}
         if self._verifier:
@@ -286,8 +288,8 @@ class Judge:
         entries, broken = self._compile_all(makers, report)
         entries = {"baseline": self._baseline, **entries}
         if references:
-            others, also_broken = self._compile_all(self._backend.references(), report)
-            entries, broken = {**entries, **others}, broken + also_broken
+            compiled, not_compiled = self._compile_all(self._backend.references(), report)
+            entries, broken = {**entries, **compiled}, broken + not_compiled
         verdicts = {}
         for name, entry in entries.items():
             report("verify")

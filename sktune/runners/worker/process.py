@@ -1,4 +1,4 @@
-"""A worker's process and the pipes to it: how it starts, answers line by line, keeps to its deadlines, and ends."""
+"""A worker's process and the pipes to it: its start, its answers line by line, its time limits and its end."""
 
 import json
 import logging
@@ -24,24 +24,24 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerDiedError(Exception):
-    """The worker's process ended in the middle of a request."""
+    """The worker's process ended during a request."""
 
 
 class StageTimeoutError(Exception):
-    """A stage took longer than it may."""
+    """A stage exceeded its time limit."""
 
 
 def work_folder(backend: BackendInfo, folder: Path, number: int) -> Path | None:
-    """Return a new working folder for worker ``number`` of a study's ``folder``; None where it runs where we do."""
+    """Create a working folder for worker ``number`` in a study's ``folder``; None if it runs in the current folder."""
     if not backend.needs_fresh_process:
         return None
-    above = folder.resolve() / "work"
-    above.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-{number}-", dir=above))
+    parent = folder.resolve() / "work"
+    parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-{number}-", dir=parent))
 
 
 def environment_of(spec: TargetSpec, cache: Path, work: Path | None) -> dict[str, str]:
-    """Return the environment of a worker; what compilers keep goes to ``cache``, and to ``work`` where there is one."""
+    """Return the environment of a worker; compiler caches go to ``cache``, other folders of compilers to ``work``."""
     backend = backend_info(spec.backend)
     environment = {
         **os.environ,
@@ -49,7 +49,7 @@ def environment_of(spec: TargetSpec, cache: Path, work: Path | None) -> dict[str
         "TORCHINDUCTOR_CACHE_DIR": str(cache),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        # With torch_npu installed and no CANN, torch itself would not import; the npu backend imports it.
+        # With torch_npu installed but no CANN, importing torch would fail; the npu backend imports torch_npu itself.
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
     }
     if work:
@@ -60,13 +60,13 @@ def environment_of(spec: TargetSpec, cache: Path, work: Path | None) -> dict[str
 
 
 class WorkerProcess:
-    """One worker, from its start, during which it imports what it needs while we go on, to its end.
+    """One worker process. It starts in the background and imports what it needs while the client continues.
 
     Args:
-        backend: what it compiles with.
-        folder: where it runs.
-        environment: all of its environment.
-        log: file for what it prints before the first request.
+        backend: name of the backend.
+        folder: working folder.
+        environment: the complete environment.
+        log: file for its output before the first request.
     """
 
     def __init__(self, backend: str, folder: Path, environment: Mapping[str, str], log: Path) -> None:
@@ -82,7 +82,7 @@ class WorkerProcess:
                 stdout=output,
                 stderr=output,
                 pass_fds=(requests_in, answers_out),
-                start_new_session=True,  # a group of its own, to be ended as one; Ctrl-C is ours to handle
+                start_new_session=True,  # a separate group can be killed as a whole, and Ctrl-C reaches the client only
                 env=dict(environment),
             )
         os.close(requests_in)
@@ -90,7 +90,7 @@ class WorkerProcess:
         logger.info("started worker %d", self._process.pid)
 
     def stop(self) -> None:
-        """End the worker and its compilers at once."""
+        """Kill the worker and its compilers."""
         with suppress(ProcessLookupError):  # it may be gone already
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -100,16 +100,17 @@ class WorkerProcess:
     def ask(
         self, request: Mapping[str, Any], limit_s: Callable[[str], float], deadline_s: Callable[[], float]
     ) -> Iterator[dict[str, Any]]:
-        """Send a request and yield the answers, while each stage keeps to its limit.
+        """Send a request and yield the answers, with a time limit for each stage.
 
         Args:
-            request: ready for JSON.
-            limit_s: returns how long a stage may take without a sign of life.
-            deadline_s: returns when the whole request has to be over, on the clock of ``time.monotonic``.
+            request: JSON values.
+            limit_s: returns how long a stage may take without a heartbeat.
+            deadline_s: returns the time by which the request must end, on the clock of ``time.monotonic``.
 
         Raises:
-            SktuneError: of the class that the worker raised.
-            StageTimeoutError, WorkerDiedError: the message is a predicate, as in "the worker ...".
+            SktuneError: raised in the worker; its class is preserved.
+            StageTimeoutError: a stage took too long.
+            WorkerDiedError: the worker died.
             OutOfTimeError: at the deadline.
         """
         if time.monotonic() >= deadline_s():
@@ -120,7 +121,7 @@ class WorkerProcess:
         try:
             os.write(self._requests, json.dumps(request).encode() + b"\n")
         except BrokenPipeError as failure:
-            raise WorkerDiedError(self._end()) from failure
+            raise WorkerDiedError(self._end_text()) from failure
         while True:
             line = self._line(min(until_s, deadline_s()))
             if line is None and time.monotonic() >= deadline_s():
@@ -140,27 +141,27 @@ class WorkerProcess:
             yield message
 
     def _line(self, until_s: float) -> bytes | None:
-        """Return the next line; None where none has come in time."""
+        """Return the next line; None on timeout."""
         while b"\n" not in self._buffer:
             ready, _, _ = select.select([self._answers], [], [], max(0.0, until_s - time.monotonic()))
             if not ready:
                 return None
             chunk = os.read(self._answers, 1 << 16)
             if not chunk:
-                raise WorkerDiedError(self._end())
+                raise WorkerDiedError(self._end_text())
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _end(self) -> str:
+    def _end_text(self) -> str:
         try:
             code = self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            return "closed its pipe"
+            return "the worker closed its pipe"
         if code >= 0:
-            return f"ended with exit code {code}"
+            return f"the worker ended with exit code {code}"
         name = signal.Signals(-code).name
-        return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+        return f"the worker was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
 
 
 def _rebuilt(name: str, message: str) -> SktuneError:

@@ -1,4 +1,4 @@
-"""Verification: every bit of the outputs and of the state, against the baseline. There is no tolerance."""
+"""Short replays of decode steps: outputs and state are compared with the baseline bit by bit, without tolerance."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from sktune.measure.bits import Mismatch, difference
 from sktune.targets.base import Inputs, Snapshot, Target, decode_inputs
 
 STEPS = 8
-"""Consecutive decode steps that are compared."""
+"""Consecutive decode steps to compare."""
 SEEDS = (0, 1)
-"""Input seeds: two different contexts and token sequences."""
+"""Input seeds: two contexts with different token sequences."""
 
 State = Mapping[str, torch.Tensor]
 """The tensors that outlive a step, by name."""
@@ -22,7 +22,7 @@ State = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Replay:
-    """One seed's start: the inputs of the steps after its prefill, the state there, and the tensors that hold it."""
+    """One seed's replay: the inputs of the steps after prefill, the state there, and the tensors that hold it."""
 
     seed: int
     inputs: Sequence[Inputs]
@@ -31,13 +31,13 @@ class Replay:
 
     @property
     def elements(self) -> int:
-        """Elements of the state."""
+        """Number of elements of the state."""
         return sum(tensor.numel() for tensor in self.state.values())
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What the baseline gave in one replay: outputs of each step, and the state after the last."""
+    """The baseline's results in one replay: the outputs of each step, and the state after the last."""
 
     replay: Replay
     outputs: Sequence[Mapping[str, torch.Tensor]]
@@ -47,9 +47,9 @@ class Recording:
 def prepare(
     target: Target, state: State | None = None, seeds: Sequence[int] = SEEDS, steps: int = STEPS
 ) -> tuple[Replay, ...]:
-    """Run prefill once for each seed, eagerly, and keep what decoding starts from.
+    """Run prefill eagerly, once for each seed, and save the state that decoding starts from.
 
-    ``state`` is all that outlives a step; None for what the target declares.
+    ``state`` has all tensors that outlive a step; None for those that the target declares.
     """
     state = target.state if state is None else state
     replays = []
@@ -60,7 +60,7 @@ def prepare(
 
 
 def record(step: Step, replays: Sequence[Replay]) -> tuple[Recording, ...]:
-    """Replay every seed with ``step`` and keep copies of all outputs and of the final state."""
+    """Replay every seed with ``step``; return copies of all outputs and of the final state."""
     recordings = []
     for replay in replays:
         outputs = [_copied(named) for named in _run(step, replay)]
@@ -69,19 +69,19 @@ def record(step: Step, replays: Sequence[Replay]) -> tuple[Recording, ...]:
 
 
 def compare(step: Step, recordings: Sequence[Recording]) -> Mismatch | None:
-    """Replay every seed with ``step``; return the first difference to ``recordings``, None where there is none."""
+    """Replay every seed with ``step``; return the first difference from ``recordings``, or None."""
     for recording in recordings:
         replay = recording.replay
         for number, outputs in enumerate(_run(step, replay)):
-            if found := difference(recording.outputs[number], outputs, replay.seed, number):
-                return found
-        if found := difference(recording.state, replay.state, replay.seed, len(replay.inputs) - 1):
-            return found
+            if mismatch := difference(recording.outputs[number], outputs, replay.seed, number):
+                return mismatch
+        if mismatch := difference(recording.state, replay.state, replay.seed, len(replay.inputs) - 1):
+            return mismatch
     return None
 
 
 def replayed_inputs(replays: Sequence[Replay], most: int | None = None) -> Iterator[Inputs]:
-    """Yield copies of the inputs of each replay's first ``most`` steps; it starts with the state after its prefill."""
+    """Yield copies of the inputs of each replay's first ``most`` steps, after restoring the state after its prefill."""
     for replay in replays:
         replay.start.restore()
         yield from map(copied, replay.inputs[:most])
@@ -96,10 +96,10 @@ def _run(step: Step, replay: Replay) -> Any:
 
 
 def run_once(step: Step, inputs: Inputs) -> dict[str, torch.Tensor]:
-    """Run ``step`` on copies of ``inputs``, as it may write to them; return its outputs, and what the copies hold."""
-    own = copied(inputs)
-    outputs = named_outputs(step.run(*own))
-    return outputs | {f"input[{index}]": value for index, value in enumerate(own) if isinstance(value, torch.Tensor)}
+    """Run ``step`` on copies of ``inputs``, as it may write to them; return its outputs and these copies by name."""
+    copies = copied(inputs)
+    outputs = named_outputs(step.run(*copies))
+    return outputs | {f"input[{index}]": value for index, value in enumerate(copies) if isinstance(value, torch.Tensor)}
 
 
 def copied(inputs: Inputs) -> Inputs:
@@ -108,7 +108,7 @@ def copied(inputs: Inputs) -> Inputs:
 
 
 def named_outputs(output: Any) -> dict[str, torch.Tensor]:
-    """Return the tensors of a step's output by name; a lone tensor is called logits."""
+    """Return the tensors of a step's output by name; a single tensor is called ``logits``."""
     leaves = [leaf for leaf in pytree.tree_leaves(output) if leaf is not None]
     tensors = [leaf if isinstance(leaf, torch.Tensor) else torch.as_tensor(leaf) for leaf in leaves]
     if len(tensors) == 1:

@@ -1,7 +1,7 @@
-"""The worker: an isolated process that loads the model once and runs trials, until one of them ends it.
+"""The worker: an isolated process that loads the model once and runs trials, until one of them kills it.
 
 Started by ``client`` as ``python -m sktune.runners.worker.server IN OUT BACKEND``; requests and answers are JSON lines
-on these two file descriptors, so that whatever a compiler prints goes to the trial's log and not into the protocol.
+on these two file descriptors, so that the output of compilers goes to the trial's log and not into the protocol.
 """
 
 import ctypes
@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 STARTED_S = time.perf_counter()
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MEMORY_SHARE = 0.9
-"""Share of the memory that is free at the start which a worker may take before its allocations fail."""
+"""Share of the memory available at the start that a worker may use before its allocations fail."""
 
 
 class Session:
-    """What one worker holds: the target, its backend and the judge."""
+    """The state of one worker: the judge, which holds target and backend."""
 
     def __init__(self, answers: TextIO, importing_s: float) -> None:
         self._answers, self._importing_s = answers, importing_s
@@ -42,7 +42,7 @@ class Session:
         self._answers.flush()
 
     def serve(self, requests: TextIO) -> None:
-        """Answer requests until the client closes its end."""
+        """Answer requests until the client closes its pipe."""
         for line in requests:
             request = json.loads(line)
             log_to(request["log"])
@@ -51,7 +51,7 @@ class Session:
             except SktuneError as failure:
                 traceback.print_exc()
                 self.answer(error=type(failure).__name__, message=str(failure))
-            except Exception as failure:  # noqa: BLE001 - the client must hear of it, whatever it is
+            except Exception as failure:  # noqa: BLE001 - the client must get every error
                 traceback.print_exc()
                 self.answer(error="BackendError", message=f"{described(failure)}; see {request['log']}")
 
@@ -64,9 +64,9 @@ class Session:
         except Exception as failure:
             if not ran_out_of_memory(failure):
                 raise
-            why = first_line(failure.__cause__ or failure)
-            smaller = "choose a smaller --scale, --batch or --context"
-            raise TargetError(f"the model does not fit into memory: {why}; {smaller}") from failure
+            reason = first_line(failure.__cause__ or failure)
+            fix = "choose a smaller --scale, --batch or --context"
+            raise TargetError(f"the model does not fit into memory: {reason}; {fix}") from failure
 
     def _open(self, request: Mapping[str, Any]) -> None:
         import torch
@@ -95,8 +95,8 @@ class Session:
         loaded = time.perf_counter()
         backend = info.load()(target, layout, decode_inputs(target, 0, 1)[0], **info.settings_of(spec))
         if info.is_simulated:
-            layout = layout.with_time_shares(backend.time_shares())  # shapes alone take no time
-        facts = {} if request["delivered"] is None else {"not_delivered": _installed(info, *request["delivered"])}
+            layout = layout.with_time_shares(backend.time_shares())  # on the meta device nothing takes time
+        facts = {} if request["delivered"] is None else {"not_delivered": _install(info, *request["delivered"])}
         self._judge = Judge(target, backend, lambda: self.answer(alive=True))
         self.answer(
             opened={
@@ -125,9 +125,9 @@ class Session:
                 known=request["known"],
                 banned=request["banned"],
                 threshold=Threshold(**request["threshold"]),
-                keep=_keeper(request),
+                keep=_sample_sink(request),
                 on_scope=lambda label: self.answer(scope=label),
-                scored=lambda outcome: self.answer(scored=outcome.to_dict()),
+                on_score=lambda outcome: self.answer(scored=outcome.to_dict()),
             )
         except OutOfMemoryDuringTrialError as failure:
             traceback.print_exc()
@@ -138,24 +138,24 @@ class Session:
 
     def do_floor(self, request: Mapping[str, Any]) -> None:
         """Compare the baseline with itself."""
-        look = self._judge.sample_noise_floor(request["before_trial"], _keeper(request))
-        self.answer(floor=look and look.to_dict())
+        sample = self._judge.sample_noise_floor(request["before_trial"], _sample_sink(request))
+        self.answer(floor=sample and sample.to_dict())
 
     def do_shortlist(self, request: Mapping[str, Any]) -> None:
-        """Put plans in the order of their speed."""
-        self.answer(shortlisted=self._judge.shortlisted(_plans(request), self._stage, _keeper(request)))
+        """Rank plans by speed."""
+        self.answer(shortlisted=self._judge.shortlisted(_plans(request), self._stage, _sample_sink(request)))
 
     def do_verify(self, request: Mapping[str, Any]) -> None:
-        """Compare plans with the baseline far more than a trial does."""
-        found = self._judge.verify(
+        """Compare plans with the baseline far more thoroughly than a trial does."""
+        verified = self._judge.verify(
             _plans(request), self._stage, steps=request["steps"], seconds=request["seconds"], banned=request["banned"]
         )
-        self.answer(verified={name: verification.to_dict() for name, verification in found.items()})
+        self.answer(verified={name: verification.to_dict() for name, verification in verified.items()})
 
     def do_final(self, request: Mapping[str, Any]) -> None:
         """Compare the fastest plans."""
         rows, noise = self._judge.final(
-            _plans(request), self._stage, references=request["references"], keep=_keeper(request)
+            _plans(request), self._stage, references=request["references"], keep=_sample_sink(request)
         )
         self.answer(final=[asdict(row) for row in rows], noise=noise)
 
@@ -171,8 +171,8 @@ class Session:
         self.answer(stage=name)
 
 
-def _installed(info: Any, folder: str, delivery: Mapping[str, Any]) -> str:
-    """Load delivered code; return why that was not possible, "" where it was."""
+def _install(info: Any, folder: str, delivery: Mapping[str, Any]) -> str:
+    """Load delivered code; return why that failed, "" if it did not."""
     from sktune.core.delivery import Delivery
 
     return str(info.install(Path(folder), Delivery.from_dict(delivery)))
@@ -184,21 +184,21 @@ def _plans(request: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(name, Plan.from_dict(plan)) for name, plan in request["plans"]]
 
 
-def _keeper(request: Mapping[str, Any]) -> Any:
-    """Return what writes samples to where the request says."""
+def _sample_sink(request: Mapping[str, Any]) -> Any:
+    """Return a ``SampleSink`` that writes to the request's file."""
     from sktune.measure import samples
 
     def keep(names: Sequence[str], measurement: Any) -> None:
         try:
             samples.write(Path(request["samples"]), names, measurement)
         except OSError as failure:  # a full disk says nothing about a plan
-            logger.warning("the samples could not be kept: %s", failure)
+            logger.warning("the samples could not be written: %s", failure)
 
     return keep
 
 
 def log_to(path: str) -> None:
-    """Send everything that this process prints from now on to ``path``."""
+    """Redirect all output of this process to ``path``."""
     sys.stdout.flush()
     sys.stderr.flush()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -208,7 +208,7 @@ def log_to(path: str) -> None:
 
 
 def end_with_parent() -> None:
-    """Have the kernel end this process when its parent ends, however that comes about."""
+    """Have the kernel kill this process when its parent ends for any reason."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -216,7 +216,7 @@ def end_with_parent() -> None:
 
 
 def limit_memory() -> None:
-    """Let a plan that eats memory fail, or be ended first, instead of the whole machine."""
+    """Make allocations fail in time, and this process the first that the kernel kills when memory runs out."""
     Path("/proc/self/oom_score_adj").write_text("1000")
     if available := _available_bytes():
         limit = int(available * MEMORY_SHARE)
@@ -231,9 +231,9 @@ def _available_bytes() -> int | None:
 
 
 def import_early(backend: str) -> float:
-    """Import what the first request needs of ``backend``, while the client opens its storage.
+    """Import what the first request needs, while the client opens its storage.
 
-    Returns the seconds that the compiler took: they belong to compiling, as with any first torch.compile.
+    Returns the seconds for importing the compiler, which count as compile time, as in any first torch.compile.
     """
     import torch  # noqa: F401
 
@@ -249,7 +249,7 @@ def import_early(backend: str) -> float:
 
 
 def main() -> None:
-    """Serve the client at the other ends of the file descriptors in ``argv``."""
+    """Serve the client on the file descriptors in ``argv``."""
     end_with_parent()
     limit_memory()
     faulthandler.enable()
@@ -259,7 +259,7 @@ def main() -> None:
 
     with os.fdopen(requests_in, encoding="utf-8") as requests, os.fdopen(answers_out, "w", encoding="utf-8") as answers:
         Session(answers, importing_s).serve(requests)
-    # Compile pools and CUDA contexts may keep threads alive that nobody waits for.
+    # Compile pools and CUDA contexts may leave threads that would block a normal exit.
     os._exit(0)
 
 

@@ -1,11 +1,11 @@
-"""Decode steps compared by the thousand: from many contexts, at positions over the whole cache, in constant memory.
+"""Compares thousands of decode steps: from many contexts, at positions over the whole cache, in constant memory.
 
-Every output and all state of every step is compared, by digests that are computed where the tensors are.
+All outputs and all state of every step are compared, by digests that are computed on the tensors' device.
 """
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,20 +17,20 @@ from sktune.measure.bits import Mismatch, bits_of, difference
 from sktune.runners.worker.replays import STEPS, Replay, State, copied, run_once
 from sktune.targets.base import Snapshot, Target, decode_inputs
 
-MOST_STEPS_A_CONTEXT = 64
-LEAST_CONTEXTS = 32
+MAX_STEPS_PER_CONTEXT = 64
+MIN_CONTEXTS = 32
 FIRST_SEED = 2
-"""The quick check of every trial has the seeds below."""
+"""The quick check of every trial uses the seeds below this."""
 
 _CHUNK = 1 << 20
-"""Words that are widened to 64 bits at a time: 8 MiB."""
+"""Words widened to 64 bits at a time: 8 MiB."""
 
 
 class Digester:
     """Digests of tensors' bits: multilinear hashes modulo 2^64 of 32-bit words (Carter and Wegman 1979).
 
-    Two tensors that differ have the same digest with a probability below 2^-32, as the keys are random 64-bit numbers
-    and two words differ by less than 2^32. The digests stay on the tensors' device.
+    Two different tensors have the same digest with a probability below 2^-32, as the keys are random 64-bit numbers and
+    two words differ by less than 2^32. The digests stay on the tensors' device.
     """
 
     def __init__(self) -> None:
@@ -42,10 +42,10 @@ class Digester:
 
     def _digest(self, tensor: torch.Tensor) -> torch.Tensor:
         key = self._key(tensor.device)
-        found = torch.zeros((), dtype=torch.int64, device=tensor.device)
+        digest = torch.zeros((), dtype=torch.int64, device=tensor.device)
         for index, chunk in enumerate(_words(tensor).split(_CHUNK)):
-            found = found + (chunk * key[: chunk.numel()]).sum() * _odd(index)
-        return found
+            digest = digest + (chunk * key[: chunk.numel()]).sum() * _odd_factor(index)
+        return digest
 
     def _key(self, device: torch.device) -> torch.Tensor:
         if device not in self._keys:
@@ -56,7 +56,7 @@ class Digester:
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor's bits as 32-bit words, or as smaller ones where they do not fill such words."""
+    """Return the tensor's bits as 32-bit words, or as smaller words if its size is no multiple of 4 bytes."""
     flat = bits_of(tensor).flatten()
     if flat.numel() * flat.element_size() % 4:
         return flat
@@ -65,19 +65,19 @@ def _words(tensor: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.int32)
 
 
-def _odd(index: int) -> int:
-    return random.Random(index).getrandbits(62) | 1  # noqa: S311 - a key of a hash against chance
+def _odd_factor(index: int) -> int:
+    return random.Random(index).getrandbits(62) | 1  # noqa: S311 - the hash need not resist an attacker
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where steps are compared.
+    """A position from which steps are compared.
 
     Attributes:
         seed: of the prefill.
-        steps: decode steps that are compared.
-        tokens: what the prefill begins with; None for its own choice.
-        skipped: decode steps of the baseline before the first that is compared.
+        steps: decode steps to compare.
+        tokens: tokens in the context after prefill; None for the target's default.
+        skipped: decode steps of the baseline before the first compared step.
     """
 
     seed: int
@@ -87,53 +87,53 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What the comparison of one step with the baseline has come to.
+class StepComparison:
+    """The result of comparing a compiled step with the baseline.
 
     Attributes:
-        steps, contexts, elements: that were compared and equal.
-        mismatch: the first difference; None where there is none.
-        place: where that was.
+        steps, contexts, elements: how many were compared and equal.
+        mismatch: the first difference; None if there is none.
+        context: the context of that difference.
     """
 
     steps: int = 0
     contexts: int = 0
     elements: int = 0
     mismatch: Mismatch | None = None
-    place: Context | None = None
+    context: Context | None = None
 
 
 def contexts(target: Target, state: State, baseline: Step, steps: int) -> list[Context]:
-    """Return where at least ``steps`` steps are compared: first, last and middle slots of the cache, in random order.
+    """Return contexts for at least ``steps`` steps, from the first to the last slot of the cache, in random order.
 
-    A target without ``capacity`` chooses itself where decoding begins; how far it can go on from there is read off
-    what its steps write.
+    A target without ``capacity`` chooses where decoding begins; how many steps fit after that is inferred from what its
+    steps write.
     """
     if target.capacity is not None:
         length = _length(target.capacity, steps)
-        count = max(LEAST_CONTEXTS, -(-steps // length))
+        count = max(MIN_CONTEXTS, -(-steps // length))
         last = target.capacity - length
         starts = [round(index * last / (count - 1)) for index in range(count)]
-        found = [Context(FIRST_SEED + index, length, tokens=start) for index, start in enumerate(starts)]
+        places = [Context(FIRST_SEED + index, length, tokens=start) for index, start in enumerate(starts)]
     else:
         room = _room(target, state, baseline)
         length = _length(room, steps)
-        count = max(LEAST_CONTEXTS, -(-steps // length))
+        count = max(MIN_CONTEXTS, -(-steps // length))
         starts = [round(index * (room - length) / (count - 1)) for index in range(count)]
-        found = [Context(FIRST_SEED + index, length, skipped=start) for index, start in enumerate(starts)]
-    random.Random(0).shuffle(found)  # noqa: S311 - so that a comparison which ends early has been everywhere
-    return found
+        places = [Context(FIRST_SEED + index, length, skipped=start) for index, start in enumerate(starts)]
+    random.Random(0).shuffle(places)  # noqa: S311 - so that a comparison which ends early covers the whole cache
+    return places
 
 
 def _length(room: int, steps: int) -> int:
-    """Return how many steps to compare in one context: few where there is little room, so that contexts differ."""
-    return max(1, min(MOST_STEPS_A_CONTEXT, max(STEPS, room // 4), -(-steps // LEAST_CONTEXTS), room))
+    """Return how many steps to compare in one context: few if few fit, so that contexts differ."""
+    return max(1, min(MAX_STEPS_PER_CONTEXT, max(STEPS, room // 4), -(-steps // MIN_CONTEXTS), room))
 
 
 def _room(target: Target, state: State, baseline: Step) -> int:
-    """Return how many decode steps fit into the state after a prefill: ``STEPS`` where that cannot be seen.
+    """Return how many decode steps fit into the state after a prefill; ``STEPS`` if that is not visible.
 
-    A tensor of which each step writes one slot, the next one along a dimension, is a cache of that many slots.
+    A tensor in which each step writes one slot, always the next along some dimension, is a cache of that many slots.
     """
     rooms = []
     inputs = decode_inputs(target, FIRST_SEED, STEPS)
@@ -165,49 +165,52 @@ def compare_steps(
     baseline: Step,
     candidates: Mapping[str, Step],
     places: Iterator[Context] | list[Context],
-    goes_on: Callable[[], bool] = lambda: True,
-) -> dict[str, Found]:
-    """Run every candidate beside the baseline in each context, until it differs.
+    may_continue: Callable[[], bool] = lambda: True,
+) -> dict[str, StepComparison]:
+    """Compare every candidate with the baseline in each context, until it differs.
 
     Args:
-        target, state: what is decoded, and all tensors that outlive a step.
-        baseline: what the candidates are compared with.
-        candidates: by name.
-        places: where; see ``contexts``.
-        goes_on: asked after each context; once it says no, what was compared so far is the answer.
+        target: what is decoded.
+        state: all tensors that outlive a step.
+        baseline: the step that the candidates are compared with.
+        candidates: compiled steps by name.
+        places: the contexts; see ``contexts``.
+        may_continue: called after each context; if it returns false, the comparison ends with the results so far.
     """
-    digester, found = Digester(), {name: Found() for name in candidates}
+    digester, results = Digester(), {name: StepComparison() for name in candidates}
     for place in places:
-        left = {name: candidates[name] for name, own in found.items() if own.mismatch is None}
-        if not left:
+        remaining = {name: candidates[name] for name, result in results.items() if result.mismatch is None}
+        if not remaining:
             break
         replay = replay_of(target, state, baseline, place)
         expected, names, elements = _digests(digester, baseline, replay)
-        for name, step in left.items():
-            own = found[name]
-            got, got_names, _ = _digests(digester, step, replay)
-            if got_names == names and torch.equal(expected, got):
-                found[name] = Found(own.steps + place.steps, own.contexts + 1, own.elements + elements)
+        for name, step in remaining.items():
+            result = results[name]
+            actual, actual_names, _ = _digests(digester, step, replay)
+            if actual_names == names and torch.equal(expected, actual):
+                results[name] = StepComparison(
+                    result.steps + place.steps, result.contexts + 1, result.elements + elements
+                )
             else:
                 mismatch = _first_difference(replay, baseline, step)
-                found[name] = Found(own.steps, own.contexts, own.elements, mismatch, place)
-        if not goes_on():
+                results[name] = replace(result, mismatch=mismatch, context=place)
+        if not may_continue():
             break
-    return found
+    return results
 
 
 def replay_of(target: Target, state: State, baseline: Step, place: Context) -> Replay:
-    """Return the steps of a context, and the state that they start from."""
+    """Return the replay of a context: its steps, and the state that they start from."""
     inputs = decode_inputs(target, place.seed, place.skipped + place.steps, place.tokens)
     baseline.prepare()
     with torch.no_grad():
-        for own in inputs[: place.skipped]:
-            baseline.run(*own)
+        for arguments in inputs[: place.skipped]:
+            baseline.run(*arguments)
     return Replay(place.seed, inputs[place.skipped :], Snapshot(state), state)
 
 
 def _digests(digester: Digester, step: Step, replay: Replay) -> tuple[torch.Tensor, list[Any], int]:
-    """Return digests of all outputs and all state of each step, what they are of, and how many elements that is."""
+    """Return digests of all outputs and state of each step, the names of their tensors, and the number of elements."""
     rows: list[torch.Tensor] = []
     names: list[Any] = []
     elements = 0
@@ -227,18 +230,18 @@ def _tensors(step: Step, replay: Replay) -> Iterator[dict[str, torch.Tensor]]:
 
 
 def _first_difference(replay: Replay, baseline: Step, step: Step) -> Mismatch:
-    """Run both again up to each step, as a step's outputs are not kept."""
+    """Run both steps again up to each position, as outputs are not kept."""
     for number in range(len(replay.inputs)):
         start = Replay(replay.seed, replay.inputs[: number + 1], replay.start, replay.state)
         sides = [_last(own, start) for own in (baseline, step)]
         if mismatch := difference(sides[0], sides[1], replay.seed, number):
             return mismatch
-    # It was different a moment ago: such a step is not what anybody wants, either.
+    # It differed in the first run: a step that is not deterministic is rejected, too.
     return Mismatch(replay.seed, 0, "a step that differs from one run to the next", (), 0, 0, None, 1.0)
 
 
 def _last(step: Step, replay: Replay) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
-    for tensors in _tensors(step, replay):  # noqa: B007 - the last is what is asked for
+    for tensors in _tensors(step, replay):  # noqa: B007 - only the last is needed
         pass
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""Times compiled steps against each other, from the same state on, step by step in an order drawn by lot."""
+"""Times compiled steps against each other, each from the same state, in random order."""
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,11 +16,11 @@ from sktune.runners.worker.replays import Replay, copied
 from sktune.targets.base import Inputs
 
 SampleSink = Callable[[Sequence[str], Measurement], None]
-"""Takes the names of the contenders and all their samples."""
+"""Receives the names of the contenders and all their samples."""
 
 
 def discard(names: Sequence[str], measurement: Measurement) -> None:
-    """Keep no samples."""
+    """Ignore all samples."""
 
 
 class StepTimer:
@@ -28,20 +28,20 @@ class StepTimer:
 
     Args:
         device: where they run.
-        replay: where each timed step starts from; None where latencies are computed.
-        alive: called now and then while something is measured.
+        replay: the replay whose start is that of each timed step; None if latencies are computed.
+        heartbeat: called from time to time during measurements.
     """
 
-    def __init__(self, device: Device, replay: Replay | None, alive: Callable[[], None]) -> None:
-        self._device, self._given, self._alive = device, replay, alive
+    def __init__(self, device: Device, replay: Replay | None, heartbeat: Callable[[], None]) -> None:
+        self._device, self._replay_or_none, self._heartbeat = device, replay, heartbeat
 
     @property
     def _replay(self) -> Replay:
-        assert self._given is not None  # a step whose latency is computed is not timed
-        return self._given
+        assert self._replay_or_none is not None  # a step whose latency is computed is not timed
+        return self._replay_or_none
 
     def begin(self) -> Inputs:
-        """Put the state to where a timed step starts, and return its inputs."""
+        """Restore the state in which a timed step starts, and return its inputs."""
         self._replay.start.restore()
         return copied(self._replay.inputs[0])
 
@@ -52,20 +52,20 @@ class StepTimer:
         keep: SampleSink = discard,
         enough: Callable[[Speedup], bool] = lambda speedup: False,
     ) -> tuple[dict[str, Speedup], str]:
-        """Time ``entries``, the baseline first; returns their speedups over it, and the noise of the machine."""
+        """Time ``entries``, the baseline first; return their speedups over it and the machine's noise."""
         simulated_ms = [entry.simulated_ms for entry in entries.values() if entry.simulated_ms is not None]
         if len(simulated_ms) == len(entries):
-            return {name: _computed(simulated_ms[0], own) for name, own in zip(entries, simulated_ms, strict=True)}, ""
+            return {name: _computed(simulated_ms[0], ms) for name, ms in zip(entries, simulated_ms, strict=True)}, ""
         with quiet_collector():
             contenders = [self._contender(entry.step) for entry in entries.values()]
-            # A coin of its own for each measurement: an order that repeats would repeat its errors.
-            found = latency.measure(contenders, budget, np.random.default_rng(), self._device, enough, self._load)
-        keep(list(entries), found)
-        speedups = {name: latency.compare(found.counted, index) for index, name in enumerate(entries)}
-        return speedups, found.noise
+            # A new random order for each measurement: a fixed order would repeat the same error.
+            measurement = latency.measure(contenders, budget, np.random.default_rng(), self._device, enough, self._load)
+        keep(list(entries), measurement)
+        speedups = {name: latency.compare(measurement.counted, index) for index, name in enumerate(entries)}
+        return speedups, measurement.noise
 
     def _load(self) -> MachineLoad | None:
-        self._alive()
+        self._heartbeat()
         return machine.read()
 
     def _contender(self, step: Step) -> Contender:
@@ -74,16 +74,16 @@ class StepTimer:
 
         def prepare() -> None:
             replay.start.restore()
-            for own, given in zip(inputs, replay.inputs[0], strict=True):
-                if isinstance(own, torch.Tensor):
-                    own.copy_(given)
+            for copy, original in zip(inputs, replay.inputs[0], strict=True):
+                if isinstance(copy, torch.Tensor):
+                    copy.copy_(original)
             step.prepare()
 
         return Contender(lambda: step.run(*inputs), prepare)
 
 
 def _computed(baseline_ms: float, latency_ms: float) -> Speedup:
-    """Return a speedup that was computed."""
+    """Return the speedup of computed latencies, which has no interval."""
     ratio = baseline_ms / latency_ms
     return Speedup(baseline_ms, latency_ms, ratio, None, 1)
 

@@ -1,4 +1,4 @@
-"""A rank that does its work with the baseline, and with a plan what FAULT says."""
+"""A rank that works with the baseline, and has the fault that FAULT names with a plan."""
 
 import os
 import time

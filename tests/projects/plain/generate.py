@@ -1,4 +1,4 @@
-"""A program of one process that knows nothing of scopes: one compiled model for prefill and decode, and a draft of it."""
+"""A single-process program without scopes: one compiled model for prefill and decode, and a draft model."""
 
 import sys
 

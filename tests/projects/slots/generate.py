@@ -1,4 +1,4 @@
-"""A program that returns a dataclass with slots, and keeps its cache in another: with a plan, FAULT changes it late."""
+"""A program whose output and cache are dataclasses with slots; with a plan, FAULT changes the cache in the last step."""
 
 import os
 from collections import deque

@@ -1,4 +1,4 @@
-"""One rank: builds the model, runs prefill eagerly and decode compiled."""
+"""One rank: builds the model, and runs prefill eagerly and decode compiled."""
 
 import importlib.util
 import logging

@@ -3,7 +3,7 @@
 function check_launch()
 {
     if pgrep -f "python.*[ /](infer|server)\.py" > /dev/null 2>&1; then
-        echo "Another inference runs on this host; end it first."
+        echo "Another inference is running on this host; end it first."
         exit 1
     fi
 }
@@ -21,7 +21,7 @@ function set_ranks()
 
 function launch_ranks()
 {
-    # A rank that is woken from an all-reduce would now and then wait for the scheduler's next tick, 4 ms.
+    # Otherwise a rank that wakes up from an all-reduce may wait for the scheduler's next tick, 4 ms.
     PRIORITY=()
     chrt --rr 1 true 2> /dev/null && PRIORITY=(chrt --rr 1)
     local cores

@@ -1,4 +1,4 @@
-"""The helper of the recipes: a scope where it is wanted, nothing elsewhere."""
+"""The helper of the recipes: a scope if enabled."""
 
 from contextlib import nullcontext
 
@@ -10,5 +10,5 @@ except ImportError:
 
 
 def superkernel_scope(enable: bool, scope: str, options: str = ""):
-    """Return TorchAir's scope where ``enable`` holds."""
+    """Return TorchAir's scope if ``enable``, else an empty context."""
     return torchair.scope.super_kernel(scope, options) if enable else nullcontext()

@@ -1,4 +1,4 @@
-"""What the recipes' models import."""
+"""The names that the recipes' models import."""
 
 from executor.utils.common_utils import superkernel_scope
 

@@ -1,4 +1,4 @@
-"""A decoder of a dense and MoE layers, tensor parallel by hand: heads and experts are split over the ranks."""
+"""A decoder with a dense and an MoE layer, with heads and experts split over the ranks by hand."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A decoder of one dense and several MoE layers, with layers in the form of the skill's attention-only template."""
+"""A decoder of one dense and several MoE layers, which are like those in the skill's attention-only template."""
 
 import torch
 import torch.nn.functional as F
