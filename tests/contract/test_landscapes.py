@@ -65,7 +65,7 @@ def test_a_failure_has_a_reason_and_blames_the_plans_own_scopes(make: Callable[[
 
 @every_landscape
 def test_scope_times_are_those_of_the_plans_scopes(make: Callable[[], Landscape]) -> None:
-    """Where they can be observed, each scope has one, and what lies between scopes has its own."""
+    """If they can be observed, each scope has one, and so has each gap between scopes."""
     landscape = make()
     for plan in plans_of(landscape):
         pieces = landscape.evaluate(plan).scope_times

@@ -86,7 +86,7 @@ def test_opening_says_what_is_tuned(runner: Runner) -> None:
 
 
 def test_a_trial_ends_in_an_outcome(runner: Runner, plans: list[NamedPlan]) -> None:
-    """Its stages are known ones, its seconds told by stage, and it survives the study's JSON."""
+    """Its stages are known, its seconds are listed by stage, and it survives the study's JSON."""
     stages: list[str] = []
     outcome = runner.judge(JudgeRequest(plans[0][1], "trial-0000.log"), stages.append)
     assert outcome.is_feasible, outcome.detail
@@ -100,7 +100,7 @@ def test_a_trial_ends_in_an_outcome(runner: Runner, plans: list[NamedPlan]) -> N
 
 
 def test_a_plan_is_held_to_its_threshold(runner: Runner, plans: list[NamedPlan]) -> None:
-    """What lies below the noise floor is no win."""
+    """A difference below the noise floor is no win."""
     request = JudgeRequest(plans[0][1], "trial-0001.log", threshold=Threshold(noise_floor=5.0))
     outcome = runner.judge(request, silent)
     assert outcome.noise_floor == 5.0
@@ -120,7 +120,7 @@ def test_a_shortlist_is_an_order(runner: Runner, plans: list[NamedPlan]) -> None
     assert sorted(runner.shortlist(plans, silent)) == ["1", "2"]
 
 
-def test_verification_is_told_by_name(runner: Runner, plans: list[NamedPlan]) -> None:
+def test_verification_is_by_name(runner: Runner, plans: list[NamedPlan]) -> None:
     """A sound plan is identical on the steps that were compared; what is computed has no bits."""
     found = runner.verify(VerifyRequest(plans, STEPS), silent)
     assert set(found) == ({"1", "2"} if runner.open().traits.measures_time else set())

@@ -52,7 +52,7 @@ FEW_STEPS = ("--verify-steps", "256")
     ],
 )
 def test_bad_input_gets_one_line_and_exit_code_2(tmp_path: Path, words: list[str], message: str) -> None:
-    """The line names the mend, and nothing is left behind."""
+    """The line names the fix, and nothing is left behind."""
     done = sktune_command(*words, folder=tmp_path)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
@@ -92,7 +92,7 @@ def test_a_misspelt_space_is_refused_with_file_line_and_key(tmp_path: Path, text
 
 @pytest.mark.slow
 def test_a_unit_that_the_model_lacks_is_refused(tmp_path: Path, runs: Path) -> None:
-    """Known only once the model is traced, told in the same way, and the study can be used when it is mended."""
+    """Known only once the model is traced; the study can be used when the space is fixed."""
     (tmp_path / "space.yaml").write_text("version: 1\nspace:\n  units: [atention]\n")
     words = ["search", "--model", OWN_MODEL, "--backend", "sim", "--space", "space.yaml"]
     words += ["--trials", "1", "--runs", str(runs)]
@@ -100,8 +100,8 @@ def test_a_unit_that_the_model_lacks_is_refused(tmp_path: Path, runs: Path) -> N
     assert done.returncode == 2
     assert "did you mean 'attention'" in done.stderr
     (tmp_path / "space.yaml").write_text("version: 1\nspace:\n  units: [attention]\n")
-    mended = sktune_command(*words, folder=tmp_path)
-    assert mended.returncode == 0, mended.stderr
+    fixed = sktune_command(*words, folder=tmp_path)
+    assert fixed.returncode == 0, fixed.stderr
 
 
 @pytest.mark.slow
@@ -216,13 +216,13 @@ def test_show_and_report_read_the_record(own_study: tuple[list[dict[str, Any]], 
     _, folder = own_study
     shown = sktune_command("show", "own", "--runs", str(folder.parent))
     assert "times as fast as the baseline" in shown.stdout
-    told = json.loads(sktune_command("show", "own", "--json", "--runs", str(folder.parent)).stdout.splitlines()[-1])
+    event = json.loads(sktune_command("show", "own", "--json", "--runs", str(folder.parent)).stdout.splitlines()[-1])
     with (folder / "trials.csv").open() as table:
         guilty = [row["blamed"] for row in csv.DictReader(table) if row["blamed"]]
-    assert told["blamed"] == Counter(guilty)
-    compared = {row["name"]: row for row in told["final"]}
+    assert event["blamed"] == Counter(guilty)
+    compared = {row["name"]: row for row in event["final"]}
     assert next(iter(compared)) == "baseline"
-    assert told["speedup"] in {row["speedup"] for row in compared.values()}
+    assert event["speedup"] in {row["speedup"] for row in compared.values()}
     (folder / "report.md").unlink()
     assert sktune_command("report", "own", "--runs", str(folder.parent)).returncode == 0
     assert (folder / "report.md").is_file()

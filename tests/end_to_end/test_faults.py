@@ -88,13 +88,13 @@ def test_a_search_goes_on_after_its_worker_has_died(runs: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_final_process")
-def test_why_tells_what_a_plan_that_changes_bits_has_taught(tmp_path: Path) -> None:
+def test_why_shows_what_a_plan_that_changes_bits_has_taught(tmp_path: Path) -> None:
     """Its scopes were timed, and are known to fail, before anything works."""
     result = sktune.search(f"{MODELS}:flips_a_bit", trials=1, space=SPACE, runs=tmp_path)
     assert [record.outcome.reason for record in result.trials if record.outcome] == [Reason.MISMATCH]
-    told = CliRunner().invoke(app, ["show", result.study, "--runs", str(tmp_path), "--why", "--json"])
-    assert told.exit_code == 0, told.output
-    why = json.loads(told.stdout.splitlines()[-1])["why"]
+    done = CliRunner().invoke(app, ["show", result.study, "--runs", str(tmp_path), "--why", "--json"])
+    assert done.exit_code == 0, done.output
+    why = json.loads(done.stdout.splitlines()[-1])["why"]
     assert {blame["segment"].rpartition(".")[2] for blame in why["blamed"]} == {"fault"}
     assert any(effect["trials"] for effect in why["units"])
 

@@ -67,9 +67,9 @@ def test_the_bound_is_wherever_the_claim_is(tmp_path: Path) -> None:
     """In the report, the plan file, the events, the terminal and `show`."""
     words = ["search", "--model", f"{FAULTY}:flips_a_bit", "--space", str(FAULTY.with_suffix(".yaml")), "--json"]
     words += ["--trials", "3", "--runs", str(tmp_path), "--verify-steps", "300"]
-    told = CliRunner().invoke(app, words)
-    assert told.exit_code == 0, told.output
-    last = json.loads(told.stdout.splitlines()[-1])
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    last = json.loads(done.stdout.splitlines()[-1])
     result = stored_result(last["study"], tmp_path)
     report = (result.folder / "report.md").read_text()
     bound = "identical on 304 steps; at 95% fewer than 1 step in 100 differs"

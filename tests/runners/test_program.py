@@ -174,7 +174,7 @@ class TestRecipeFile:
             ({"command": "bash infer.sh", "yaml": {"file": "recipe.yaml"}}, "{yaml"),
         ],
     )
-    def test_a_mistake_is_named_with_its_mend(self, project: Path, change: dict[str, object], message: str) -> None:
+    def test_a_mistake_is_named_with_its_fix(self, project: Path, change: dict[str, object], message: str) -> None:
         """One line, with the key."""
         path = project / "ranks" / "recipe.yaml"
         path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | change))
@@ -270,7 +270,7 @@ class TestScouting:
         assert "\n" not in str(failure.value)
 
     def test_nothing_to_start(self, tmp_path: Path) -> None:
-        """The mend is an option."""
+        """The fix is an option."""
         with pytest.raises(BadInputError, match="--command"):
             draft_recipe(tmp_path)
 
@@ -359,7 +359,7 @@ def test_a_resumed_search_reads_its_own_runs_alone(tmp_path: Path) -> None:
 
 @pytest.fixture
 def faulty(project: Path) -> Iterator[ProgramRunner]:
-    """A program that fails as it is told to, its baseline run already."""
+    """A program that fails as FAULT says, after its baseline has run."""
     path = project / "faulty" / "recipe.yaml"
     runner = program_runner(path, project)
     with runner:
@@ -450,8 +450,8 @@ def test_torch_is_taken_over_by_whoever_looked_for_it_before(project: Path) -> N
         "print(torch.compile.__module__, torch.compile.__qualname__, torch.__spec__.loader is torch.__loader__)\n"
     )
     environment = {**os.environ, "SKTUNE_PLAN": str(project / "plan.yaml")}
-    told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["sktune.runners.program.rank", "Rank.compile", "True"]
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["sktune.runners.program.rank", "Rank.compile", "True"]
 
 
 @pytest.mark.slow
@@ -463,14 +463,14 @@ def test_a_plan_is_launched_without_an_edit(project: Path) -> None:
     assert read_plan_file(project / "plan.yaml").decode is not None
     environment = {**os.environ, "SKTUNE_PLAN": str(project / "plan.yaml"), "TORCH_LOGS": "graph_code"}
     program = [sys.executable, "-m", "sktune.launch", "--", str(project / "plain" / "generate.py"), "4"]
-    told = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
-    graphs = told.stderr.split("TRACED GRAPH")[1:]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+    graphs = done.stderr.split("TRACED GRAPH")[1:]
     marked = [graph for graph in graphs if "scope_enter" in graph]
     assert len(graphs) == 3  # prefill, draft, decode
     assert len(marked) == 1
     assert "i64[1, 1]" in marked[0] or "1, 1" in marked[0]
     without = subprocess.run([sys.executable, program[-2], "4"], capture_output=True, text=True, check=True)
-    assert told.stdout == without.stdout
+    assert done.stdout == without.stdout
 
 
 def test_in_production_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -497,10 +497,10 @@ def test_the_report_says_how_the_program_was_started(tmp_path: Path) -> None:
     )
     result = result_of(study, tmp_path / "a")
     assert result.winner is not None
-    told = how_to_apply(result, result.winner.plan)
-    assert "Start the program with it, in `program`" in told
-    assert f"SKTUNE_PLAN={tmp_path / 'a' / 'best_plan.yaml'} bash infer.sh" in told
-    assert "`enable_superkernel: False`, `model_config.exe_mode: ge_graph` in `decode.yaml`" in told
+    text = how_to_apply(result, result.winner.plan)
+    assert "Start the program with it, in `program`" in text
+    assert f"SKTUNE_PLAN={tmp_path / 'a' / 'best_plan.yaml'} bash infer.sh" in text
+    assert "`enable_superkernel: False`, `model_config.exe_mode: ge_graph` in `decode.yaml`" in text
 
 
 @pytest.mark.slow

@@ -100,12 +100,12 @@ def test_the_search_goes_on_after_what_torchair_refuses(tmp_path: Path) -> None:
         ("begins inside an operator", ("hidden", "last")),
         ("ends inside an operator", ("first", "hidden")),
     ):
-        told = trials[origin]
-        assert (told["state"], told["reason"]) == ("pruned", "compile_failed")
-        assert told["detail"].startswith(ONE_BOUNDARY[edges])
-        assert "\n" not in told["detail"]
+        trial = trials[origin]
+        assert (trial["state"], trial["reason"]) == ("pruned", "compile_failed")
+        assert trial["detail"].startswith(ONE_BOUNDARY[edges])
+        assert "\n" not in trial["detail"]
         folder = tmp_path / "runs" / "refused-hidden_module-npu-npu"
-        assert ONE_BOUNDARY[edges].partition(": ")[2] in (folder / told["log"]).read_text()
+        assert ONE_BOUNDARY[edges].partition(": ")[2] in (folder / trial["log"]).read_text()
     for origin in ("whole step", "around it"):
         assert trials[origin]["latency_ms"] > 0  # verified: every bit is the baseline's
     assert events[-1]["event"] == "study_finished"

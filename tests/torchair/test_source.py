@@ -65,7 +65,7 @@ class Project:
         differing = [
             mark for own, mark in pairs if wanted.get((own.label, own.options), ("", "")) != (mark.label, mark.options)
         ]
-        # Only what the user is told of: operators around the units, in the same statements or in the loop.
+        # Only what the notes mention: operators around the units, in the same statements or in the loop.
         assert bool(differing) == bool(change.notes)
         assert len(differing) <= len(change.notes)
         assert not any(mark.label for mark in differing)

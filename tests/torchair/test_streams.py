@@ -29,7 +29,7 @@ class TwoStreams(nn.Module):
 
 
 def test_units_know_their_stream_and_cores() -> None:
-    """One eager step tells; a scope over all three units would cross two borders."""
+    """One eager step shows it; a scope over all three units would cross two borders."""
     module = TwoStreams()
     target = Target(module, module.forward, lambda seed, steps: [(torch.ones(2, SIZE),)] * steps)
     places = {unit.key: unit.place for unit in trace_layout(target, SpaceSpec()).units}

@@ -100,7 +100,7 @@ def found(searched: Path, tmp_path: Path) -> Found:
 
 
 def test_a_plan_comes_with_its_code(found: Found) -> None:
-    """The file lists what lies beside it, and names the same code as its evidence."""
+    """The file lists the files beside it, and names the same code as its evidence."""
     entry = found.document()["artifacts"]
     assert entry["files"] == {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(found.artifacts.iterdir())
@@ -132,12 +132,12 @@ def test_code_of_another_machine_is_compiled_anew(found: Found, tmp_path: Path) 
 
 def test_a_plan_that_holds_is_kept(found: Found) -> None:
     """Code, bits and speed."""
-    code, event, told = found.recheck()
+    code, event, messages = found.recheck()
     assert (code, event["verdict"]) == (0, "keep")
     assert event["code"] == "as verified"
     assert event["verification"]["steps"] >= 200
     assert event["ci95"][0] > 1
-    assert "identical on" in told
+    assert "identical on" in messages
 
 
 def test_a_kernel_that_was_changed_is_found_by_what_it_computes(found: Found) -> None:
