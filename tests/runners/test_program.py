@@ -498,7 +498,7 @@ def test_the_report_says_how_the_program_was_started(tmp_path: Path) -> None:
     result = result_of(study, tmp_path / "a")
     assert result.winner is not None
     text = how_to_apply(result, result.winner.plan)
-    assert "Start the program with it, in `program`" in text
+    assert "Start the program with the plan, in `program`" in text
     assert f"SKTUNE_PLAN={tmp_path / 'a' / 'best_plan.yaml'} bash infer.sh" in text
     assert "`enable_superkernel: False`, `model_config.exe_mode: ge_graph` in `decode.yaml`" in text
 
