@@ -18,7 +18,6 @@ def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
     Only the worker knows the modules that the model imports: ``TuningStudy.check_modules`` compares them.
     """
     info = backend_info(spec.backend)
-    # With the keys of version 0.1, so that its studies can be continued.
     space_digest = hashlib.sha256(space.model_dump_json(by_alias=True).encode()).hexdigest()[:16]
     common = {
         "format": FORMAT,
