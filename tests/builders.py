@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from io import StringIO
@@ -77,7 +78,7 @@ def sktune_command(*arguments: str, folder: Path | None = None) -> subprocess.Co
     output, errors, exit_code = StringIO(), StringIO(), 0
     with (
         patch.object(sys, "argv", ["sktune", *arguments]), redirect_stdout(output), redirect_stderr(errors),
-        chdir(folder or Path.cwd()),
+        chdir(folder or Path.cwd()), patch("sktune.cli.search.process_began_s", time.monotonic),
     ):  # fmt: skip
         try:
             main()

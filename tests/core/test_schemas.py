@@ -134,7 +134,7 @@ SIM = ("--model", "llama", "--backend", "sim")
 def studies(runs: Path) -> Path:
     """Return a folder with two simulated studies; everything that their searches printed follows the schema."""
     searches = {
-        "schema-a": ("--trials", "6", "--proxy-layers", "2"),
+        "schema-a": ("--trials", "3", "--proxy-layers", "2"),
         "schema-b": ("--until-settled", "--time-budget", "60s", "--strategy", "bottom-up"),
     }
     for study, options in searches.items():

@@ -138,7 +138,7 @@ def test_inspect_prints_units_parameters_size_and_starting_points() -> None:
 @pytest.fixture(scope="module")
 def own_study(runs: Path) -> tuple[list[dict[str, Any]], Path]:
     """Search the example model with --json; return the events and the study's folder."""
-    words = ["search", "--model", OWN_MODEL, "--trials", "5", "--study", "own", "--runs", str(runs), "--json"]
+    words = ["search", "--model", OWN_MODEL, "--trials", "3", "--study", "own", "--runs", str(runs), "--json"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sktune.backends.info.FINAL_PROCESSES", 1)
         done = sktune_command(*words, *FEW_STEPS)
@@ -157,7 +157,7 @@ def test_the_last_json_line_sums_up_the_study(own_study: tuple[list[dict[str, An
     )
     assert list(last) == keys.split()
     assert last["event"] == "study_finished"
-    assert last["trials"] == 5 == last["complete"] + sum(last["pruned"].values())
+    assert last["trials"] == 3 == last["complete"] + sum(last["pruned"].values())
     assert set(last["pruned"]) == {"compile_failed", "timeout", "crashed", "mismatch", "slower"}
     assert last["speedup"] > 1
     assert last["ci95"][0] <= last["speedup"] <= last["ci95"][1]
@@ -180,7 +180,7 @@ def test_the_study_leaves_a_plan_a_table_and_a_report(own_study: tuple[list[dict
     plan = sktune.read_plan(folder / "best_plan.yaml")
     assert plan.scopes
     table = pd.read_csv(folder / "trials.csv")
-    assert list(table["trial"]) == list(range(5))
+    assert list(table["trial"]) == list(range(3))
     report = (folder / "report.md").read_text()
     for expected in (
         "times as fast as the baseline",
@@ -203,11 +203,11 @@ def test_the_same_command_again_returns_the_stored_result_and_more_trials_contin
     _, folder = own_study
     words = ["search", "--model", OWN_MODEL, "--study", "own", "--runs", str(folder.parent), "--json"]
     words += FEW_STEPS
-    again = sktune_command(*words, "--trials", "5")
+    again = sktune_command(*words, "--trials", "3")
     assert [json.loads(line)["event"] for line in again.stdout.splitlines()] == ["study_finished"]
-    more = [json.loads(line) for line in sktune_command(*words, "--trials", "6").stdout.splitlines()]
-    assert [event["trial"] for event in more if event["event"] == "trial_finished"] == [5]
-    assert more[-1]["trials"] == 6
+    more = [json.loads(line) for line in sktune_command(*words, "--trials", "4").stdout.splitlines()]
+    assert [event["trial"] for event in more if event["event"] == "trial_finished"] == [3]
+    assert more[-1]["trials"] == 4
 
 
 @pytest.mark.slow
