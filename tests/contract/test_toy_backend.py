@@ -1,4 +1,4 @@
-"""A backend and a runner from another package: nothing of sktune is touched, and a search runs on them."""
+"""A backend and a runner from another package: nothing of sktune is touched, and a search runs on each."""
 
 import json
 import os
@@ -9,23 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.builders import ROOT, TESTS
-
-MODEL = f"{ROOT}/tests/models/pointwise.py:target"
-ONE_TRIAL = f"""
-from pathlib import Path
-from sktune.core.plan import Plan, Scope
-from sktune.core.space import SpaceSpec
-from sktune.runners import make_runner
-from sktune.runners.base import JudgeRequest, RunnerSetup
-from sktune.targets import describe
-
-spec, _ = describe({MODEL!r}, backend="toy")
-with make_runner(RunnerSetup(spec, SpaceSpec(), Path("study"), Path("cache"))) as runner:
-    opened = runner.open()
-    units = [unit.name for unit in opened.layout.units]
-    outcome = runner.judge(JudgeRequest(Plan((Scope(units[0], units[-1]),)), "trial.log"), lambda stage: None)
-    print(opened.description, outcome.speedup.ratio, outcome.verification is not None, sep="|")
-"""
 
 
 @pytest.fixture
@@ -40,31 +23,26 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
-def run(command: list[str], environment: dict[str, str], folder: Path) -> str:
-    """Return what a Python process prints."""
-    command = [sys.executable, *command]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_search_runs_on_a_backend_and_a_runner_of_another_package(
-    environment: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("backend", "processes", "lines"),
+    [
+        pytest.param("toy", 3, ("by the toy", "- backend: toy", "- toy: 1"), marks=pytest.mark.slow, id="in workers"),
+        pytest.param("toy-computed", 1, ("a toy", "- backend: toy-computed"), id="in its own runner"),
+    ],
+)
+def test_a_search_runs_on_another_package(
+    backend: str, processes: int, lines: tuple[str, ...], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """To the end; report and trials name it and its options."""
-    command = ["-m", "sktune.cli", "search", "--model", MODEL, "--backend", "toy-computed", "--trials", "3"]
-    last = json.loads(run([*command, "--study", "s", "--json"], environment, tmp_path).splitlines()[-1])
-    assert (last["event"], last["trials"], last["processes"]) == ("study_finished", 3, 1)
+    """To the end; the report names the backend, and its options are searched."""
+    model = f"{ROOT}/tests/models/pointwise.py:target"
+    command = ["search", "--model", model, "--backend", backend, "--trials", "3", "--study", "s", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "sktune.cli", *command, "--verify-steps", "16"],
+        capture_output=True, text=True, check=False, cwd=tmp_path, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert (last["event"], last["trials"], last["processes"]) == ("study_finished", 3, processes)
     report = (tmp_path / "runs" / "s" / "report.md").read_text()
-    assert "a toy" in report
-    assert "- backend: toy-computed" in report
+    assert all(line in report for line in lines)
     assert "pause" in (tmp_path / "runs" / "s" / "trials.csv").read_text().splitlines()[0]
-
-
-@pytest.mark.slow
-def test_sktunes_workers_run_a_backend_of_another_package(environment: dict[str, str], tmp_path: Path) -> None:
-    """They compile with it, verify it and measure it."""
-    description, ratio, is_verified = run(["-c", ONE_TRIAL], environment, tmp_path).splitlines()[-1].split("|")
-    assert "by the toy" in description
-    assert float(ratio) > 1.5
-    assert is_verified == "True"

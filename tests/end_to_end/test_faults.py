@@ -45,7 +45,6 @@ def judged(runner: WorkerRunner, plan: Plan) -> Outcome:
     [
         ("raises", Reason.COMPILE_FAILED, Stage.COMPILE, "cannot be fused"),
         ("hangs", Reason.TIMEOUT, Stage.COMPILE, "compile did not end within 5 s"),
-        ("segfaults", Reason.CRASHED, Stage.COMPILE, "SIGSEGV"),
         ("killed", Reason.CRASHED, Stage.COMPILE, "SIGKILL"),
         ("runs_out_of_memory", Reason.CRASHED, Stage.COMPILE, "out of memory"),
         ("flips_a_bit", Reason.MISMATCH, Stage.VERIFY, "1 ulp"),
@@ -69,6 +68,22 @@ def test_a_fault_is_an_outcome_with_its_reason(
             assert sum(piece.in_scope for piece in outcome.scope_times) == len(plan.scopes)
         runner._compile_timeout_s = 60
         assert judged(runner, plans["sound"]).is_feasible
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_final_process")
+def test_a_search_continues_after_its_worker_has_died(runs: Path) -> None:
+    """Plans whose scopes contain the fault are pruned, and the sound plan wins."""
+    result = sktune.search(f"{MODELS}:segfaults", trials=3, space=SPACE, runs=runs)
+    outcomes = {record.origin: record.outcome for record in result.trials}
+    assert set(outcomes) == {"the fault alone", "both", "sound"}
+    for origin in ("the fault alone", "both"):
+        outcome = outcomes[origin]
+        assert outcome is not None
+        assert outcome.reason is Reason.CRASHED
+        assert "SIGSEGV" in outcome.detail
+    assert result.winner is not None
+    assert [scope.first for scope in result.winner.plan.scopes] == ["layers.0.mix", "layers.1.mix"]
 
 
 @pytest.mark.slow

@@ -375,7 +375,7 @@ def judge(runner: ProgramRunner, fault: str, **changes: object) -> Outcome:
 
 @pytest.mark.slow
 def test_a_run_that_fails_is_an_outcome_that_names_the_rank(faulty: ProgramRunner) -> None:
-    """One bit in one of two ranks, and its state alone."""
+    """One bit in one of two ranks, its state alone, and a rank that dies while the other waits."""
     opened = faulty.open()
     assert "not compared" in opened.description  # memory that nobody has written differs from run to run
     assert "unwritten" in opened.description
@@ -390,6 +390,10 @@ def test_a_run_that_fails_is_an_outcome_that_names_the_rank(faulty: ProgramRunne
     assert "rank 1: state" in state.detail
     assert f"after {VERIFIED_STEPS} steps" in state.detail
 
+    dead = judge(faulty, "die")
+    assert dead.reason is Reason.CRASHED
+    assert "rank 1 died after decode step 5" in dead.detail
+
 
 @pytest.mark.parametrize(
     ("fault", "reason", "detail"),
@@ -397,7 +401,12 @@ def test_a_run_that_fails_is_an_outcome_that_names_the_rank(faulty: ProgramRunne
         ("refuse", Reason.CRASHED, "rank 0: this rank has no memory left"),
         ("silent", Reason.CRASHED, "its log has no latency line"),
         ("die", Reason.CRASHED, "rank 0 died after decode step 5, and the others went on"),
-        ("hang", Reason.TIMEOUT, "the run did not end within 15 s; rank 0 is stuck after decode step 5"),
+        pytest.param(
+            "hang",
+            Reason.TIMEOUT,
+            "the run did not end within 15 s; rank 0 is stuck after decode step 5",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_a_program_does_is_an_outcome(
@@ -508,10 +517,10 @@ def test_the_report_says_how_the_program_was_started(tmp_path: Path) -> None:
 def test_two_ranks_are_searched(project: Path) -> None:
     """A verified winner, or an honest "no scope"; the program's files are as before."""
     recipe = project / "ranks" / "recipe.yaml"
-    request = Request("", trials=1, recipe=recipe, runs=project / "runs", exact_starting_points=True)
+    request = Request("", trials=2, recipe=recipe, runs=project / "runs", exact_starting_points=True)
     result = run(request)
     assert result.verdict is not None
-    assert len(result.trials) == 1
+    assert len(result.trials) == 2
     assert all(record.outcome and record.outcome.speedup for record in result.trials), result.trials
     complete = {str(record.number) for record in result.trials if record.outcome and record.outcome.is_complete}
     assert {row.name for row in result.final} == {"baseline", *complete}

@@ -36,6 +36,8 @@ if FAULT == "state" and RANK == 1:
 step = torch.compile(model, dynamic=False)
 hidden_states = torch.randn(1, 32)
 for number in range(14):
+    if number == 5 and FAULT == "die":
+        os._exit(7) if RANK == 1 else time.sleep(600)
     began = time.time()
     step(hidden_states)
     print(f"[INFO] [Main] Inference time (decode): {1e3 * (time.time() - began):.3f} ms", flush=True)
