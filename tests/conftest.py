@@ -42,15 +42,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
-@pytest.fixture(autouse=True)
-def quick_searches(monkeypatch: pytest.MonkeyPatch, compile_cache: Path) -> None:
-    """Find what other tests have compiled, and verify finalists on some hundred steps at most.
+@pytest.fixture(scope="session", autouse=True)
+def quick_searches(compile_cache: Path) -> Iterator[None]:
+    """Find what other tests have compiled, measure briefly, and verify finalists on some hundred steps at most.
 
-    A first compile costs seconds, and the thousands of steps of a real search half a minute each time.
+    A first compile costs seconds, as does every measurement, and the thousands of steps of a real search half a minute.
     """
-    steps = property(lambda finals: min(finals._request.verify_steps, 320))
-    monkeypatch.setattr("sktune.tuning.finals.Finals._verify_steps", steps)
-    monkeypatch.setattr("sktune.tuning.request.Request.cache", property(lambda request: compile_cache))
+    path = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(path))  # for workers, wherever they run
+        patch.setattr("sktune.runners.worker.process.SERVER", "tests.quick_server")
+        steps = property(lambda finals: min(finals._request.verify_steps, 320))
+        patch.setattr("sktune.tuning.finals.Finals._verify_steps", steps)
+        patch.setattr("sktune.tuning.request.Request.cache", property(lambda request: compile_cache))
+        yield
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def random_plans(part: int) -> Any:
 
     @pytest.mark.slow
     @seed(part)
-    @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(data=st.data())
     def test(data: st.DataObject, deepseek: Callable[[], Conversion]) -> None:
         """Each random plan marks what it asks for."""

@@ -22,6 +22,9 @@ from sktune.targets import TargetSpec
 
 logger = logging.getLogger(__name__)
 
+SERVER = "sktune.runners.worker.server"
+"""The module that a worker's process runs."""
+
 
 class WorkerDiedError(Exception):
     """The worker's process ended during a request."""
@@ -73,10 +76,9 @@ class WorkerProcess:
         self._buffer = b""
         requests_in, self._requests = os.pipe()
         self._answers, answers_out = os.pipe()
-        server = "sktune.runners.worker.server"
         with log.open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-m", server, str(requests_in), str(answers_out), backend],
+                [sys.executable, "-m", SERVER, str(requests_in), str(answers_out), backend],
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
