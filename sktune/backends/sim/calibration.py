@@ -126,7 +126,8 @@ def _fit_gap(frames: Sequence[pd.DataFrame], constants: Constants) -> FittedCons
 def _without_outliers(waits: Matrix) -> Matrix:
     """Return the waits of one kind of border without those for a slow host, which are not for dispatch."""
     low, high = np.quantile(waits, [0.25, 0.75])
-    return waits[waits <= high + 3 * max(high - low, MIN_SPREAD * high)]
+    usual: Matrix = waits[waits <= high + 3 * max(high - low, MIN_SPREAD * high)]
+    return usual
 
 
 def _waits(frame: pd.DataFrame, constants: Constants) -> Iterator[tuple[tuple[bool, bool], float]]:
