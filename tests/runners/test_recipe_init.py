@@ -81,6 +81,12 @@ class TestModes:
         changes = changes_of(vary(root, exe_mode="npugraph_ex", enable_static_kernel=True))
         assert changes == {"exe_mode": "ge_graph", "enable_static_kernel": False}
 
+    def test_static_kernels_that_are_not_named_are_off(self, root: Path) -> None:
+        """So that nothing remains to be decided."""
+        add_check(root, "c = infer_config.model_config\nif c.enable_static_kernel and c.exe_mode != 'npugraph_ex':\n"
+                        "    raise ValueError")  # fmt: skip
+        assert not any("accepts" in line for line in draft_recipe(vary(root, exe_mode="npugraph_ex")).unknown)
+
     def test_a_mode_that_is_refused_on_every_platform_that_accepts_the_yaml(self, root: Path) -> None:
         """A quantization that only one platform has, and there not in this mode."""
         add_check(root, """quantization = None
@@ -181,6 +187,11 @@ class TestRuns:
         """16 ranks are one server of one platform, and two of another."""
         assert any("two of Atlas 950" in line for line in draft_recipe(vary(root, world_size=16)).unknown)
 
+    def test_a_platform_without_documented_superkernels(self, root: Path) -> None:
+        """It is a note: nobody has said that they do not work."""
+        draft = draft_recipe(vary(root, platform_version="950"))
+        assert any("whether SuperKernels work on Atlas 950" in line for line in draft.unknown)
+
     def test_a_model_that_the_program_does_not_know(self, root: Path) -> None:
         """By its registry."""
         (root / "executor/core/support_models.py").write_text('_specs = {"other": [("models.other.m", "Other")]}\n')
@@ -193,7 +204,7 @@ class TestRuns:
             '_specs: dict[str, list] = {"tiny_moe": [("models.tiny_moe.models.modeling_tiny_moe", "TinyMoe")]}\n'
         )
         found = draft_recipe(vary(root, batch_size=4, attn_tp_size=1)).found
-        assert "batch_size is 4: 2 in each of 2 data-parallel groups; a plan is tuned for this batch" in found
+        assert "batch_size is 4, 2 in each of 2 data-parallel groups; a plan is tuned for this batch" in found
         assert any("in models/tiny_moe/models/modeling_tiny_moe.py" in line for line in found)
 
 

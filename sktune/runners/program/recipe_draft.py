@@ -20,6 +20,8 @@ MIN_NEW_TOKENS = 32
 """Enough decode steps to verify a plan and to measure it."""
 PLATFORM = "platform_version"
 _PLATFORMS = ("A2", "A3", "950")
+_STATIC_KERNELS = "enable_static_kernel"
+"""An option of npugraph_ex, off unless set."""
 _NAMES_MODE = re.compile(r"ge_?graph")
 _MODES = {
     "eager": "nothing is compiled in it",
@@ -132,7 +134,7 @@ def add_mode(draft: RecipeDraft, sources: list[Path], settings: Mapping[str, Any
     if not any(path.rpartition(".")[2] == MODE for path in changes):
         return
     for path, value in settings.items():
-        if path.rpartition(".")[2] == "enable_static_kernel" and value:
+        if path.rpartition(".")[2] == _STATIC_KERNELS and value:
             changes[path] = False
             draft.found.append(f"{path} is {value!r}: False in the copy, as only npugraph_ex has static kernels")
     verdicts = _verdicts(sources, by_key(settings), by_key({**settings, **changes}))
@@ -151,6 +153,7 @@ def add_mode(draft: RecipeDraft, sources: list[Path], settings: Mapping[str, Any
 def _verdicts(sources: list[Path], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Verdict]:
     """Return what the program's checks say, for each platform on which they accept the YAML as it is."""
     checks = ProgramChecks(sources, MODE)
+    before, after = {_STATIC_KERNELS: False, **before}, {_STATIC_KERNELS: False, **after}
     platforms = [str(before[PLATFORM])] if before.get(PLATFORM) else _PLATFORMS
     verdicts = {name: checks.verdict({**before, PLATFORM: name}, {**after, PLATFORM: name}) for name in platforms}
     everywhere = frozenset.intersection(*(verdict.refused_before for verdict in verdicts.values()))
@@ -188,7 +191,9 @@ def _add_ranks(draft: RecipeDraft, known: Mapping[str, Any]) -> None:
             f"the other {-(-world // dies) - 1} hosts: sktune starts and watches the ranks of this one only, so a run "
             "needs the others started at the same time; tune with a YAML for one host, and use the plan with this YAML"
         )
-    elif not known.get(PLATFORM) and world > min(DIES.values()):
+    if str(known.get(PLATFORM)) == "950":
+        draft.unknown.append("whether SuperKernels work on Atlas 950: TorchAir's documents name A3 and A2")
+    elif not known.get(PLATFORM) and dies >= world > min(DIES.values()):
         draft.unknown.append(
             f"the platform: the YAML has no {PLATFORM}; {world} ranks are one Atlas A3 server, but two of Atlas 950"
         )
@@ -201,8 +206,8 @@ def _add_batch(draft: RecipeDraft, known: Mapping[str, Any], world: int) -> None
         draft.unknown.append("the batch size: the YAML has no batch_size; a plan is tuned for the one that is run")
     elif isinstance(parallel, int) and parallel > 0 and world % parallel == 0:
         groups = world // parallel
-        draft.found.append(f"batch_size is {batch}: {batch // groups} in each of {groups} data-parallel groups; a plan "
-                           "is tuned for this batch")  # fmt: skip
+        share = f"{batch // groups} in each of {groups} data-parallel groups" if groups > 1 else "in one group"
+        draft.found.append(f"batch_size is {batch}, {share}; a plan is tuned for this batch")
     else:
         draft.found.append(f"batch_size is {batch}; a plan is tuned for this batch")
 
