@@ -1,1 +1,5 @@
-"""Checks on repositories of others: these are fetched, never copied, and only facts about them are kept."""
+"""Plans applied to a checkout of cann-recipes-infer: what is expressed is read and entered, the rest is refused.
+
+``python -m tests.field --repository PATH`` repeats the table in ``benchmarks/results/field-apply.md``. Only facts about
+that repository are kept here.
+"""

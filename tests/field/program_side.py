@@ -22,8 +22,8 @@ import yaml
 
 STAND_INS = (
     "torch_npu", "torchair", "custom_ops", "mindspore", "memfabric_hybrid", "cann_ops_transformer", "einops",
-    "datasets", "compressed_tensors", "npugraph_ex", "transformers", "omni_training_custom_ops", "fla_npu", "pypto", "ml_dtypes",
-    "paramiko",
+    "datasets", "compressed_tensors", "npugraph_ex", "transformers", "omni_training_custom_ops", "fla_npu", "pypto",
+    "ml_dtypes", "paramiko",
 )  # fmt: skip
 """Packages of which modules may be missing here."""
 _CHECKS = ("check_vars", "_validate_qwen3_5_moe_parallel_support")
