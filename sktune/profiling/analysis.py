@@ -17,7 +17,7 @@ import pandas as pd
 
 from sktune.profiling.kernel_roles import Role, UnitKey, role_of
 from sktune.profiling.kernel_table import NO_STEP, RATIOS, KernelTable, busy_us
-from sktune.profiling.structure import NO_LAYER, add_structure
+from sktune.profiling.structure import NO_LAYER, STEP_MARKERS, add_structure
 
 TOP_TYPES = 10
 DEVIATION = 0.3
@@ -329,6 +329,12 @@ def _kernel_bounds(kernels: pd.DataFrame) -> tuple[npt.NDArray[np.object_], str]
     return by_type, f"pipe ratios, which cover {share:.0%} of the compute time"
 
 
+def _all_marked(kernels: pd.DataFrame) -> bool:
+    """Whether every step has a kernel that runs once per step: without one, groups of layers look like steps."""
+    marks = {kind: role_of(kind) in STEP_MARKERS for kind in kernels["type"].unique()}
+    return bool(kernels["type"].map(marks).groupby(kernels["step"]).any().all())
+
+
 def _doubts(
     table: KernelTable, kernels: pd.DataFrame, steps: tuple[StepFigures, ...], devices: int, layers: int
 ) -> list[str]:
@@ -346,7 +352,7 @@ def _doubts(
             doubts.append(f"step {step.number} took {step.step_ms:.3f} ms; the median is {usual:.3f} ms")
     if not table.has_steps:
         how = f"{len(steps)} were found by repetition" if len(steps) > 1 else "the file is treated as one step"
-        if len(steps) > 1 and layers == 1:
+        if len(steps) > 1 and (layers == 1 or not _all_marked(kernels)):
             how += ", and may be layers instead"
         doubts.append(
             f"the profile does not mark steps: {how}; to be sure, record steps with a schedule (ProfilerStep)"

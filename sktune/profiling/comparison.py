@@ -8,6 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ import pandas as pd
 
 from sktune.ascend.kernel_name import SuperKernelName, parse_superkernel_name
 from sktune.profiling.analysis import Profile
+from sktune.profiling.kernel_table import type_of_npu_name
 from sktune.profiling.structure import main_stream
 
 MIN_OCCURRENCES = 3
@@ -141,12 +143,48 @@ def _replaced(baseline: pd.DataFrame, candidate: pd.DataFrame) -> dict[str, tupl
 def _between_neighbours(baseline: pd.DataFrame, candidate: pd.DataFrame) -> dict[str, tuple[int, int]]:
     before, after = baseline["token"].tolist(), candidate["token"].tolist()
     names, fused = candidate["name"].tolist(), candidate["is_superkernel"].tolist()
+    types = baseline["type"].tolist()
     replaced = {}
     for kind, low, high, first, last in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if kind != "replace":
+            continue
         inside = [names[place] for place in range(first, last) if fused[place]]
-        if kind == "replace" and len(inside) == 1:
+        if len(inside) == 1:
             replaced[inside[0]] = (low, high)
+        elif len(inside) == last - first:  # one SuperKernel after the other
+            replaced.update(_shared_out(inside, types[low:high], low))
     return replaced
+
+
+def _shared_out(names: list[str], types: list[str], low: int) -> dict[str, tuple[int, int]]:
+    """Return which of the consecutive kernels of ``types``, from position ``low``, each SuperKernel replaces.
+
+    Each begins and ends with operators of the types in its name; empty unless that leaves exactly one way.
+    """
+    parsed = [parse_superkernel_name(name) for name in names]
+    ends = [(type_of_npu_name(each.first), type_of_npu_name(each.last)) for each in parsed if each]
+    if len(ends) < len(names) or len(set(names)) < len(names):
+        return {}
+    # For each SuperKernel, how many ways there are to give it and those before it the kernels up to each position.
+    ways = [np.zeros(len(types) + 1, dtype=object) for _ in range(len(names) + 1)]
+    ways[0][0] = 1
+    for index, (first, last) in enumerate(ends):
+        begun = 0
+        for place, kind in enumerate(types):
+            begun += ways[index][place] if kind == first else 0
+            ways[index + 1][place + 1] = begun if kind == last else 0
+    if ways[-1][-1] != 1:
+        return {}
+    cuts = [len(types)]
+    for index in range(len(names) - 1, 0, -1):
+        cuts.insert(
+            0, next(cut for cut in range(cuts[0] - 1, 0, -1) if _fits(ways[index][cut], types[cut], ends[index]))
+        )
+    return {name: (low + begin, low + end) for name, (begin, end) in zip(names, pairwise([0, *cuts]), strict=True)}
+
+
+def _fits(ways: int, kind: str, ends: tuple[str, str]) -> bool:
+    return bool(ways) and kind == ends[0]
 
 
 def _spans(baseline: Profile, replaced: dict[str, tuple[int, int]]) -> dict[str, list[float]]:

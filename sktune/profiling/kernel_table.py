@@ -29,6 +29,7 @@ _COMMUNICATION = re.compile(
 _FUSED_WITH_COMPUTE = re.compile(
     r"(mat_?mul|mm|gemm)[a-z]*_?(all|reduce)|(all|reduce)_?[a-z]+_?(mat_?mul|mm|gemm)", re.IGNORECASE
 )
+_STATIC_KERNEL = re.compile(r"static_kernel_(.+?)_[0-9a-f]{16,}")
 _COMMUNICATION_CORES = ("HCCL", "COMMUNICATION")
 
 
@@ -41,7 +42,7 @@ class KernelTable:
             steps, ``start_us`` counts from the first kernel of the file, ``wait_us`` and ``blocks`` are NaN if
             unknown. ``token`` repeats from layer to layer: the operator type on NPUs, the name elsewhere.
         source: ``kernel_details``, ``op_summary``, ``npu_trace``, ``gpu_trace`` or ``cpu_trace``.
-        has_steps: whether the profiler marked the steps.
+        has_steps: whether the profiler marked the steps, or recorded executions of one graph.
         warnings: what was left out while reading, one line each.
     """
 
@@ -88,11 +89,13 @@ def _printable(column: "pd.Series[str]") -> "pd.Series[str]":
 def type_of_npu_name(name: str) -> str:
     """Return the operator type in an NPU kernel's name, for formats without a type column.
 
-    aclnn's names are like ``aclnnMatmul_MatMulCommon_MatMulV2``, GE's like ``model/layers/MatMulV2_12``, and HCCL's
-    like ``hcom_allReduce__661_0_1``.
+    aclnn's names are like ``aclnnMatmul_MatMulCommon_MatMulV2``, GE's like ``model/layers/MatMulV2_12``, HCCL's like
+    ``hcom_allReduce__661_0_1``, and those of npugraph_ex's static kernels like ``static_kernel_MatMulV2_<hash>_...``.
     """
     if parse_superkernel_name(name):
         return SUPERKERNEL
+    if static := _STATIC_KERNEL.match(name):
+        return static[1]
     if name.startswith("aclnn"):
         return name.rpartition("_")[2]
     short = re.sub(r"(_+\d+)+_*$", "", name.rpartition("/")[2])

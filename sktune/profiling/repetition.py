@@ -84,7 +84,7 @@ def whole_period(tokens: Tokens) -> int:
 def split_steps(
     tokens: Tokens, idle_us: npt.NDArray[np.float64], is_step_marker: npt.NDArray[np.bool_]
 ) -> list[tuple[int, int]]:
-    """Return the steps as half-open ranges; a single range over everything if no repeating steps are found.
+    """Return the steps as half-open ranges; a single one if no repeating steps are found, or if they are layers.
 
     Args:
         tokens: of all steps.
@@ -98,6 +98,8 @@ def split_steps(
     anchors = _anchors(tokens, idle_us)
     if anchors is None:
         return whole
+    if _are_layers(tokens, anchors, is_step_marker):
+        return [_without_wait(idle_us, anchors[0])]
     steps = list(pairwise([*anchors, len(tokens)]))
     usual = float(np.median([end - start for start, end in steps[:-1]]))
     # Before the first anchor is the rest of a step, and after the last one there may be an incomplete step.
@@ -128,6 +130,33 @@ def _periodic_steps(
         elif not len(inside) or np.median(pauses[1:]) <= STEP_GAP * max(float(np.median(inside)), 0.1):
             starts = starts[:1]
     return list(pairwise([*starts.tolist(), offset + count * period]))
+
+
+def _are_layers(tokens: Tokens, anchors: Sequence[int], is_step_marker: npt.NDArray[np.bool_]) -> bool:
+    """Whether what repeats from anchor to anchor is inside one step, whose own kernels are before and after it.
+
+    The rest of a step before the first anchor and an incomplete step after the last one have only kernels that repeat.
+    """
+    inside = slice(anchors[0], anchors[-1])
+    marked = sum(bool(is_step_marker[begin:end].any()) for begin, end in pairwise(anchors))
+    if 2 * marked >= len(anchors) - 1:
+        return False
+    is_new_before, is_new_after = (
+        not np.isin(part, tokens[inside]).all() for part in (tokens[: anchors[0]], tokens[anchors[-1] :])
+    )
+    if is_new_before and is_new_after:
+        return True
+    inner = longest_run(tokens[anchors[0] : anchors[1]], min_period=2)
+    has_layers = inner is not None and inner.coverage >= MIN_COVERAGE * (anchors[1] - anchors[0])
+    return (is_new_before or is_new_after) and not has_layers
+
+
+def _without_wait(idle_us: npt.NDArray[np.float64], first_layer: int) -> tuple[int, int]:
+    """Return the step around all kernels, without those before a wait longer than all idle time after it."""
+    before = idle_us[: first_layer + 1]
+    place = int(np.argmax(before))
+    is_outside = before[place] > STEP_GAP * float(idle_us[place + 1 :].sum())
+    return (place if is_outside else 0), len(idle_us)
 
 
 def _anchors(tokens: Tokens, idle_us: npt.NDArray[np.float64]) -> list[int] | None:
@@ -221,6 +250,8 @@ def _beside(tokens: Tokens, marks: Landmarks, head: Tokens | None) -> list[tuple
         return list(pairwise([*begins, len(tokens)]))
     run = longest_run(tokens, min_period=4)
     if run is None or run.coverage < 2 * MIN_COVERAGE * len(tokens):
+        return []
+    if whole_period(tokens[run.start : run.start + run.period]) < run.period:  # copies in a row, say
         return []
     return [(start, start + run.period) for start in range(run.start, run.start + run.coverage, run.period)]
 

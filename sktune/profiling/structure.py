@@ -17,10 +17,11 @@ from sktune.profiling.kernel_roles import (
     superkernel_unit,
 )
 from sktune.profiling.kernel_table import NO_STEP, start_gain
-from sktune.profiling.repetition import Landmarks, name_kinds, split_layers, split_steps
+from sktune.profiling.repetition import STEP_GAP, Landmarks, name_kinds, split_layers, split_steps
 
 NO_LAYER = -1
-_STEP_MARKERS = (Role.EMBEDDING, Role.SAMPLING)
+STEP_MARKERS = (Role.EMBEDDING, Role.SAMPLING)
+"""Roles of kernels that run once per step."""
 
 
 def add_structure(frame: pd.DataFrame) -> pd.DataFrame:
@@ -88,9 +89,11 @@ def _found_steps(frame: pd.DataFrame, roles: npt.NDArray[np.object_], main: str)
     start = frame["start_us"].to_numpy()
     idle = start_gain(start, start + frame["duration_us"].to_numpy())[0]
     on_main = np.flatnonzero((frame["stream"] == main).to_numpy())
-    markers = np.isin(roles[on_main], np.array(_STEP_MARKERS, dtype=object))
+    markers = np.isin(roles[on_main], np.array(STEP_MARKERS, dtype=object))
     ranges = split_steps(_codes(frame, roles)[on_main], idle[on_main], markers)
-    if len(ranges) == 1 and ranges[0] == (0, len(on_main)):
+    # What other streams ran before the first kernel belongs to the step, unless the step began long after it.
+    is_late = idle[on_main[0]] > STEP_GAP * idle[on_main[1:]].sum() > 0
+    if ranges == [(0, len(on_main))] and not is_late:
         return np.zeros(len(frame), dtype=np.int64)
     begins = start[on_main[[begin for begin, _ in ranges]]]
     step = np.searchsorted(begins, start, side="right") - 1

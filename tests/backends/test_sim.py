@@ -429,6 +429,29 @@ def test_a_calibration_is_a_file_that_the_model_accepts(tmp_path: Path) -> None:
     assert "no SuperKernel" in notes["barrier_mix_us (us)"]
 
 
+@pytest.mark.parametrize("host_us", [None, 48.4])
+def test_waits_around_tasks_on_both_cores_are_no_outliers(host_us: float | None) -> None:
+    """They are ten times longer than others, and a step has them in every layer; a wait for the host is none of them.
+
+    As on a 910B2: about 0.02 us between tasks on one kind of core, 1.20 and 0.88 us into and out of a mixed one.
+    """
+    vector, cube, mix = "AI_VECTOR_CORE", "AI_CORE", "MIX_AIC"
+    layer = [("RmsNorm", vector, 0.11), ("MatMulV2", cube, 0.12), ("SplitVD", vector, 0.0),
+             ("FusedInferAttentionScore", mix, 1.20), ("MatMulV2", cube, 0.88), ("Add", vector, 0.0),
+             ("MatMulV2", cube, 0.02), ("Swish", vector, 0.03), ("MatMulV2", cube, 0.02)]  # fmt: skip
+    rows = [(kind, core, wait) for _ in range(4) for kind, core, wait in layer]
+    if host_us is not None:
+        rows[1] = ("MatMulV2", "AI_CORE", host_us)
+    frame = pd.DataFrame(rows, columns=["type", "core", "wait_us"]).assign(
+        step=0, device="0", stream="1", duration_us=5.0, blocks=20.0, start_us=lambda rows: 10.0 * np.arange(len(rows))
+    )
+    frame["name"] = [f"{kind}_{place}" for place, kind in enumerate(frame["type"])]
+    fitted = next(row for row in calibrate([frame], CONSTANTS).fitted if row.name == "dispatch_gap_us")
+    waits = [wait for _, _, wait in rows[1:] if wait != host_us]
+    assert fitted.after == pytest.approx(sum(waits) / len(waits))
+    assert fitted.note == f"mean of {len(waits)} waits before a task"
+
+
 def test_profiles_without_usable_data_are_refused_in_one_line() -> None:
     """The line says what is missing."""
     table = table_of(Plan(), [vector()])

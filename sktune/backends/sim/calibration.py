@@ -24,6 +24,8 @@ from sktune.core.errors import SimulationError
 
 MIN_ROWS = 8
 """Observations below which a constant is not fitted."""
+MIN_SPREAD = 0.5
+"""Least spread of usual waits, relative to their third quartile: equal waits make a slightly longer one no outlier."""
 _BARRIERS = ("barrier_vector_us", "barrier_cube_us", "barrier_mix_us")
 _BUSY = ("head_us", "busy_floor_us", "cube_efficiency", "hbm_efficiency")
 
@@ -108,26 +110,39 @@ def _kept(name: str, constants: Constants, note: str) -> FittedConstant:
 
 def _fit_gap(frames: Sequence[pd.DataFrame], constants: Constants) -> FittedConstant:
     name = "dispatch_gap_us"
-    waits = np.array([wait for frame in frames for wait in _waits(frame, constants)])
-    if len(waits) < MIN_ROWS:
-        return _kept(name, constants, f"{len(waits)} waits between tasks of one stream, {MIN_ROWS} are needed")
-    # Outliers are waits for a slow host, not for dispatch.
-    low, high = np.quantile(waits, [0.25, 0.75])
-    waits = waits[waits <= high + 3 * (high - low)]
+    borders: dict[tuple[bool, bool], list[float]] = {}
+    for border, wait in (each for frame in frames for each in _waits(frame, constants)):
+        borders.setdefault(border, []).append(wait)
+    count = sum(map(len, borders.values()))
+    if count < MIN_ROWS:
+        return _kept(name, constants, f"{count} waits between tasks of one stream, {MIN_ROWS} are needed")
+    waits = np.concatenate([_without_outliers(np.array(each)) for each in borders.values()])
     error = float(waits.std(ddof=1) / np.sqrt(len(waits)))
     return FittedConstant(
         name, "us", constants[name], float(waits.mean()), error, f"mean of {len(waits)} waits before a task"
     )
 
 
-def _waits(frame: pd.DataFrame, constants: Constants) -> Iterator[float]:
-    """Yield the waits before tasks that follow another one on their stream and do not wait for other streams."""
+def _without_outliers(waits: Matrix) -> Matrix:
+    """Return the waits of one kind of border without those for a slow host, which are not for dispatch."""
+    low, high = np.quantile(waits, [0.25, 0.75])
+    usual: Matrix = waits[waits <= high + 3 * max(high - low, MIN_SPREAD * high)]
+    return usual
+
+
+def _waits(frame: pd.DataFrame, constants: Constants) -> Iterator[tuple[tuple[bool, bool], float]]:
+    """Yield the waits before tasks that follow another one on their stream and do not wait for other streams.
+
+    Each comes with its border: whether the tasks before and after it use cube and vector cores together. Dispatch into
+    and out of such a task takes about 1 us, between others 0.02 us (op_summary of hicann/cann-learning-hub, A2).
+    """
     for _, step in frame.groupby(["device", "step"]):
-        seen: set[int] = set()
+        mixed: dict[int, bool] = {}
         for task in tasks_of(step.sort_values("start_us"), constants):
-            if task.stream in seen and task.wait_us is not None:
-                yield task.wait_us
-            seen.add(task.stream)
+            is_mix = task.core == "mix"
+            if task.stream in mixed and task.wait_us is not None:
+                yield (mixed[task.stream], is_mix), task.wait_us
+            mixed[task.stream] = is_mix
 
 
 def _fit_busy(

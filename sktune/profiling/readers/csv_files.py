@@ -16,11 +16,14 @@ import pandas as pd
 
 from sktune.core.errors import ProfileError
 from sktune.profiling.kernel_table import NO_STEP, KernelTable, complete, type_of_npu_name
+from sktune.profiling.replays import replays
 
 # Keys are names in lower case without units, blanks and underscores.
 _ALIASES = {
     "stepid": "step",
     "deviceid": "device",
+    "modelid": "model",
+    "taskid": "task",
     "streamid": "stream",
     "name": "name",
     "opname": "name",
@@ -44,7 +47,7 @@ _PIPE = re.compile(r"(?:aic_|aiv_)?(mac|vec|scalar|mte2|mte3|fixpipe)_ratio")
 _MAX_DURATION_US = 1e12
 _CHUNK_ROWS = 100_000
 _NAMES = [alias for alias, role in _ALIASES.items() if role == "name"]
-_TEXT = ("device", "stream", "name", "type", "core", "start")
+_TEXT = ("device", "model", "task", "stream", "name", "type", "core", "start")
 
 
 def read_csv(data: bytes, shown: str) -> KernelTable:
@@ -74,6 +77,11 @@ def read_csv(data: bytes, shown: str) -> KernelTable:
     if repeated:
         warnings.append(f"{repeated} repeated header lines were left out")
     whole = whole.astype({"start_ns": np.int64})
+    if len(whole) and (whole["step"] == NO_STEP).all() and (steps := replays(whole)) is not None:
+        whole["step"] = steps
+        warnings.append(
+            f"the profile does not mark steps: executions of its graph are taken as such ({steps.max() + 1})"
+        )
     return KernelTable(
         complete(whole, repeating="type"),
         "op_summary" if any(_plain(name) == "opname" for name in names) else "kernel_details",
@@ -128,7 +136,7 @@ def _table(frame: pd.DataFrame, roles: Mapping[int, str | None], ratios: Mapping
     for role in ("wait_us", "blocks"):
         table[role] = _number(by_role[role]) if role in by_role else np.nan
     table["step"] = _number(by_role["step"]).fillna(NO_STEP).astype(int) if "step" in by_role else NO_STEP
-    for role, otherwise in (("device", "0"), ("stream", "-"), ("type", ""), ("core", "")):
+    for role, otherwise in (("device", "0"), ("model", ""), ("task", ""), ("stream", "-"), ("type", ""), ("core", "")):
         table[role] = by_role[role].str.strip().fillna(otherwise) if role in by_role else otherwise
     if "type" not in by_role:
         table["type"] = table["name"].map(type_of_npu_name, na_action="ignore").fillna("")

@@ -1,44 +1,14 @@
-"""Drafts a recipe for an unknown folder: it fills in what it finds, and lists what the user has to fill in."""
+"""Drafts a recipe for an unknown folder: finds how its program is started, and refuses what sktune cannot tune."""
 
 import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sktune.core.errors import BadInputError
-from sktune.source.yaml_flag import FLAG, MODE, NEEDED_MODE
-
-SCRIPT = Path("executor/scripts/infer.sh")
-"""The script that starts a model of cann-recipes-infer, relative to the checkout's root."""
-RANKS_PER_HOST = 16
-"""Dies of one Atlas A3 server."""
-MAX_NEW_TOKENS = 160
-"""Enough decode steps to alternate between plan and baseline; more would only make runs longer."""
-
-
-@dataclass
-class RecipeDraft:
-    """A draft of a recipe, with notes for the user.
-
-    Attributes:
-        values: content of the recipe's file.
-        found, unknown: notes on what was found and what was not, one line each.
-    """
-
-    values: dict[str, Any]
-    found: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-
-    @property
-    def text(self) -> str:
-        """Text of the recipe's file."""
-        notes = [f"# found: {line}" for line in self.found] + [f"# NOT KNOWN: {line}" for line in self.unknown]
-        head = ["# Search with: sktune search --recipe THIS_FILE --trials 20   (see docs/reference/recipe.md)", *notes]
-        return "\n".join(head) + "\n" + yaml.safe_dump(self.values, sort_keys=False, allow_unicode=True, width=110)
+from sktune.runners.program.checkout import SCRIPT, Checkout, checkout_of, decoder_in
+from sktune.runners.program.recipe_draft import RecipeDraft, add_mode, add_yaml, by_key, dies_of, read_settings
 
 
 def draft_recipe(folder: Path, yaml_file: Path | None = None, command: str | None = None) -> RecipeDraft:
@@ -50,36 +20,49 @@ def draft_recipe(folder: Path, yaml_file: Path | None = None, command: str | Non
         command: the command that starts the program; needed if no script is found.
 
     Raises:
-        BadInputError: there is nothing to start, or there are several YAML files to choose from.
+        BadInputError: there is nothing to start, there are several YAML files to choose from, or what would be started
+            cannot be tuned; the message says why.
     """
     if not folder.is_dir():
         raise BadInputError(f"{folder} is not a folder; give a checkout of recipes, or the folder of a model")
     folder = folder.resolve()
-    root = next((each for each in (folder, *folder.parents) if (each / SCRIPT).is_file()), None)
-    if command is None and root and not _has_own_script(folder, root):
-        return _from_checkout(root, folder, yaml_file)
-    return _from_program(folder, yaml_file, command)
+    checkout = checkout_of(folder)
+    if command or not checkout:
+        return _from_program(folder, yaml_file, command)
+    models = checkout.models_in(folder)
+    if len(models) == 1 and not checkout.starts(models[0]):
+        return _from_own_script(checkout, models[0], yaml_file)
+    return _from_checkout(checkout, folder, models, yaml_file)
 
 
-def _from_checkout(root: Path, folder: Path, yaml_file: Path | None) -> RecipeDraft:
-    models = [folder] if folder.parent == root / "models" else sorted(path for path in (root / "models").glob("*/"))
-    configs = [path for model in models for path in sorted((model / "config").rglob("*.yaml"))]
-    file = _chosen(configs, yaml_file, folder)
-    model = next((each for each in (root / "models").glob("*/") if file.is_relative_to(each)), None)
-    if model is None:
-        raise BadInputError(f"{file} does not belong to a model of {root}; name a YAML below models/")
-    inside = file.relative_to(model / "config") if file.is_relative_to(model / "config") else Path(file.name)
-    name = "{yaml_name}" if inside.parent == Path() else f"{inside.parent.as_posix()}/{{yaml_name}}"
-    draft = RecipeDraft(
-        {
-            "version": 1,
-            "name": f"{model.name}-{file.stem}",
-            "command": shlex.join(["bash", SCRIPT.as_posix(), "--model", model.name, "--yaml"]) + f" {name}",
-            "directory": str(root),
-        }
+def _from_own_script(checkout: Checkout, model: Path, yaml_file: Path | None) -> RecipeDraft:
+    if any("max_new_tokens" in by_key(read_settings(config)) for config in checkout.configs(model)):
+        return _from_program(model, yaml_file, None)
+    raise BadInputError(
+        f"{model.name} has a launch script of its own, and no max_new_tokens in its YAMLs: it has no decode step that "
+        "sktune knows of; if another compiled step is to be tuned, give the command with --command"
     )
-    draft.found.append(f"{SCRIPT.as_posix()} starts {model.name} with {file.name}")
-    _add_yaml(draft, file, root)
+
+
+def _from_checkout(checkout: Checkout, folder: Path, models: list[Path], yaml_file: Path | None) -> RecipeDraft:
+    file = _chosen([path for model in models for path in checkout.configs(model)], yaml_file, folder)
+    model = next((each for each in checkout.models if file.is_relative_to(each)), None)
+    if model is None and len(models) > 1:
+        raise BadInputError(
+            f"{file} does not belong to a model of {checkout.root}; give the folder of its model, models/MODEL"
+        )
+    model = model or models[0]
+    if not checkout.starts(model):
+        return _from_own_script(checkout, model, file)
+    settings = read_settings(file)
+    _refuse_untunable(checkout, model, file, settings)
+    draft = RecipeDraft({"version": 1, "name": f"{model.name}-{file.stem}", "command": checkout.command(model, file),
+                         "directory": str(checkout.root)})  # fmt: skip
+    shown = file.relative_to(checkout.root) if file.is_relative_to(checkout.root) else file
+    draft.found.append(f"{SCRIPT.as_posix()} starts {model.name} with {shown}")
+    add_yaml(draft, file, settings, checkout.root)
+    add_mode(draft, [*model.rglob("*.py"), *(checkout.root / "executor").rglob("*.py")], settings, model)
+    _add_decoder(draft, checkout, model, settings)
     draft.values["logs"] = f"models/{model.name}/res/*/*{file.stem}*/log_*.log"
     _add_backend(draft, model)
     return draft
@@ -96,7 +79,10 @@ def _from_program(folder: Path, yaml_file: Path | None, command: str | None) -> 
         draft.values["command"] = " ".join(
             argument.replace(name, "{yaml_name}") if name in argument else shlex.quote(argument) for argument in argv
         )
-        _add_yaml(draft, _existing(yaml_file, folder), folder)
+        file = _existing(yaml_file, folder)
+        settings = read_settings(file)
+        add_yaml(draft, file, settings, folder)
+        add_mode(draft, list(folder.rglob("*.py")), settings, folder)
     else:
         draft.unknown.append(
             "the YAML that the program reads, if any; with one, sktune turns the program's own scopes off"
@@ -128,20 +114,23 @@ def _start_command(folder: Path) -> list[str]:
     )
 
 
-def _has_own_script(folder: Path, root: Path) -> bool:
-    return folder != root and (folder / "infer.sh").is_file()
-
-
 def _chosen(configs: list[Path], yaml_file: Path | None, folder: Path) -> Path:
+    """Return the YAML that the user means: a file of that path, else the only one of the checkout that ends with it."""
+    named = configs
     if yaml_file:
-        by_name = [path for path in configs if path.name == yaml_file.name]
-        return by_name[0] if len(by_name) == 1 else _existing(yaml_file, folder)
-    if len(configs) != 1:
-        names = ", ".join(path.name for path in configs[:6]) or "none"
+        if (own := next((each for each in (yaml_file, folder / yaml_file) if each.is_file()), None)) is not None:
+            return own.resolve()
+        named = [path for path in configs if path.parts[-len(yaml_file.parts) :] == yaml_file.parts]
+        if not named:
+            return _existing(yaml_file, folder)
+    if len(named) != 1:
+        shared = {path.name for path in named if [each.name for each in named].count(path.name) > 1}
+        names = [f"{path.parent.name}/{path.name}" if path.name in shared else path.name for path in named[:6]]
         raise BadInputError(
-            f"{folder} has {len(configs)} YAML files to start a model with ({names}); name one with --yaml"
+            f"{folder} has {len(named)} YAML files to start a model with ({', '.join(names) or 'none'}); name one with "
+            f"{'--yaml' if named else '--yaml, or the command with --command'}"
         )
-    return configs[0]
+    return named[0]
 
 
 def _existing(path: Path, folder: Path) -> Path:
@@ -151,50 +140,38 @@ def _existing(path: Path, folder: Path) -> Path:
     raise BadInputError(f"there is no file {path}, neither here nor in {folder}; fix --yaml")
 
 
-def _add_yaml(draft: RecipeDraft, file: Path, root: Path) -> None:
-    try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as failure:
-        raise BadInputError(f"{file} is not valid YAML ({str(failure).partition(chr(10))[0]}); fix it") from failure
-    values = dict(_leaves(data, ()))
-    changes: dict[str, Any] = {}
-    for path, value in values.items():
-        key = path.rpartition(".")[2]
-        if key == MODE and value != NEEDED_MODE:
-            changes[path] = NEEDED_MODE
-            draft.found.append(f"{path} is {value!r}, where scopes have no effect: {NEEDED_MODE} in the copy")
-        if key == "enable_cache_compile" and value:
-            changes[path] = False
-            draft.found.append(f"{path} is on: off in the copy, as every plan must be compiled")
-        if key == "max_new_tokens" and isinstance(value, int) and value > MAX_NEW_TOKENS:
-            changes[path] = MAX_NEW_TOKENS
-            draft.found.append(f"{path} is {value}: {MAX_NEW_TOKENS} in the copy, so that runs are short")
-        if key == FLAG and value:
-            draft.found.append(f"{path} is on: off in the copy, as sktune's plans replace it")
-        if key == "temperature" and value:
-            changes[path] = 0.0
-            draft.found.append(f"{path} is {value}: 0.0 in the copy, as outputs are compared bit by bit")
-        if key == "next_n" and value:
-            draft.found.append(f"{path} is {value}: a step's latency includes the main and the draft model")
-    draft.values["yaml"] = {"file": str(file.relative_to(root)) if file.is_relative_to(root) else str(file)}
-    if changes:
-        draft.values["yaml"]["set"] = changes
-    _add_ranks(draft, values)
+def _refuse_untunable(checkout: Checkout, model: Path, file: Path, settings: Mapping[str, Any]) -> None:
+    """Raise BadInputError with every reason why a run with this YAML cannot be tuned."""
+    known = by_key(settings)
+    reasons = []
+    if file.stem == "prefill" and (decode := file.with_name("decode.yaml")).is_file():
+        reasons.append(f"it is the prefill role of a deployment whose decode role is {decode.name} beside it")
+    tokens = known.get("max_new_tokens")
+    if isinstance(tokens, int) and tokens < 2:
+        reasons.append(f"max_new_tokens is {tokens}, so that a run ends after prefill, without a decode step")
+    if known.get("enable_afd"):
+        reasons.append("enable_afd is on: ranks of attention and of experts run different modules, and sktune needs "
+                       "the same ones in all ranks")  # fmt: skip
+    world, dies = known.get("world_size"), dies_of(known)
+    if isinstance(world, int) and world > dies:
+        reasons.append(f"it needs {-(-world // dies)} servers: world_size is {world}, a server has {dies} dies, and "
+                       "sktune starts the ranks of one host")  # fmt: skip
+    name = known.get("model_name")
+    if checkout.classes(name) == [] and not (model / "infer.py").is_file():
+        reasons.append(f"the program knows no model {name!r}")
+    if reasons:
+        raise BadInputError(f"{file.name} cannot be tuned: {'; '.join(reasons)}; name another YAML with --yaml")
 
 
-def _add_ranks(draft: RecipeDraft, values: dict[str, Any]) -> None:
-    world = next((value for path, value in values.items() if path.rpartition(".")[2] == "world_size"), None)
-    if not isinstance(world, int):
-        draft.unknown.append("how many ranks it starts: the YAML has no world_size, `ranks` is 1")
+def _add_decoder(draft: RecipeDraft, checkout: Checkout, model: Path, settings: Mapping[str, Any]) -> None:
+    registered = checkout.classes(by_key(settings).get("model_name")) or []
+    files = [registered[0][0]] if registered else sorted((model / "models").glob("modeling*.py"))
+    decoder = decoder_in(files)
+    if decoder is None:
+        draft.unknown.append("the decoder's class: no modeling_*.py has a ModuleList named layers")
         return
-    draft.values["ranks"] = min(world, RANKS_PER_HOST)
-    draft.found.append(f"world_size is {world}")
-    if world > RANKS_PER_HOST:
-        draft.unknown.append(
-            f"the other {-(-world // RANKS_PER_HOST) - 1} hosts: sktune starts and watches the ranks of this one only, "
-            "so a run needs the others started at the same time; tune with a YAML for one host, and use the plan with "
-            "this YAML"
-        )
+    file = decoder.file.relative_to(checkout.root)
+    draft.found.append(f"its decoder layer is {decoder.layer} in {file}, in {decoder.owner}.{decoder.attribute}")
 
 
 def _add_backend(draft: RecipeDraft, folder: Path) -> None:
@@ -204,11 +181,3 @@ def _add_backend(draft: RecipeDraft, folder: Path) -> None:
     draft.found.append(f"its sources {'use' if uses_npu else 'do not use'} torch_npu")
     draft.unknown.append("how long a run takes: `timeout_s` is 1800 (start, compilation and all decode steps)")
     draft.values["timeout_s"] = 1800
-
-
-def _leaves(data: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    if isinstance(data, dict):
-        for key, value in data.items():
-            yield from _leaves(value, (*path, str(key)))
-    elif path:
-        yield ".".join(path), data

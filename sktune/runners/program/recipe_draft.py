@@ -1,0 +1,220 @@
+"""A draft of a recipe: which settings differ in the YAML's copy and why, and what else its YAML says about a run."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sktune.core.errors import BadInputError
+from sktune.runners.program.checkout import A3_DIES, DIES
+from sktune.runners.program.program_checks import Check, ProgramChecks, Verdict
+from sktune.runners.program.rank_reports import VERIFIED_STEPS
+from sktune.source.yaml_flag import FLAG, MODE, NEEDED_MODE
+
+MAX_NEW_TOKENS = 160
+"""Enough decode steps to alternate between plan and baseline; more would only make runs longer."""
+MIN_NEW_TOKENS = 32
+"""Enough decode steps to verify a plan and to measure it."""
+PLATFORM = "platform_version"
+_PLATFORMS = ("A2", "A3", "950")
+_STATIC_KERNELS = "enable_static_kernel"
+"""An option of npugraph_ex, off unless set."""
+_NAMES_MODE = re.compile(r"ge_?graph")
+_MODES = {
+    "eager": "nothing is compiled in it",
+    "npugraph_ex": "it has SuperKernel scopes and options of its own, which sktune does not tune yet",
+}
+"""What is true of modes other than the needed one."""
+
+
+@dataclass
+class RecipeDraft:
+    """A draft of a recipe, with notes for the user.
+
+    Attributes:
+        values: content of the recipe's file.
+        found, unknown: notes on what was found and what was not, one line each.
+    """
+
+    values: dict[str, Any]
+    found: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """Text of the recipe's file."""
+        notes = [f"# found: {line}" for line in self.found] + [f"# NOT KNOWN: {line}" for line in self.unknown]
+        head = ["# Search with: sktune search --recipe THIS_FILE --trials 20   (see docs/reference/recipe.md)", *notes]
+        return "\n".join(head) + "\n" + yaml.safe_dump(self.values, sort_keys=False, allow_unicode=True, width=110)
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """Return the values of a YAML file by dotted path."""
+    try:
+        data = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as failure:
+        raise BadInputError(f"{file} is not valid YAML ({str(failure).partition(chr(10))[0]}); fix it") from failure
+    return dict(_leaves(data, ()))
+
+
+def by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings by the last part of their path; the first one of a name counts."""
+    values: dict[str, Any] = {}
+    for path, value in settings.items():
+        values.setdefault(path.rpartition(".")[2], value)
+    return values
+
+
+def dies_of(known: Mapping[str, Any]) -> int:
+    """Return the dies of one server of the settings' platform."""
+    return DIES.get(str(known.get(PLATFORM)), A3_DIES)
+
+
+def add_yaml(draft: RecipeDraft, file: Path, settings: Mapping[str, Any], root: Path) -> None:
+    """Add the YAML, what differs in its copy, and what it says about ranks and batch.
+
+    Args:
+        draft: is changed.
+        file: the YAML.
+        settings: its values by dotted path.
+        root: the recipe's directory.
+    """
+    changes: dict[str, Any] = {}
+    for path, value in settings.items():
+        if (change := _changed(path.rpartition(".")[2], value)) is None:
+            continue
+        new, why = change
+        draft.found.append(f"{path} is {value!r}: {why}")
+        if new is not None:
+            changes[path] = new
+    draft.values["yaml"] = {"file": str(file.relative_to(root)) if file.is_relative_to(root) else str(file)}
+    if changes:
+        draft.values["yaml"]["set"] = changes
+    _add_ranks(draft, by_key(settings))
+
+
+def _changed(key: str, value: Any) -> tuple[Any, str] | None:
+    """Return the value that a setting has in the copy, None for its own, and why; None if there is nothing to note."""
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    if key == MODE and value != NEEDED_MODE:
+        return NEEDED_MODE, (
+            f"{_MODES.get(value, 'it does not make GE graphs')}; {NEEDED_MODE} in the copy, so the baseline is the "
+            "step in that mode, not yours"
+        )
+    if key == "enable_cache_compile" and value:
+        return False, "False in the copy, as every plan must be compiled"
+    if key == "enable_profiler" and value:
+        return False, "False in the copy, as a profiler slows the steps down"
+    if key == "max_new_tokens" and is_count and value > MAX_NEW_TOKENS:
+        return MAX_NEW_TOKENS, f"{MAX_NEW_TOKENS} in the copy, so that runs are short"
+    if key == "max_new_tokens" and is_count and value <= VERIFIED_STEPS:
+        return MIN_NEW_TOKENS, (
+            f"{MIN_NEW_TOKENS} in the copy, as {value - 1} decode steps follow the prefill, and a plan is verified on "
+            f"{VERIFIED_STEPS}"
+        )
+    if key == FLAG and value:
+        return None, "False in the copy, as sktune's plans replace the program's own scopes"
+    if key == "temperature" and value:
+        return 0.0, "0.0 in the copy, as outputs are compared bit by bit"
+    if key == "next_n" and value:
+        return None, "a step's latency includes the main and the draft model"
+    return None
+
+
+def add_mode(draft: RecipeDraft, sources: list[Path], settings: Mapping[str, Any], folder: Path) -> None:
+    """Adapt what depends on the mode, if the copy has another one than the YAML.
+
+    Raises:
+        BadInputError: the program's own checks in ``sources`` refuse the copy.
+    """
+    changes = draft.values["yaml"].get("set", {})
+    if not any(path.rpartition(".")[2] == MODE for path in changes):
+        return
+    for path, value in settings.items():
+        if path.rpartition(".")[2] == _STATIC_KERNELS and value:
+            changes[path] = False
+            draft.found.append(f"{path} is {value!r}: False in the copy, as only npugraph_ex has static kernels")
+    verdicts = _verdicts(sources, by_key(settings), by_key({**settings, **changes}))
+    if verdicts and all(verdict.refusing for verdict in verdicts.values()):
+        check = next(iter(verdicts.values())).refusing[0]
+        raise BadInputError(
+            f"{draft.values['name']} cannot be tuned: sktune tunes scopes of {NEEDED_MODE}, and the program refuses "
+            f"this mode, as `{check.condition}` holds ({_shown(check, draft)}); name another YAML with --yaml"
+        )
+    draft.unknown += _doubts(verdicts, draft)
+    texts = (path.read_text(errors="replace") for path in sources if path.is_relative_to(folder))
+    if not any(_NAMES_MODE.search(text) for text in texts):
+        draft.unknown.append(f"whether {folder.name} runs in {NEEDED_MODE}: its sources do not mention it")
+
+
+def _verdicts(sources: list[Path], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Verdict]:
+    """Return what the program's checks say, for each platform on which they accept the YAML as it is."""
+    checks = ProgramChecks(sources, MODE)
+    before, after = {_STATIC_KERNELS: False, **before}, {_STATIC_KERNELS: False, **after}
+    platforms = [str(before[PLATFORM])] if before.get(PLATFORM) else _PLATFORMS
+    verdicts = {name: checks.verdict({**before, PLATFORM: name}, {**after, PLATFORM: name}) for name in platforms}
+    everywhere = frozenset.intersection(*(verdict.refused_before for verdict in verdicts.values()))
+    return {name: verdict for name, verdict in verdicts.items() if verdict.refused_before == everywhere}
+
+
+def _doubts(verdicts: Mapping[str, Verdict], draft: RecipeDraft) -> list[str]:
+    """Return a line for each check that may refuse the copy."""
+    on: dict[Check, list[str]] = {}
+    for platform, verdict in verdicts.items():
+        for check in (*verdict.refusing, *verdict.undecided):
+            on.setdefault(check, []).append(platform)
+    return [
+        f"whether the program accepts {NEEDED_MODE}"
+        + (f" on {' and '.join(platforms)}" if len(platforms) < len(verdicts) else "")
+        + f": not if `{check.condition}` ({_shown(check, draft)})"
+        for check, platforms in on.items()
+    ]
+
+
+def _shown(check: Check, draft: RecipeDraft) -> str:
+    root = Path(draft.values["directory"])
+    return f"{check.file.relative_to(root) if check.file.is_relative_to(root) else check.file}:{check.line}"
+
+
+def _add_ranks(draft: RecipeDraft, known: Mapping[str, Any]) -> None:
+    world, dies = known.get("world_size"), dies_of(known)
+    if not isinstance(world, int):
+        draft.unknown.append("how many ranks it starts: the YAML has no world_size, `ranks` is 1")
+        return
+    draft.values["ranks"] = min(world, dies)
+    draft.found.append(f"world_size is {world}")
+    if world > dies:
+        draft.unknown.append(
+            f"the other {-(-world // dies) - 1} hosts: sktune starts and watches the ranks of this one only, so a run "
+            "needs the others started at the same time; tune with a YAML for one host, and use the plan with this YAML"
+        )
+    if str(known.get(PLATFORM)) == "950":
+        draft.unknown.append("whether SuperKernels work on Atlas 950: TorchAir's documents name A3 and A2")
+    elif not known.get(PLATFORM) and dies >= world > min(DIES.values()):
+        draft.unknown.append(
+            f"the platform: the YAML has no {PLATFORM}; {world} ranks are one Atlas A3 server, but two of Atlas 950"
+        )
+    _add_batch(draft, known, world)
+
+
+def _add_batch(draft: RecipeDraft, known: Mapping[str, Any], world: int) -> None:
+    batch, parallel = known.get("batch_size"), known.get("attn_tp_size")
+    if not isinstance(batch, int):
+        draft.unknown.append("the batch size: the YAML has no batch_size; a plan is tuned for the one that is run")
+    elif isinstance(parallel, int) and parallel > 0 and world % parallel == 0:
+        groups = world // parallel
+        share = f"{batch // groups} in each of {groups} data-parallel groups" if groups > 1 else "in one group"
+        draft.found.append(f"batch_size is {batch}, {share}; a plan is tuned for this batch")
+    else:
+        draft.found.append(f"batch_size is {batch}; a plan is tuned for this batch")
+
+
+def _leaves(data: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from _leaves(value, (*path, str(key)))
+    elif path:
+        yield ".".join(path), data

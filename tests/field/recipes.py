@@ -1,0 +1,239 @@
+"""`sktune recipe init` on every YAML of a cann-recipes-infer checkout, checked with the program's launch and classes.
+
+    python -m tests.field.recipes --repository CHECKOUT [--table benchmarks/results/field-recipes.md]
+
+The checkout is copied. For each YAML, the launch script runs with stand-ins for ``python3`` and ``taskset`` that only
+note what would start, and the program's configuration classes, argument parsers and checks run with stand-ins for
+torch_npu: on the copy with which a recipe would start the program, or, if ``recipe init`` refuses, on what it refuses.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sktune.core.errors import BadInputError
+from sktune.runners.program.discover import draft_recipe
+from sktune.runners.program.run import varied_yaml
+from sktune.source.yaml_flag import NEEDED_MODE
+from sktune.targets.recipe import read_recipe
+
+FACTS = Path(__file__).with_name("recipes.yaml")
+"""What is expected of each YAML, as data: the ranks, or words of the refusal."""
+PROGRAM_SIDE = Path(__file__).with_name("program_side.py")
+COPIED = ("executor", "models", "module", "dataset")
+LAUNCH_S = 60
+
+# Stands in for python3: what reads the YAML and checks arguments runs, a rank is only noted; no NPU is found.
+_PYTHON = """#!/bin/bash
+case "$1$2" in
+  *torch_npu*) exit 1 ;;
+esac
+case "$1" in
+  -c|*validate_infer_args.py) exec {python} "$@" ;;
+esac
+echo "$LOCAL_RANK $WORLD_SIZE $2" >> "$FIELD_NOTES"
+echo "[Main] Inference time (decode): 1.00 ms"
+"""
+
+
+@dataclass
+class Case:
+    """One YAML: what ``recipe init`` says, and what the program does with it.
+
+    Attributes:
+        yaml: path below ``models/``.
+        refusal: the line with which it is refused; empty for a recipe.
+        ranks, mode, batch, decoder: as the recipe states them.
+        wrong: facts that the program contradicts; all must be empty.
+        checked: the parts of the program that accepted the copy, or confirmed the refusal.
+        request: what to ask the program's own classes, if anything.
+    """
+
+    yaml: str
+    refusal: str = ""
+    ranks: int = 0
+    mode: str = ""
+    batch: str = ""
+    decoder: str = ""
+    wrong: tuple[str, ...] = ()
+    checked: tuple[str, ...] = ()
+    request: dict[str, Any] | None = None
+
+
+def main() -> int:
+    """Print a line for each YAML; return 1 if a stated fact is wrong or differs from ``FACTS``."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--repository", type=Path, required=True)
+    parser.add_argument("--table", type=Path, help="Write the table to this file.")
+    parser.add_argument("--rewrite-facts", action="store_true", help="Keep what is found as what is expected.")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch) / "checkout"
+        for name in COPIED:
+            if (options.repository / name).is_dir():
+                shutil.copytree(options.repository / name, root / name, symlinks=True)
+        (root / "executor/scripts/set_env.sh").write_text("export IPs=(127.0.0.1)\n")  # the original needs CANN
+        cases = [_case(root, file, Path(scratch)) for file in sorted((root / "models").glob("*/*/**/*.yaml"))]
+        _ask_the_program(cases)
+    facts = {case.yaml: case.refusal.partition("; name another")[0] or case.ranks for case in cases}
+    if options.rewrite_facts:
+        FACTS.write_text(yaml.safe_dump(facts, sort_keys=True, width=120))
+    expected = yaml.safe_load(FACTS.read_text())
+    unexpected = [name for name in facts.keys() | expected.keys() if facts.get(name) != expected.get(name)]
+    for case in cases:
+        print(case.yaml, case.refusal or f"{case.ranks} ranks", *case.wrong, sep="\n    ")
+    for name in sorted(unexpected):
+        print(f"differs from {FACTS.name}: {name}: {facts.get(name)!r} instead of {expected.get(name)!r}")
+    if options.table:
+        options.table.write_text(table(cases))
+    return 1 if unexpected or any(case.wrong for case in cases) else 0
+
+
+def _case(root: Path, file: Path, scratch: Path) -> Case:
+    model = root / "models" / file.relative_to(root / "models").parts[0]
+    case = Case(file.relative_to(root / "models").as_posix())
+    try:
+        draft = draft_recipe(model, file)
+    except BadInputError as refused:
+        case.refusal = str(refused).replace(f"{root}/", "")
+        _confirm_refusal(case, root, model, file, scratch)
+        return case
+    path = scratch / "recipe.yaml"
+    path.write_text(draft.text)
+    recipe = read_recipe(path)
+    assert recipe.yaml is not None
+    copy = file.with_stem(f"{file.stem}_sktune")
+    copy.write_text(varied_yaml(file, recipe.yaml.set))
+    stated = {
+        "ranks": recipe.ranks,
+        "mode": NEEDED_MODE,
+        "batch": next((line for line in draft.found if line.startswith("batch_size")), ""),
+        "decoder": next((line for line in draft.found if line.startswith("its decoder")), ""),
+    }
+    case.ranks, case.mode = recipe.ranks, NEEDED_MODE
+    case.batch, case.decoder = str(stated["batch"]), str(stated["decoder"])
+    started, output = _launch(root, recipe.argv(copy), scratch)
+    case.checked += ("launch script",)
+    wrong = [] if len(started) == recipe.ranks else [f"the script starts {len(started)} ranks: {output[-300:]}"]
+    if any(Path(line.split(" ", 2)[2].removeprefix("--yaml_file_path=")).resolve() != copy for line in started):
+        wrong.append("the ranks get another YAML")
+    logs = [log for log in root.glob(recipe.logs or "") if log.stat().st_size]
+    if len(logs) != recipe.ranks:
+        wrong.append(f"{len(logs)} logs match {recipe.logs}")
+    case.wrong = tuple(wrong)
+    case.request = {"root": str(root), "model": model.name, "yaml": str(copy), "stated": stated}
+    shutil.rmtree(model / "res", ignore_errors=True)
+    return case
+
+
+def _confirm_refusal(case: Case, root: Path, model: Path, file: Path, scratch: Path) -> None:
+    """Let the program confirm the reasons that it can: the servers, and the mode that it does not accept."""
+    if "servers" in case.refusal:
+        argv = ["bash", "executor/scripts/infer.sh", "--model", model.name, "--yaml",
+                os.path.relpath(file, model / "config")]  # fmt: skip
+        _, output = _launch(root, argv, scratch)
+        servers = case.refusal.partition(" servers")[0].rpartition(" ")[2]
+        case.checked += ("launch script",)
+        if f"server_num is: {servers}\n" not in output:
+            case.wrong += (f"the script does not need {servers} servers: {output[-300:]}",)
+        shutil.rmtree(model / "res", ignore_errors=True)
+    if "the program refuses this mode" in case.refusal:
+        copy = scratch / case.yaml.replace("/", "-")
+        changes = {"model_config.exe_mode": NEEDED_MODE, "model_config.enable_static_kernel": False}
+        copy.write_text(varied_yaml(file, changes))
+        case.request = {"root": str(root), "model": model.name, "yaml": str(copy), "stated": {"refused": True}}
+
+
+def _launch(root: Path, argv: list[str], scratch: Path) -> tuple[list[str], str]:
+    """Run a launch script without its ranks; return the rank, world size and YAML of each, and the output."""
+    stubs, notes = scratch / "bin", scratch / "notes"
+    stubs.mkdir(exist_ok=True)
+    notes.write_text("")
+    scripts = {
+        "python3": _PYTHON.format(python=sys.executable),
+        "taskset": '#!/bin/bash\nexec "${@:3}"\n',
+        "pgrep": "#!/bin/bash\nexit 1\n",
+        "hostname": "#!/bin/bash\necho 127.0.0.1\n",
+    }
+    for name, text in scripts.items():
+        (stubs / name).write_text(text)
+        (stubs / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{stubs}:{os.environ['PATH']}", "FIELD_NOTES": str(notes)}
+    done = subprocess.run(
+        argv, cwd=root, env=environment, capture_output=True, text=True, timeout=LAUNCH_S, check=False
+    )
+    return notes.read_text().splitlines(), done.stdout + done.stderr
+
+
+def _ask_the_program(cases: list[Case]) -> None:
+    """Ask the program's own classes, in one process for each model: the models' packages have the same names."""
+    by_model: dict[str, list[Case]] = {}
+    for case in cases:
+        if case.request:
+            by_model.setdefault(case.request["model"], []).append(case)
+    for asked in by_model.values():
+        requests = [case.request for case in asked if case.request]
+        done = subprocess.run(
+            [sys.executable, str(PROGRAM_SIDE)], input=json.dumps(requests), capture_output=True, text=True,
+            timeout=600, check=False, cwd=requests[0]["root"],
+        )  # fmt: skip
+        if done.returncode:
+            raise SystemExit(f"{asked[0].yaml}: the program's classes fail: {done.stderr[-2000:]}")
+        for case, said in zip(asked, json.loads(done.stdout.splitlines()[-1]), strict=True):
+            case.checked += tuple(said["checked"])
+            case.wrong += tuple(said["wrong"])
+            if case.refusal and not said["refusals"]:
+                case.wrong += ("the program's checks that could be run accept the mode",)
+
+
+def table(cases: list[Case]) -> str:
+    """Return the table in Markdown: recipes with what they state, and refusals by reason."""
+    written = [case for case in cases if not case.refusal]
+    parts = Counter(part for case in written for part in case.checked)
+    lines = [
+        "# Recipes for cann-recipes-infer",
+        "",
+        f"`python -m tests.field.recipes --repository CHECKOUT` on {len(cases)} YAMLs below `models/` (at fbc225d): "
+        f"{len(written)} recipes are written, {len(cases) - len(written)} are refused. Nothing ran on an NPU. Copies "
+        "were given to: " + ", ".join(f"{part} ({count})" for part, count in parts.most_common()) + ".",
+        "",
+        f"Stated facts that the program contradicts: {sum(len(case.wrong) for case in cases)}.",
+        "",
+        "| recipe for | ranks | batch | decoder layer | accepted by |",
+        "| --- | ---: | --- | --- | --- |",
+        *(f"| {case.yaml} | {case.ranks} | {_batch(case)} | {_decoder(case)} | {', '.join(case.checked)} |"
+          for case in written),
+        "",
+        "| refused | reason | confirmed by |",
+        "| --- | --- | --- |",
+        *(f"| {case.yaml} | {_reason(case)} | {', '.join(case.checked) or '-'} |" for case in cases if case.refusal),
+        "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _reason(case: Case) -> str:
+    reason = case.refusal.partition("; name another")[0]
+    return (reason.partition(" cannot be tuned: ")[2] or reason).replace("|", "\\|")
+
+
+def _batch(case: Case) -> str:
+    return case.batch.removeprefix("batch_size is ").partition(";")[0]
+
+
+def _decoder(case: Case) -> str:
+    return case.decoder.removeprefix("its decoder layer is ").partition(" in ")[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

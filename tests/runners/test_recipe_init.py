@@ -1,0 +1,261 @@
+"""`sktune recipe init` on checkouts like cann-recipes-infer: what it states is so, and the rest is refused."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sktune.core.errors import BadInputError
+from sktune.runners.program.discover import draft_recipe
+from sktune.runners.program.program_checks import ProgramChecks
+from sktune.runners.program.recipe_draft import MIN_NEW_TOKENS
+from sktune.targets.recipe import read_recipe
+from tests.builders import TESTS, sktune_command
+
+MODEL = Path("models/tiny_moe")
+NAME = "tiny_moe_2tp.yaml"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A copy of the checkout with two ranks."""
+    return Path(shutil.copytree(TESTS / "projects" / "ranks", tmp_path / "ranks"))
+
+
+def vary(root: Path, name: str = NAME, **values: Any) -> Path:
+    """Write the model's YAML with other values, by the keys' last part, and return the model's folder."""
+    file = root / MODEL / "config" / NAME
+    data = yaml.safe_load(file.read_text())
+    for key, value in values.items():
+        parts = [part for part in data.values() if key in part] or [data["model_config"]]
+        parts[0][key] = value
+    file.unlink()
+    (file.parent / name).parent.mkdir(exist_ok=True)
+    (file.parent / name).write_text(yaml.safe_dump(data))
+    return root / MODEL
+
+
+def add_check(root: Path, check: str) -> None:
+    """Add a function with checks to the model's sources."""
+    lines = "\n".join(f"    {line}" for line in check.splitlines())
+    (root / MODEL / "models" / "model_setting.py").write_text(f"def check_model_settings(infer_config):\n{lines}\n")
+
+
+def refusal(folder: Path, *arguments: Any) -> str:
+    """Return the only line with which a folder is refused."""
+    with pytest.raises(BadInputError) as refused:
+        draft_recipe(folder, *arguments)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def changes_of(folder: Path) -> dict[str, Any]:
+    """Return what differs in the YAML's copy, by the keys' last part."""
+    changes = draft_recipe(folder).values["yaml"].get("set", {})
+    return {path.rpartition(".")[2]: value for path, value in changes.items()}
+
+
+class TestModes:
+    """The mode of the copy is one that the program accepts."""
+
+    CHECK = (
+        "mode = infer_config.model_config.exe_mode\n"
+        "if mode not in ['eager', 'npugraph_ex']:\n"
+        "    raise ValueError(mode)"
+    )
+
+    def test_a_mode_that_the_program_refuses(self, root: Path) -> None:
+        """With the check and its place."""
+        add_check(root, self.CHECK)
+        line = refusal(vary(root, exe_mode="npugraph_ex"))
+        assert "mode not in ['eager', 'npugraph_ex']" in line
+        assert "models/tiny_moe/models/model_setting.py:3" in line
+
+    def test_static_kernels_are_off_where_only_npugraph_ex_has_them(self, root: Path) -> None:
+        """As the program refuses them in every other mode."""
+        add_check(root, "c = infer_config.model_config\nif c.enable_static_kernel and c.exe_mode != 'npugraph_ex':\n"
+                        "    raise ValueError")  # fmt: skip
+        changes = changes_of(vary(root, exe_mode="npugraph_ex", enable_static_kernel=True))
+        assert changes == {"exe_mode": "ge_graph", "enable_static_kernel": False}
+
+    def test_static_kernels_that_are_not_named_are_off(self, root: Path) -> None:
+        """So that nothing remains to be decided."""
+        add_check(root, "c = infer_config.model_config\nif c.enable_static_kernel and c.exe_mode != 'npugraph_ex':\n"
+                        "    raise ValueError")  # fmt: skip
+        assert not any("accepts" in line for line in draft_recipe(vary(root, exe_mode="npugraph_ex")).unknown)
+
+    def test_a_mode_that_is_refused_on_every_platform_that_accepts_the_yaml(self, root: Path) -> None:
+        """A quantization that only one platform has, and there not in this mode."""
+        add_check(root, """quantization = None
+params = infer_config.model_config.custom_params
+loaded = find_config(infer_config)
+if isinstance(loaded, dict):
+    quantization = loaded['method']
+if params.get('enable_online_mxfp8', False):
+    quantization = 'mxfp8'
+if _PLATFORM_VERSION != '950' and quantization in {'mxfp8'}:
+    raise ValueError('not here')
+if _PLATFORM_VERSION == '950' and quantization == 'mxfp8' and infer_config.model_config.exe_mode == 'ge_graph':
+    raise ValueError('not in this mode')""")  # fmt: skip
+        line = refusal(vary(root, exe_mode="eager", enable_online_mxfp8=True))
+        assert "quantization == 'mxfp8'" in line
+
+    def test_a_check_that_cannot_be_decided_is_a_note(self, root: Path) -> None:
+        """With its condition."""
+        add_check(root, "if weights.is_odd and infer_config.model_config.exe_mode == 'ge_graph':\n    raise ValueError")
+        unknown = draft_recipe(vary(root, exe_mode="eager")).unknown
+        assert any("weights.is_odd" in line and "model_setting.py:2" in line for line in unknown)
+
+    def test_npugraph_ex_is_described_as_it_is(self, root: Path) -> None:
+        """It has scopes of its own, and the copy's baseline is another step than the program's."""
+        found = " ".join(draft_recipe(vary(root, exe_mode="npugraph_ex")).found)
+        assert "has SuperKernel scopes and options of its own, which sktune does not tune yet" in found
+        assert "the baseline is the step in that mode, not yours" in found
+
+    def test_a_yaml_in_the_needed_mode_is_not_checked(self, root: Path) -> None:
+        """The program accepts its own YAML; what differs in the copy is all that is checked."""
+        add_check(root, self.CHECK)
+        assert "exe_mode" not in changes_of(root / MODEL)
+
+
+@pytest.mark.parametrize(
+    ("source", "before", "after", "refuses"),
+    [
+        ("if c.a == 1 or unknown():\n        raise E", {"a": 0}, {"a": 1}, True),
+        ("if not c.a:\n        return\n    raise_later()\n    if c.b:\n        raise E", {"a": 0, "b": 1},
+         {"a": 1, "b": 1}, True),
+        ("if c.get('a') and c.get('missing', 0):\n        raise E", {"a": 0}, {"a": 1}, False),
+        ("if config.get('missing', 1) and config.get('a'):\n        raise E", {"a": 0}, {"a": 1}, True),
+        ("x = c.a\n    for x in range(3):\n        pass\n    if x:\n        raise E", {"a": 0}, {"a": 1}, False),
+        ("if c.a < 'text':\n        raise E", {"a": 0}, {"a": 1}, False),
+        ("if c.a:\n        pass\n    else:\n        raise E", {"a": 1}, {"a": 0}, True),
+        ("with lock:\n        if c.a:\n            raise E", {"a": 0}, {"a": 1}, True),
+    ],
+)  # fmt: skip
+def test_checks_are_decided_as_the_program_would(
+    tmp_path: Path, source: str, before: dict[str, Any], after: dict[str, Any], refuses: bool
+) -> None:
+    """A certain refusal is one for all values that are not known; nothing is executed."""
+    file = tmp_path / "m.py"
+    file.write_text(f"def check(c, config):\n    {source}\n\n\na = 1\n")
+    verdict = ProgramChecks([file], "a").verdict(before, after)
+    assert bool(verdict.refusing) is refuses
+
+
+class TestRuns:
+    """A run has decode steps, on this host, and nothing that disturbs it."""
+
+    def test_a_profiler_is_off(self, root: Path) -> None:
+        """It would slow the steps down."""
+        assert changes_of(vary(root, enable_profiler=True)) == {"enable_profiler": False}
+
+    @pytest.mark.parametrize(("tokens", "expected"), [(8, MIN_NEW_TOKENS), (9, None), (160, None), (4096, 160)])
+    def test_decode_steps_are_enough_to_verify(self, root: Path, tokens: int, expected: int | None) -> None:
+        """Eight new tokens are seven decode steps."""
+        assert changes_of(vary(root, max_new_tokens=tokens)).get("max_new_tokens") == expected
+
+    def test_a_run_without_decode_steps(self, root: Path) -> None:
+        """It ends after prefill."""
+        assert "ends after prefill" in refusal(vary(root, max_new_tokens=1))
+
+    def test_the_prefill_role(self, root: Path) -> None:
+        """The decode role's YAML is beside it."""
+        folder = vary(root, name="prefill.yaml")
+        shutil.copy(folder / "config" / "prefill.yaml", folder / "config" / "decode.yaml")
+        assert "prefill role" in refusal(folder, Path("prefill.yaml"))
+        assert draft_recipe(folder, Path("decode.yaml")).values["ranks"] == 2
+
+    def test_ranks_that_run_different_modules(self, root: Path) -> None:
+        """Attention on one half, experts on the other."""
+        assert "enable_afd" in refusal(vary(root, enable_afd=True))
+
+    @pytest.mark.parametrize(
+        ("platform", "world", "servers"), [("950", 8, 1), ("950", 16, 2), ("A3", 16, 1), ("A3", 32, 2), (None, 17, 2)]
+    )
+    def test_dies_of_a_server(self, root: Path, platform: str | None, world: int, servers: int) -> None:
+        """8 on Atlas 950, 16 on Atlas A3; more ranks are not on this host."""
+        folder = vary(root, world_size=world, platform_version=platform)
+        if servers == 1:
+            assert draft_recipe(folder).values["ranks"] == world
+        else:
+            assert f"needs {servers} servers" in refusal(folder)
+
+    def test_a_platform_that_is_not_named(self, root: Path) -> None:
+        """16 ranks are one server of one platform, and two of another."""
+        assert any("two of Atlas 950" in line for line in draft_recipe(vary(root, world_size=16)).unknown)
+
+    def test_a_platform_without_documented_superkernels(self, root: Path) -> None:
+        """It is a note: nobody has said that they do not work."""
+        draft = draft_recipe(vary(root, platform_version="950"))
+        assert any("whether SuperKernels work on Atlas 950" in line for line in draft.unknown)
+
+    def test_a_model_that_the_program_does_not_know(self, root: Path) -> None:
+        """By its registry."""
+        (root / "executor/core/support_models.py").write_text('_specs = {"other": [("models.other.m", "Other")]}\n')
+        assert "knows no model 'tiny_moe'" in refusal(root / MODEL)
+
+    def test_batch_and_decoder_are_stated(self, root: Path) -> None:
+        """A plan is tuned for the batch, and applied to the class."""
+        (root / MODEL / "models" / "draft.py").write_text("class Other:\n    pass\n")
+        (root / "executor/core/support_models.py").write_text(
+            '_specs: dict[str, list] = {"tiny_moe": [("models.tiny_moe.models.modeling_tiny_moe", "TinyMoe")]}\n'
+        )
+        found = draft_recipe(vary(root, batch_size=4, attn_tp_size=1)).found
+        assert "batch_size is 4, 2 in each of 2 data-parallel groups; a plan is tuned for this batch" in found
+        assert any("in models/tiny_moe/models/modeling_tiny_moe.py" in line for line in found)
+
+
+class TestFiles:
+    """Which YAML is meant, and which script starts it."""
+
+    def test_a_yaml_outside_of_the_checkout_is_the_one_that_runs(self, root: Path, tmp_path: Path) -> None:
+        """Though the checkout has one of that name; the script gets a path that leads there."""
+        own = tmp_path / "own folder" / NAME
+        own.parent.mkdir()
+        shutil.copy(root / MODEL / "config" / NAME, own)
+        draft = draft_recipe(root / MODEL, own)
+        (tmp_path / "recipe.yaml").write_text(draft.text)
+        recipe = read_recipe(tmp_path / "recipe.yaml")
+        assert recipe.yaml is not None
+        assert recipe.yaml.file == own
+        argument = recipe.argv(own)[-1]
+        assert Path(os.path.normpath(root / MODEL / "config" / argument)) == own
+
+    def test_a_missing_yaml_is_not_replaced_by_one_of_that_name(self, root: Path) -> None:
+        """A path names one file."""
+        assert "there is no file" in refusal(root / MODEL, Path("elsewhere") / NAME)
+
+    def test_names_that_several_models_share(self, root: Path) -> None:
+        """The folder tells them apart."""
+        shutil.copytree(root / MODEL, root / "models" / "other")
+        for model in ("tiny_moe", "other"):
+            folder = root / "models" / model / "config" / f"{model}_pd"
+            folder.mkdir()
+            (folder.parent / NAME).rename(folder / "decode.yaml")
+        assert "tiny_moe_pd/decode.yaml" in refusal(root, Path("decode.yaml"))
+        draft = draft_recipe(root, Path("tiny_moe_pd/decode.yaml"))
+        assert draft.values["command"].endswith("--model tiny_moe --yaml tiny_moe_pd/{yaml_name}")
+
+    def test_a_script_that_names_its_yaml(self, root: Path) -> None:
+        """The checkout's script starts the same launch with any YAML, on all ranks."""
+        (root / MODEL / "infer.sh").write_text("source ../../executor/scripts/function.sh\nexport YAML=x\nlaunch\n")
+        draft = draft_recipe(root / MODEL)
+        assert draft.values["command"].startswith("bash executor/scripts/infer.sh --model tiny_moe")
+        assert draft.values["ranks"] == 2
+
+    def test_a_model_without_decode_steps(self, root: Path) -> None:
+        """Its own script does something else."""
+        (root / MODEL / "infer.sh").write_text("source ../../executor/scripts/mm_function.sh\nmm_launch\n")
+        (root / MODEL / "config" / NAME).write_text("world_size: 8\n")
+        for arguments in ((root / MODEL,), (root, root / MODEL / "config" / NAME)):
+            assert "no decode step that sktune knows of" in refusal(*arguments)
+
+    def test_the_command_ends_with_the_reason(self, root: Path, tmp_path: Path) -> None:
+        """One line, exit code 2, and no file."""
+        done = sktune_command("recipe", "init", str(vary(root, max_new_tokens=1)), folder=tmp_path)
+        assert done.returncode == 2
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert not (tmp_path / "recipe.yaml").exists()
