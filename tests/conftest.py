@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from sktune.measure.placement import Machine
+
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 settings.load_profile("untimed")
 
@@ -51,6 +53,12 @@ def quick_searches(monkeypatch: pytest.MonkeyPatch, compile_cache: Path) -> None
     steps = property(lambda finals: min(finals._request.verify_steps, 320))
     monkeypatch.setattr("sktune.tuning.finals.Finals._verify_steps", steps)
     monkeypatch.setattr("sktune.tuning.request.Request.cache", property(lambda request: compile_cache))
+
+
+@pytest.fixture(autouse=True)
+def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search as on an idle machine, whatever other tests run at the same time."""
+    monkeypatch.setattr("sktune.measure.placement.Machine.look", lambda: Machine({(0,): 0.0}))
 
 
 @pytest.fixture
