@@ -106,7 +106,8 @@ class Machine:
             return Placement()
         threads = self.user_threads or self.usable
         free = len(self.loads) - len(self.busy)
-        cores = max(threads, free)  # a quota limits threads only: on which cores they run may change
+        # A quota limits threads only; and where no core is free, the system finds the best one at each moment.
+        cores = max(threads, free) if free else 0
         of_user = self.user_threads is not None
         return self._kept(None if of_user else threads, 0 if cores >= len(self.loads) else cores)
 

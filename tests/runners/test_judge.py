@@ -14,7 +14,6 @@ from sktune.core.plan import Plan, Scope
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.devices import Cpu
 from sktune.measure.machine import MachineLoad
-from sktune.runners.worker import step_timer
 from sktune.runners.worker.judge import Judge
 from sktune.runners.worker.replays import prepare
 from sktune.runners.worker.step_timer import StepTimer
@@ -100,7 +99,7 @@ def test_only_steps_that_are_slow_on_a_quiet_machine_get_more_time(
 ) -> None:
     """On a busy one they may become as slow as they like."""
     loads = iter(MachineLoad(at_s, at_s * others_s, 0.0, 0.0, 1, None) for at_s in range(100))
-    monkeypatch.setattr(step_timer.machine, "read", lambda: next(loads))
+    monkeypatch.setattr("sktune.measure.machine.read", lambda: next(loads))
     timer = StepTimer(Cpu(), prepare(target())[0], lambda: None)
     took_s = timer.quiet_step_s(Slow(0.03).compile(Plan()).step)
     assert took_s == 0.0 if others_s else took_s >= 0.03

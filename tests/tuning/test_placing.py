@@ -102,8 +102,8 @@ LINES = [
     (
         Machine({(0,): 0.9, (1,): 0.98}),
         (
-            "all 2 cores are busy (core 0: 90%, core 1: 98%): steps run with 1 thread on core 0, and other load "
-            "disturbs them: wait, or choose other cores with taskset"
+            "all 2 cores are busy (core 0: 90%, core 1: 98%): steps run with 1 thread, and other load disturbs them: "
+            "wait, or choose other cores with taskset"
         ),
     ),
     (
