@@ -1,6 +1,6 @@
 """The same search alone and beside a process that keeps a core busy: time, winner, gain held, false claims.
 
-    python -m benchmarks.busy [--searches sim,inductor] [--pairs 1] [--trials 8] [--out FILE.md]
+    python -m benchmarks.busy [--searches sim,inductor] [--pairs 1] [--trials 6] [--out FILE.md]
 
 Each search beside a load is paired with one alone, in alternating order, with empty caches. Loads are a process of the
 lowest priority kept to one core, the same on any core, and one of normal priority kept to one core. Afterwards, without
@@ -37,6 +37,7 @@ from sktune.tuning.request import Request
 
 STUDY = "busy"
 GOAL_TIME, GOAL_GAIN = 2.5, 0.95
+VERIFY_STEPS = 512
 COLUMNS = {
     "search": "---", "load": "---", "alone": "---:", "beside it": "---:", "ratio": "---:", "processor time": "---",
     "threads": "---", "winner alone": "---", "winner beside it": "---", "gain held": "---:", "false claims": "---:",
@@ -110,13 +111,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--searches", default="sim,inductor")
     parser.add_argument("--pairs", type=int, default=1, help="of each search with each load")
-    parser.add_argument("--trials", type=int, default=8, help="of a search on Inductor; simulated ones have 40")
+    parser.add_argument("--trials", type=int, default=6, help="of a search on Inductor; simulated ones have 40")
     parser.add_argument("--model", default="llama", help="of the search on Inductor")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/busy-cpu-2-cores.md"))
     arguments = parser.parse_args()
     simulated = Search("simulated, 61 layers", "deepseek-v3", ("--scale", "full", "--backend", "sim", "--trials", "40"))
-    name = f"Inductor, {arguments.model}, {arguments.trials} trials"
-    real = Search(name, arguments.model, ("--trials", str(arguments.trials)))
+    name = f"Inductor, {arguments.model}, {arguments.trials} trials, verified on {VERIFY_STEPS} steps"
+    options = ("--trials", str(arguments.trials), "--verify-steps", str(VERIFY_STEPS))
+    real = Search(name, arguments.model, options)
     chosen = [{"sim": simulated, "inductor": real}[name] for name in arguments.searches.split(",")]
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
