@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from sktune.measure.placement import Machine
+
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 settings.load_profile("untimed")
 
@@ -56,6 +58,12 @@ def quick_searches(compile_cache: Path) -> Iterator[None]:
         patch.setattr("sktune.tuning.finals.Finals._verify_steps", steps)
         patch.setattr("sktune.tuning.request.Request.cache", property(lambda request: compile_cache))
         yield
+
+
+@pytest.fixture(autouse=True)
+def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search as on an idle machine, whatever other tests run at the same time."""
+    monkeypatch.setattr("sktune.measure.placement.Machine.look", lambda: Machine({(0,): 0.0}))
 
 
 @pytest.fixture

@@ -85,6 +85,7 @@ class FakeRunner:
         traits: reported to the search.
         clock: advanced by work.
         asked: kinds of the requests, with their plans.
+        setup: that the search made it from.
     """
 
     latency_ms: Callable[[Plan], float] = latency_by_units
@@ -98,6 +99,7 @@ class FakeRunner:
     asked: list[tuple[str, tuple[Plan, ...]]] = field(default_factory=list)
     deadline_s: float = math.inf
     is_open: bool = False
+    setup: RunnerSetup | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -231,6 +233,7 @@ def search(
     request = Request("llama", study="s", runs=runs, **{"trials": 6, "space": runs / "space.yaml", **options})
 
     def factory(setup: RunnerSetup) -> FakeRunner:
+        runner.setup = setup
         return runner
 
     def budget(seconds: float, began_s: float) -> TimeBudget:

@@ -32,6 +32,7 @@ def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
         "model": f"{spec.name} {spec.fingerprint()[:16]}",
         "space": space_digest,
     }
-    if not spec.has_own_environment and (variables := info.worker_environment(spec.device)):
+    is_timed = not (info.is_simulated or spec.has_own_environment)
+    if is_timed and (variables := info.worker_environment(spec.device)):
         common["memory"] = " ".join(f"{name}={value}" for name, value in variables.items())
     return {**common, **info.fingerprint(spec)}

@@ -88,8 +88,8 @@ class BackendInfo:
             is delivered. See ``install``.
         needs_fresh_process: whether each plan needs a separate process and working folder.
         worker_folders: environment variables that name folders below that working folder.
-        worker_environment: takes a device type; returns environment variables for the measuring process, on which
-            figures depend.
+        worker_environment: takes a device type; returns environment variables for the worker process, on which figures
+            depend unless they are simulated.
         takes_torchair: takes a device type; whether TorchAir has to convert the model's operators.
         fingerprint: takes the target's spec; returns what figures depend on besides versions, device and model.
         examine: checks the backend's requirements on this machine.

@@ -44,14 +44,16 @@ def show(
 
 def _explained(name: str, result: SearchResult, storage: str | None, console: Console) -> dict[str, Any]:
     """Show what the study has learned, write it as a page, and return it for JSON."""
+    from sktune.learning.threads import one_blas_thread
     from sktune.reports import why_page  # imports plotly
     from sktune.reports.why import explain
     from sktune.samplers.partition import PartitionSampler
 
     study = TuningStudy.open(name, storage or sqlite_url(result.folder.resolve()), create=False)
     space = study.space()
-    outlook = PartitionSampler(space).outlook(study.trials())
-    why = explain(space, study.trials(), result.baseline_ms, outlook) if result.baseline_ms else None
+    with one_blas_thread():
+        outlook = PartitionSampler(space).outlook(study.trials())
+        why = explain(space, study.trials(), result.baseline_ms, outlook) if result.baseline_ms else None
     if why is None:
         raise StudyError(f"study {name!r} has measured nothing yet; run `sktune search` first")
     console.print(why_page.why_tables(why, result.is_simulated))

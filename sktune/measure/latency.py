@@ -7,7 +7,7 @@ all of them alike. The result is the centre of the blocks' ratios, with an inter
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
 from typing import Protocol
 
@@ -25,6 +25,10 @@ Samples = npt.NDArray[np.float64]
 
 STILL_ROUNDS = 1000
 """Rounds after which a working clock must have advanced, however fast a step is."""
+WARM_UP_SHARE = 0.25
+"""Largest share of a budget's seconds after which no other round is discarded to warm up."""
+SLACK = 1.2
+"""Time that rounds take, preparation included, over that of their steps."""
 DRIFT = 0.05
 """Relative change of all contenders' speed within a measurement that is reported; it cancels in the ratios."""
 
@@ -63,11 +67,11 @@ class Budget:
 
     Attributes:
         halfwidth: target for half the width of the interval, relative to the ratio.
-        seconds: time limit.
+        seconds: time limit after warming up, which holds however few rounds were timed; a block is always finished.
         wait_s: limit of the extra time that makes up for disturbed rounds.
         look_s: least time between two looks at the interval; the machine's counters advance by 10 ms.
-        min_rounds: rounds before the first look; with fewer than 32 an interval excludes nothing.
-        warm_up_rounds: rounds that are discarded at the start.
+        min_rounds: rounds before the first look; with fewer than 28 an interval excludes nothing.
+        warm_up_rounds: rounds that are discarded at the start; fewer if they would take ``WARM_UP_SHARE`` of the time.
     """
 
     halfwidth: float = 0.005
@@ -76,6 +80,16 @@ class Budget:
     look_s: float = 0.15
     min_rounds: int = 40
     warm_up_rounds: int = 5
+
+    def for_steps(self, step_s: float, contenders: int) -> "Budget":
+        """Return a budget with time for ``min_rounds`` of steps that take ``step_s`` on a quiet machine."""
+        rounds = self.min_rounds + self.warm_up_rounds
+        return replace(self, seconds=max(self.seconds, SLACK * rounds * contenders * step_s))
+
+    def within(self, left_s: float) -> "Budget":
+        """Return a budget that ends within ``left_s`` seconds, waiting included."""
+        seconds = max(0.0, min(self.seconds, left_s))
+        return replace(self, seconds=seconds, wait_s=max(0.0, min(self.wait_s, left_s - seconds)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +127,18 @@ def measure(
     """Time all contenders, interleaved, and return the samples.
 
     The others are compared with the first contender. Ends when every interval is narrow enough or ``enough`` for the
-    caller, or when the budget is spent, but not before ``min_rounds``.
+    caller, which is asked from ``min_rounds`` on, or when the budget is spent.
 
     Raises:
         BackendError: the clock stands still, or shows no time above 0 for a step.
     """
-    for _ in range(budget.warm_up_rounds):
-        _round(contenders, range(len(contenders)), device)
     rows: list[list[float]] = []
     causes: list[str] = []
+    warmed_s = device.now_s() + WARM_UP_SHARE * budget.seconds
+    for _ in range(budget.warm_up_rounds):
+        _round(contenders, range(len(contenders)), device)
+        if device.now_s() > warmed_s:
+            break
     began, disturbed_s = device.now_s(), 0.0
     before = read_load()
     while True:
@@ -139,10 +156,10 @@ def measure(
         causes += [cause] * (len(rows) - rows_before)
         now = device.now_s()
         disturbed_s += now - look_began if cause else 0.0
-        measurement = _measurement(rows, causes, budget.min_rounds)
         is_spent = now - began - min(disturbed_s, budget.wait_s) > budget.seconds
-        if len(rows) < budget.min_rounds or (not is_spent and (~measurement.disturbed).sum() < budget.min_rounds):
+        if not is_spent and causes.count("") < budget.min_rounds:
             continue
+        measurement = _measurement(rows, causes, budget.min_rounds)
         if not _is_timed(measurement.samples).any():
             raise BackendError(
                 f"the clock shows no time above 0 for a step in {len(rows)} rounds: it is too coarse; use a "
@@ -202,6 +219,8 @@ def _measurement(rows: Sequence[Sequence[float]], causes: Sequence[str], min_rou
         names = ", ".join(name for name, _ in Counter(filter(None, causes)).most_common())
         fate = "left out" if (~disturbed).sum() >= min_rounds else "counted anyway"
         notes.append(f"{disturbed.mean():.0%} of the rounds disturbed by {names}, {fate}")
+    if len(samples) < min_rounds:
+        notes.append(f"time for {len(samples)} rounds only, of {min_rounds} that an interval needs")
     timed = samples[_is_timed(samples)]
     if len(timed) < len(samples):
         notes.append(f"{len(samples) - len(timed)} rounds in which the clock showed no time above 0 left out")

@@ -40,19 +40,27 @@ class MachineLoad:
 
 def read() -> MachineLoad | None:
     """Return the current counters; None if the system has no /proc/stat."""
+    cores = core_times()
+    if not cores:
+        return None
+    busy_s, steal_s = (sum(times) for times in zip(*cores.values(), strict=True))
+    return MachineLoad(time.perf_counter(), busy_s, steal_s, time.process_time(), len(cores), _clock_mhz())
+
+
+def core_times() -> dict[int, tuple[float, float]]:
+    """Return busy and withheld seconds of each core that this process may use; empty if the system has no /proc/stat.
+
+    They count from some fixed moment. Withheld by the hypervisor is "steal".
+    """
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
-        return None
-    ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+        return {}
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
-    counters = [[int(value) for value in line.split()[1:9]] for line in lines if line.partition(" ")[0] in ours]
+    counters = {line.partition(" ")[0]: [int(value) for value in line.split()[1:9]] for line in lines if "cpu" in line}
+    ours = {core: counters[f"cpu{core}"] for core in sorted(os.sched_getaffinity(0)) if f"cpu{core}" in counters}
     # proc(5): user nice system idle iowait irq softirq steal
-    busy = sum(sum(core[:3]) + sum(core[5:7]) for core in counters)
-    steal = sum(core[7] for core in counters)
-    return MachineLoad(
-        time.perf_counter(), busy * tick_s, steal * tick_s, time.process_time(), len(counters), _clock_mhz()
-    )
+    return {core: ((sum(row[:3]) + sum(row[5:7])) * tick_s, row[7] * tick_s) for core, row in ours.items()}
 
 
 def disturbance(before: MachineLoad | None, after: MachineLoad | None) -> str:

@@ -12,6 +12,7 @@ from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import Verification
 from sktune.measure.noise_floor import NoiseFloorSample, Threshold
+from sktune.measure.placement import Placement
 from sktune.measure.winner import MAX_FINALISTS, MAX_SHORTLISTED
 from sktune.targets import TargetSpec
 
@@ -255,6 +256,7 @@ class RunnerSetup:
         cache: folder of the compilers' caches.
         compile_timeout_s: time limit for one compilation; a recipe sets its own limit.
         delivered: compiled code to load before anything is compiled, as its folder and its description.
+        placement: cores and threads of the processes that time steps; other runners than sktune's worker ignore it.
     """
 
     spec: TargetSpec
@@ -263,6 +265,7 @@ class RunnerSetup:
     cache: Path
     compile_timeout_s: float = 300.0
     delivered: tuple[Path, Delivery] | None = None
+    placement: Placement = field(default_factory=Placement)
 
 
 RunnerFactory = Callable[[RunnerSetup], Runner]

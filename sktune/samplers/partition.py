@@ -20,7 +20,6 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 from scipy.special import ndtr
-from threadpoolctl import ThreadpoolController
 
 from sktune.core.plan import Option, Plan
 from sktune.core.space import OUT, SearchSpace, StartingPoint
@@ -28,6 +27,7 @@ from sktune.learning.best_partition import Partitioner
 from sktune.learning.evidence import Vector
 from sktune.learning.history import ORIGIN, PROBE, Belief, Learned, Point, amended
 from sktune.learning.savings import Described, Posterior
+from sktune.learning.threads import one_blas_thread
 from sktune.samplers.draws import AVERSIONS, MIN_RISK, Draws, promising_options
 from sktune.samplers.probes import Prober
 from sktune.study.distinct import remaining
@@ -97,12 +97,12 @@ class PartitionSampler(BaseSampler):
         self._prober = Prober(self._learned) if probes and not space.per_layer else None
         self._starts = [(start, space.plan(start.values)) for start in space.starting_points]
         self._running: list[Plan] = []
-        self._threads = ThreadpoolController()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002
         """All parameters are proposed together."""
         return distributions(self._space)
 
+    @one_blas_thread()
     def sample_relative(
         self,
         study: Study,
@@ -110,10 +110,6 @@ class PartitionSampler(BaseSampler):
         search_space: dict[str, BaseDistribution],  # noqa: ARG002
     ) -> dict[str, Any]:
         """Return the parameters of a new plan, if there is one."""
-        with self._threads.limit(limits=1, user_api="blas"):  # on matrices this small, threads wait for one another
-            return self._point(study, trial)
-
-    def _point(self, study: Study, trial: FrozenTrial) -> Point:
         trials = amended(study.get_trials(deepcopy=False), study.user_attrs)
         self._running = self._learned.read(trials, asking=trial.number)
         rng = np.random.default_rng(seed_of_trial(self._seed, trial.number))
@@ -140,6 +136,7 @@ class PartitionSampler(BaseSampler):
         sampler = RandomSampler(seed=seed_of_trial(self._seed, trial.number))
         return sampler.sample_independent(study, trial, param_name, param_distribution)
 
+    @one_blas_thread()
     def outlook(self, trials: Sequence[FrozenTrial]) -> Outlook:
         """Return what can still be expected after ``trials``."""
         self._learned.read(trials)
@@ -153,6 +150,7 @@ class PartitionSampler(BaseSampler):
         plans = [self._space.plan(decode(draw, int(index))) for draw, index in enumerate(total.argmax(axis=1))]
         return Outlook(left, tuple(plan for plan in dict.fromkeys(plans) if plan not in self._learned.seen))
 
+    @one_blas_thread()
     def expected_savings(self, trials: Sequence[FrozenTrial]) -> dict[Plan, float]:
         """Return the expected saving of each working plan after ``trials``; see ``Learned.expected_savings``.
 

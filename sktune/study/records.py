@@ -65,6 +65,13 @@ def incumbent_first(records: Sequence[TrialRecord]) -> list[TrialRecord]:
     return sorted(distinct.values(), key=ratio, reverse=True)
 
 
+def banned_regions(records: Sequence[TrialRecord]) -> dict[str, str]:
+    """Return the difference of each region that differs from its kernels, by the region's key."""
+    verifications = [record.outcome.verification for record in records if record.outcome]
+    regions = [region for each in verifications if each for region in each.differing_regions]
+    return {region.key: region.difference for region in regions if region.key}
+
+
 def without_twins(records: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Return ``records`` with only the simplest of those that compile to the same kernels and share a measurement."""
     simplest: dict[int, TrialRecord] = {}

@@ -30,10 +30,11 @@ from sktune.core.plan import Option, Plan
 from sktune.core.space import SearchSpace, StartingPoint
 from sktune.core.verification import Verification
 from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE, Learned, amended
+from sktune.learning.threads import one_blas_thread
 from sktune.study.claims import Claims, Holder, refuse_difference
 from sktune.study.distinct import DistinctSampler
 from sktune.study.facts import FORMAT, NewFacts, StudyFacts, to_attributes
-from sktune.study.records import TrialRecord, incumbent_first, record_of
+from sktune.study.records import TrialRecord, banned_regions, incumbent_first, record_of
 from sktune.study.storage import DATABASE, check_file, open_storage, translated
 from sktune.study.strategy import Strategy
 
@@ -216,9 +217,7 @@ class TuningStudy:
 
     def banned_regions(self) -> dict[str, str]:
         """Return the difference of each region that differs from its kernels, by the region's key."""
-        verifications = [record.outcome.verification for record in self.records() if record.outcome]
-        regions = [region for each in verifications if each for region in each.differing_regions]
-        return {region.key: region.difference for region in regions if region.key}
+        return banned_regions(self.records())
 
     def records(self) -> list[TrialRecord]:
         """Return all trials that were proposed, by number."""
@@ -300,6 +299,7 @@ class TuningStudy:
             stored = proposal.trial.user_attrs[PREFIX + "proposal"]
             proposal.trial.set_user_attr(PREFIX + "proposal", {**stored, "attempts": stored["attempts"] - 1})
 
+    @one_blas_thread()
     def best_first(self, space: SearchSpace) -> list[TrialRecord]:
         """Return the complete trials by decreasing expected saving, as a single measurement may be luck."""
         learned = Learned(space)

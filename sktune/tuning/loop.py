@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from sktune.backends import backend_info
@@ -12,6 +13,7 @@ from sktune.core.errors import BackendError, BadInputError, InterruptedSearchErr
 from sktune.core.events import Listener
 from sktune.core.events.search import (
     Converged,
+    CoresChosen,
     NoiseFloor,
     SearchStarted,
     Settled,
@@ -23,6 +25,7 @@ from sktune.core.events.search import (
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
+from sktune.learning.threads import one_blas_thread
 from sktune.measure.noise_floor import drift
 from sktune.reports import outputs
 from sktune.runners import make_runner
@@ -32,12 +35,14 @@ from sktune.samplers.partition import PartitionSampler
 from sktune.study.claims import locked
 from sktune.study.facts import ProxyFindings
 from sktune.study.result import SearchResult, result_of
+from sktune.study.storage import DATABASE
 from sktune.study.strategy import Strategy
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.targets import TargetSpec
 from sktune.tuning import profile_hints
 from sktune.tuning.finals import Finals
 from sktune.tuning.interrupt import Stop, stoppable
+from sktune.tuning.placing import as_stored, placed
 from sktune.tuning.prepare import bind_space, check_space_options, space_spec
 from sktune.tuning.request import Request
 from sktune.tuning.time_budget import TimeBudget
@@ -52,6 +57,7 @@ CONVERGED_GAIN = 0.005
 """Share of the baseline's latency: a search has converged once further trials are expected to save less than this."""
 
 
+@one_blas_thread()
 def run(
     request: Request,
     listener: Listener = lambda event: None,
@@ -81,20 +87,34 @@ def run(
     name = request.study or spec.study_name
     folder = request.runs / folder_name(name)
     strategy = find_strategy(request.strategy)
-    setup = RunnerSetup(spec, space, folder, request.cache, request.compile_timeout_s)
-    with locked(folder), runner_factory(setup) as runner:
-        url = request.storage or sqlite_url(folder.resolve())
-        study = TuningStudy.open(name, url, create=True, is_ours_alone=request.storage is None)
-        with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over):
-            search = _Search(request, spec, space, study, folder, made_with, listener, budget, proxy)
-            is_complete = search.has_ended() or study.facts.exhausted
-            if not is_complete or study.facts.final_trials != study.finished():
-                with stoppable() as stop:
-                    search.run(runner, strategy, stop)
+    url = request.storage or sqlite_url(folder.resolve())
+    open_study = partial(TuningStudy.open, name, url, create=True, is_ours_alone=request.storage is None)
+    with locked(folder):
+        # A new study's database is created while its first worker starts.
+        study = open_study() if request.storage or (folder / DATABASE).exists() else None
+        stored = study.facts.fingerprint if study else {}
+        is_answered = study is not None and _is_answered(study, request, proxy)
+        placement, cores = (as_stored(stored), None) if is_answered else placed(spec, stored)
+        made_with |= placement.fingerprint
+        setup = RunnerSetup(spec, space, folder, request.cache, request.compile_timeout_s, placement=placement)
+        with runner_factory(setup) as runner:
+            study = study or open_study()
+            with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over):
+                if not _is_answered(study, request, proxy):
+                    search = _Search(request, spec, space, study, folder, made_with, listener, budget, proxy)
+                    with stoppable() as stop:
+                        search.run(runner, strategy, stop, cores)
         result = result_of(study, folder)
         outputs.write(result, folder)
         listener(StudyFinished(**result.summary()))
         return result
+
+
+def _is_answered(study: TuningStudy, request: Request, proxy: ProxyFindings | None) -> bool:
+    """Whether all trials are done, and the best of them were compared."""
+    facts, finished = study.facts, study.finished()
+    has_ended = finished >= request.max_trials if proxy is None else facts.proxy == proxy
+    return (has_ended or facts.exhausted) and facts.final_trials == finished
 
 
 class _Search:
@@ -117,18 +137,12 @@ class _Search:
         self._budget, self._proxy = budget, proxy
         self._predictor: PartitionSampler | None = None
 
-    def has_ended(self) -> bool:
-        """Whether all trials are done."""
-        if self._proxy is None:
-            return self._study.finished() >= self._request.max_trials
-        return self._study.facts.proxy == self._proxy
-
-    def run(self, runner: Runner, strategy: Strategy, stop: Stop) -> None:
+    def run(self, runner: Runner, strategy: Strategy, stop: Stop, cores: CoresChosen | None) -> None:
         """Run the missing trials, then the final comparison, as far as the time budget allows."""
         began = time.perf_counter()
         runner.deadline_s = self._budget.deadline_s
         try:
-            self._search(runner, strategy, stop)
+            self._search(runner, strategy, stop, cores)
         except OutOfTimeError as failure:
             if not self._study.finished():
                 raise BadInputError(
@@ -137,12 +151,14 @@ class _Search:
             self._study.remember(uncompared=True)
         self._study.remember(seconds=self._study.facts.seconds + time.perf_counter() - began)
 
-    def _search(self, runner: Runner, strategy: Strategy, stop: Stop) -> None:
+    def _search(self, runner: Runner, strategy: Strategy, stop: Stop, cores: CoresChosen | None) -> None:
         done = self._study.finished()
         most = done + len(self._proxy.carried) if self._proxy else self._request.max_trials
         trials_wanted = None if math.isinf(most) else int(most)
         self._emit(SearchStarted(study=self._study.name, trials=trials_wanted, done=done, folder=str(self._folder),
                                  time_budget_s=self._request.time_budget_s))  # fmt: skip
+        if cores:
+            self._emit(cores)
         opened = runner.open()
         space = self._bound_space(opened)
         backend = backend_info(self._spec.backend)

@@ -4,6 +4,7 @@ For use after an upgrade, and in CI. The plan's compiled code is loaded as ``skt
 empty caches, so that the code that is checked is the code that will run.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -20,11 +21,13 @@ from sktune.core.outcome import Speedup
 from sktune.core.plan_file import PlanFile, read_plan_file
 from sktune.core.space import SpaceSpec
 from sktune.core.verification import Verification
+from sktune.measure.placement import Placement
 from sktune.runners import make_runner
 from sktune.runners.base import CompareRequest, Report, Runner, RunnerSetup, VerifyRequest
 from sktune.study.result import ci95_list
 from sktune.study.study import folder_name
 from sktune.targets import TargetSpec
+from sktune.tuning.placing import placed
 from sktune.tuning.request import DEFAULT_VERIFY_STEPS
 
 PLAN = "plan"
@@ -120,7 +123,10 @@ def recheck(request: RecheckRequest, report: Report = lambda stage: None) -> Rec
     """
     file = read_plan_file(request.plan)
     spec, space = _target(file, request)
-    changes = _changes(file, spec)
+    then = _fingerprint(file)
+    # Its code and bits are those of as many threads as it was found with.
+    placement, _ = placed(spec, then)
+    changes = _changes(then, spec, placement)
     delivery = file.artifacts.delivery() if file.artifacts else None
     folder = request.plan.parent / file.artifacts.folder if file.artifacts else Path()
     if delivery:
@@ -131,7 +137,7 @@ def recheck(request: RecheckRequest, report: Report = lambda stage: None) -> Rec
     logs = request.runs / "rechecks" / folder_name(request.plan.resolve().parent.name)
     with TemporaryDirectory(prefix="sktune-recheck-") as cache:
         delivered = (folder.resolve(), delivery) if delivery else None
-        setup = RunnerSetup(spec, space, logs, Path(cache), request.compile_timeout_s, delivered)
+        setup = RunnerSetup(spec, space, logs, Path(cache), request.compile_timeout_s, delivered, placement)
         with make_runner(setup) as runner:
             return _checked(runner, file, delivery, changes, request.verify_steps, report)
 
@@ -199,12 +205,17 @@ def _absolute(model: str) -> str:
     return f"{Path(path).resolve() if Path(path).exists() else path}{colon}{function}"
 
 
-def _changes(file: PlanFile, spec: TargetSpec) -> tuple[str, ...]:
-    """Return how this machine and this model differ from those that the plan was found with."""
+def _fingerprint(file: PlanFile) -> Mapping[str, str]:
+    """Return what the plan was found with; empty if its file does not say."""
     then = file.evidence.get("fingerprint")
-    if not isinstance(then, dict):
+    return then if isinstance(then, dict) else {}
+
+
+def _changes(then: Mapping[str, str], spec: TargetSpec, placement: Placement) -> tuple[str, ...]:
+    """Return how this machine and this model differ from those that the plan was found with."""
+    if not then:
         return ()
-    now = fingerprint(spec, SpaceSpec())
+    now = fingerprint(spec, SpaceSpec()) | placement.fingerprint
     return tuple(
         f"{name} is {now.get(name, 'not set')}, and was {then.get(name, 'not set')}"
         for name in dict.fromkeys([*then, *now])

@@ -4,6 +4,7 @@ Estimates come from the study itself: how long opening the model and its trials 
 final comparison is set aside; if there is not enough, fewer plans are compared.
 """
 
+import math
 import os
 import re
 import time
@@ -92,6 +93,7 @@ class TimeBudget:
             return 0
         return max(1, min(estimates.max_finalists, int(left_s / (MARGIN * estimates.finalist_s))))
 
-    def expected_left_s(self, trials: float, estimates: DurationEstimates) -> float:
-        """Return how long ``trials`` more trials and the final comparison will take."""
-        return min(trials * estimates.trial_s + estimates.final_s, self.remaining_s)
+    def expected_left_s(self, trials: float, estimates: DurationEstimates) -> float | None:
+        """Return how long ``trials`` more trials and the final comparison will take; None if neither is limited."""
+        left_s = min(trials * estimates.trial_s + estimates.final_s, self.remaining_s)
+        return None if math.isinf(left_s) else left_s

@@ -12,7 +12,7 @@ from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace
 from sktune.measure.noise_floor import Threshold
 from sktune.runners.base import DurationEstimates, JudgeRequest, Opened, Runner
-from sktune.study.records import incumbent_first
+from sktune.study.records import banned_regions, incumbent_first
 from sktune.study.strategy import Strategy
 from sktune.study.study import Proposal, TuningStudy
 from sktune.tuning.request import Request
@@ -23,7 +23,7 @@ PACE_TRIALS = 8
 
 
 class Trials:
-    """Runs the trials of one search.
+    """Runs the trials of one search; reads the study's records once for each.
 
     Args:
         request: what is searched.
@@ -46,6 +46,7 @@ class Trials:
     ) -> None:
         self._request, self._backend, self._study = request, backend, study
         self._budget, self._emit, self._runner, self._opened = budget, emit, runner, opened
+        self._records = study.records()
 
     @property
     def measures_time(self) -> bool:
@@ -54,17 +55,17 @@ class Trials:
 
     def estimates(self) -> DurationEstimates:
         """Return how long trials and the final comparison take, estimated from this study's records."""
-        seconds = [record.outcome.seconds for record in self._study.records() if record.outcome]
+        seconds = [record.outcome.seconds for record in self._records if record.outcome]
         recent = [each for each in seconds if each][-PACE_TRIALS:] or [{"compile": self._opened.seconds["baseline"]}]
         return self._runner.pace(self._opened, recent)
 
     def has_plan(self) -> bool:
         """Whether a plan has passed."""
-        return bool(incumbent_first(self._study.records()))
+        return bool(incumbent_first(self._records))
 
     def threshold(self) -> Threshold:
         """Return what a plan has to beat at this point."""
-        complete = incumbent_first(self._study.records())  # without probes, which can never win
+        complete = incumbent_first(self._records)  # without probes, which can never win
         bounds = [record.outcome.speedup.bounds[0] for record in complete if record.outcome and record.outcome.speedup]
         floor = self._study.facts.noise_floor if self.measures_time else 0.0
         return Threshold(floor, max(bounds, default=1.0))
@@ -86,6 +87,7 @@ class Trials:
                 self._emit(TimeBudgetSpent(trials=self._study.finished(), unfinished=number))
                 return False
         self._study.tell(proposal, outcome, self._value(outcome))
+        self._records = self._study.records()
         left = self._request.max_trials - self._study.finished()
         self._emit(TrialFinished(trial=number, origin=proposal.origin, scopes=len(proposal.plan.scopes),
                                  known=proposal.known is not None, probe=proposal.is_probe,
@@ -107,14 +109,15 @@ class Trials:
             raise
 
     def _judge(self, plan: Plan, number: int) -> Outcome:
-        records = [record for record in self._study.records() if record.outcome and record.outcome.fusion_digest]
+        records = [record for record in self._records if record.outcome and record.outcome.fusion_digest]
         twins = {record.outcome.fusion_digest: record for record in reversed(records) if record.outcome}
         known = {digest: record.number for digest, record in twins.items()}
 
         def report_stage(stage: str) -> None:
             self._emit(TrialStage(trial=number, stage=stage))
 
-        request = JudgeRequest(plan, f"trial-{number:04d}.log", known, self.threshold(), self._study.banned_regions())
+        banned = banned_regions(self._records)
+        request = JudgeRequest(plan, f"trial-{number:04d}.log", known, self.threshold(), banned)
         outcome = self._runner.judge(request, report_stage)
         if rescue := self._backend.rescue(outcome, plan):
             name, value = rescue
@@ -133,7 +136,7 @@ class Trials:
     def _blocked(self, plan: Plan) -> Outcome | None:
         """Return a timeout for a plan with a scope that hung even with the safer option, without running it."""
         labels = {scope.label for scope in plan.scopes}
-        for record in self._study.records():
+        for record in self._records:
             outcome = record.outcome
             if outcome and outcome.reason is Reason.TIMEOUT and outcome.added and outcome.blamed in labels:
                 detail = f"scope {outcome.blamed} hung in trial {record.number}"

@@ -1,5 +1,6 @@
 """Terminal output: short, complete, and in correct English."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,8 @@ from sktune.cli.views.search import LiveView, PlainView, inspection_view, lines_
 from sktune.core.events.search import SearchStarted, TrialFinished
 from sktune.core.outcome import Reason
 from sktune.core.space import SpaceSpec, bind
+from sktune.runners.base import DurationEstimates
+from sktune.tuning.time_budget import TimeBudget
 from tests.builders import decoder_layout
 
 OPTIONS = backend_info("npu").options
@@ -96,6 +99,18 @@ def test_the_live_view_shows_what_is_done_and_left(trials: int | None, left_s: f
     text = captured.get()
     assert shown in text
     assert "left" in text
+
+
+def test_the_live_view_does_not_guess_an_end_that_nothing_sets() -> None:
+    """Where only convergence ends a search."""
+    budget = TimeBudget(math.inf, 0.0, lambda: 0.0)
+    left_s = budget.expected_left_s(math.inf, DurationEstimates(1, 1, 1, 5, 3))
+    assert left_s is None
+    console = Console(width=120, force_terminal=True)
+    with console.capture() as captured, LiveView(console) as live:
+        live(SearchStarted(study="s", trials=None, time_budget_s=None, done=0, folder="runs/s"))
+        live(trial(state="pruned", reason=Reason.SLOWER, expected_left_s=left_s))
+    assert "left" not in captured.get()
 
 
 @pytest.mark.parametrize(("is_probe", "is_best"), [(False, True), (True, False)])

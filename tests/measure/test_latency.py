@@ -209,3 +209,31 @@ def test_a_machine_that_slows_down_is_reported() -> None:
     found = measure([step, step], budget, np.random.default_rng(0), machine, read_load=lambda: None)
     assert found.noise.startswith("the machine became")
     assert found.noise.endswith("slower")
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_budget_binds_however_few_rounds_there_are(busy: bool) -> None:
+    """Steps that a busy machine makes slow end in time, with an interval that excludes nothing, and say so."""
+    machine = SharedMachine(lambda now: busy)
+    steps = [contender(machine.step(0.5)), contender(machine.step(0.4))]
+    found = measure(steps, Budget(seconds=2, wait_s=1), np.random.default_rng(1), machine, read_load=machine.load)
+    block_s = 2 * 0.9 * (3 if busy else 1)
+    assert machine.now <= 2 + 1 * busy + 1.1 * block_s + 1.1 * block_s / 2
+    assert 2 <= len(found.samples) < 10
+    assert f"time for {len(found.samples)} rounds only, of 40" in found.noise
+    low, high = compare(found.counted, 1).bounds
+    assert low < 0.1 < 10 < high
+
+
+def test_a_budget_may_give_slow_steps_time_and_a_deadline_takes_it() -> None:
+    """On a quiet machine; a short step needs none."""
+    budget = Budget(seconds=2, wait_s=2)
+    assert budget.for_steps(0.001, 2) == budget
+    slow = budget.for_steps(0.2, 2)
+    machine = Machine()
+    found = measure([contender(machine.step(0.2))] * 2, slow, np.random.default_rng(0), machine, read_load=lambda: None)
+    assert len(found.samples) >= slow.min_rounds
+    assert (slow.within(10).seconds, slow.within(10).wait_s) == (10, 0)
+    assert (budget.within(3).seconds, budget.within(3).wait_s) == (2, 1)
+    assert budget.within(math.inf) == budget
+    assert (budget.within(-1).seconds, budget.within(-1).wait_s) == (0, 0)

@@ -83,6 +83,21 @@ def test_a_comparison_that_is_cut_short_covers_the_whole_cache() -> None:
     assert max(filter(None, firsts)) > caches.SLOTS / 2
 
 
+@pytest.mark.parametrize("checks", [0, 3, 200])
+def test_a_comparison_ends_within_a_context(checks: int) -> None:
+    """Its time may be up after any step; a context counts for a plan that was compared in all of it."""
+    target = caches.with_capacity()
+    baseline = Step(target.decode_step)
+    places = step_check.contexts(target, target.state, baseline, 400)
+    left = iter([True] * checks)
+    candidates = {name: Step(target.decode_step) for name in "ab"}
+    results = step_check.compare_steps(target, target.state, baseline, candidates, places, lambda: next(left, False))
+    assert sum(result.steps for result in results.values()) <= checks
+    assert all(result.steps == sum(place.steps for place in places[: result.contexts]) for result in results.values())
+    assert next(left, None) is None
+    assert bool(results["a"].steps) is (checks > 100)
+
+
 @given(st.integers(1, 10**12))
 def test_the_bound_is_never_stronger_than_the_rule_of_three(steps: int) -> None:
     """Nor weaker by more than rounding to two digits."""

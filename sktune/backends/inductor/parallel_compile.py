@@ -12,6 +12,7 @@ import torch
 from torch._inductor import config as inductor_config
 
 from sktune.backends.base import OnScope
+from sktune.measure.placement import allowed_cores
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ def compile_ahead(labelled: Mapping[str, Callable[[], object]], on_scope: OnScop
     region later, and reports the failure.
     """
     tasks = list(labelled.items())
-    helpers = min(len(os.sched_getaffinity(0)), len(tasks)) - 1
+    helpers = min(allowed_cores(), len(tasks)) - 1
     if helpers < 1 or torch.cuda.is_initialized():  # CUDA does not support forks
         return
     share = helpers + 1

@@ -1,6 +1,7 @@
 """Describes the simulated Atlas A3 before it is imported."""
 
 import importlib.util
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +23,12 @@ def _fingerprint(spec: TargetSpec) -> Mapping[str, str]:
     }
 
 
+def _worker_environment(device: str) -> Mapping[str, str]:  # noqa: ARG001
+    """Return one thread for all arithmetic, unless the user has set the variables: nothing is timed."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    return {name: os.environ.get(name, "1") for name in names}
+
+
 def _takes_torchair(device: str) -> bool:
     return device != META_DEVICE and importlib.util.find_spec("torch_npu") is not None
 
@@ -35,6 +42,7 @@ INFO = BackendInfo(
     is_simulated=True,
     plans_for=NPU,
     settings=("constants", "profile"),
+    worker_environment=_worker_environment,
     takes_torchair=_takes_torchair,
     fingerprint=_fingerprint,
     rescue=NPU.rescue,

@@ -19,6 +19,7 @@ from sktune.core.events import Event, Listener
 from sktune.core.events.analysis import AnalysisStarted, GuideWalked
 from sktune.core.events.search import (
     Converged,
+    CoresChosen,
     FinalStarted,
     NoiseFloor,
     PlanVerified,
@@ -54,6 +55,11 @@ def lines_of(event: Event) -> Sequence[str]:
 def _(event: SearchStarted) -> Sequence[str]:
     of_all = f" of {event.trials:,}" if event.trials else ""
     return [f"study {event.study} in {event.folder}: {event.done}{of_all} trials done"]
+
+
+@lines_of.register
+def _(event: CoresChosen) -> Sequence[str]:
+    return [event.text]
 
 
 @lines_of.register

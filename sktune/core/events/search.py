@@ -30,6 +30,26 @@ class SearchStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoresChosen(Event):
+    """At the start: other processes or a quota are in the way of steps on this CPU, or were when the study was begun.
+
+    Attributes:
+        cores: number of cores that sktune may use.
+        busy: processors, as numbered by the system, that other processes use.
+        pinned: processors that steps run on; empty for all that sktune may use.
+        threads: of an operator; null for the default, or the user's `OMP_NUM_THREADS`.
+        text: all of this in one line for people, and what would help.
+    """
+
+    event: ClassVar[str] = "cores_chosen"
+    cores: Count
+    busy: Sequence[Count]
+    pinned: Sequence[Count]
+    threads: Count | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetReady(Event):
     """The model is loaded and traced, and its baseline is compiled and verified.
 
@@ -123,7 +143,7 @@ class TrialFinished(Event):
         reused: how many of these had been compiled before.
         log: path relative to the study's folder.
         expected_left_s: seconds expected for the remaining trials and the final comparison, from the median trial so
-            far; null if only time ends the search.
+            far; null if only convergence ends the search.
     """
 
     event: ClassVar[str] = "trial_finished"
@@ -312,6 +332,6 @@ class ProxyFinished(StudyResult):
 
 
 SEARCH_EVENTS: tuple[type[Event], ...] = (
-    SearchStarted, TargetReady, NoiseFloor, TrialStarted, TrialStage, TrialFinished, SpaceExhausted, Converged, Settled,
-    TimeBudgetSpent, FinalStarted, FinalStage, PlanVerified, StudyFinished, ProxyFinished,
+    SearchStarted, CoresChosen, TargetReady, NoiseFloor, TrialStarted, TrialStage, TrialFinished, SpaceExhausted,
+    Converged, Settled, TimeBudgetSpent, FinalStarted, FinalStage, PlanVerified, StudyFinished, ProxyFinished,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -255,8 +256,11 @@ class WorkerRunner:
 
     def _start(self) -> None:
         self._work = work_folder(self._backend, self._folder, self._starts)
-        environment = environment_of(self._spec, self._setup.cache, self._work)
-        self._worker = WorkerProcess(self._spec.backend, self._work or Path.cwd(), environment, self._log("worker.log"))
+        placement = self._setup.placement
+        environment = {**environment_of(self._spec, self._setup.cache, self._work), **placement.environment}
+        folder, log = self._work or Path.cwd(), self._log("worker.log")
+        with placement.applied():
+            self._worker = WorkerProcess(self._spec.backend, folder, environment, log)
         self._starts += 1
 
     def _open(self) -> Opened:
@@ -307,7 +311,8 @@ class WorkerRunner:
         """Send a request and yield the answers; the worker is killed if it is too slow or reports an error."""
         assert self._worker is not None
         file = self._folder.resolve() / samples.FOLDER / Path(log).with_suffix(".npz")
-        message = {**request, "samples": str(file), "log": str(self._log(log))}
+        left_s = None if math.isinf(self.deadline_s) else self.deadline_s - time.monotonic()
+        message = {**request, "samples": str(file), "log": str(self._log(log)), "left_s": left_s}
 
         def limit_s(stage: str) -> float:
             if request["do"] == "open":

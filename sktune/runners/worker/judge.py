@@ -2,8 +2,9 @@
 
 import gc
 import logging
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -35,6 +36,8 @@ SHORTLIST_BUDGET = Budget(halfwidth=0.015, seconds=5.0, wait_s=3.0)
 FINAL_BUDGET = Budget(halfwidth=0.004, seconds=5.0, wait_s=3.0, warm_up_rounds=10)
 """For each process of the comparison."""
 FLOOR_BUDGET = Budget(halfwidth=0.002, seconds=1.5, wait_s=1.0)
+ANSWER_S = 0.3
+"""Time before a deadline at which a measurement ends, so that its result is stored."""
 
 
 class OutOfMemoryDuringTrialError(Exception):
@@ -53,6 +56,10 @@ class Judge:
         backend: what compiles it.
         heartbeat: called from time to time during measurements.
 
+    Attributes:
+        ends_s: when measurements and verifications must have ended, however few rounds or steps they have, on the clock
+            of ``time.monotonic``.
+
     Raises:
         BackendError: the baseline cannot be compiled or run.
         NotDeterministicError: the baseline is not deterministic.
@@ -60,6 +67,7 @@ class Judge:
 
     def __init__(self, target: Target, backend: Backend, heartbeat: Callable[[], None] = lambda: None) -> None:
         self._backend = backend
+        self.ends_s = math.inf
         self._device = device_of([*target.module.parameters(), *target.state.values()])
         try:
             self._baseline = backend.compile(Plan())
@@ -69,6 +77,7 @@ class Judge:
         is_real = self._baseline.simulated_ms is None
         self._verifier = Verifier(target, backend, self._baseline, heartbeat) if is_real else None
         self._timer = StepTimer(self._device, self._verifier.replays[0] if self._verifier else None, heartbeat)
+        self._step_s = self._timer.quiet_step_s(self._baseline.step) if is_real else 0.0
         # These objects live as long as the process: freezing them saves 0.25 s in each garbage collection.
         gc.collect()
         gc.freeze()
@@ -209,7 +218,8 @@ class Judge:
         report("verify")
         plan_of = dict(plans)
         entries = {name: (plan_of[name], entry) for name, entry in compiled.items()}
-        verified = self._verifier.thorough(entries, steps, seconds)
+        left_s = min(math.inf if seconds is None else seconds, self._left_s)
+        verified = self._verifier.thorough(entries, steps, left_s)
         return verified | {row.name: Verification(difference=row.verdict, is_broken=True) for row in broken}
 
     def deliver(self, plan: Plan, folder: Path) -> Delivery | None:
@@ -223,6 +233,17 @@ class Judge:
         except CompileError as failure:
             raise BackendError(f"the plan no longer compiles: {failure}") from failure
         return compiled.deliver(folder) if compiled.deliver else None
+
+    @property
+    def _left_s(self) -> float:
+        return self.ends_s - time.monotonic() - ANSWER_S
+
+    def _sized(self, budget: Budget, contenders: Sized) -> Budget:
+        """Return ``budget`` with time for enough rounds of a step that is slow on a quiet machine, up to the deadline.
+
+        Steps that only a busy machine slows down get no more time: its load may never end.
+        """
+        return budget.for_steps(self._step_s, len(contenders)).within(self._left_s)
 
     def _ban(self, banned: Mapping[str, str]) -> None:
         if self._verifier:
@@ -240,7 +261,7 @@ class Judge:
     def _measured(self, budget: Budget, threshold: Threshold, keep: SampleSink, compiled: Compiled) -> dict[str, Any]:
         """Measure the plan; return the fields of the outcome that result."""
         entries = {"baseline": self._baseline, "plan": compiled}
-        speedups, noise = self._timer.compare(entries, budget, keep, threshold.is_out_of_reach)
+        speedups, noise = self._timer.compare(entries, self._sized(budget, entries), keep, threshold.is_out_of_reach)
         return {
             "speedup": speedups["plan"],
             "comparison": threshold.comparison(speedups["plan"]),
@@ -255,7 +276,7 @@ class Judge:
         seconds: dict[str, float] = {}
         with _timed(seconds, "floor"):
             entries = {"baseline": self._baseline, BASELINE_REPEAT: self._backend.compile(Plan())}
-            speedups, noise = self._timer.compare(entries, FLOOR_BUDGET, keep)
+            speedups, noise = self._timer.compare(entries, self._sized(FLOOR_BUDGET, entries), keep)
         return NoiseFloorSample(before_trial, speedups[BASELINE_REPEAT], noise, seconds["floor"])
 
     def shortlisted(self, plans: Sequence[tuple[str, Plan]], report: Report, keep: SampleSink = discard) -> list[str]:
@@ -270,7 +291,8 @@ class Judge:
         names = list(entries)
         if len(entries) > MAX_FINALISTS:
             report("measure")
-            speedups, _ = self._timer.compare({"baseline": self._baseline, **entries}, SHORTLIST_BUDGET, keep)
+            together = {"baseline": self._baseline, **entries}
+            speedups, _ = self._timer.compare(together, self._sized(SHORTLIST_BUDGET, together), keep)
             names.sort(key=lambda name: speedups[name].ratio, reverse=True)
         return [*names, *(row.name for row in broken)]
 
@@ -296,7 +318,7 @@ class Judge:
             verdicts[name] = self._verifier.difference(entry) if self._verifier else None
         equal = f"identical on {self._verifier.quick_steps} steps" if self._verifier else "not verified: simulated"
         report("measure")
-        speedups, noise = self._timer.compare(entries, FINAL_BUDGET, keep)
+        speedups, noise = self._timer.compare(entries, self._sized(FINAL_BUDGET, entries), keep)
         rows = [
             FinalRow(
                 name,

@@ -46,6 +46,8 @@ class Session:
         for line in requests:
             request = json.loads(line)
             log_to(request["log"])
+            if self._judge and request["left_s"] is not None:
+                self._judge.ends_s = time.monotonic() + request["left_s"]
             try:
                 getattr(self, "do_" + request["do"])(request)
             except SktuneError as failure:

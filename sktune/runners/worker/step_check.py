@@ -26,6 +26,10 @@ _CHUNK = 1 << 20
 """Words widened to 64 bits at a time: 8 MiB."""
 
 
+class _TimeIsUpError(Exception):
+    pass
+
+
 class Digester:
     """Digests of tensors' bits: multilinear hashes modulo 2^64 of 32-bit words (Carter and Wegman 1979).
 
@@ -175,7 +179,8 @@ def compare_steps(
         baseline: the step that the candidates are compared with.
         candidates: compiled steps by name.
         places: the contexts; see ``contexts``.
-        may_continue: called after each context; if it returns false, the comparison ends with the results so far.
+        may_continue: called after each step; if it returns false, the comparison ends with the contexts that each
+            candidate has completed.
     """
     digester, results = Digester(), {name: StepComparison() for name in candidates}
     for place in places:
@@ -183,18 +188,19 @@ def compare_steps(
         if not remaining:
             break
         replay = replay_of(target, state, baseline, place)
-        expected, names, elements = _digests(digester, baseline, replay)
-        for name, step in remaining.items():
-            result = results[name]
-            actual, actual_names, _ = _digests(digester, step, replay)
-            if actual_names == names and torch.equal(expected, actual):
-                results[name] = StepComparison(
-                    result.steps + place.steps, result.contexts + 1, result.elements + elements
-                )
-            else:
-                mismatch = _first_difference(replay, baseline, step)
-                results[name] = replace(result, mismatch=mismatch, context=place)
-        if not may_continue():
+        try:
+            expected, names, elements = _digests(digester, baseline, replay, may_continue)
+            for name, step in remaining.items():
+                result = results[name]
+                actual, actual_names, _ = _digests(digester, step, replay, may_continue)
+                if actual_names == names and torch.equal(expected, actual):
+                    results[name] = StepComparison(
+                        result.steps + place.steps, result.contexts + 1, result.elements + elements
+                    )
+                else:
+                    mismatch = _first_difference(replay, baseline, step)
+                    results[name] = replace(result, mismatch=mismatch, context=place)
+        except _TimeIsUpError:
             break
     return results
 
@@ -209,12 +215,16 @@ def replay_of(target: Target, state: State, baseline: Step, place: Context) -> R
     return Replay(place.seed, inputs[place.skipped :], Snapshot(state), state)
 
 
-def _digests(digester: Digester, step: Step, replay: Replay) -> tuple[torch.Tensor, list[Any], int]:
+def _digests(
+    digester: Digester, step: Step, replay: Replay, may_continue: Callable[[], bool]
+) -> tuple[torch.Tensor, list[Any], int]:
     """Return digests of all outputs and state of each step, the names of their tensors, and the number of elements."""
     rows: list[torch.Tensor] = []
     names: list[Any] = []
     elements = 0
     for tensors in _tensors(step, replay):
+        if not may_continue():
+            raise _TimeIsUpError
         rows.append(digester(tensors))
         names.append(tuple((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()))
         elements += sum(tensor.numel() for tensor in tensors.values())

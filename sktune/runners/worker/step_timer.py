@@ -1,6 +1,7 @@
 """Times compiled steps against each other, each from the same state, in random order."""
 
 import gc
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -14,6 +15,11 @@ from sktune.measure.latency import Budget, Contender, Device, Measurement
 from sktune.measure.machine import MachineLoad
 from sktune.runners.worker.replays import Replay, copied
 from sktune.targets.base import Inputs
+
+SHORT_S = 0.002
+"""A step below this leaves time for enough rounds in any budget."""
+PACE_S, PACE_RUNS = 0.1, 3
+"""Least time and runs that show a longer step's duration; the machine's counters advance by 10 ms."""
 
 SampleSink = Callable[[Sequence[str], Measurement], None]
 """Receives the names of the contenders and all their samples."""
@@ -44,6 +50,23 @@ class StepTimer:
         """Restore the state in which a timed step starts, and return its inputs."""
         self._replay.start.restore()
         return copied(self._replay.inputs[0])
+
+    def quiet_step_s(self, step: Step) -> float:
+        """Return how long a step takes at its fastest; 0 if it is short, or if the machine was disturbed meanwhile."""
+        contender = self._contender(step)
+
+        def time_s() -> float:
+            contender.prepare()
+            return self._device.time_s(contender.run)
+
+        if min(time_s(), time_s()) < SHORT_S:
+            return 0.0
+        began, before = time.perf_counter(), machine.read()
+        times = [time_s()]
+        while len(times) < PACE_RUNS or time.perf_counter() - began < PACE_S:
+            times.append(time_s())
+            self._heartbeat()
+        return 0.0 if machine.disturbance(before, machine.read()) else min(times)
 
     def compare(
         self,

@@ -1,7 +1,6 @@
 """Verifies plans: quickly in every trial, and thoroughly before a plan is called identical."""
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +25,7 @@ VERIFIED_STEPS = 2048
 """Decode steps on which a plan is compared with the baseline before it is called identical."""
 TRIAL_REGIONS = RegionBudget(elements=2_000_000, seconds=2.0)
 FINALIST_REGIONS = RegionBudget(seconds=15.0)
+HEARTBEAT_S = 1.0
 EXACT_SHARE = 0.25
 """Share of the time for regions if all regions of a plan are exact by construction."""
 
@@ -51,6 +51,7 @@ class Verifier:
     def __init__(self, target: Target, backend: Backend, baseline: Compiled, heartbeat: Callable[[], None]) -> None:
         self._target, self._baseline, self._heartbeat = target, baseline, heartbeat
         self._state = complete_state(target, backend.written())
+        self._next_heartbeat_s = 0.0
         self.banned: dict[str, str] = {}
         self.replays = prepare(target, self._state)
         self._recordings = record(baseline.step, self.replays)
@@ -101,20 +102,22 @@ class Verifier:
         return replace(verified, regions=regions, changes_bits=tuple(region.label for region in differing))
 
     def thorough(
-        self, entries: Mapping[str, tuple[Plan, Compiled]], steps: int, seconds: float | None
+        self, entries: Mapping[str, tuple[Plan, Compiled]], steps: int, seconds: float
     ) -> dict[str, Verification]:
         """Compare each distinct region with its kernels, then at least ``steps`` decode steps with the baseline's.
 
         Args:
             entries: plans and their compiled steps, by name.
             steps: fewest decode steps to compare.
-            seconds: time limit; None for no limit. If it is reached, fewer steps are compared and the bound is weaker.
+            seconds: time limit; may be infinite. If it is reached, fewer steps are compared and the bound is weaker.
+
+        Returns:
+            verifications by name, without those of plans of which no more was compared than in a trial.
         """
         began_s = time.monotonic()
         # Fewer steps mean a shorter check of the regions, too.
         share = replace(FINALIST_REGIONS, seconds=FINALIST_REGIONS.seconds * min(1.0, steps / VERIFIED_STEPS))
-        if seconds is not None:
-            share = replace(share, seconds=min(share.seconds, seconds / 2 / max(1, len(entries))))
+        share = replace(share, seconds=max(0.0, min(share.seconds, seconds / 2 / max(1, len(entries)))))
         verified: dict[str, Verification] = {}
         for name, (_, compiled) in entries.items():
             self._heartbeat()
@@ -123,9 +126,9 @@ class Verifier:
             verified[name] = self._known_to_differ(compiled) or self._with_regions(blank, compiled, budget)
         candidates = {name: entry.step for name, (_, entry) in entries.items() if not verified[name].differing_regions}
         places = step_check.contexts(self._target, self._state, self._baseline.step, steps)
-        ends_s = math.inf if seconds is None else began_s + seconds
+        has_time = partial(self._has_time, began_s + seconds)
         comparisons = step_check.compare_steps(
-            self._target, self._state, self._baseline.step, candidates, places, partial(self._has_time, ends_s)
+            self._target, self._state, self._baseline.step, candidates, places, has_time
         )
         for name, result in comparisons.items():
             blamed: tuple[str, ...] = ()
@@ -136,11 +139,18 @@ class Verifier:
                 verified[name], steps=result.steps, contexts=result.contexts, elements=result.elements,
                 difference=_located(result.mismatch, blamed), changes_bits=blamed,
             )  # fmt: skip
-        return verified
+        return {
+            name: each
+            for name, each in verified.items()
+            if each.steps > self.quick_steps or each.difference or each.differing_regions
+        }
 
     def _has_time(self, ends_s: float) -> bool:
-        self._heartbeat()
-        return time.monotonic() < ends_s
+        now = time.monotonic()
+        if now >= self._next_heartbeat_s:
+            self._heartbeat()
+            self._next_heartbeat_s = now + HEARTBEAT_S
+        return now < ends_s
 
     @property
     def _elements(self) -> int:
