@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from sktune.cli import options as arg
 from sktune.cli.app import app
+from sktune.cli.terminal import Terminal
 from sktune.cli.views.search import comparison_table, result_table
 from sktune.core.errors import StudyError
 from sktune.core.events import print_event
@@ -30,7 +30,7 @@ def show(
 ) -> None:
     """Show what a study has found so far."""
     result = stored_result(study, runs, storage)
-    console = Console(stderr=json)
+    console = Terminal(stderr=json)
     console.print(result_table(result))
     learned = _explained(study, result, storage, console) if why else {}
     if json:
@@ -42,7 +42,7 @@ def show(
         print_event(StudyShown(**result.summary(), **details, **learned))
 
 
-def _explained(name: str, result: SearchResult, storage: str | None, console: Console) -> dict[str, Any]:
+def _explained(name: str, result: SearchResult, storage: str | None, console: Terminal) -> dict[str, Any]:
     """Show what the study has learned, write it as a page, and return it for JSON."""
     from sktune.reports import why_page  # imports plotly
     from sktune.reports.why import explain
@@ -70,7 +70,7 @@ def report(
     """Write a study's report, plan and trials again."""
     result = stored_result(study, runs, storage)
     files = outputs.write(result, result.folder)
-    console = Console(stderr=json)
+    console = Terminal(stderr=json)
     for path in files:
         console.print(escape(str(path)), highlight=False)
     if json:
@@ -92,7 +92,7 @@ def compare(
 
     compared = comparison.compare([stored_result(study, runs, storage) for study in dict.fromkeys(studies)])
     picture = comparison.write_picture(compared, html, runs)
-    console = Console(stderr=json)
+    console = Terminal(stderr=json)
     console.print(comparison_table(compared.events(), compared.is_simulated))
     console.print(f"Picture: {escape(str(picture))}", highlight=False)
     if json:

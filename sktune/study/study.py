@@ -34,7 +34,7 @@ from sktune.study.claims import Claims, Holder, refuse_difference
 from sktune.study.distinct import DistinctSampler
 from sktune.study.facts import FORMAT, NewFacts, StudyFacts, to_attributes
 from sktune.study.records import TrialRecord, incumbent_first, record_of
-from sktune.study.storage import DATABASE, check_file, open_storage, translated
+from sktune.study.storage import DATABASE, check_file, open_storage, shown, translated
 from sktune.study.strategy import Strategy
 
 MAX_ATTEMPTS = 3
@@ -96,14 +96,15 @@ class TuningStudy:
         running was left behind.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        with translated(url):
+        with translated(shown(url), url):
             check_file(url, create)
             storage = open_storage(url)
             known = [
                 summary.study_name for summary in optuna.get_all_study_summaries(storage, include_best_trial=False)
             ]
             if name not in known and not create:
-                raise StudyError(f"there is no study {name!r} in {url}; it holds: {', '.join(known) or 'none'}")
+                holds = ", ".join(known) or "none"
+                raise StudyError(f"there is no study {name!r} in {shown(url)}; it holds: {holds}")
             study = optuna.create_study(storage=storage, study_name=name, direction="minimize", load_if_exists=True)
             opened = cls(name, storage, study, is_ours_alone)
             if name not in known:
@@ -369,7 +370,7 @@ def _may_live(proposal: Mapping[str, Any]) -> bool:
 
 def study_names(url: str) -> list[str]:
     """Return the names of all studies in the database at ``url``."""
-    with translated(url):
+    with translated(shown(url), url):
         return optuna.get_all_study_names(open_storage(url))
 
 

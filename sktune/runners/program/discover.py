@@ -10,6 +10,8 @@ from typing import Any
 import yaml
 
 from sktune.core.errors import BadInputError
+from sktune.core.files import read_text
+from sktune.core.plain_data import load_yaml
 from sktune.source.yaml_flag import FLAG, MODE, NEEDED_MODE
 
 SCRIPT = Path("executor/scripts/infer.sh")
@@ -152,10 +154,7 @@ def _existing(path: Path, folder: Path) -> Path:
 
 
 def _add_yaml(draft: RecipeDraft, file: Path, root: Path) -> None:
-    try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as failure:
-        raise BadInputError(f"{file} is not valid YAML ({str(failure).partition(chr(10))[0]}); fix it") from failure
+    data = load_yaml(read_text(file, BadInputError, "name the program's YAML"), str(file), BadInputError) or {}
     values = dict(_leaves(data, ()))
     changes: dict[str, Any] = {}
     for path, value in values.items():
