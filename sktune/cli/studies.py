@@ -15,6 +15,7 @@ from sktune.core.events import print_event
 from sktune.core.events.studies import CompareFinished, ReportWritten, StudyShown
 from sktune.reports import outputs
 from sktune.study.result import SearchResult, stored_result
+from sktune.study.storage import undamaged
 from sktune.study.study import TuningStudy, sqlite_url
 
 
@@ -49,9 +50,10 @@ def _explained(name: str, result: SearchResult, storage: str | None, console: Te
     from sktune.samplers.partition import PartitionSampler
 
     study = TuningStudy.open(name, storage or sqlite_url(result.folder.resolve()), create=False)
-    space = study.space()
-    outlook = PartitionSampler(space).outlook(study.trials())
-    why = explain(space, study.trials(), result.baseline_ms, outlook) if result.baseline_ms else None
+    with undamaged(name):
+        space = study.space()
+        outlook = PartitionSampler(space).outlook(study.trials())
+        why = explain(space, study.trials(), result.baseline_ms, outlook) if result.baseline_ms else None
     if why is None:
         raise StudyError(f"study {name!r} has measured nothing yet; run `sktune search` first")
     console.print(why_page.why_tables(why, result.is_simulated))

@@ -14,7 +14,7 @@ from optuna.exceptions import OptunaError
 from optuna.storages import RDBStorage
 from sqlalchemy.exc import SQLAlchemyError
 
-from sktune.core.errors import StudyError, first_line, nearest
+from sktune.core.errors import StudyError, described, first_line, nearest
 
 DATABASE = "study.db"
 """The file in a study's folder."""
@@ -47,6 +47,17 @@ def translated(what: str, url: str = "") -> Iterator[None]:
         reason = _without_password(first_line(failure.__cause__ or failure), url)
         raise StudyError(
             f"{what}: the study's storage failed ({reason}); stored trials are safe, fix it and run again"
+        ) from failure
+
+
+@contextmanager
+def undamaged(what: str) -> Iterator[None]:
+    """Turn what Optuna and the readers of stored values raise about damaged ones into a one-line error."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError) as failure:
+        raise StudyError(
+            f"{what}: a stored value is damaged ({described(failure)}); restore the study, or name another with --study"
         ) from failure
 
 

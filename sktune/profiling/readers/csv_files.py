@@ -159,7 +159,7 @@ def _number(column: "pd.Series[Any]") -> "pd.Series[float]":
 
 
 def _nanoseconds(column: "pd.Series[str]") -> npt.NDArray[np.float64]:
-    """Return microseconds, given as text, as whole nanoseconds from the first chunk's earliest; NaN if not a number.
+    """Return microseconds, given as text, as whole nanoseconds from the first chunk's median; NaN if not a time.
 
     A float of microseconds since 1970 is exact only to a quarter of a microsecond; its whole part is exact.
     """
@@ -169,7 +169,7 @@ def _nanoseconds(column: "pd.Series[str]") -> npt.NDArray[np.float64]:
         whole = pd.to_numeric(parts[0], errors="coerce").to_numpy(float)
         fraction = pd.to_numeric((parts[2].fillna("") + "000").str[:3], errors="coerce").to_numpy(float)
         if np.isnan(origin_us) and not np.isnan(whole).all():
-            origin_us = float(np.nanmin(whole))
+            origin_us = float(np.floor(np.nanmedian(whole)))  # of which a damaged row is not
         since_us = whole - origin_us
         since_us[~(np.abs(since_us) < _MAX_START_US)] = np.nan
         chunks.append(since_us * 1e3 + fraction)
