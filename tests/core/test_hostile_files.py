@@ -176,7 +176,7 @@ def test_a_recipes_folder_may_hold_anything(make: Callable[[Path], None], tmp_pa
         assert len(spec.fingerprint()) == len(before)
 
 
-SIZES = {
+SIZES: dict[str, dict[str, object]] = {
     "layers": {"num_hidden_layers": 10**7}, "width": {"hidden_size": 10**12}, "deep": {"a": [{"b": -(10**12)}]},
     "infinite": {"rms_norm_eps": float("inf")}, "no number": {"hidden_size": float("nan")},
 }  # fmt: skip
@@ -185,7 +185,7 @@ SIZES = {
 @pytest.mark.parametrize("case", SIZES)
 def test_absurd_sizes_of_a_model_are_refused(case: str, tmp_path: Path) -> None:
     """Before transformers builds what they say."""
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"} | SIZES[case]))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SIZES[case]}))
     with pytest.raises(TargetError, match=r"config.json: .* is .*, and the limit is [0-9,]+; fix it"):
         check_configuration(tmp_path)
 

@@ -4,6 +4,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,7 @@ def _change(rng: random.Random, holder: Any, key: Any) -> None:
         for _ in range(rng.choice((1, 20, 80))):
             holder[key] = [holder[key]] if rng.random() < 0.5 else {"a": holder[key]}
     else:
-        holder[key] = rng.choice(VALUES)
+        holder[key] = deepcopy(rng.choice(VALUES))  # the next damage may change it
 
 
 def _cell(rng: random.Random, data: bytes) -> bytes:
@@ -177,7 +178,7 @@ def damage_path(rng: random.Random, path: Path) -> None:
     elif kind == "pipe":
         os.mkfifo(path)
     elif kind in ("dangling", "loop", "parent", "device"):
-        path.symlink_to({"dangling": "nowhere", "loop": path, "parent": "..", "device": "/dev/zero"}[kind])
+        path.symlink_to({"dangling": "nowhere", "loop": str(path), "parent": "..", "device": "/dev/zero"}[kind])
     elif kind == "unreadable":
         path.write_bytes(content)
         path.chmod(0)
