@@ -12,7 +12,9 @@ and any other program can follow and stop it:
 
 import fcntl
 import json
+import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -24,13 +26,20 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
+from pydantic import Field, ValidationError
+
+from sktune.core.documents import Document
 from sktune.core.errors import BadInputError
 from sktune.core.events import parse_event
 from sktune.core.events.commands import CommandFailed, CommandStopped
+from sktune.core.files import read_text
+from sktune.core.plain_data import load_json
 from sktune.study.claims import is_held
 from sktune.study.study import folder_name
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "jobs"
 COMMAND = (sys.executable, "-P", "-m", "sktune.cli")
@@ -39,6 +48,9 @@ POLL_S = 0.1
 """Seconds between two polls for new events."""
 LOCK_WAIT_S = 2.0
 """Seconds that a start waits for the lock: a run that has just ended, or a check of it, may hold it for a moment."""
+
+
+DAMAGED = "delete it, and start the job again if it is needed"
 
 
 class State(StrEnum):
@@ -53,6 +65,17 @@ class State(StrEnum):
 
 
 _CLOSING = {CommandFailed.event: State.FAILED, CommandStopped.event: State.STOPPED}
+
+
+class _JobFile(Document):
+    """The content of ``job.json``; see ``Job``."""
+
+    name: str
+    words: tuple[str, ...]
+    ends_with: str
+    is_timed: bool
+    host: str
+    begins_at: Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -123,9 +146,11 @@ class Job:
             raise BadInputError(f"{self.name!r} is not running (state: {self.state}); there is nothing to stop")
         if self.host != socket.gethostname():
             raise BadInputError(f"{self.name!r} runs on {self.host}; stop it there")
-        number = (self.folder / "lock").read_text(encoding="utf-8")
+        number = read_text(self.folder / "lock", BadInputError, "stop it with Ctrl-C")
         if not number:
             raise BadInputError(f"{self.name!r} is still starting; try again in a second")
+        if not re.fullmatch(r"[1-9][0-9]{0,9}", number):  # a negative number would be a group of processes
+            raise BadInputError(f"{self.folder / 'lock'} has no process ID; stop the process with Ctrl-C")
         (self.folder / "stop").touch()
         with suppress(ProcessLookupError):  # it has ended in the meantime
             os.kill(int(number), signal.SIGINT)
@@ -162,10 +187,15 @@ def start(runs: Path, name: str, words: Sequence[str], *, ends_with: str, is_tim
 
 
 def all_jobs(runs: Path) -> Iterator[Job]:
-    """Return all jobs below ``runs``."""
+    """Return all jobs below ``runs``, without those whose ``job.json`` is damaged."""
     for path in sorted((runs / FOLDER).glob("*/job.json")):
-        values = json.loads(path.read_text(encoding="utf-8"))
-        yield Job(**{**values, "words": tuple(values["words"]), "folder": path.parent})
+        try:
+            data = load_json(read_text(path, BadInputError, DAMAGED), str(path), BadInputError, DAMAGED)
+            yield Job(**_JobFile.model_validate(data).model_dump(), folder=path.parent)
+        except ValidationError:
+            logger.warning("%s does not describe a job; %s", path, DAMAGED)
+        except BadInputError as failure:
+            logger.warning("%s", failure)
 
 
 def find_job(runs: Path, name: str) -> Job | None:

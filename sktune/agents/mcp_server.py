@@ -18,6 +18,8 @@ from pydantic import Field, ValidationError
 
 from sktune.agents import jobs
 from sktune.agents.jobs import COMMAND, Job, State
+from sktune.agents.permissions import Permissions
+from sktune.analysis.model_folder import model_or_recipe
 from sktune.backends import backend_info
 from sktune.backends.installed import package_version
 from sktune.core.errors import BadInputError, SktuneError, StudyError, nearest
@@ -42,9 +44,13 @@ STARTED_S = 15.0
 ANSWER_S = 600.0
 MAX_EVENTS = 200
 
-READS = ToolAnnotations(read_only_hint=True)
-STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=False)
-WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True)
+READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+RECORDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+"""Only a page in the folder of runs is written."""
+STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+RUNS_CODE = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
+"""What a user's code does is not known."""
+WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
 MODELS = "A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with config.json, file.py:function"
 Model = Annotated[str, Field(description=MODELS)]
@@ -99,11 +105,11 @@ class Tools:
 
     Args:
         runs: folder that holds the studies and jobs.
-        allow_write: whether ``apply_plan`` may change files.
+        allowed: what agents may execute and change.
     """
 
-    def __init__(self, runs: Path, *, allow_write: bool) -> None:
-        self._runs, self._allow_write = runs, allow_write
+    def __init__(self, runs: Path, allowed: Permissions) -> None:
+        self._runs, self._allowed = runs, allowed
 
     def inspect(
         self,
@@ -119,6 +125,8 @@ class Tools:
     ) -> dict[str, Any]:
         """Show a model's layer kinds and units, the search space's parameters and size, and the starting points."""
         arguments = {name: value for name, value in locals().items() if name != "self"}
+        spec, _ = Request(model, backend=backend, device=device, scale=scale).target()
+        self._allowed.check_target(spec)
         return _answer("inspect", *_options(arguments))
 
     def start_search(
@@ -151,6 +159,8 @@ class Tools:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         path = Path(recipe) if recipe else None
         spec, _ = Request(model or "", recipe=path, backend=backend, device=device, scale=scale).target()
+        self._allowed.check_target(spec)
+        self._allowed.check_strategy(strategy)
         arguments["study"] = study or spec.study_name
         return self._started(arguments["study"], "search", arguments, StudyFinished.event)
 
@@ -174,6 +184,10 @@ class Tools:
         Follow it with search_status: its last event, analysis_finished, has the recommendation.
         """
         arguments = {name: value for name, value in locals().items() if name not in ("self", "folder")}
+        named = Path(recipe) if recipe else None
+        searched, its_recipe = model_or_recipe(model, named, Path(folder) if folder else None)
+        spec, _ = Request(searched, recipe=its_recipe, backend=backend, device=device, scale=scale).target()
+        self._allowed.check_target(spec)
         arguments |= {"dir": folder, "study": study or f"analysis-{_subject(model, recipe, folder)}"}
         return self._started(arguments["study"], "analyze", arguments, AnalysisFinished.event)
 
@@ -222,7 +236,7 @@ class Tools:
         undo: Annotated[bool, Field(description="Restore the files")] = False,
     ) -> dict[str, Any]:
         """Turn a plan into a change of a model's source and YAML, and show the diff."""
-        if (write or undo) and not self._allow_write:
+        if (write or undo) and not self._allowed.writes:
             raise BadInputError("this server only shows diffs; start it with --allow-write to change files")
         options = _options({"to": folder, "yaml": yaml, "write": write, "undo": undo})
         return _answer("apply", *options, *(["--", plan] if plan else []))
@@ -317,14 +331,17 @@ def _answer(command: str, *arguments: str) -> dict[str, Any]:
     return event
 
 
-def make_server(runs: Path, *, allow_write: bool) -> MCPServer[Any]:
+def make_server(runs: Path, allowed: Permissions) -> MCPServer[Any]:
     """Return the server for the studies in ``runs``."""
     server = _Server("sktune", instructions=INSTRUCTIONS, version=package_version("sktune"), log_level="WARNING")
-    tools = Tools(runs.resolve(), allow_write=allow_write)
+    tools = Tools(runs.resolve(), allowed)
     kinds = (
-        (READS, (tools.inspect, tools.search_status, tools.list_studies, tools.show_result, tools.profile)),
-        (STARTS, (tools.start_search, tools.analyze, tools.stop_search)),
-        (WRITES, (tools.apply_plan,)),
+        (RUNS_CODE if allowed.roots else READS, (tools.inspect,)),
+        (READS, (tools.search_status, tools.list_studies)),
+        (RECORDS, (tools.show_result, tools.profile)),
+        (RUNS_CODE if allowed.roots else STARTS, (tools.start_search, tools.analyze)),
+        (STARTS, (tools.stop_search,)),
+        (WRITES if allowed.writes else READS, (tools.apply_plan,)),
     )
     for annotations, methods in kinds:
         for tool in methods:

@@ -21,6 +21,7 @@ from sktune.core.errors import BadInputError, StudyError, TargetError
 from sktune.core.events import Event, Listener
 from sktune.core.events.analysis import AnalysisStarted, GuideWalked
 from sktune.core.events.search import SearchStarted, TargetReady
+from sktune.core.files import write_text
 from sktune.measure.winner import FinalPlan, Verdict
 from sktune.reports.plan_output import plan_yaml
 from sktune.study.facts import StudyFacts
@@ -232,7 +233,7 @@ def _plan_file(result: SearchResult, recommendation: Recommendation) -> Path | N
     comparison = result.comparison if recommendation.compared else None
     try:
         text = plan_yaml(replace(result, verdict=Verdict(recommended, ()), comparison=comparison))
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text)
     except OSError as failure:
         raise StudyError(f"{path} cannot be written ({failure.strerror}); fix that and run again") from failure
     return path

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sktune.core.errors import BadInputError, PlanError
+from sktune.core.plain_data import load_yaml
 from sktune.core.plan_file import read_plan_file
 from sktune.source.apply import only_yaml, source_change
 from sktune.source.edits import read_text
@@ -85,10 +84,7 @@ def settings_of(path: Path) -> dict[str, Any]:
     Raises:
         BadInputError: it cannot be read, or is not YAML.
     """
-    try:
-        document = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as failure:
-        raise BadInputError(f"{path} is not YAML: {str(failure).partition(chr(10))[0]}; fix it first") from failure
+    document = load_yaml(read_text(path), str(path), BadInputError)
     settings: dict[str, Any] = {}
     for key, value in _pairs(document):
         if key in SETTINGS and isinstance(value, bool | int | float | str):

@@ -10,6 +10,7 @@ from sktune.analysis.model import Analysis, option_text, walk_lines
 from sktune.analysis.model_folder import SETTINGS
 from sktune.analysis.performance import baseline_performance, performance_comparison
 from sktune.core.errors import BadInputError
+from sktune.core.files import write_text
 from sktune.reports.application import apply_block
 from sktune.reports.markdown import table_cell
 
@@ -35,7 +36,7 @@ def write(analysis: Analysis, folder: Path) -> tuple[Path, ...]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            (folder / name).write_text(content, encoding="utf-8")
+            write_text(folder / name, content)
     except OSError as failure:
         raise BadInputError(f"{folder} cannot be written ({failure.strerror}); name another with --out") from failure
     return tuple(folder / name for name in files)

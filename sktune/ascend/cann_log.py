@@ -14,12 +14,16 @@ from typing import Literal
 
 from sktune.ascend.kernel_name import parse_superkernel_name
 from sktune.core.errors import BadInputError, nearest
+from sktune.core.files import open_regular
 from sktune.core.scope_options import SUPERKERNEL_OPTIONS
 
 Kind = Literal[
     "option", "aborted", "streams", "tiling", "product", "timeout", "fault", "communication", "compile", "runtime",
     "bypassed", "unfusable", "foreign", "collective", "deadlock", "dynamic", "unmarked",
 ]  # fmt: skip
+
+MAX_LINE_BYTES = 4096
+"""Longer lines are read in pieces: the patterns take time that grows with the square of a line's length."""
 
 FAILURES: tuple[Kind, ...] = (
     "option", "aborted", "streams", "tiling", "product", "timeout", "fault", "communication", "compile", "runtime",
@@ -345,8 +349,9 @@ def explain_files(
 def _lines(paths: Iterable[Path]) -> Iterator[str]:
     for path in paths:
         try:
-            with path.open(encoding="utf-8", errors="replace") as file:
-                yield from file
+            with open_regular(path) as file:
+                while line := file.readline(MAX_LINE_BYTES):
+                    yield line.decode("utf-8", "replace")
         except OSError as error:
             raise BadInputError(f"{path} cannot be read: {error.strerror}; give a plog or compile log") from error
 

@@ -13,6 +13,12 @@ from pathlib import Path
 
 from sktune.ascend.protobuf_text import Message, messages, parse_message, scalar, string
 from sktune.core.errors import BadInputError
+from sktune.core.files import read_bytes
+
+MAX_BYTES = 1 << 30
+"""Limit of a dump: constants in it can be large."""
+MAX_TENSORS = 10_000
+"""Inputs or outputs of one operator."""
 
 # GE deletes these or gives them no task: ge_local_engine's no_op.cc and ge_deleted_op.cc in hicann/ge.
 NO_TASK_TYPES = frozenset({
@@ -126,10 +132,8 @@ def read_ge_graph(path_or_text: Path | str) -> GeGraph:
 def _load(path_or_text: Path | str) -> tuple[str, str]:
     if isinstance(path_or_text, str):
         return "the graph dump", path_or_text
-    try:
-        return path_or_text.name, path_or_text.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise BadInputError(f"{path_or_text} cannot be read: {error.strerror}; give a graph dump") from error
+    data = read_bytes(path_or_text, BadInputError, "give a graph dump", MAX_BYTES)
+    return path_or_text.name, data.decode("utf-8", "replace")
 
 
 def _operators(graph: Message) -> Iterable[GeOperator]:
@@ -183,7 +187,7 @@ def _onnx_operator(node: Message) -> GeOperator:
         # The printer leaves out the shape of a scalar, as it does any empty list.
         return [
             TensorSpec(shapes.get(f"{side}_desc_shape:{i}", ()), _dtype(attributes.get(f"{side}_desc_dtype:{i}", "")))
-            for i in range(_number(attributes.get(f"{side}_desc_nums") or 0))
+            for i in range(min(_number(attributes.get(f"{side}_desc_nums") or 0), MAX_TENSORS))
         ]
 
     return _operator(node, scalar(node, "op_type").removeprefix("ge:"), specs("input"), specs("output"), attributes)

@@ -13,9 +13,12 @@ from sktune.core.errors import BadInputError
 # A message maps the names of its fields to their values in order: text for scalars, a message for messages.
 Message = dict[str, list[Any]]
 
+MAX_DEPTH = 100
+"""Messages within each other, as in protobuf's own parsers (SetRecursionLimit)."""
+
 _TOKEN = re.compile(
-    r"\s*(?:#[^\n]*|(?P<close>\})|(?P<name>[\w.\[\]/]+)\s*"
-    r"(?::?\s*(?P<open>\{)|:\s*(?P<value>\"[^\"\\]*(?:\\.[^\"\\]*)*\"|'[^'\\]*(?:\\.[^'\\]*)*'|[^\s{}\"';,]+)[;,]?)"
+    r"\s*+(?:#[^\n]*|(?P<close>\})|(?P<name>[\w.\[\]/]++)\s*+"
+    r"(?:(?::\s*+)?(?P<open>\{)|:\s*+(?P<value>\"[^\"\\]*(?:\\.[^\"\\]*)*\"|'[^'\\]*(?:\\.[^'\\]*)*'|[^\s{}\"';,]+)[;,]?)"
     r"|(?P<wrong>\S))",
     re.DOTALL,
 )
@@ -39,6 +42,8 @@ def parse_message(text: str, source: str) -> Message:
             message.setdefault(token["name"], []).append(token["value"])
         elif kind == "open":
             enclosing.append(message)
+            if len(enclosing) > MAX_DEPTH:
+                raise BadInputError(f"{source} has more than {MAX_DEPTH} levels; give a graph dump of TorchAir or GE")
             message.setdefault(token["name"], []).append(inner := Message())
             message = inner
         elif kind == "close" and enclosing:

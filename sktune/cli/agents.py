@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from sktune.cli import options as arg
 from sktune.cli.app import agents, app
+from sktune.cli.terminal import Terminal
 from sktune.core.events import print_event
 from sktune.core.events.commands import AgentInstalled
 
@@ -18,11 +18,16 @@ from sktune.core.events.commands import AgentInstalled
 def mcp(
     runs: arg.Runs = Path("runs"),
     allow_write: Annotated[bool, typer.Option("--allow-write", help="Let agents change a model's files.")] = False,
+    allow_run: Annotated[
+        list[Path],
+        typer.Option(metavar="DIR", help="Let agents run Python files and recipes below this folder; may be repeated."),
+    ] = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Serve agents over the Model Context Protocol, on standard input and output."""
     from sktune.agents.mcp_server import make_server
+    from sktune.agents.permissions import Permissions
 
-    make_server(runs, allow_write=allow_write).run()
+    make_server(runs, Permissions.of_folders(allow_run, writes=allow_write)).run()
 
 
 @agents.command()
@@ -37,7 +42,7 @@ def install(
     from sktune.agents import skill
 
     installed = skill.install(folder, force=force)
-    console = Console(stderr=json)
+    console = Terminal(stderr=json)
     for name in installed.written:
         console.print(escape(f"written: {folder / name}"), highlight=False, soft_wrap=True)
     console.print(f"{len(installed.unchanged)} files unchanged", highlight=False)

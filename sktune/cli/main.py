@@ -4,18 +4,23 @@ import logging
 import sys
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from sktune.cli.app import app
+from sktune.cli.terminal import PrintableFormatter, Terminal
 from sktune.core.errors import InterruptedSearchError, SktuneError
 from sktune.core.events import print_failure
 from sktune.core.exit_codes import ExitCode
 
+MAX_MESSAGE = 2000
+"""Characters of an error: names in it may be of any length."""
+
 
 def main() -> None:
     """Run the command; errors become one line and an exit code."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    messages = logging.StreamHandler()
+    messages.setFormatter(PrintableFormatter("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[messages])
     try:
         if exit_code := app(standalone_mode=False):
             sys.exit(exit_code)
@@ -36,10 +41,13 @@ def main() -> None:
 
 
 def _fail(message: str, exit_code: int, *, stopped: bool = False) -> None:
+    message = " ".join(message.split())
+    if len(message) > MAX_MESSAGE:
+        message = f"{message[:MAX_MESSAGE]}..."
     if _wants_json():
         print_failure(message, exit_code, stopped=stopped)
     prefix = "" if stopped else "error: "
-    Console(stderr=True).print(escape(prefix + message), highlight=False, soft_wrap=True)
+    Terminal(stderr=True).print(escape(prefix + message), highlight=False, soft_wrap=True)
     sys.exit(exit_code)
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from sktune.cli import options as arg
 from sktune.cli.app import app
+from sktune.cli.terminal import Terminal
 from sktune.cli.views.search import inspection_view
 from sktune.core.events import print_event
 from sktune.core.events.commands import CalibrateFinished, DoctorFinished, FusionFinished, Inspected, ProfileFinished
@@ -41,7 +41,7 @@ def inspect(
     )  # fmt: skip
     inspection = inspect_model(request)
     view = inspection_view(inspection.description, inspection.space, inspection.is_simulated)
-    Console(stderr=json).print(view)
+    Terminal(stderr=json).print(view)
     if json:
         print_event(Inspected(**inspection.summary()))
 
@@ -66,7 +66,7 @@ def profile(
     from sktune.profiling.report import report as report_profile
 
     profiled = report_profile(file, candidate, html, runs)
-    Console(stderr=json).print(profile_view(profiled.profile, profiled.comparison, profiled.picture))
+    Terminal(stderr=json).print(profile_view(profiled.profile, profiled.comparison, profiled.picture))
     if json:
         print_event(ProfileFinished(**profiled.profile.summary()))
 
@@ -86,7 +86,7 @@ def fusion(
     from sktune.profiling.report import fusion_of_files
 
     result = fusion_of_files(graph, fused, profile, log)
-    console = Console(stderr=json)
+    console = Terminal(stderr=json)
     for line in describe(result):
         console.print(escape(line), highlight=False, soft_wrap=True)
     if json:
@@ -106,7 +106,7 @@ def doctor(json: arg.Json = False) -> None:
         table.add_row(
             *map(escape, (finding.backend, finding.what, finding.state, finding.found, finding.fix)), style=style
         )
-    console = Console(stderr=json)
+    console = Terminal(stderr=json)
     console.print(table)
     backends = usable(findings)
     console.print(f"Backends that can be used here: {', '.join(backends) or 'none'}")
@@ -136,7 +136,7 @@ def calibrate(
     table = Table("constant", "before", "after", "standard error", "note", title=f"written to {escape(str(out))}")
     for row in fitted.rows():
         table.add_row(*map(escape, row))
-    Console(stderr=json).print(table)
+    Terminal(stderr=json).print(table)
     if json:
         rows: list[Any] = [asdict(row) for row in fitted.fitted]
         print_event(CalibrateFinished(constants=str(out), fitted=rows))

@@ -4,15 +4,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.syntax import Syntax
 
 from sktune.cli import options as arg
 from sktune.cli.app import app, recipes
+from sktune.cli.terminal import Terminal
 from sktune.core.errors import BadInputError
 from sktune.core.events import print_event
 from sktune.core.events.commands import PlanApplied, PlanUndone, Rechecked, RecipeWritten
+from sktune.core.files import create_text
 from sktune.tuning.request import DEFAULT_VERIFY_STEPS
 
 
@@ -32,7 +33,7 @@ def apply(
 
     if undo == (plan is not None) or (undo and write):
         raise BadInputError("give a plan to apply, or only --undo to restore the files")
-    people = Console(stderr=True)
+    people = Terminal(stderr=True)
     if plan is None:
         restored = [str(path) for path in edits.undo(to)]
         people.print(escape(f"restored: {', '.join(restored)}"), highlight=False, soft_wrap=True)
@@ -52,7 +53,7 @@ def apply(
 
 
 def _print_diff(diff: str) -> None:
-    console = Console()
+    console = Terminal()
     if console.is_terminal:
         console.print(Syntax(diff, "diff", theme="ansi_dark", background_color="default"))
     else:
@@ -81,7 +82,7 @@ def recheck(
     from sktune.tuning.recheck import RecheckRequest
     from sktune.tuning.recheck import recheck as run_recheck
 
-    people = Console(stderr=json)
+    people = Terminal(stderr=json)
     with people.status("") as status:
         checked = run_recheck(RecheckRequest(plan, model, weights, verify_steps, runs), status.update)
     people.print(recheck_table(checked))
@@ -102,13 +103,13 @@ def recipe_init(
     from sktune.runners.program.discover import draft_recipe
 
     draft = draft_recipe(folder, yaml, command)
-    if out.exists():
-        raise BadInputError(f"{out} already exists; name another file with --out")
     try:
-        out.write_text(draft.text, encoding="utf-8")
+        create_text(out, draft.text)
+    except FileExistsError as failure:
+        raise BadInputError(f"{out} already exists; name another file with --out") from failure
     except OSError as failure:
         raise BadInputError(f"{out} cannot be written ({failure.strerror}); name another file with --out") from failure
-    console = Console(stderr=json)
+    console = Terminal(stderr=json)
     for line in (*draft.found, *(f"unknown: {line}" for line in draft.unknown), f"written: {out}"):
         console.print(escape(line), highlight=False, soft_wrap=True)
     if json:

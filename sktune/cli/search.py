@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from sktune.cli import options as arg
 from sktune.cli.app import app
+from sktune.cli.terminal import Terminal
 from sktune.cli.views.search import following, result_table
 from sktune.core.events import Event, print_event
 from sktune.core.events.analysis import AnalysisFinished
@@ -63,7 +63,7 @@ def search(
         verify_steps=verify_steps, join=join, take_over=take_over, try_inexact=try_inexact,
     )  # fmt: skip
     began_s = process_began_s()
-    people = Console(stderr=json)
+    people = Terminal(stderr=json)
     with following(people, in_place=not json) as shown:
 
         def listen(event: Event) -> None:
@@ -108,7 +108,7 @@ def analyze(
         runs=runs, scale=scale, dtype=dtype, backend=backend, device=device, batch=batch, context=context,
         profile=profile, seed=seed,
     )  # fmt: skip
-    people = Console(stderr=json)
+    people = Terminal(stderr=json)
     with following(people, in_place=not json) as shown:
 
         def listen(event: Event) -> None:

@@ -4,17 +4,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from sktune.cli import options as arg
 from sktune.cli.app import app
+from sktune.cli.terminal import Terminal
 from sktune.cli.views.search import comparison_table, result_table
 from sktune.core.errors import StudyError
 from sktune.core.events import print_event
 from sktune.core.events.studies import CompareFinished, ReportWritten, StudyShown
 from sktune.reports import outputs
 from sktune.study.result import SearchResult, stored_result
+from sktune.study.storage import undamaged
 from sktune.study.study import TuningStudy, sqlite_url
 
 
@@ -30,7 +31,7 @@ def show(
 ) -> None:
     """Show what a study has found so far."""
     result = stored_result(study, runs, storage)
-    console = Console(stderr=json)
+    console = Terminal(stderr=json)
     console.print(result_table(result))
     learned = _explained(study, result, storage, console) if why else {}
     if json:
@@ -42,7 +43,7 @@ def show(
         print_event(StudyShown(**result.summary(), **details, **learned))
 
 
-def _explained(name: str, result: SearchResult, storage: str | None, console: Console) -> dict[str, Any]:
+def _explained(name: str, result: SearchResult, storage: str | None, console: Terminal) -> dict[str, Any]:
     """Show what the study has learned, write it as a page, and return it for JSON."""
     from sktune.learning.threads import one_blas_thread
     from sktune.reports import why_page  # imports plotly
@@ -50,8 +51,8 @@ def _explained(name: str, result: SearchResult, storage: str | None, console: Co
     from sktune.samplers.partition import PartitionSampler
 
     study = TuningStudy.open(name, storage or sqlite_url(result.folder.resolve()), create=False)
-    space = study.space()
-    with one_blas_thread():
+    with one_blas_thread(), undamaged(name):
+        space = study.space()
         outlook = PartitionSampler(space).outlook(study.trials())
         why = explain(space, study.trials(), result.baseline_ms, outlook) if result.baseline_ms else None
     if why is None:
@@ -72,7 +73,7 @@ def report(
     """Write a study's report, plan and trials again."""
     result = stored_result(study, runs, storage)
     files = outputs.write(result, result.folder)
-    console = Console(stderr=json)
+    console = Terminal(stderr=json)
     for path in files:
         console.print(escape(str(path)), highlight=False)
     if json:
@@ -94,7 +95,7 @@ def compare(
 
     compared = comparison.compare([stored_result(study, runs, storage) for study in dict.fromkeys(studies)])
     picture = comparison.write_picture(compared, html, runs)
-    console = Console(stderr=json)
+    console = Terminal(stderr=json)
     console.print(comparison_table(compared.events(), compared.is_simulated))
     console.print(f"Picture: {escape(str(picture))}", highlight=False)
     if json:

@@ -7,6 +7,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sktune.core.errors import BadInputError, nearest
+from sktune.core.files import read_text
+from sktune.core.plain_data import compose_yaml, yaml_values
+
+MAX_SHOWN = 200
+"""Characters of a wrong value that a message quotes."""
 
 
 class Document(BaseModel):
@@ -24,28 +29,20 @@ def read_document(path: Path, schema: type[DocumentT], error: type[BadInputError
     Raises:
         BadInputError: of class ``error``; one line with file, line number and the nearest key.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as failure:
-        reason = getattr(failure, "strerror", None) or str(failure)
-        raise error(f"{path} cannot be read ({reason}); give the path of a YAML file") from failure
+    text = read_text(path, error, "give the path of a YAML file")
     return parse_document(text, str(path), schema, error)
 
 
 def parse_document(text: str, source: str, schema: type[DocumentT], error: type[BadInputError]) -> DocumentT:
     """Check YAML ``text`` against ``schema``; ``source`` names it in messages."""
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as failure:
-        mark = getattr(failure, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(failure, "problem", None) or "malformed"
-        raise error(f"{source}{line}: this is not YAML ({problem}); fix the line") from failure
+    node = compose_yaml(text, source, error)
+    duplicate = _duplicate_key(node)
+    data = yaml_values(node, source, error)
     if not isinstance(data, dict):
         raise error(f"{source}: a mapping of keys is expected, got {type(data).__name__}")
-    if duplicate := _duplicate_key(node):
-        raise error(f"{source}:{duplicate.start_mark.line + 1}: key {duplicate.value!r} appears twice; keep one")
+    if duplicate:
+        line = duplicate.start_mark.line + 1
+        raise error(f"{source}:{line}: key {_shown(duplicate.value)} appears twice; keep one")
     try:
         return schema.model_validate(data)
     except ValidationError as failure:
@@ -79,7 +76,12 @@ def _describe(failure: ValidationError, source: str, node: yaml.Node | None, sch
         return f"{where}: unknown key {name!r}{nearest(str(keys[-1]), _keys_at(schema, path[:-1]))}"
     if first["type"] == "missing":
         return f"{where}: key {str(keys[-1])!r} is missing; add it"
-    return f"{where}: {name}: {first['msg'].lower().removeprefix('value error, ')}, got {first['input']!r}"
+    return f"{where}: {name}: {first['msg'].lower().removeprefix('value error, ')}, got {_shown(first['input'])}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def _locate(node: yaml.Node | None, keys: list[Any]) -> tuple[int, list[Any]]:

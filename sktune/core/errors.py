@@ -69,10 +69,14 @@ class InterruptedSearchError(SktuneError):
     """The user stopped the search; the message says how to resume it."""
 
 
+MAX_COMPARED = 100
+"""Characters of a name that are compared with the known names."""
+
+
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> str:
     """Return ``"; did you mean 'a' or 'b'?"``, or a list of the known names if none is close."""
     names = sorted(known)
-    close = get_close_matches(name, names, n=limit, cutoff=0.5)
+    close = get_close_matches(name[:MAX_COMPARED], names, n=limit, cutoff=0.5)
     if close:
         return "; did you mean " + " or ".join(map(repr, close)) + "?"
     return "; known: " + ", ".join(names) if names else ""

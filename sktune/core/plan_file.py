@@ -20,6 +20,7 @@ from sktune.core.scope_flavour import ScopeFlavour
 from sktune.core.scope_options import check_options, parse
 
 ARTIFACTS = "best_plan.artifacts"
+MAX_LAYERS = 10_000
 
 
 def _read(options: Any) -> Any:
@@ -79,7 +80,7 @@ class PlanFile(Document):
     version: Literal[1]
     backend: ScopeFlavour = ScopeFlavour.REGION
     plan: _PlanEntry
-    layers: Annotated[int, Field(ge=1)] | None = None
+    layers: Annotated[int, Field(ge=1, le=MAX_LAYERS)] | None = None
     """Number of decoder layers of the model; ``sktune apply`` needs it to write a plan into source code."""
     decode: DecodeEntry | None = None
     """For ``sktune.launch``; without it, every compiled call of a model with the plan's units is a decode step."""

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from sktune.core.errors import ProfileError
+from sktune.core.files import write_text
 from sktune.profiling.analysis import Profile
 from sktune.profiling.comparison import Comparison
 from sktune.profiling.structure import NO_LAYER, main_stream
@@ -47,7 +48,7 @@ def write(page: str, path: Path) -> Path:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
+        write_text(path, page)
     except OSError as failure:
         raise ProfileError(f"{path} cannot be written ({failure}); give another path with --html") from failure
     return path

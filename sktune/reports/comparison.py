@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from sktune.core.errors import BadInputError, StudyError
 from sktune.core.events.studies import StudyCompared
+from sktune.core.files import write_text
 from sktune.samplers import strategy_names
 from sktune.study.records import TrialRecord
 from sktune.study.result import SearchResult
@@ -155,7 +156,7 @@ def write_picture(compared: ComparedStudies, path: Path | None, runs: Path) -> P
     path = path or runs / FOLDER / f"{name}.html"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(picture(compared), encoding="utf-8")
+        write_text(path, picture(compared))
     except OSError as failure:
         raise StudyError(f"{path} cannot be written ({failure.strerror}); name another file with --html") from failure
     return path

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sktune.core.errors import StudyError
+from sktune.core.files import write_text
 from sktune.core.plan_file import ARTIFACTS
 from sktune.reports.plan_output import plan_yaml
 from sktune.reports.study import report_markdown
@@ -35,7 +36,7 @@ def write(result: SearchResult, folder: Path) -> list[Path]:
             if text is None:
                 (folder / name).unlink(missing_ok=True)
             else:
-                (folder / name).write_text(text, encoding="utf-8")
+                write_text(folder / name, text)
     except OSError as failure:
         raise StudyError(
             f"{folder} cannot be written ({failure.strerror}); fix that and run `sktune report`"

@@ -12,6 +12,7 @@ from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from sktune.core.errors import StudyError
+from sktune.core.files import write_text
 from sktune.reports.why import Effect, SegmentSavings, Why
 
 PAGE = "why.html"
@@ -132,7 +133,7 @@ def write_page(why: Why, study: str, is_simulated: bool, folder: Path) -> Path:
     """
     path = folder / PAGE
     try:
-        path.write_text(why_page(why, study, is_simulated), encoding="utf-8")
+        write_text(path, why_page(why, study, is_simulated))
     except OSError as failure:
         raise StudyError(f"{path} cannot be written ({failure.strerror}); fix that and run again") from failure
     return path

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import libcst as cst
 
+from sktune.core import files
 from sktune.core.errors import BadInputError, PlanError
 from sktune.core.plan import Plan
 from sktune.core.plan_file import PlanFile
@@ -71,6 +72,8 @@ def source_change(plan_file: PlanFile, folder: Path, yaml_file: Path | None = No
 
     source, rewritten = _rewritten(folder, plan, plan_file.layers, original)
     switch = _below(folder, yaml_file) if yaml_file else only_yaml(folder, original)
+    for path in (source, switch):
+        files.inside(folder, path, edits.OUTSIDE)
     new = {source: rewritten.text, switch: turn_on(original(switch), switch)}
     new |= {path: text for path, text in before.items() if path not in new}
     changed = [Change(path, edits.read_text(path), text) for path, text in sorted(new.items())]

@@ -4,17 +4,34 @@ import difflib
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import ValidationError
+
+from sktune.core import files
+from sktune.core.documents import Document
 from sktune.core.errors import BadInputError
+from sktune.core.plain_data import load_json
 
 RECORD = Path(".sktune") / "applied.json"
 """Record in the changed folder: the original text of each file, and the digest of the new one."""
 VERSION = 1
+OUTSIDE = "give --to a folder that contains the file itself"
+
+
+class _Entry(Document):
+    before: str
+    after_sha256: str
+    held_sha256: str | None = None
+    """Of the content while it is being replaced: an interrupted write leaves some files unchanged."""
+
+
+class _Record(Document):
+    version: Literal[1]
+    files: dict[str, _Entry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +61,19 @@ def originals(folder: Path) -> Mapping[Path, str]:
     Raises:
         BadInputError: one of them was edited since, or the record cannot be read.
     """
-    record = _read(folder)
     texts = {}
-    for name, entry in record.items():
+    for name, entry in _read(folder).items():
         path = folder / name
-        now = read_text(path) if path.is_file() else None
+        real = files.inside(folder, path, f"delete {folder / RECORD}")
+        now = read_text(path) if real.is_file() else None
         # An interrupted write leaves some files unchanged: without a plan, or with the previous one.
-        known = (_digest(entry["before"]), entry["after_sha256"], entry.get("held_sha256"))
+        known = (_digest(entry.before), entry.after_sha256, entry.held_sha256)
         if now is None or _digest(now) not in known:
             raise BadInputError(
                 f"{path} was edited after sktune changed it; revert your edit, "
                 f"or delete {folder / RECORD} to keep the file"
             )
-        texts[path] = str(entry["before"])
+        texts[path] = entry.before
     return texts
 
 
@@ -64,14 +81,16 @@ def write(changes: Sequence[Change], folder: Path) -> None:
     """Write the files, and the record that ``undo`` needs to restore ``before``.
 
     Raises:
-        BadInputError: a file cannot be written; what was written can be undone, or another plan applied.
+        BadInputError: a file cannot be written; what was written can be undone, or another plan applied. If links lead
+            out of the folder, nothing is written.
     """
+    real = {change.path: files.inside(folder, change.path, OUTSIDE) for change in changes}
     entries = {change.path.relative_to(folder).as_posix(): _entry(change) for change in changes}
     held = {name: {**entry, "held_sha256": _digest(read_text(folder / name))} for name, entry in entries.items()}
     # The record comes first: whatever happens from here on can be undone.
     _write_record(held, folder)
     for change in changes:
-        _replace(change.path, change.after)
+        _replace(real[change.path], change.after)
     changed = {name: entry for name, entry in entries.items() if _digest(entry["before"]) != entry["after_sha256"]}
     _write_record(changed, folder)
 
@@ -85,8 +104,9 @@ def undo(folder: Path) -> list[Path]:
     before = originals(folder)
     if not before:
         raise BadInputError(f"no plan was applied in {folder}; name the folder that was given to --to")
+    real = {path: files.inside(folder, path, OUTSIDE) for path in before}
     for path, text in before.items():
-        _replace(path, text)
+        _replace(real[path], text)
     _write_record({}, folder)
     return sorted(before)
 
@@ -97,11 +117,7 @@ def read_text(path: Path) -> str:
     Raises:
         BadInputError: it cannot be read.
     """
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError) as failure:
-        raise BadInputError(f"{path} cannot be read: {failure}; give a text file in UTF-8") from failure
+    return files.read_text(path, BadInputError, "give a text file in UTF-8")
 
 
 def _entry(change: Change) -> dict[str, str]:
@@ -111,6 +127,8 @@ def _entry(change: Change) -> dict[str, str]:
 def _write_record(entries: Mapping[str, Mapping[str, str]], folder: Path) -> None:
     """Write the record, or delete it if there are no entries."""
     path = folder / RECORD
+    if path.parent.is_symlink():
+        raise BadInputError(f"{path.parent} is a link; delete it")
     if entries:
         _write_text(path, json.dumps({"version": VERSION, "files": entries}, indent=1))
         return
@@ -125,44 +143,34 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _write_text(path: Path, text: str) -> None:
-    """Replace a file atomically: it never holds part of a text."""
-    target = path.resolve()
-    part = target.with_name(f".{target.name}.part")
     try:
-        target.parent.mkdir(exist_ok=True)
-        if target.exists() and not os.access(target, os.W_OK):
+        path.parent.mkdir(exist_ok=True)
+        if path.exists() and not os.access(path, os.W_OK):
             raise PermissionError("it is read-only")  # replacing it would succeed nevertheless
-        try:
-            with part.open("w", encoding="utf-8", newline="") as file:
-                file.write(text)
-            if target.exists():
-                shutil.copymode(target, part)
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
+        files.write_text(path, text)
     except OSError as failure:
         raise BadInputError(
             f"{path} cannot be written ({failure.strerror or failure}); fix that and run the command again"
         ) from failure
 
 
-def _read(folder: Path) -> Mapping[str, Mapping[str, Any]]:
+def _read(folder: Path) -> Mapping[str, _Entry]:
     path = folder / RECORD
     if not path.exists():
         return {}
+    data: Any = load_json(read_text(path), str(path), BadInputError, "delete it to start over")
+    if isinstance(data, dict) and data.get("version", VERSION) != VERSION:
+        raise BadInputError(
+            f"{path} has version {data['version']!r}, but this sktune reads {VERSION}; "
+            "undo with the version that wrote it"
+        )
     try:
-        record = json.loads(read_text(path))
-        if record["version"] != VERSION:
-            raise BadInputError(
-                f"{path} has version {record['version']}, but this sktune reads {VERSION}; "
-                "undo with the version that wrote it"
-            )
-        files: Mapping[str, Mapping[str, Any]] = record["files"]
-        if any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
-            raise BadInputError(f"{path} names files outside of its folder; delete it")
-    except (ValueError, KeyError, TypeError) as failure:
+        entries = _Record.model_validate(data).files
+    except ValidationError as failure:
         raise BadInputError(f"{path} is not a record of sktune; delete it to start over") from failure
-    return files
+    if any(Path(name).is_absolute() or ".." in Path(name).parts for name in entries):
+        raise BadInputError(f"{path} names files outside of its folder; delete it")
+    return entries
 
 
 def _digest(text: str) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import yaml
 
 from sktune.core.errors import BadInputError
+from sktune.core.plain_data import compose_yaml
 
 FLAG = "enable_superkernel"
 """The flag's name, in YAML and in the models' code."""
@@ -24,11 +25,7 @@ def turn_on(text: str, path: Path) -> str:
     Raises:
         BadInputError: not YAML, no place for the flag, or a mode without scopes; one line with the fix.
     """
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as failure:
-        raise BadInputError(f"{path} is not YAML: {str(failure).partition(chr(10))[0]}; fix it first") from failure
-    pairs = list(_pairs(root))
+    pairs = list(_pairs(compose_yaml(text, str(path), BadInputError)))
     for key, value in pairs:
         if key.value == MODE and value.value != NEEDED_MODE:
             raise BadInputError(
@@ -37,7 +34,7 @@ def turn_on(text: str, path: Path) -> str:
             )
     for key, value in pairs:
         if key.value == FLAG and isinstance(value, yaml.ScalarNode):
-            if yaml.safe_load(value.value) is True:
+            if yaml.SafeLoader.bool_values.get(value.value.lower()) is True:
                 return text
             return text[: value.start_mark.index] + "True" + text[value.end_mark.index :]
     for parent in PARENTS:
@@ -50,8 +47,8 @@ def turn_on(text: str, path: Path) -> str:
 def has_flag(text: str) -> bool:
     """Return whether a YAML text has the flag, or the settings that it belongs to."""
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError:
+        root = compose_yaml(text, "", BadInputError)
+    except BadInputError:
         return False
     return any(key.value in (FLAG, *PARENTS) for key, _ in _pairs(root))
 

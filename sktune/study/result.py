@@ -19,6 +19,7 @@ from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.winner import MAX_SHORTLISTED, FinalPlan, Verdict, decide, pooled
 from sktune.study.facts import ProxyFindings, StudyFacts
 from sktune.study.records import TrialRecord, incumbent_first
+from sktune.study.storage import undamaged
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.targets import TargetSpec, Usage
 
@@ -269,7 +270,9 @@ def stored_result(name: str, runs: Path, storage: str | None = None) -> SearchRe
         StudyError: the study does not exist, or cannot be read.
     """
     folder = runs / folder_name(name)
-    return result_of(TuningStudy.open(name, storage or sqlite_url(folder.resolve()), create=False), folder)
+    study = TuningStudy.open(name, storage or sqlite_url(folder.resolve()), create=False)
+    with undamaged(name):
+        return result_of(study, folder)
 
 
 def verdict_of_trials(trials: Sequence[TrialRecord], noise_floor: float) -> Verdict | None:

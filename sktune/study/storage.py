@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import sqlalchemy
 from optuna.exceptions import OptunaError
 from optuna.storages import RDBStorage
 from sqlalchemy.exc import SQLAlchemyError
 
-from sktune.core.errors import StudyError, first_line, nearest
+from sktune.core.errors import StudyError, described, first_line, nearest
 
 DATABASE = "study.db"
 """The file in a study's folder."""
@@ -22,15 +23,41 @@ MAX_OPENINGS = 3
 """Attempts to open a storage while another process is creating its tables."""
 
 
+def shown(url: str) -> str:
+    """Return a storage's URL as messages show it: without passwords."""
+    login, at, place = url.rpartition("@")
+    scheme, _, name = login.partition("://")
+    masked = f"{scheme}://{name.partition(':')[0]}:***@{place}" if at and ":" in name else url
+    return re.sub(r"([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*", r"\1***", masked, flags=re.IGNORECASE)
+
+
+def _without_password(message: str, url: str) -> str:
+    password = url.rpartition("@")[0].partition("://")[2].partition(":")[2]
+    for secret in filter(None, (password, unquote(password))):
+        message = message.replace(secret, "***")
+    return message
+
+
 @contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Turn errors of the storage into one-line errors."""
+def translated(what: str, url: str = "") -> Iterator[None]:
+    """Turn errors of the storage at ``url``, if it is known, into one-line errors about ``what``."""
     try:
         yield
     except (SQLAlchemyError, OptunaError, sqlite3.Error) as failure:
-        reason = first_line(failure.__cause__ or failure)
+        reason = _without_password(first_line(failure.__cause__ or failure), url)
         raise StudyError(
             f"{what}: the study's storage failed ({reason}); stored trials are safe, fix it and run again"
+        ) from failure
+
+
+@contextmanager
+def undamaged(what: str) -> Iterator[None]:
+    """Turn what Optuna and the readers of stored values raise about damaged ones into a one-line error."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError) as failure:
+        raise StudyError(
+            f"{what}: a stored value is damaged ({described(failure)}); restore the study, or name another with --study"
         ) from failure
 
 
@@ -45,7 +72,11 @@ def open_storage(url: str) -> RDBStorage:
             return _connected(url, {})
         storage = _connected(url, {"connect_args": {"timeout": LOCK_WAIT_S}})
     except (ValueError, ImportError, sqlalchemy.exc.ArgumentError) as failure:
-        raise StudyError(f"--storage {url}: {first_line(failure)}; give a URL such as sqlite:///study.db") from failure
+        # A password with an unquoted "/" is read as something else, which the error quotes.
+        is_quoting = "@" in url and not isinstance(failure, ImportError)
+        hint = "the user or password has characters that must be written as %2F, %40, ..."
+        reason = hint if is_quoting else first_line(failure)
+        raise StudyError(f"--storage {shown(url)}: {reason}; give a URL such as sqlite:///study.db") from failure
     # Readers do not wait for the writer, nor commits for the disk: a killed process loses nothing, a power failure at
     # most the last trial.
     with storage.engine.connect() as connection:

@@ -35,7 +35,7 @@ from sktune.study.claims import Claims, Holder, refuse_difference
 from sktune.study.distinct import DistinctSampler
 from sktune.study.facts import FORMAT, NewFacts, StudyFacts, to_attributes
 from sktune.study.records import TrialRecord, banned_regions, incumbent_first, record_of
-from sktune.study.storage import DATABASE, check_file, open_storage, translated
+from sktune.study.storage import DATABASE, check_file, open_storage, shown, translated, undamaged
 from sktune.study.strategy import Strategy
 
 MAX_ATTEMPTS = 3
@@ -97,14 +97,15 @@ class TuningStudy:
         running was left behind.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        with translated(url):
+        with translated(shown(url), url), undamaged(shown(url)):
             check_file(url, create)
             storage = open_storage(url)
             known = [
                 summary.study_name for summary in optuna.get_all_study_summaries(storage, include_best_trial=False)
             ]
             if name not in known and not create:
-                raise StudyError(f"there is no study {name!r} in {url}; it holds: {', '.join(known) or 'none'}")
+                holds = ", ".join(known) or "none"
+                raise StudyError(f"there is no study {name!r} in {shown(url)}; it holds: {holds}")
             study = optuna.create_study(storage=storage, study_name=name, direction="minimize", load_if_exists=True)
             opened = cls(name, storage, study, is_ours_alone)
             if name not in known:
@@ -118,7 +119,7 @@ class TuningStudy:
         Raises:
             StudyError: they cannot be read.
         """
-        with translated(self.name):
+        with translated(self.name), undamaged(self.name):
             attributes = self._study.user_attrs
         return StudyFacts.from_attributes(self.name, attributes)
 
@@ -221,14 +222,14 @@ class TuningStudy:
 
     def records(self) -> list[TrialRecord]:
         """Return all trials that were proposed, by number."""
-        with translated(self.name):
+        with translated(self.name), undamaged(self.name):
             trials = self._study.get_trials(deepcopy=False)
             attributes = self._study.user_attrs
-        proposed = [t for t in trials if t.state is not TrialState.WAITING and PREFIX + "proposal" in t.user_attrs]
-        ended = [t for t in proposed if t.number not in self._ended and t.state.is_finished()]
-        for trial in amended(ended, attributes):
-            self._ended[trial.number] = record_of(trial)
-        return [self._ended.get(trial.number) or record_of(trial) for trial in proposed]
+            proposed = [t for t in trials if t.state is not TrialState.WAITING and PREFIX + "proposal" in t.user_attrs]
+            ended = [t for t in proposed if t.number not in self._ended and t.state.is_finished()]
+            for trial in amended(ended, attributes):
+                self._ended[trial.number] = record_of(trial)
+            return [self._ended.get(trial.number) or record_of(trial) for trial in proposed]
 
     def queue(self, points: Sequence[StartingPoint]) -> None:
         """Queue starting points, to be tried before any proposals of a sampler; skip those already queued."""
@@ -239,7 +240,7 @@ class TuningStudy:
 
     def finished(self) -> int:
         """Return the number of finished trials."""
-        with translated(self.name):
+        with translated(self.name), undamaged(self.name):
             return sum(trial.state.is_finished() for trial in self._study.get_trials(deepcopy=False))
 
     def ask(self, space: SearchSpace, strategy: Strategy, seed: int) -> Proposal:
@@ -309,7 +310,7 @@ class TuningStudy:
 
     def trials(self) -> list[FrozenTrial]:
         """Return all trials as Optuna stores them."""
-        with translated(self.name):
+        with translated(self.name), undamaged(self.name):
             return amended(self._study.get_trials(deepcopy=False), self._study.user_attrs)
 
     def space(self) -> SearchSpace:
@@ -369,7 +370,7 @@ def _may_live(proposal: Mapping[str, Any]) -> bool:
 
 def study_names(url: str) -> list[str]:
     """Return the names of all studies in the database at ``url``."""
-    with translated(url):
+    with translated(shown(url), url), undamaged(shown(url)):
         return optuna.get_all_study_names(open_storage(url))
 
 

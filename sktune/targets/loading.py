@@ -7,9 +7,10 @@ from functools import singledispatch
 from pathlib import Path
 from types import ModuleType
 
-from sktune.core.errors import TargetError, described, nearest
+from sktune.core.errors import SktuneError, TargetError, described, nearest
 from sktune.targets.base import Target
 from sktune.targets.causal_lm import from_folder, from_preset
+from sktune.targets.configuration import check_configuration, check_memory
 from sktune.targets.spec import ConfigSpec, FunctionSpec, PresetSpec, TargetSpec
 
 
@@ -34,7 +35,16 @@ def _of_preset(spec: PresetSpec, *, takes_torchair: bool = False) -> Target:
 
 @load.register
 def _of_folder(spec: ConfigSpec, *, takes_torchair: bool = False) -> Target:
-    return from_folder(spec, takes_torchair=takes_torchair)
+    folder = Path(spec.source)
+    check_configuration(folder)
+    if spec.device == "cpu" and spec.weights is None and spec.layers is None:
+        check_memory(folder, spec.dtype)
+    try:
+        return from_folder(spec, takes_torchair=takes_torchair)
+    except SktuneError:
+        raise
+    except Exception as failure:  # whatever transformers' code meets in a configuration
+        raise TargetError(f"the model of {folder / 'config.json'} fails: {described(failure)}; fix it") from failure
 
 
 @load.register

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator
 from sktune.core.documents import Document, read_document
 from sktune.core.errors import TargetError
 
+MAX_RANKS = 1024
 COPY_SUFFIX = "_sktune"
 """Suffix of the YAML's copy, which is in the same folder, where launch scripts look for it."""
 OTHER_INFERENCE = r"python.*[ /](infer|server)\.py"
@@ -59,9 +60,9 @@ class Recipe(Document):
     """Working folder of the command, relative to the recipe's file."""
     environment: dict[str, str] = {}
     yaml: YamlFile | None = None
-    ranks: Annotated[int, Field(ge=1)] = 1
+    ranks: Annotated[int, Field(ge=1, le=MAX_RANKS)] = 1
     """Processes on this host that run the model."""
-    timeout_s: Annotated[float, Field(gt=0)] = 1800.0
+    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1800.0
     """Time limit for one run, including start and compilation."""
     backend: Literal["npu", "inductor"] = "npu"
     device: Literal["npu", "cuda", "cpu"] | None = None
@@ -78,7 +79,7 @@ class Recipe(Document):
     """A file with a search space, relative to the recipe's file."""
     other_inference: str = OTHER_INFERENCE
     """Regular expression for command lines of other programs that would disturb measurements."""
-    wait_s: Annotated[float, Field(ge=0)] = 600.0
+    wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 600.0
     """How long to wait for these to end before giving up."""
 
     @field_validator("command", mode="before")
@@ -158,5 +159,17 @@ def digest(recipe: Recipe, path: Path) -> str:
         inside = file.relative_to(recipe.directory) if file.is_relative_to(recipe.directory) else Path(file.name)
         if any(part.startswith(".") or part == "__pycache__" for part in inside.parts):
             continue
-        digest.update(str(inside).encode() + file.read_bytes())
+        digest.update(os.fsencode(inside) + _content(file))
     return digest.hexdigest()
+
+
+def _content(file: Path) -> bytes:
+    """Return a file's content; where there is none, a dangling link or a folder, what is there."""
+    if file.is_file():
+        try:
+            return file.read_bytes()
+        except OSError as failure:
+            raise TargetError(
+                f"{file} cannot be read ({failure.strerror}), so changes to it would go unnoticed; fix its permissions"
+            ) from failure
+    return os.fsencode(file.readlink()) if file.is_symlink() else b""

@@ -12,6 +12,7 @@ from sktune.backends.sim.deployment import deploy
 from sktune.backends.sim.operators import Operator
 from sktune.backends.sim.trace import trace_operators
 from sktune.core.errors import SimulationError
+from sktune.core.files import write_text
 from sktune.profiling.analysis import analyse
 from sktune.profiling.readers.reading import read_profile
 from sktune.targets.loading import load
@@ -43,7 +44,7 @@ def calibrate_to(profiles: Sequence[Path], start: Path | None, request: Request 
     fitted = calibrate(frames, constants, operators)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(fitted.constants.to_yaml(), encoding="utf-8")
+        write_text(out, fitted.constants.to_yaml())
     except OSError as failure:
         raise SimulationError(
             f"{out} cannot be written ({failure.strerror}); name another file with --out"

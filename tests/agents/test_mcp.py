@@ -91,14 +91,15 @@ async def test_a_complete_session(tmp_path: Path) -> None:
     model, space = as_model(tmp_path / "project", tmp_path)
     folder = tmp_path / "project" / TEMPLATE.model
     search = {"model": model, "space": str(space), "backend": "sim", "study": NAME}
-    async with server(tmp_path / "runs") as client:
+    allowed = ("--allow-run", str(tmp_path))
+    async with server(tmp_path / "runs", *allowed) as client:
         inspected = await called(client, "inspect", model=model, space=str(space), backend="sim")
         check([inspected])
         assert "self_attn" in str(inspected["kinds"])
         started = await called(client, "start_search", **search, trials=100_000)
         assert started["state"] == "running"
         assert "is already running" in await refused(client, "start_search", search)
-    async with server(tmp_path / "runs") as client:  # the first server is gone, the search is not
+    async with server(tmp_path / "runs", *allowed) as client:  # the first server is gone, the search is not
         running = await followed(client, NAME, 0, lambda status: bool(status.get("incumbent")))
         assert running["state"] == "running"
         assert (await called(client, "stop_search", name=NAME))["state"] in ("stopping", "stopped")
@@ -136,7 +137,7 @@ async def test_an_analysis_is_followed_like_a_search(tmp_path: Path) -> None:
     """By the name of its study; its last event has the recommendation."""
     shutil.copytree(TEMPLATE.root, tmp_path / "project")
     model, _ = as_model(tmp_path / "project", tmp_path)
-    async with server(tmp_path / "runs") as client:
+    async with server(tmp_path / "runs", "--allow-run", str(tmp_path)) as client:
         arguments = {
             "model": model,
             "folder": str(tmp_path / "project" / TEMPLATE.model),

@@ -18,6 +18,7 @@ import pytest
 import typer.main
 
 from sktune.agents.mcp_server import make_server
+from sktune.agents.permissions import Permissions
 from sktune.analysis.sentences import LANGUAGES
 from sktune.backends.sim.constants import ATLAS_A3
 from sktune.cli import app
@@ -243,7 +244,7 @@ def test_the_diff_of_apply(name: str, project: ModelProject, plan: Plan, golden:
 
 def test_the_tools_of_the_mcp_server(golden: Golden, folder: Path) -> None:
     """Names, descriptions and schemas: all that an agent knows about them."""
-    server = make_server(folder / "runs", allow_write=False)
+    server = make_server(folder / "runs", Permissions())
     tools = [tool.model_dump(mode="json", exclude_none=True) for tool in anyio.run(server.list_tools)]
     seen = {"instructions.txt": f"{server.instructions}\n"}
     seen |= {f"{tool['name']}.txt": f"{normalised.laid_out(tool)}\n" for tool in tools}

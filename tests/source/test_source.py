@@ -3,6 +3,7 @@
 import ast
 import errno
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -144,7 +145,7 @@ def test_a_write_that_was_interrupted_can_be_finished_and_undone(
                 source_change(plan_file(plan), folder).write()
             change = source_change(plan_file(ATTENTION), folder)
             with monkeypatch.context() as patched:
-                patched.setattr(Path, "open", failing_after(written))
+                patched.setattr(os, "fdopen", failing_after(written))
                 interrupted(change.write)
             if finish:
                 source_change(plan_file(ATTENTION), folder).write()
@@ -160,13 +161,14 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def failing_after(written: int) -> Callable[..., Any]:
-    """Return a stand-in for ``Path.open`` on a disk that is full after some files."""
-    plain, left = Path.open, iter(range(written))
+    """Return a stand-in for ``os.fdopen`` on a disk that is full after some files."""
+    plain, left = os.fdopen, iter(range(written))
 
-    def full(path: Path, mode: str = "r", *others: Any, **named: Any) -> Any:
+    def full(descriptor: int, mode: str = "r", *others: Any, **named: Any) -> Any:
         if mode == "w" and next(left, None) is None:
+            os.close(descriptor)
             raise OSError(errno.ENOSPC, "No space left on device")
-        return plain(path, mode, *others, **named)
+        return plain(descriptor, mode, *others, **named)
 
     return full
 

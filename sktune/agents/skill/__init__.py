@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sktune.core.errors import BadInputError
+from sktune.core.files import inside, read_text, write_text
+from sktune.core.plain_data import load_json
 
 TEMPLATES = Path(__file__).parent
 SKILL = "superkernel-autotune"
@@ -31,20 +33,26 @@ def install(folder: Path, *, force: bool = False) -> Installed:
     if not folder.is_dir():
         raise BadInputError(f"{folder} is not a folder; give the one with the recipes or the model")
     wanted, record = files(), _record(folder)
+    real = {name: inside(folder, folder / name, "delete the link") for name in (*wanted, RECORD.as_posix())}
     new = {name: text for name, text in wanted.items() if _text(folder / name) != text}
     foreign = [name for name in new if not _is_ours(folder / name, record.get(name))]
     if foreign and not force:
         raise BadInputError(f"not ours, or edited: {', '.join(foreign)}; move them away, or overwrite with --force")
     for name, text in new.items():
         try:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text, encoding="utf-8")
+            real[name].parent.mkdir(parents=True, exist_ok=True)
+            write_text(real[name], text)
         except OSError as failure:
             raise BadInputError(f"{folder / name} cannot be written ({failure.strerror}); fix that first") from failure
     known = record | {name: _digest(text) for name, text in wanted.items()}
     if known != record:
-        (folder / RECORD).parent.mkdir(exist_ok=True)
-        (folder / RECORD).write_text(json.dumps({"version": 1, "files": known}, indent=1), encoding="utf-8")
+        try:
+            (folder / RECORD).parent.mkdir(exist_ok=True)
+            write_text(folder / RECORD, json.dumps({"version": 1, "files": known}, indent=1))
+        except OSError as failure:
+            raise BadInputError(
+                f"{folder / RECORD} cannot be written ({failure.strerror}); fix that first"
+            ) from failure
     return Installed(tuple(new), tuple(name for name in wanted if name not in new))
 
 
@@ -77,8 +85,8 @@ def _is_ours(path: Path, digest: str | None) -> bool:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return read_text(path, BadInputError, "")
+    except BadInputError:
         return None
 
 
@@ -90,8 +98,9 @@ def _record(folder: Path) -> dict[str, str]:
     text = _text(folder / RECORD)
     if text is None:
         return {}
-    try:
-        digests: dict[str, str] = json.loads(text)["files"]
-    except (ValueError, KeyError, TypeError) as failure:
-        raise BadInputError(f"{folder / RECORD} is damaged ({failure}); delete it and use --force") from failure
+    fix = "delete it and use --force"
+    record = load_json(text, str(folder / RECORD), BadInputError, fix)
+    digests = record.get("files") if isinstance(record, dict) else None
+    if not isinstance(digests, dict) or not all(isinstance(digest, str) for digest in digests.values()):
+        raise BadInputError(f"{folder / RECORD} is damaged; {fix}")
     return digests

@@ -11,7 +11,9 @@ from sktune.core.events.commands import CommandFailed, CommandStopped
 
 def print_event(event: Event) -> None:
     """Print one event; infinite and NaN figures become null."""
-    sys.stdout.write(json.dumps(_finite(event.to_dict()), ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(_finite(event.to_dict()), ensure_ascii=False, allow_nan=False)
+    # A path that is not UTF-8 has half characters, which JSON can only escape.
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     sys.stdout.flush()
 
 
@@ -25,9 +27,9 @@ def parse_event(line: str) -> dict[str, Any] | None:
     """Return the event on a line; None if the line is something else."""
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return event if isinstance(event, dict) and "event" in event else None
+    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
 
 
 def _finite(value: Any) -> Any:

@@ -45,6 +45,8 @@ _REQUIRED = {"name": "Name", "start": "Start Time(us)", "duration_us": "Duration
 _PIPES = {"mac": "mac", "vec": "vec", "scalar": "scalar", "mte2": "mte2", "mte3": "mte3", "fixpipe": "mte3"}
 _PIPE = re.compile(r"(?:aic_|aiv_)?(mac|vec|scalar|mte2|mte3|fixpipe)_ratio")
 _MAX_DURATION_US = 1e12
+_MAX_START_US = 1e15
+_MAX_STEP = 1e15
 _CHUNK_ROWS = 100_000
 _NAMES = [alias for alias, role in _ALIASES.items() if role == "name"]
 _TEXT = ("device", "model", "task", "stream", "name", "type", "core", "start")
@@ -57,14 +59,18 @@ def read_csv(data: bytes, shown: str) -> KernelTable:
         ProfileError: the header lacks a required column, or nothing can be read.
     """
     header = data[: data.find(b"\n") if b"\n" in data else len(data)].decode("utf-8-sig", "replace")
-    names = next(csv.reader([header]), [])
-    roles = {index: _ALIASES.get(_plain(name)) for index, name in enumerate(names)}
+    names = _split(header)
+    roles = {index: _ALIASES.get(_plain(name)) for index, name in enumerate(names) if name not in names[:index]}
     if lacking := [column for role, column in _REQUIRED.items() if role not in roles.values()]:
         raise ProfileError(
             f"{shown} is not a profile: it lacks the column {' and '.join(map(repr, lacking))} of a kernel_details.csv "
             f"or op_summary, and begins {header[:40].strip()!r}; give one of these, or a chrome trace (trace_view.json)"
         )
-    ratios = {index: _PIPES[match[1]] for index, name in enumerate(names) if (match := _PIPE.fullmatch(name.strip()))}
+    ratios = {
+        index: _PIPES[match[1]]
+        for index, name in enumerate(names)
+        if index in roles and (match := _PIPE.fullmatch(name.strip()))
+    }
     used_columns = sorted({index for index, role in roles.items() if role} | set(ratios))
     data, cut = _without_partial_row(data, len(names))
     frame, rows = _parse(data, {index: names[index] for index in used_columns}, roles, shown)
@@ -90,6 +96,13 @@ def read_csv(data: bytes, shown: str) -> KernelTable:
     )
 
 
+def _split(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:  # a field beyond the limit of the module, for instance
+        return []
+
+
 def _plain(name: str) -> str:
     return re.sub(r"\(.*?\)|[\s_]", "", name).lower()
 
@@ -100,7 +113,7 @@ def _without_partial_row(data: bytes, columns: int) -> tuple[bytes, int]:
         return data, 0
     start = data.rfind(b"\n") + 1
     last = data[start:].decode("utf-8", "replace")
-    is_whole = last.count('"') % 2 == 0 and len(next(csv.reader([last]), [])) >= columns
+    is_whole = last.count('"') % 2 == 0 and len(_split(last)) >= columns
     return (data, 0) if is_whole or start == 0 else (data[:start], 1)
 
 
@@ -122,7 +135,7 @@ def _parse(
             index_col=False,
             low_memory=False,
         )
-    except pd.errors.ParserError as failure:
+    except (pd.errors.ParserError, ValueError) as failure:
         raise ProfileError(f"{shown} is damaged ({failure}); export the profile again") from failure
     frame.columns = pd.Index(list(used_columns))
     return frame, rows
@@ -135,7 +148,8 @@ def _table(frame: pd.DataFrame, roles: Mapping[int, str | None], ratios: Mapping
     table["duration_us"] = _number(by_role["duration_us"]).where(lambda duration: duration.between(0, _MAX_DURATION_US))
     for role in ("wait_us", "blocks"):
         table[role] = _number(by_role[role]) if role in by_role else np.nan
-    table["step"] = _number(by_role["step"]).fillna(NO_STEP).astype(int) if "step" in by_role else NO_STEP
+    step = _number(by_role["step"]) if "step" in by_role else pd.Series(NO_STEP, index=frame.index, dtype=float)
+    table["step"] = step.where(lambda number: number.abs() < _MAX_STEP, NO_STEP).astype(int)
     for role, otherwise in (("device", "0"), ("model", ""), ("task", ""), ("stream", "-"), ("type", ""), ("core", "")):
         table[role] = by_role[role].str.strip().fillna(otherwise) if role in by_role else otherwise
     if "type" not in by_role:
@@ -153,7 +167,7 @@ def _number(column: "pd.Series[Any]") -> "pd.Series[float]":
 
 
 def _nanoseconds(column: "pd.Series[str]") -> npt.NDArray[np.float64]:
-    """Return microseconds, given as text, as whole nanoseconds from the first chunk's earliest; NaN if not a number.
+    """Return microseconds, given as text, as whole nanoseconds from the first chunk's median; NaN if not a time.
 
     A float of microseconds since 1970 is exact only to a quarter of a microsecond; its whole part is exact.
     """
@@ -163,6 +177,8 @@ def _nanoseconds(column: "pd.Series[str]") -> npt.NDArray[np.float64]:
         whole = pd.to_numeric(parts[0], errors="coerce").to_numpy(float)
         fraction = pd.to_numeric((parts[2].fillna("") + "000").str[:3], errors="coerce").to_numpy(float)
         if np.isnan(origin_us) and not np.isnan(whole).all():
-            origin_us = float(np.nanmin(whole))
-        chunks.append((whole - origin_us) * 1e3 + fraction)
+            origin_us = float(np.floor(np.nanmedian(whole)))  # of which a damaged row is not
+        since_us = whole - origin_us
+        since_us[~(np.abs(since_us) < _MAX_START_US)] = np.nan
+        chunks.append(since_us * 1e3 + fraction)
     return np.concatenate(chunks)

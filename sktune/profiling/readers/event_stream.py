@@ -9,6 +9,8 @@ from typing import IO, Any
 CHUNK_CHARACTERS = 1 << 22
 MAX_EVENT_CHARACTERS = 1 << 24
 """Longer events are treated as damaged."""
+MAX_DAMAGED = 100
+"""Damaged places after which no more is read, as finding the end of each may take the time of the longest event."""
 
 _START = re.compile(r'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
@@ -46,12 +48,14 @@ class EventStream:
                 return
             try:
                 event, position = _decode(self._buffer, position)
-            except json.JSONDecodeError:
+            except RecursionError:
+                return  # no profiler nests like this
+            except ValueError:  # not JSON, or a number of thousands of digits
                 if len(self._buffer) - position < MAX_EVENT_CHARACTERS and self._extend(position):
                     position = 0
                     continue
                 following = _NEXT_EVENT.search(self._buffer, position + 1)
-                if following is None:
+                if following is None or self.damaged == MAX_DAMAGED:
                     return
                 self.damaged += 1
                 position = following.end()

@@ -17,6 +17,12 @@ from sktune.profiling.readers.event_stream import EventStream
 
 Event = dict[str, Any]
 
+MAX_NS = 1 << 61
+"""Nanoseconds whose sums and differences fit into 64 bits: 73 years."""
+MAX_DIGITS = 18
+"""Digits of a step's number."""
+MAX_NAME = 4096
+"""Characters of a kernel's name that are kept."""
 WRAPPER_SHARE = 0.5
 """A CPU operator that spends more than this share of its time in other operators is a wrapper of these."""
 
@@ -45,9 +51,10 @@ class _Rows:
     def add(self, event: Event, device: str, stream: str, core: str, launch: int = -1) -> None:
         """Append ``event``; a missing or malformed time raises KeyError, ValueError, TypeError or OverflowError."""
         start_ns, duration_ns = _nanoseconds(event["ts"]), _nanoseconds(event["dur"])
+        name = str(event.get("name", ""))[:MAX_NAME]
         self.start_ns.append(start_ns)
         self.duration_ns.append(max(0, duration_ns))
-        self.name.append(self.names.setdefault(str(event.get("name", "")), len(self.names)))
+        self.name.append(self.names.setdefault(name, len(self.names)))
         self.lane.append(self.lanes.setdefault((device, stream, core), len(self.lanes)))
         self.launch.append(launch)
 
@@ -93,16 +100,15 @@ class _Trace:
             launch = args.get("correlation", -1)
             device = str(args.get("device", event.get("pid", 0)))
             stream = str(args.get("stream", event.get("tid", 0)))
-            self.gpu.add(event, device, stream, str(kind), launch if isinstance(launch, int) else -1)
+            self.gpu.add(event, device, stream, str(kind), _number_of(launch))
         elif "Task Type" in args:
             if _NPU_CORES.search(str(args["Task Type"])):
                 stream = str(args.get("Physic Stream Id", args.get("Stream Id", event.get("tid", 0))))
-                launch = args.get("connection_id", -1)
-                launch = launch if isinstance(launch, int) else -1
+                launch = _number_of(args.get("connection_id", -1))
                 self.npu.add(event, str(event.get("pid", 0)), stream, str(args["Task Type"]), launch)
         elif match := _STEP.match(name):
             if kind is None or kind in _STEP_MARKS:
-                self._add_step(event, int(match[1]))
+                self._add_step(event, int(match[1][:MAX_DIGITS]))
         elif kind in _LAUNCHES:
             if isinstance(args.get("correlation"), int):
                 self.launches[args["correlation"]] = _nanoseconds(event["ts"])
@@ -262,11 +268,25 @@ def type_of_gpu_name(name: str) -> str:
     return "::".join(parts[-2:]) if parts[-1] in ("kernel", "Kernel") else parts[-1]
 
 
+def _number_of(launch: Any) -> int:
+    """Return the number that connects a kernel with its launch; -1 if it is none."""
+    return launch if isinstance(launch, int) and 0 <= launch <= MAX_NS else -1
+
+
 def _nanoseconds(microseconds: str | float) -> int:
-    """Return a timestamp in nanoseconds; text has the digits that a float would lose."""
+    """Return a timestamp in nanoseconds; text has the digits that a float would lose.
+
+    Raises:
+        ValueError, TypeError, OverflowError: it is no number, or not a time of the last or next century.
+    """
     if isinstance(microseconds, str):
         whole, _, fraction = microseconds.strip().partition(".")
-        if fraction.isdigit() or not fraction:
-            return int(whole) * 1000 + int((fraction + "000")[:3])
-        return round(float(microseconds) * 1000)
-    return round(microseconds * 1000)
+        if fraction.isdecimal() or not fraction:
+            exact = int(whole) * 1000 + int((fraction + "000")[:3])
+        else:
+            exact = round(float(microseconds) * 1000)
+    else:
+        exact = round(microseconds * 1000)
+    if abs(exact) > MAX_NS:
+        raise OverflowError
+    return exact

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sktune.core.files import source_text
+
 SCRIPT = Path("executor/scripts/infer.sh")
 """The script that starts a model of cann-recipes-infer, relative to the checkout's root."""
 DIES = {"950": 8}
@@ -44,7 +46,7 @@ class Checkout:
     def starts(self, model: Path) -> bool:
         """Whether ``SCRIPT`` starts a model, even if it has a script of its own."""
         own = model / "infer.sh"
-        return not own.is_file() or bool(_LAUNCH.search(own.read_text(encoding="utf-8", errors="replace")))
+        return not own.is_file() or bool(_LAUNCH.search(source_text(own)))
 
     def command(self, model: Path, file: Path) -> str:
         """Return the command that starts ``model`` with a copy of ``file``, wherever that is."""
@@ -60,7 +62,7 @@ class Checkout:
         """
         if not (self.root / _REGISTRY).is_file():
             return None
-        tree = ast.parse((self.root / _REGISTRY).read_text(encoding="utf-8", errors="replace"))
+        tree = ast.parse(source_text(self.root / _REGISTRY))
         for node in ast.walk(tree):
             if not isinstance(node, ast.Dict):
                 continue
@@ -90,7 +92,7 @@ def decoder_in(files: list[Path]) -> Decoder | None:
     """Return the decoder layer of the first file that has one: the class in a ``ModuleList`` named ``layers``."""
     for file in files:
         try:
-            tree = ast.parse(file.read_text(encoding="utf-8", errors="replace"))
+            tree = ast.parse(source_text(file))
         except (OSError, SyntaxError, ValueError):
             continue
         classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]

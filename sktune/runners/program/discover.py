@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sktune.core.errors import BadInputError
+from sktune.core.files import source_text
 from sktune.runners.program.checkout import SCRIPT, Checkout, checkout_of, decoder_in
 from sktune.runners.program.recipe_draft import RecipeDraft, add_mode, add_yaml, by_key, dies_of, read_settings
 
@@ -105,7 +106,7 @@ def _start_command(folder: Path) -> list[str]:
     scripts = [path for path in (folder / "infer.sh", folder / "run.sh") if path.is_file()]
     if scripts:
         return ["bash", scripts[0].name]
-    programs = [path for path in sorted(folder.glob("*.py")) if "__main__" in path.read_text(errors="replace")]
+    programs = [path for path in sorted(folder.glob("*.py")) if "__main__" in source_text(path)]
     if len(programs) == 1:
         return ["python3", programs[0].name]
     names = ", ".join(path.name for path in programs[:4]) or "none"
@@ -176,7 +177,7 @@ def _add_decoder(draft: RecipeDraft, checkout: Checkout, model: Path, settings: 
 
 def _add_backend(draft: RecipeDraft, folder: Path) -> None:
     sources = list(folder.rglob("*.py"))
-    uses_npu = any(re.search(r"torch_npu|torchair", path.read_text(errors="replace")) for path in sources)
+    uses_npu = any(re.search(r"torch_npu|torchair", source_text(path)) for path in sources)
     draft.values["backend"] = "npu" if uses_npu else "inductor"
     draft.found.append(f"its sources {'use' if uses_npu else 'do not use'} torch_npu")
     draft.unknown.append("how long a run takes: `timeout_s` is 1800 (start, compilation and all decode steps)")

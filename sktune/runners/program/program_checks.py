@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sktune.core.files import source_text
+
 _CHECKING = re.compile(r"check|valid|verify|__init__|__post_init__")
 """Names of functions that are called in every mode. In others, a mode may be what the caller has chosen already."""
 _SETTINGS = re.compile(r"config|settings|params|args")
@@ -62,7 +64,7 @@ class ProgramChecks:
     def __init__(self, files: Iterable[Path], setting: str) -> None:
         self._functions: list[tuple[Path, ast.FunctionDef]] = []
         for file in files:
-            text = file.read_text(encoding="utf-8", errors="replace")
+            text = source_text(file)
             if setting not in text or "raise" not in text:
                 continue
             try:

@@ -13,6 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sktune.core.files import open_regular
+from sktune.core.layout import Layout
+
 RUN_VARIABLE = "SKTUNE_RUN"
 """Environment variable: the run's folder, which also identifies the processes of the run."""
 PLAN_VARIABLE = "SKTUNE_PLAN"
@@ -171,39 +174,57 @@ class RankReport:
 
 def read_reports(folder: Path) -> list[RankReport]:
     """Return the reports of a run's ranks so far, by rank."""
-    reports = [_read(path) for path in sorted(folder.glob("rank-*.jsonl"))]
+    ranks = {path: path.stem.removeprefix("rank-") for path in folder.glob("rank-*.jsonl")}
+    reports = [_read(path, int(rank)) for path, rank in ranks.items() if rank.isdecimal()]
     return sorted(reports, key=lambda report: report.rank)
 
 
-def _read(path: Path) -> RankReport:
-    report = RankReport(int(path.stem.partition("-")[2]))
-    for line in path.read_text(encoding="utf-8").splitlines():
+def _read(path: Path, rank: int) -> RankReport:
+    report = RankReport(rank)
+    with open_regular(path) as file:
+        lines = file.read().decode("utf-8", "replace").split("\n")
+    for number, line in enumerate(lines, 1):
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # the line is still being written
-        _add(report, event)
+        try:
+            _add(report, event)
+        except (KeyError, TypeError, ValueError, AttributeError) as failure:
+            report.error = report.error or ("run", f"line {number} of its report {path.name} is damaged ({failure!r})")
     return report
 
 
 def _add(report: RankReport, event: dict[str, Any]) -> None:
     match event.pop("event"):
         case "start":
-            report.pid = event["pid"]
+            report.pid = int(event["pid"])
         case "found":
-            report.inspected.append(InspectedCall(**{**event, "call": DecodeCall(**event["call"])}))
+            found = InspectedCall(**{**event, "call": DecodeCall(**event["call"])})
+            if found.layout is not None:
+                Layout.from_dict(found.layout)
+            report.inspected.append(found)
         case "compiled":
-            report.compile_s = event["seconds"]
+            report.compile_s = float(event["seconds"])
         case "outputs":
-            report.outputs.append(StepDigests(event["digests"], event["kind"]))
+            report.outputs.append(StepDigests(_digests(event), str(event["kind"])))
         case "state":
-            report.states[event["after"]] = StepDigests(event["digests"])
+            report.states[int(event["after"])] = StepDigests(_digests(event))
         case "written":
-            report.is_written = event["is_written"]
+            report.is_written = event["is_written"] is True
         case "steps":
-            report.step_s += event["seconds"]
-            report.baselines += event["baselines"]
+            seconds, baselines = map(float, event["seconds"]), map(bool, event["baselines"])
+            both = list(zip(seconds, baselines, strict=True))
+            report.step_s += [step_s for step_s, _ in both]
+            report.baselines += [is_baseline for _, is_baseline in both]
         case "error" if report.error is None:
-            report.error = (event["stage"], event["message"])
+            report.error = (str(event["stage"]), str(event["message"]))
         case "end":
             report.has_ended = True
+
+
+def _digests(event: dict[str, Any]) -> dict[str, str]:
+    digests = {str(name): str(digest) for name, digest in event["digests"].items()}
+    for digest in digests.values():
+        int(digest.partition("/")[2])  # the number of elements
+    return digests

@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 
 from sktune.core.errors import BadInputError
+from sktune.core.files import read_text, source_text
+from sktune.core.plain_data import load_yaml
 from sktune.runners.program.checkout import A3_DIES, DIES
 from sktune.runners.program.program_checks import Check, ProgramChecks, Verdict
 from sktune.runners.program.rank_reports import VERIFIED_STEPS
@@ -53,10 +55,7 @@ class RecipeDraft:
 
 def read_settings(file: Path) -> dict[str, Any]:
     """Return the values of a YAML file by dotted path."""
-    try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as failure:
-        raise BadInputError(f"{file} is not valid YAML ({str(failure).partition(chr(10))[0]}); fix it") from failure
+    data = load_yaml(read_text(file, BadInputError, "name the program's YAML"), str(file), BadInputError) or {}
     return dict(_leaves(data, ()))
 
 
@@ -145,7 +144,7 @@ def add_mode(draft: RecipeDraft, sources: list[Path], settings: Mapping[str, Any
             f"this mode, as `{check.condition}` holds ({_shown(check, draft)}); name another YAML with --yaml"
         )
     draft.unknown += _doubts(verdicts, draft)
-    texts = (path.read_text(errors="replace") for path in sources if path.is_relative_to(folder))
+    texts = (source_text(path) for path in sources if path.is_relative_to(folder))
     if not any(_NAMES_MODE.search(text) for text in texts):
         draft.unknown.append(f"whether {folder.name} runs in {NEEDED_MODE}: its sources do not mention it")
 

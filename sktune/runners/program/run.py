@@ -16,7 +16,9 @@ from typing import Any
 import yaml
 
 from sktune.core.errors import BackendError, OutOfTimeError, TargetError
+from sktune.core.files import read_text, write_text
 from sktune.core.outcome import Reason, Stage
+from sktune.core.plain_data import load_yaml
 from sktune.core.plan import Plan
 from sktune.core.plan_file import write_plan
 from sktune.launch import SITE
@@ -163,11 +165,11 @@ class Launcher:
             return
         file = self._recipe.yaml.file
         copy = file.with_stem(file.stem + COPY_SUFFIX)
-        if copy.exists() and not copy.read_bytes().startswith(COPY_HEAD.encode()):
+        if os.path.lexists(copy) and (copy.is_symlink() or not _is_copy(copy)):
             raise TargetError(
                 f"{copy} was not written by sktune, and the copy of {file.name} would overwrite it; rename it"
             )
-        copy.write_text(COPY_HEAD + varied_yaml(file, self._recipe.yaml.set), encoding="utf-8")
+        write_text(copy, COPY_HEAD + varied_yaml(file, self._recipe.yaml.set))
         try:
             yield self._recipe.argv(copy)
         finally:
@@ -273,10 +275,7 @@ def varied_yaml(file: Path, values: Mapping[str, Any]) -> str:
     Raises:
         TargetError: the file is not a mapping, or a path leads through something else.
     """
-    try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as failure:
-        raise TargetError(f"{file} is not valid YAML ({str(failure).partition(chr(10))[0]}); fix it") from failure
+    data = load_yaml(read_text(file, TargetError, "fix yaml.file"), str(file), TargetError)
     if not isinstance(data, dict):
         raise TargetError(f"{file} is not a mapping of keys; name the program's configuration in yaml.file")
     _turn_scopes_off(data)
@@ -299,6 +298,11 @@ def _turn_scopes_off(data: dict[str, Any]) -> None:
             data[key] = False
         elif isinstance(value, dict):
             _turn_scopes_off(value)
+
+
+def _is_copy(path: Path) -> bool:
+    """Return whether a file is a copy that a killed search left behind."""
+    return read_text(path, TargetError, "rename it").startswith(COPY_HEAD)
 
 
 def _link_missing(source: Path, target: Path) -> None:

@@ -1,0 +1,68 @@
+"""A folder's ``config.json``, checked before a model is built from it: transformers builds whatever the numbers say."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from sktune.core.errors import SktuneError, TargetError, described
+from sktune.core.files import read_bytes
+from sktune.core.plain_data import load_json
+
+MAX_LAYERS = 1000
+MAX_NUMBER = 1 << 31
+"""Larger sizes are mistakes: no axis of a model is so long."""
+
+
+def check_configuration(folder: Path) -> None:
+    """Check the sizes in a folder's ``config.json``.
+
+    Raises:
+        TargetError: it cannot be read, or a size is absurd; the message names the key.
+    """
+    path = folder / "config.json"
+    values = load_json(read_bytes(path, TargetError, "fix it"), str(path), TargetError, "fix it")
+    if not isinstance(values, dict):
+        raise TargetError(f"{path} is not a mapping of keys; give a Hugging Face model folder")
+    _check_sizes(values, path)
+
+
+def check_memory(folder: Path, dtype: str) -> None:
+    """Check that the model of a folder, built without values, fits into this machine's memory.
+
+    Raises:
+        TargetError: it does not, or transformers cannot build it.
+    """
+    try:
+        config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), trust_remote_code=False)
+    except SktuneError:
+        raise
+    except Exception as failure:
+        raise TargetError(
+            f"transformers cannot build the model of {folder / 'config.json'}: {described(failure)}; fix it"
+        ) from failure
+    needed = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    if needed > (available := _available_bytes()):
+        raise TargetError(
+            f"the model of {folder / 'config.json'} needs {needed / 2**30:.0f} GiB, and {available / 2**30:.0f} GiB of "
+            "memory are free; use --proxy-layers, or --backend sim"
+        )
+
+
+def _check_sizes(values: Any, path: Path) -> None:
+    for key, value in values.items() if isinstance(values, dict) else enumerate(values):
+        limit = MAX_LAYERS if "layers" in str(key) else MAX_NUMBER
+        if isinstance(value, int | float) and not -MAX_NUMBER <= value <= limit:
+            raise TargetError(f"{path}: {key} is {value!r:.40}, and the limit is {limit:,}; fix it")
+        if isinstance(value, dict | list):
+            _check_sizes(value, path)
+
+
+def _available_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError("Linux has MemAvailable since 3.14")

@@ -1,0 +1,57 @@
+"""What people see: names from files are printed, not obeyed, and errors are one line."""
+
+import io
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+
+from sktune.cli.terminal import PrintableFormatter, Terminal, printable
+from tests.builders import sktune_command, sktune_process
+
+EVIL = "a\x1b]0;title\x07\x1b[2Jb\x9b31mc\u202ed\r"
+
+
+def test_a_name_cannot_command_the_terminal() -> None:
+    """Neither in text nor in tables; colours of our own remain."""
+    file = io.StringIO()
+    terminal = Terminal(file=file, force_terminal=True, color_system="standard", width=200)
+    table = Table(EVIL)
+    table.add_row(f"[red]{EVIL}[/red]")
+    terminal.print(EVIL, table, style="bold")
+    shown = file.getvalue()
+    for sequence in ("\x1b]", "\x1b[2J", "\x9b", "\u202e", "\x07", "\r"):
+        assert sequence not in shown
+    assert "\x1b[1m" in shown
+
+
+def test_text_of_people_is_printed_as_it_is() -> None:
+    """In every script, with tabs and line ends."""
+    for text in ("使用自动分析工具\u3000ok", "naïve\tcafé\n", "🙂"):
+        assert printable(text) == text
+
+
+def test_messages_in_the_log_are_printable() -> None:
+    """They name other processes, which any user can start."""
+    record = logging.LogRecord("x", logging.WARNING, "", 1, "process %s", (EVIL,), None)
+    assert "\x1b" not in PrintableFormatter("%(message)s").format(record)
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "two\nlines", "long" * 60, "[bold]markup", os.fsdecode(b"\xff")])
+def test_an_error_is_one_printable_line(name: str, tmp_path: Path) -> None:
+    """Whatever the file is called that it names."""
+    done = sktune_command("apply", name, "--to", str(tmp_path), "--json")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and "\x1b" not in line
+    assert json.loads(done.stdout)["event"] == "error"
+
+
+def test_a_file_name_that_is_not_utf8_is_no_traceback(tmp_path: Path) -> None:
+    """As a process, whose streams are encoded."""
+    done = sktune_process("profile", os.fsdecode(b"\xff.csv"), "--json", folder=tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert json.loads(done.stdout)["event"] == "error"

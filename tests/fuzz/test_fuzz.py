@@ -1,0 +1,54 @@
+"""Damaged inputs for every command: a few in CI, 10,000 for each by ``python -m tests.fuzz``."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.harness import Tally, prepared, run
+from tests.fuzz.inputs import CONFIG, USES
+from tests.fuzz.mutations import mutated
+
+INPUTS = {"analyze": 3, "search": 10, "calibrate": 10}
+"""Inputs of the commands that take longest when they accept one."""
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """Return a folder with the undamaged files."""
+    with prepared() as folder:
+        yield folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", USES)
+def test_a_damaged_input_ends_with_a_result_or_one_line(command: str, folder: Path) -> None:
+    """No traceback and no hang; other numbers are other inputs."""
+    tally = Tally()
+    for number in range(INPUTS.get(command, 30)):
+        run(folder, command, number, tally)
+    assert not tally.wrong
+    assert sum(tally.ends.values()) == INPUTS.get(command, 30)
+
+
+def test_damage_is_drawn_by_the_seed() -> None:
+    """The same number is the same input in every process, and nearly all inputs differ."""
+    data = str(CONFIG).encode()
+    assert mutated(random.Random("x"), data) == mutated(random.Random("x"), data)
+    assert len({mutated(random.Random(seed), data) for seed in range(200)}) > 150
+
+
+def test_a_traceback_and_a_hang_would_be_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness does not pass everything."""
+    monkeypatch.setattr("tests.fuzz.harness.LIMIT_S", 0.5)
+    for failing in ("raise KeyError('x')", "while True: pass", "print('Traceback (most recent call last)')"):
+        tally = Tally()
+
+        def main(code: str = failing) -> None:
+            exec(code)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("tests.builders.main", main)
+            run(folder, "apply", 0, tally)
+        assert len(tally.wrong) == 1, failing
