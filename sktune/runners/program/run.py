@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ from sktune.core.outcome import Reason, Stage
 from sktune.core.plan import Plan
 from sktune.core.plan_file import write_plan
 from sktune.launch import SITE
+from sktune.runners.process_tree import ProcessTree, is_alive
 from sktune.runners.program.latency_lines import step_latencies_ms
 from sktune.runners.program.rank_reports import PLAN, PLAN_VARIABLE, RUN_VARIABLE, RankReport, Task, read_reports
 from sktune.source.yaml_flag import FLAG
@@ -33,7 +33,8 @@ SHARED = "inductor"
 COPY_HEAD = "# Written by sktune for one run, and deleted after it.\n"
 """Distinguishes a copy that a killed search left behind from a file of the user's."""
 ORPHAN_S = 15.0
-"""How long the other ranks may go on once one is gone: they may be about to report why."""
+"""How long the other ranks may go on once one is gone: they may be about to report why. After a program has ended as it
+should, what it has started may go on for as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Launcher:
 
     def __init__(self, recipe: Recipe, folder: Path, caches: Path) -> None:
         self._recipe, self._folder, self._caches = recipe, folder.resolve(), caches.resolve()
-        self._group: subprocess.Popen[bytes] | None = None
+        self._tree: ProcessTree | None = None
         self._run_folder: Path | None = None
 
     def run(self, task: Task, plan: Plan, log: Path, deadline_s: float) -> Run:
@@ -114,15 +115,13 @@ class Launcher:
 
     def stop(self) -> None:
         """Kill every process of the current run, and no other."""
-        if self._group is None:
+        if self._tree is None:
             return
-        with suppress(ProcessLookupError):
-            os.killpg(self._group.pid, signal.SIGKILL)
-        for pid in self._members():
+        self._tree.stop()
+        for pid in self._members():  # started by a service, or left over because somebody has killed the keeper
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        self._group.wait()
-        self._group = None
+        self._tree = None
 
     def device_logs(self) -> list[Path]:
         """Return CANN's logs of the last run."""
@@ -175,19 +174,17 @@ class Launcher:
 
     def _start(self, argv: Sequence[str], environment: Mapping[str, str], output: Any) -> None:
         try:
-            self._group = subprocess.Popen(  # noqa: S603 - the user's command, without a shell
-                argv, cwd=self._recipe.directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True, env=environment,
-            )  # fmt: skip
+            self._tree = ProcessTree(argv, self._recipe.directory, environment, output, lingers=True)
         except OSError as failure:
             raise BackendError(
                 f"the recipe's command cannot be started: {failure}; fix command or directory"
             ) from failure
 
     def _watch(self, folder: Path, began: float, deadline_s: float) -> Failure | None:
-        assert self._group is not None
+        assert self._tree is not None
         lost_since: float | None = None
-        while self._group.poll() is None or self._members():
+        done_since: float | None = None
+        while self._tree.poll() is None:
             now = time.monotonic()
             if now >= deadline_s:
                 raise OutOfTimeError
@@ -197,15 +194,25 @@ class Launcher:
                     Reason.TIMEOUT,
                     f"the run did not end within {self._recipe.timeout_s:g} s{_unfinished_text(reports)}",
                 )
-            lost = [report for report in reports if not report.has_ended and not _is_alive(report.pid)]
+            lost = [report for report in reports if not report.has_ended and not is_alive(report.pid)]
             lost_since = (lost_since or now) if lost else None
             if lost and lost_since and now - lost_since > ORPHAN_S:
                 return Failure(Reason.CRASHED, f"rank {lost[0].rank} died {lost[0].progress}, and the others went on")
+            done_since = (done_since or now) if self._is_done(reports) else None
+            if done_since and now - done_since > ORPHAN_S:
+                logger.warning("the program has ended, but not all that it started: killing the rest")
+                self._tree.stop()
             time.sleep(POLL_S)
-        if code := self._group.returncode:
+        if code := self._tree.poll():
             name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             return Failure(Reason.CRASHED, f"the command ended with {name}")
         return None
+
+    def _is_done(self, reports: Sequence[RankReport]) -> bool:
+        """Whether command and ranks have ended, whatever else still runs."""
+        assert self._tree is not None
+        have_ended = len(reports) == self._recipe.ranks and all(report.has_ended for report in reports)
+        return have_ended and not is_alive(self._tree.pid)
 
     def _members(self) -> list[int]:
         """Return the processes of this run, in whatever session they are."""
@@ -362,8 +369,3 @@ def _read(pid: int, name: str) -> bytes:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
         return b""  # it has ended, or belongs to someone else
-
-
-def _is_alive(pid: int) -> bool:
-    state = _read(pid, "stat").rpartition(b")")[2].split()
-    return bool(state) and state[0] != b"Z"

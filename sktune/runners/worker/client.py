@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from sktune.backends import backend_info
 from sktune.core.delivery import Delivery
-from sktune.core.errors import BackendError, OutOfTimeError, TargetError
+from sktune.core.errors import BackendError, OutOfTimeError, TargetError, first_line
 from sktune.core.layout import Layout
 from sktune.core.outcome import FinalRow, Outcome, Reason, Stage
 from sktune.core.plan import Plan
@@ -256,7 +256,14 @@ class WorkerRunner:
     def _start(self) -> None:
         self._work = work_folder(self._backend, self._folder, self._starts)
         environment = environment_of(self._spec, self._setup.cache, self._work)
-        self._worker = WorkerProcess(self._spec.backend, self._work or Path.cwd(), environment, self._log("worker.log"))
+        folder = self._work or Path.cwd()
+        try:
+            self._worker = WorkerProcess(self._spec.backend, folder, environment, self._log("worker.log"))
+        except OSError as failure:
+            raise BackendError(
+                f"the worker cannot be started: {first_line(failure)}; "
+                "see `ulimit -a` and `df`, free what is missing and run again"
+            ) from failure
         self._starts += 1
 
     def _open(self) -> Opened:
