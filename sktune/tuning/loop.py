@@ -29,6 +29,7 @@ from sktune.runners import make_runner
 from sktune.runners.base import Opened, Runner, RunnerFactory, RunnerSetup
 from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
+from sktune.study.backup import Backup
 from sktune.study.claims import locked
 from sktune.study.facts import ProxyFindings
 from sktune.study.result import SearchResult, result_of
@@ -84,7 +85,8 @@ def run(
     setup = RunnerSetup(spec, space, folder, request.cache, request.compile_timeout_s)
     with locked(folder), runner_factory(setup) as runner:
         url = request.storage or sqlite_url(folder.resolve())
-        study = TuningStudy.open(name, url, create=True, is_ours_alone=request.storage is None)
+        backup = None if request.storage else Backup(folder.resolve())
+        study = TuningStudy.open(name, url, create=True, backup=backup)
         with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over):
             search = _Search(request, spec, space, study, folder, made_with, listener, budget, proxy)
             is_complete = search.has_ended() or study.facts.exhausted

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -502,13 +503,17 @@ def test_the_report_says_how_the_program_was_started(tmp_path: Path) -> None:
     changed = {"file": "decode.yaml", "set": {"model_config.exe_mode": "ge_graph"}}
     target = {"spec": RecipeSpec("recipe.yaml", dtype="").to_dict(), "units": {}}
     study.remember(
-        uncompared=True, target=target, command="bash infer.sh --yaml decode.yaml", directory="program", yaml=changed
-    )
+        uncompared=True, target=target, command="bash infer.sh --yaml decode.yaml", directory="program", yaml=changed,
+        environment={"HCCL_BUFFSIZE": "512", "PYTHONPATH": "my libs", "EXTRA": "a 'b'"},
+    )  # fmt: skip
     result = result_of(study, tmp_path / "a")
     assert result.winner is not None
     text = how_to_apply(result, result.winner.plan)
     assert "Start the program with the plan, in `program`" in text
     assert f"SKTUNE_PLAN={tmp_path / 'a' / 'best_plan.yaml'} bash infer.sh" in text
+    assert "export HCCL_BUFFSIZE=512\n" in text
+    assert "export PYTHONPATH=$(python3 -m sktune.launch --site):'my libs'${PYTHONPATH:+:$PYTHONPATH}\n" in text
+    assert shlex.split(text.partition("EXTRA=")[2].partition("\n")[0]) == ["a 'b'"]
     assert "`enable_superkernel: False`, `model_config.exe_mode: ge_graph` in `decode.yaml`" in text
 
 
