@@ -20,7 +20,7 @@ WAY_OUT = re.compile(
     r"(;|,|\.) (it was restored|and what was|stored trials are safe)|; |run (the same command|it|again)|--[a-z]"
 )
 """A message says what to do: after a semicolon, or with a command or an option."""
-KEPT = re.compile(r"(^|/)(study\.db\.damaged.*|core(\.0)?|trial-0\.before-0\.log|[a-z0-]+\.before-0\.log)$")
+KEPT = re.compile(r"(^|/)(study\.db\.damaged.*|core(\.0)?|logs/[a-z0-]+(\.before-0)?\.log)$")
 """Files that a disturbed search leaves on purpose: evidence of what happened."""
 CAUSED = ("crashed", "timeout", "compile_failed", "mismatch")
 """Reasons of trials that a fault may have caused, after which a search takes another way."""
