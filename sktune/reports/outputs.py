@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from sktune.core.errors import StudyError
@@ -35,9 +36,21 @@ def write(result: SearchResult, folder: Path) -> list[Path]:
             if text is None:
                 (folder / name).unlink(missing_ok=True)
             else:
-                (folder / name).write_text(text, encoding="utf-8")
+                _replace(folder / name, text)
     except OSError as failure:
         raise StudyError(
             f"{folder} cannot be written ({failure.strerror}); fix that and run `sktune report`"
         ) from failure
     return [folder / name for name, text in texts.items() if text is not None]
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write a file as a whole or not at all: on a full disk, the earlier one stays."""
+    new = file.with_name(f"{file.name}.new")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(file)
+    except OSError:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise
