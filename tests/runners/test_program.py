@@ -358,6 +358,20 @@ def test_a_resumed_search_reads_its_own_runs_alone(tmp_path: Path) -> None:
     assert "12.34 ms" in (tmp_path / "study" / "logs" / "trial.before-1.log").read_text()
 
 
+def test_logs_are_found_if_the_clock_was_set_back(tmp_path: Path) -> None:
+    """They are older than the run that has written them; those of earlier runs are not read again."""
+    lines = (
+        "import os, runpy, sys; sys.argv = ['program.py', '8']; count = len([*os.scandir()])",
+        "sys.stdout = open(f'log_{count}.log', 'w'); runpy.run_path('program.py'); sys.stdout.close()",
+        "os.utime(f'log_{count}.log', (1, 1))",
+    )
+    with reporting(tmp_path, command=[sys.executable, "-c", "; ".join(lines)], logs="log_*.log") as runner:
+        runner.open()
+        outcome = runner.judge(JudgeRequest(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
+    assert outcome.reason is not Reason.CRASHED, outcome.detail
+    assert len(list((tmp_path / "study" / "logs").glob("trial.log_*.log"))) == 1
+
+
 @pytest.fixture
 def faulty(project: Path) -> Iterator[ProgramRunner]:
     """A program that fails as FAULT says, after its baseline has run."""

@@ -97,7 +97,7 @@ class Launcher:
         task.write(folder)
         (folder / PLAN).write_text(write_plan(plan, {}, task.backend), encoding="utf-8")
         _rename_old(log)
-        began, began_at = time.monotonic(), time.time()
+        began, earlier = time.monotonic(), self._log_files()
         try:
             with self._command() as argv, log.open("wb") as output:
                 self._start(argv, self._environment(folder, plan), output)
@@ -108,7 +108,7 @@ class Launcher:
         failure = _reported_failure(reports) or failure or self._incomplete(reports, log)
         if failure is None:
             _link_missing(self._inductor_cache(plan), self._caches / SHARED)
-        logs = self._logs(log, began_at)
+        logs = self._logs(log, earlier)
         self._copy_logs(logs, log)
         step_ms = () if failure or task.inspects else self._latencies(reports, logs)
         return Run(reports, failure, step_ms, time.monotonic() - began)
@@ -235,12 +235,17 @@ class Launcher:
         died = next((report for report in reports if not report.has_ended), None)
         return Failure(Reason.CRASHED, f"rank {died.rank} died {died.progress}") if died else None
 
-    def _logs(self, log: Path, began_at: float) -> list[Path]:
-        """Return the files with the latencies: the program's log files of this run, or its output."""
+    def _log_files(self) -> dict[Path, int]:
+        """Return the program's log files with the time in ns when each was last changed."""
+        paths = sorted(self._recipe.directory.glob(self._recipe.logs)) if self._recipe.logs else []
+        return {path: path.stat().st_ctime_ns for path in paths}
+
+    def _logs(self, log: Path, earlier: Mapping[Path, int]) -> list[Path]:
+        """Return the files with the latencies: the log files that this run has written, or its output."""
         if self._recipe.logs is None:
             return [log]
-        paths = sorted(self._recipe.directory.glob(self._recipe.logs))
-        return [path for path in paths if path.stat().st_mtime >= began_at]
+        # Not those changed since its start: the clock may have been set back.
+        return [path for path, changed_ns in self._log_files().items() if earlier.get(path) != changed_ns]
 
     def _copy_logs(self, logs: Sequence[Path], log: Path) -> None:
         for path in logs:
