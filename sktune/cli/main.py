@@ -1,5 +1,6 @@
 """Runs the ``sktune`` command: errors become one line and an exit code."""
 
+import errno
 import logging
 import sys
 
@@ -14,6 +15,11 @@ from sktune.core.exit_codes import ExitCode
 
 MAX_MESSAGE = 2000
 """Characters of an error: names in it may be of any length."""
+LIMITS_OF_THE_MACHINE = frozenset({
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
+    errno.EAGAIN,
+})  # fmt: skip
+"""Errors of the operating system that no code of sktune causes: disks, open files, memory, processes."""
 
 
 def main() -> None:
@@ -34,10 +40,21 @@ def main() -> None:
         sys.exit(ExitCode.BAD_INPUT)
     except (typer.Abort, KeyboardInterrupt):
         _fail("stopped; run the same command to continue", ExitCode.FAILED, stopped=True)
+    except OSError as failure:
+        if failure.errno not in LIMITS_OF_THE_MACHINE:
+            _print_event_of(failure)
+            raise
+        _fail(
+            f"{failure}; free what is missing (see `df`, `ulimit -a`) and run the same command again", ExitCode.FAILED
+        )
     except Exception as failure:
-        if _wants_json():
-            print_failure(" ".join(f"{type(failure).__name__}: {failure}".split()), ExitCode.FAILED)
+        _print_event_of(failure)
         raise
+
+
+def _print_event_of(failure: Exception) -> None:
+    if _wants_json():
+        print_failure(" ".join(f"{type(failure).__name__}: {failure}".split()), ExitCode.FAILED)
 
 
 def _fail(message: str, exit_code: int, *, stopped: bool = False) -> None:

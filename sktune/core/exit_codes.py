@@ -23,8 +23,8 @@ class ExitCode(IntEnum):
     DONE = 0, "the command's own", 'The command succeeded; for a search, also if its answer is "no scope".'
     FAILED = (
         1,
-        "`error`; `stopped` after Ctrl-C",
-        "The command is valid but failed, or Ctrl-C stopped it; the same command resumes it.",
+        "`error`; `stopped` after Ctrl-C, SIGTERM or SIGHUP",
+        "The command is valid but failed, or Ctrl-C or a signal stopped it; the same command resumes it.",
     )
     BAD_INPUT = 2, "`error`", "The command line, or a file that it names, is invalid; the message says how to fix it."
     SLOWER_NOW = 3, "`rechecked`", "`recheck`: the plan keeps every bit, but is no longer faster than the baseline."

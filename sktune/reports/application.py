@@ -54,8 +54,15 @@ def apply_block(result: SearchResult, plan: Plan, file: str) -> str:
     """Return a Markdown code block that applies the plan in ``file`` without editing the source."""
     if result.usage.application is Application.IN_PYTHON:
         return f"```python\n{apply_code(plan, scope_flavour(result), file)}\n```"
-    site = "PYTHONPATH=$(python3 -m sktune.launch --site)${PYTHONPATH:+:$PYTHONPATH}"
-    return f"```bash\nexport {site}\nSKTUNE_PLAN={shlex.quote(file)} {result.facts.command}\n```"
+    variables = dict(result.facts.environment)
+    own = variables.pop("PYTHONPATH", "")
+    site = "PYTHONPATH=$(python3 -m sktune.launch --site)" + (f":{shlex.quote(own)}" if own else "")
+    exports = [
+        f"{site}${{PYTHONPATH:+:$PYTHONPATH}}",
+        *(f"{name}={shlex.quote(variables[name])}" for name in variables),
+    ]
+    lines = [*(f"export {each}" for each in exports), f"SKTUNE_PLAN={shlex.quote(file)} {result.facts.command}"]
+    return "```bash\n" + "\n".join(lines) + "\n```"
 
 
 def apply_code(plan: Plan, flavour: ScopeFlavour, file: str) -> str:

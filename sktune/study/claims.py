@@ -12,7 +12,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
@@ -159,6 +159,9 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         handle = (folder / "lock").open("a+", encoding="utf-8")
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
     except BlockingIOError as failure:
         assert handle is not None
         handle.seek(0)
@@ -168,13 +171,13 @@ def locked(folder: Path) -> Iterator[None]:
             f"the study in {folder} is being run by process {holder}; wait for it, or name another with --study"
         ) from failure
     except OSError as failure:
+        if handle is not None:
+            with suppress(OSError):  # it tries to write again
+                handle.close()
         raise StudyError(
             f"{folder} cannot be written ({failure.strerror}); choose another folder with --runs"
         ) from failure
     try:
-        handle.truncate(0)
-        handle.write(str(os.getpid()))
-        handle.flush()
         yield
     finally:
         handle.close()

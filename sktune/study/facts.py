@@ -97,6 +97,7 @@ class NewFacts(TypedDict, total=False):
     profile: Mapping[str, Any] | None
     command: str | None
     directory: str | None
+    environment: Mapping[str, str]
     yaml: Mapping[str, Any] | None
     decode: Mapping[str, Any] | None
     verified: str | None
@@ -131,6 +132,7 @@ class StudyFacts:
         delivery: the winner's compiled code.
         profile: figures of the profile that was given to an analysis.
         command, directory: how and where the program of a recipe is started; None for other targets.
+        environment: variables that the recipe sets for it.
         yaml: ``file``, and the values ``set`` in it, if the recipe's program reads a YAML.
         decode: ``function`` and ``signature`` of the program's decode step.
         verified: in words, how each trial of the program is verified.
@@ -160,6 +162,7 @@ class StudyFacts:
     profile: Mapping[str, Any] | None = None
     command: str | None = None
     directory: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
     yaml: Mapping[str, Any] | None = None
     decode: Mapping[str, Any] | None = None
     verified: str | None = None

@@ -19,6 +19,7 @@ from sktune.core.errors import StudyError, described, first_line, nearest
 DATABASE = "study.db"
 """The file in a study's folder."""
 LOCK_WAIT_S = 10.0
+WAY_OUT = "restore it (a search in a study's own folder does so, from its backup), or name another --study"
 MAX_OPENINGS = 3
 """Attempts to open a storage while another process is creating its tables."""
 
@@ -71,6 +72,11 @@ def open_storage(url: str) -> RDBStorage:
         if not url.startswith("sqlite"):
             return _connected(url, {})
         storage = _connected(url, {"connect_args": {"timeout": LOCK_WAIT_S}})
+    except RuntimeError as failure:  # how Optuna refuses tables of another version
+        raise StudyError(
+            f"{url} was made by another version of Optuna; run `optuna storage upgrade --storage URL` on it, or "
+            "`pip install -U optuna` if it is the newer one"
+        ) from failure
     except (ValueError, ImportError, sqlalchemy.exc.ArgumentError) as failure:
         # A password with an unquoted "/" is read as something else, which the error quotes.
         is_quoting = "@" in url and not isinstance(failure, ImportError)
@@ -134,10 +140,8 @@ def check_file(url: str, create: bool) -> None:
             f"{path} is locked or cannot be opened ({failure}); close the program that uses it"
         ) from failure
     except sqlite3.DatabaseError as failure:
-        raise StudyError(
-            f"{path} is not a readable database ({failure}); restore it, or name another --study"
-        ) from failure
+        raise StudyError(f"{path} is not a readable database ({failure}); {WAY_OUT}") from failure
     if damage != "ok":
-        raise StudyError(f"{path} is damaged ({damage.partition(chr(10))[0]}); restore it, or name another --study")
+        raise StudyError(f"{path} is damaged ({damage.partition(chr(10))[0]}); {WAY_OUT}")
     if tables and "studies" not in tables:
         raise StudyError(f"{path} belongs to another program; name another --storage")

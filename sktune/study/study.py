@@ -31,6 +31,7 @@ from sktune.core.space import SearchSpace, StartingPoint
 from sktune.core.verification import Verification
 from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE, Learned, amended
 from sktune.learning.threads import one_blas_thread
+from sktune.study.backup import Backup
 from sktune.study.claims import Claims, Holder, refuse_difference
 from sktune.study.distinct import DistinctSampler
 from sktune.study.facts import FORMAT, NewFacts, StudyFacts, to_attributes
@@ -80,8 +81,8 @@ class TuningStudy:
         StudyError: the storage cannot be opened, is locked or corrupt, or belongs to something else.
     """
 
-    def __init__(self, name: str, storage: RDBStorage, study: optuna.Study, is_ours_alone: bool) -> None:
-        self.name, self._is_ours_alone = name, is_ours_alone
+    def __init__(self, name: str, storage: RDBStorage, study: optuna.Study, backup: Backup | None) -> None:
+        self.name, self._backup, self._is_ours_alone = name, backup, backup is not None
         self._storage, self._study = storage, study
         self._left_behind: list[Trial] | None = None
         self._ended: dict[int, TrialRecord] = {}
@@ -90,14 +91,16 @@ class TuningStudy:
         self._token = ""
 
     @classmethod
-    def open(cls, name: str, url: str, *, create: bool, is_ours_alone: bool = False) -> "TuningStudy":
+    def open(cls, name: str, url: str, *, create: bool, backup: Backup | None = None) -> "TuningStudy":
         """Open the study ``name`` in the database ``url``; ``create`` it if it is missing.
 
-        ``is_ours_alone`` says that a lock keeps other processes from running trials, so that any trial that seems to be
-        running was left behind.
+        ``backup`` is that of a database that a lock keeps other processes from writing, so that any trial that seems to
+        be running was left behind.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         with translated(shown(url), url), undamaged(shown(url)):
+            if backup:
+                backup.restore_if_damaged()
             check_file(url, create)
             storage = open_storage(url)
             known = [
@@ -107,9 +110,10 @@ class TuningStudy:
                 holds = ", ".join(known) or "none"
                 raise StudyError(f"there is no study {name!r} in {shown(url)}; it holds: {holds}")
             study = optuna.create_study(storage=storage, study_name=name, direction="minimize", load_if_exists=True)
-            opened = cls(name, storage, study, is_ours_alone)
+            opened = cls(name, storage, study, backup)
             if name not in known:
                 opened.remember(format=FORMAT)
+            opened._save_backup()
             return opened
 
     @property
@@ -160,6 +164,7 @@ class TuningStudy:
             self._claims = None
             with translated(self.name):
                 claims.release(me.token)
+                self._save_backup()
 
     def _living(self) -> set[str]:
         """Return the tokens of all living holders, including ours; empty if the study was not claimed.
@@ -289,10 +294,15 @@ class TuningStudy:
             trial.set_constraint("feasible", 0.0 if outcome.is_feasible else 1.0)
             if outcome.is_complete and not proposal.is_probe:
                 self._study.tell(trial, latency_ms)
-                return
-            if latency_ms is not None and not proposal.is_probe:  # a probe's latency is not that of its parameters
-                trial.report(latency_ms, step=0)
-            self._study.tell(trial, state=TrialState.PRUNED)
+            else:
+                if latency_ms is not None and not proposal.is_probe:  # a probe's latency is not that of its parameters
+                    trial.report(latency_ms, step=0)
+                self._study.tell(trial, state=TrialState.PRUNED)
+            self._save_backup()
+
+    def _save_backup(self) -> None:
+        if self._backup:
+            self._backup.save()
 
     def postpone(self, proposal: Proposal) -> None:
         """Leave a proposal to a later search, as if it had not been asked for."""

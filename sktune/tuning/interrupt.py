@@ -1,4 +1,4 @@
-"""Ctrl-C: a search stops after the running trial, or immediately."""
+"""Ctrl-C: a search stops after the running trial, or immediately. SIGTERM and SIGHUP: it stops immediately."""
 
 import logging
 import signal
@@ -15,31 +15,43 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Stop:
-    """Whether the user asked to stop after the running trial."""
+    """Whether the user asked to stop after the running trial, and the signal that stopped the search immediately."""
 
     requested: bool = False
+    by: str = ""
 
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """First Ctrl-C: stop after the running trial. Second: stop immediately."""
+    """First Ctrl-C: stop after the running trial. Second, SIGTERM, SIGHUP: stop immediately.
+
+    A signal that is ignored, such as SIGHUP below ``nohup``, stays ignored.
+    """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop  # only the main thread can handle signals
         return
 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        if stop.requested:
+        if number != signal.SIGINT:
+            stop.by = f" by {signal.Signals(number).name}"
+        if stop.requested or stop.by:
             raise KeyboardInterrupt
         stop.requested = True
         logger.warning("stopping after this trial; press Ctrl-C again to stop immediately")
 
-    before = signal.signal(signal.SIGINT, handle)
+    handled = [signal.SIGINT, *(each for each in (signal.SIGTERM, signal.SIGHUP) if _has_default(each))]
+    before = {number: signal.signal(number, handle) for number in handled}
     try:
         yield stop
     except KeyboardInterrupt as failure:
         raise InterruptedSearchError(
-            "stopped immediately; run the same command to continue with the trial that was running"
+            f"stopped immediately{stop.by}; run the same command to continue with the trial that was running"
         ) from failure
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _has_default(number: signal.Signals) -> bool:
+    return signal.getsignal(number) is signal.SIG_DFL

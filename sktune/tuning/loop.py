@@ -32,6 +32,7 @@ from sktune.runners import make_runner
 from sktune.runners.base import Opened, Runner, RunnerFactory, RunnerSetup
 from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
+from sktune.study.backup import Backup
 from sktune.study.claims import locked
 from sktune.study.facts import ProxyFindings
 from sktune.study.result import SearchResult, result_of
@@ -88,10 +89,11 @@ def run(
     folder = request.runs / folder_name(name)
     strategy = find_strategy(request.strategy)
     url = request.storage or sqlite_url(folder.resolve())
-    open_study = partial(TuningStudy.open, name, url, create=True, is_ours_alone=request.storage is None)
+    backup = None if request.storage else Backup(folder.resolve())
+    open_study = partial(TuningStudy.open, name, url, create=True, backup=backup)
     with locked(folder):
         # A new study's database is created while its first worker starts.
-        study = open_study() if request.storage or (folder / DATABASE).exists() else None
+        study = open_study() if request.storage or any(folder.glob(f"{DATABASE}*")) else None
         stored = study.facts.fingerprint if study else {}
         is_answered = study is not None and _is_answered(study, request, proxy)
         placement, cores = (as_stored(stored), None) if is_answered else placed(spec, stored)

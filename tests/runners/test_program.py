@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -357,6 +358,20 @@ def test_a_resumed_search_reads_its_own_runs_alone(tmp_path: Path) -> None:
     assert "12.34 ms" in (tmp_path / "study" / "logs" / "trial.before-1.log").read_text()
 
 
+def test_logs_are_found_if_the_clock_was_set_back(tmp_path: Path) -> None:
+    """They are older than the run that has written them; those of earlier runs are not read again."""
+    lines = (
+        "import os, runpy, sys; sys.argv = ['program.py', '8']; count = len([*os.scandir()])",
+        "sys.stdout = open(f'log_{count}.log', 'w'); runpy.run_path('program.py'); sys.stdout.close()",
+        "os.utime(f'log_{count}.log', (1, 1))",
+    )
+    with reporting(tmp_path, command=[sys.executable, "-c", "; ".join(lines)], logs="log_*.log") as runner:
+        runner.open()
+        outcome = runner.judge(JudgeRequest(Plan((Scope("a", "a"),)), "trial.log"), lambda stage: None)
+    assert outcome.reason is not Reason.CRASHED, outcome.detail
+    assert len(list((tmp_path / "study" / "logs").glob("trial.log_*.log"))) == 1
+
+
 @pytest.fixture
 def faulty(project: Path) -> Iterator[ProgramRunner]:
     """A program that fails as FAULT says, after its baseline has run."""
@@ -502,13 +517,17 @@ def test_the_report_says_how_the_program_was_started(tmp_path: Path) -> None:
     changed = {"file": "decode.yaml", "set": {"model_config.exe_mode": "ge_graph"}}
     target = {"spec": RecipeSpec("recipe.yaml", dtype="").to_dict(), "units": {}}
     study.remember(
-        uncompared=True, target=target, command="bash infer.sh --yaml decode.yaml", directory="program", yaml=changed
-    )
+        uncompared=True, target=target, command="bash infer.sh --yaml decode.yaml", directory="program", yaml=changed,
+        environment={"HCCL_BUFFSIZE": "512", "PYTHONPATH": "my libs", "EXTRA": "a 'b'"},
+    )  # fmt: skip
     result = result_of(study, tmp_path / "a")
     assert result.winner is not None
     text = how_to_apply(result, result.winner.plan)
     assert "Start the program with the plan, in `program`" in text
     assert f"SKTUNE_PLAN={tmp_path / 'a' / 'best_plan.yaml'} bash infer.sh" in text
+    assert "export HCCL_BUFFSIZE=512\n" in text
+    assert "export PYTHONPATH=$(python3 -m sktune.launch --site):'my libs'${PYTHONPATH:+:$PYTHONPATH}\n" in text
+    assert shlex.split(text.partition("EXTRA=")[2].partition("\n")[0]) == ["a 'b'"]
     assert "`enable_superkernel: False`, `model_config.exe_mode: ge_graph` in `decode.yaml`" in text
 
 

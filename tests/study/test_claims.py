@@ -16,6 +16,7 @@ from sktune.core.contents import content_digest
 from sktune.core.errors import StudyError
 from sktune.core.outcome import Outcome, Speedup
 from sktune.samplers import find_strategy
+from sktune.study.backup import Backup
 from sktune.study.claims import Claims, Holder
 from sktune.study.study import Proposal, TuningStudy, sqlite_url
 from tests.study.test_study import SPACE
@@ -41,7 +42,8 @@ def engine(url: str) -> Iterator[Engine]:
 
 def opened(url: str, *, is_ours_alone: bool = False) -> TuningStudy:
     """Open the study."""
-    return TuningStudy.open("study", url, create=True, is_ours_alone=is_ours_alone)
+    backup = Backup(Path(url.removeprefix("sqlite:///")).parent) if is_ours_alone else None
+    return TuningStudy.open("study", url, create=True, backup=backup)
 
 
 def holder(**changes: object) -> Holder:

@@ -17,6 +17,7 @@ from sktune.core.outcome import Outcome, Reason, Speedup, Stage
 from sktune.core.plan import Plan
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.samplers import find_strategy
+from sktune.study.backup import Backup
 from sktune.study.claims import locked
 from sktune.study.records import incumbent_first, without_twins
 from sktune.study.study import Proposal, TuningStudy, folder_name, sqlite_url
@@ -105,13 +106,13 @@ def test_a_trial_left_running_is_run_again_under_its_number(url: str) -> None:
     ],
 )
 def test_a_running_trial_is_run_again_if_its_process_has_certainly_ended(
-    url: str, left_by: dict[str, Any], is_ours_alone: bool, is_run_again: bool
+    tmp_path: Path, url: str, left_by: dict[str, Any], is_ours_alone: bool, is_run_again: bool
 ) -> None:
     """In a locked folder, any trial; in a shared database, one whose process on this host has ended."""
     first = ask(opened(url))
     key = "sktune:proposal"
     first.trial.set_user_attr(key, first.trial.user_attrs[key] | left_by)
-    study = TuningStudy.open("study", url, create=False, is_ours_alone=is_ours_alone)
+    study = TuningStudy.open("study", url, create=False, backup=Backup(tmp_path) if is_ours_alone else None)
     assert (ask(study).number == first.number) is is_run_again
 
 

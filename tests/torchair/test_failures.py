@@ -2,9 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -83,6 +86,28 @@ def test_a_failure_inside_a_scope_does_not_mark_the_next_graph() -> None:
         npu_backend(refused.index_copy()).compile(Plan((Scope("linear", "operation"),)))
     npu_backend(refused.hidden_module()).compile(Plan())
     assert not any(operator.label for operator in newest_dump())
+
+
+def test_dumps_of_earlier_trials_are_no_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All trials share the folder that DUMP_GRAPH_PATH names; only what is written during a trial belongs to it."""
+    monkeypatch.setenv("DUMP_GRAPH_PATH", str(tmp_path))
+    plan, dump = Plan((Scope("first", "first"),)), ROOT / "tests" / "data" / "ge_proto_AfterSkGraph.txt"
+    backend = npu_backend(refused.hidden_module())
+    alone = backend.compile(plan).fusion
+    shutil.copy(dump, tmp_path / "ge_proto_00000042_graph_1_AfterSkGraph.txt")
+    assert backend.compile(plan).fusion == alone
+    monkeypatch.setattr(backend, "configuration", dumping(backend.configuration, dump, tmp_path))
+    assert backend.compile(plan).fusion != alone
+
+
+def dumping(configuration: Callable[[Plan], Any], dump: Path, folder: Path) -> Callable[[Plan], Any]:
+    """Return a configuration during which GE's dump of an earlier trial is written again."""
+
+    def configure(plan: Plan) -> Any:
+        (folder / "ge_proto_00000042_graph_1_AfterSkGraph.txt").write_bytes(dump.read_bytes())
+        return configuration(plan)
+
+    return configure
 
 
 @pytest.mark.slow

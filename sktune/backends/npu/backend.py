@@ -77,8 +77,9 @@ class NpuBackend:
 
     def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:  # noqa: ARG002 - plog names the scope
         """See ``Backend.compile``."""
+        earlier = _ge_dumps()
         step, graphs = self._convert(plan, self.configuration(plan))
-        fusion = _fusion(graphs, plan)
+        fusion = _fusion(graphs, plan, earlier)
         if plan.is_baseline:
             self._baseline = step
         marked = {label: [each.name for each in operators] for label, operators in _joined(graphs).by_scope().items()}
@@ -227,9 +228,12 @@ def _import_torchair() -> Any:
     return torchair
 
 
-def _fusion(graphs: Sequence[GeGraph], plan: Plan) -> RealisedFusion:
-    """Return how the scopes were fused: TorchAir's marks, and GE's dumps and logs if the environment enables them."""
-    fused = [read_ge_graph(path) for path in _files("DUMP_GRAPH_PATH", ("*AfterSkGraph*", "*super_kernel_sub_graph*"))]
+def _fusion(graphs: Sequence[GeGraph], plan: Plan, earlier: Mapping[Path, int]) -> RealisedFusion:
+    """Return how the scopes were fused: TorchAir's marks, and GE's dumps and logs if the environment enables them.
+
+    All trials share the folder of the dumps, so those that were there ``earlier`` and have not changed do not count.
+    """
+    fused = [read_ge_graph(path) for path, written_ns in _ge_dumps().items() if earlier.get(path) != written_ns]
     labels = [scope.label for scope in plan.scopes]
     logs = _files("ASCEND_PROCESS_LOG_PATH", ("*.log",))
     return realised_fusion(marked=_joined(graphs), fused=fused, explanations=explain_files(logs, labels), labels=labels)
@@ -237,6 +241,12 @@ def _fusion(graphs: Sequence[GeGraph], plan: Plan) -> RealisedFusion:
 
 def _joined(graphs: Sequence[GeGraph]) -> GeGraph:
     return GeGraph("step", tuple(operator for graph in graphs for operator in graph.operators))
+
+
+def _ge_dumps() -> dict[Path, int]:
+    """Return GE's dumps after fusion with the time in ns when each was written."""
+    paths = _files("DUMP_GRAPH_PATH", ("*AfterSkGraph*", "*super_kernel_sub_graph*"))
+    return {path: path.stat().st_mtime_ns for path in paths}
 
 
 def _files(variable: str, patterns: Sequence[str]) -> list[Path]:

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from sktune.core.plain_data import load_yaml
 from sktune.core.plan import Plan
 from sktune.core.plan_file import write_plan
 from sktune.launch import SITE
+from sktune.runners.process_tree import ProcessTree, is_alive
 from sktune.runners.program.latency_lines import step_latencies_ms
 from sktune.runners.program.rank_reports import PLAN, PLAN_VARIABLE, RUN_VARIABLE, RankReport, Task, read_reports
 from sktune.source.yaml_flag import FLAG
@@ -35,7 +35,8 @@ SHARED = "inductor"
 COPY_HEAD = "# Written by sktune for one run, and deleted after it.\n"
 """Distinguishes a copy that a killed search left behind from a file of the user's."""
 ORPHAN_S = 15.0
-"""How long the other ranks may go on once one is gone: they may be about to report why."""
+"""How long the other ranks may go on once one is gone: they may be about to report why. After a program has ended as it
+should, what it has started may go on for as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Launcher:
 
     def __init__(self, recipe: Recipe, folder: Path, caches: Path) -> None:
         self._recipe, self._folder, self._caches = recipe, folder.resolve(), caches.resolve()
-        self._group: subprocess.Popen[bytes] | None = None
+        self._tree: ProcessTree | None = None
         self._run_folder: Path | None = None
 
     def run(self, task: Task, plan: Plan, log: Path, deadline_s: float) -> Run:
@@ -98,7 +99,7 @@ class Launcher:
         task.write(folder)
         (folder / PLAN).write_text(write_plan(plan, {}, task.backend), encoding="utf-8")
         _rename_old(log)
-        began, began_at = time.monotonic(), time.time()
+        began, earlier = time.monotonic(), self._log_files()
         try:
             with self._command() as argv, log.open("wb") as output:
                 self._start(argv, self._environment(folder, plan), output)
@@ -109,22 +110,20 @@ class Launcher:
         failure = _reported_failure(reports) or failure or self._incomplete(reports, log)
         if failure is None:
             _link_missing(self._inductor_cache(plan), self._caches / SHARED)
-        logs = self._logs(log, began_at)
+        logs = self._logs(log, earlier)
         self._copy_logs(logs, log)
         step_ms = () if failure or task.inspects else self._latencies(reports, logs)
         return Run(reports, failure, step_ms, time.monotonic() - began)
 
     def stop(self) -> None:
         """Kill every process of the current run, and no other."""
-        if self._group is None:
+        if self._tree is None:
             return
-        with suppress(ProcessLookupError):
-            os.killpg(self._group.pid, signal.SIGKILL)
-        for pid in self._members():
+        self._tree.stop()
+        for pid in self._members():  # started by a service, or left over because somebody has killed the keeper
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        self._group.wait()
-        self._group = None
+        self._tree = None
 
     def device_logs(self) -> list[Path]:
         """Return CANN's logs of the last run."""
@@ -177,19 +176,17 @@ class Launcher:
 
     def _start(self, argv: Sequence[str], environment: Mapping[str, str], output: Any) -> None:
         try:
-            self._group = subprocess.Popen(  # noqa: S603 - the user's command, without a shell
-                argv, cwd=self._recipe.directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True, env=environment,
-            )  # fmt: skip
+            self._tree = ProcessTree(argv, self._recipe.directory, environment, output, lingers=True)
         except OSError as failure:
             raise BackendError(
                 f"the recipe's command cannot be started: {failure}; fix command or directory"
             ) from failure
 
     def _watch(self, folder: Path, began: float, deadline_s: float) -> Failure | None:
-        assert self._group is not None
+        assert self._tree is not None
         lost_since: float | None = None
-        while self._group.poll() is None or self._members():
+        done_since: float | None = None
+        while self._tree.poll() is None:
             now = time.monotonic()
             if now >= deadline_s:
                 raise OutOfTimeError
@@ -199,15 +196,25 @@ class Launcher:
                     Reason.TIMEOUT,
                     f"the run did not end within {self._recipe.timeout_s:g} s{_unfinished_text(reports)}",
                 )
-            lost = [report for report in reports if not report.has_ended and not _is_alive(report.pid)]
+            lost = [report for report in reports if not report.has_ended and not is_alive(report.pid)]
             lost_since = (lost_since or now) if lost else None
             if lost and lost_since and now - lost_since > ORPHAN_S:
                 return Failure(Reason.CRASHED, f"rank {lost[0].rank} died {lost[0].progress}, and the others went on")
+            done_since = (done_since or now) if self._is_done(reports) else None
+            if done_since and now - done_since > ORPHAN_S:
+                logger.warning("the program has ended, but not all that it started: killing the rest")
+                self._tree.stop()
             time.sleep(POLL_S)
-        if code := self._group.returncode:
+        if code := self._tree.poll():
             name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             return Failure(Reason.CRASHED, f"the command ended with {name}")
         return None
+
+    def _is_done(self, reports: Sequence[RankReport]) -> bool:
+        """Whether command and ranks have ended, whatever else still runs."""
+        assert self._tree is not None
+        have_ended = len(reports) == self._recipe.ranks and all(report.has_ended for report in reports)
+        return have_ended and not is_alive(self._tree.pid)
 
     def _members(self) -> list[int]:
         """Return the processes of this run, in whatever session they are."""
@@ -230,12 +237,17 @@ class Launcher:
         died = next((report for report in reports if not report.has_ended), None)
         return Failure(Reason.CRASHED, f"rank {died.rank} died {died.progress}") if died else None
 
-    def _logs(self, log: Path, began_at: float) -> list[Path]:
-        """Return the files with the latencies: the program's log files of this run, or its output."""
+    def _log_files(self) -> dict[Path, int]:
+        """Return the program's log files with the time in ns when each was last changed."""
+        paths = sorted(self._recipe.directory.glob(self._recipe.logs)) if self._recipe.logs else []
+        return {path: path.stat().st_ctime_ns for path in paths}
+
+    def _logs(self, log: Path, earlier: Mapping[Path, int]) -> list[Path]:
+        """Return the files with the latencies: the log files that this run has written, or its output."""
         if self._recipe.logs is None:
             return [log]
-        paths = sorted(self._recipe.directory.glob(self._recipe.logs))
-        return [path for path in paths if path.stat().st_mtime >= began_at]
+        # Not those changed since its start: the clock may have been set back.
+        return [path for path, changed_ns in self._log_files().items() if earlier.get(path) != changed_ns]
 
     def _copy_logs(self, logs: Sequence[Path], log: Path) -> None:
         for path in logs:
@@ -366,8 +378,3 @@ def _read(pid: int, name: str) -> bytes:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
         return b""  # it has ended, or belongs to someone else
-
-
-def _is_alive(pid: int) -> bool:
-    state = _read(pid, "stat").rpartition(b")")[2].split()
-    return bool(state) and state[0] != b"Z"

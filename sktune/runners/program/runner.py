@@ -120,6 +120,7 @@ class ProgramRunner:
             "verified": VERIFIED,
             "command": shlex.join(self._recipe.argv()),
             "directory": str(self._recipe.directory),
+            "environment": self._recipe.environment,
             "yaml": {"file": yaml.file.name, "set": yaml.set} if yaml else None,
             "alternates": self._runs.alternates,
         }

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from sktune.backends import backend_info
 from sktune.core.delivery import Delivery
-from sktune.core.errors import BackendError, OutOfTimeError, TargetError
+from sktune.core.errors import BackendError, OutOfTimeError, TargetError, first_line
 from sktune.core.layout import Layout
 from sktune.core.outcome import FinalRow, Outcome, Reason, Stage
 from sktune.core.plan import Plan
@@ -259,8 +259,14 @@ class WorkerRunner:
         placement = self._setup.placement
         environment = {**environment_of(self._spec, self._setup.cache, self._work), **placement.environment}
         folder, log = self._work or Path.cwd(), self._log("worker.log")
-        with placement.applied():
-            self._worker = WorkerProcess(self._spec.backend, folder, environment, log)
+        try:
+            with placement.applied():
+                self._worker = WorkerProcess(self._spec.backend, folder, environment, log)
+        except OSError as failure:
+            raise BackendError(
+                f"the worker cannot be started: {first_line(failure)}; "
+                "see `ulimit -a` and `df`, free what is missing and run again"
+            ) from failure
         self._starts += 1
 
     def _open(self) -> Opened:

@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,15 @@ from sktune.backends import backend_info
 from sktune.backends.info import BackendInfo
 from sktune.core import errors
 from sktune.core.errors import OutOfTimeError, SktuneError
+from sktune.runners.process_tree import ProcessTree
 from sktune.targets import TargetSpec
 
 logger = logging.getLogger(__name__)
 
 SERVER = "sktune.runners.worker.server"
 """The module that a worker's process runs."""
+POLL_S = 1.0
+"""Seconds between two looks whether the worker has ended."""
 
 
 class WorkerDiedError(Exception):
@@ -70,32 +72,31 @@ class WorkerProcess:
         folder: working folder.
         environment: the complete environment.
         log: file for its output before the first request.
+
+    Raises:
+        OSError: it cannot be started.
     """
 
     def __init__(self, backend: str, folder: Path, environment: Mapping[str, str], log: Path) -> None:
         self._buffer = b""
         requests_in, self._requests = os.pipe()
         self._answers, answers_out = os.pipe()
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-m", SERVER, str(requests_in), str(answers_out), backend],
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(requests_in, answers_out),
-                start_new_session=True,  # a separate group can be killed as a whole, and Ctrl-C reaches the client only
-                env=dict(environment),
-            )
-        os.close(requests_in)
-        os.close(answers_out)
-        logger.info("started worker %d", self._process.pid)
+        command = [sys.executable, "-m", SERVER, str(requests_in), str(answers_out), backend]
+        try:
+            with log.open("ab") as output:
+                self._tree = ProcessTree(command, folder, environment, output, pass_fds=(requests_in, answers_out))
+        except OSError:
+            os.close(self._requests)
+            os.close(self._answers)
+            raise
+        finally:
+            os.close(requests_in)
+            os.close(answers_out)
+        logger.info("started worker %d", self._tree.pid)
 
     def stop(self) -> None:
-        """Kill the worker and its compilers."""
-        with suppress(ProcessLookupError):  # it may be gone already
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        """Kill the worker, its compilers, and whatever else it has started."""
+        self._tree.stop()
         os.close(self._requests)
         os.close(self._answers)
 
@@ -144,20 +145,27 @@ class WorkerProcess:
 
     def _line(self, until_s: float) -> bytes | None:
         """Return the next line; None on timeout."""
+        answers = select.poll()
+        answers.register(self._answers, select.POLLIN)
         while b"\n" not in self._buffer:
-            ready, _, _ = select.select([self._answers], [], [], max(0.0, until_s - time.monotonic()))
-            if not ready:
-                return None
-            chunk = os.read(self._answers, 1 << 16)
-            if not chunk:
+            # A child that was forked holds the pipe open, so its end does not show that the worker has ended.
+            has_ended = self._tree.poll() is not None
+            wait_s = 0.0 if has_ended else min(until_s - time.monotonic(), POLL_S)
+            if answers.poll(1000 * max(0.0, wait_s)):
+                chunk = os.read(self._answers, 1 << 16)
+                if not chunk:
+                    raise WorkerDiedError(self._end_text())
+                self._buffer += chunk
+            elif has_ended:
                 raise WorkerDiedError(self._end_text())
-            self._buffer += chunk
+            elif time.monotonic() >= until_s:
+                return None
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
     def _end_text(self) -> str:
         try:
-            code = self._process.wait(timeout=10)
+            code = self._tree.wait(10)
         except subprocess.TimeoutExpired:
             return "the worker closed its pipe"
         if code >= 0:

@@ -257,6 +257,8 @@ def main() -> None:
     faulthandler.enable()
     logging.basicConfig(level=logging.INFO)
     requests_in, answers_out = int(sys.argv[1]), int(sys.argv[2])
+    for descriptor in (requests_in, answers_out):
+        os.set_inheritable(descriptor, False)  # compilers that are started must not hold them open
     importing_s = import_early(sys.argv[3])
 
     with os.fdopen(requests_in, encoding="utf-8") as requests, os.fdopen(answers_out, "w", encoding="utf-8") as answers:

@@ -1,0 +1,197 @@
+"""A program and all its descendants, in whatever session they are: none of them outlives the search.
+
+Between the search and the program runs a keeper: this file, executed as a script. It is the subreaper of its
+descendants (prctl(2)): those whose parents have ended become its children, so that none can leave its tree, not even
+with ``setsid``. The keeper kills the whole tree when it is asked to, when the program has ended, or when the search has
+ended, for whatever reason.
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+POLL_S = 1.0
+"""The keeper looks this often whether its parent has ended; normally a signal tells it earlier."""
+KILL_S = 10.0
+"""How long killed processes may take to end: one may wait for a device or for network storage."""
+AWAITED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class ProcessTree:
+    """A program and its descendants.
+
+    Args:
+        argv: the program and its arguments.
+        folder: its working folder.
+        environment: its complete environment.
+        output: file for its output and errors.
+        pass_fds: file descriptors that it inherits.
+        lingers: whether descendants may go on when the program has ended; otherwise they are killed then.
+
+    Raises:
+        OSError: the program cannot be started.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        output: IO[bytes],
+        *,
+        pass_fds: Sequence[int] = (),
+        lingers: bool = False,
+    ) -> None:
+        started_in, started_out = os.pipe()
+        keeper = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(started_out), str(int(lingers))]
+        with os.fdopen(started_in, "rb") as started:
+            try:
+                self._keeper = subprocess.Popen(  # noqa: S603 - without a shell
+                    [*keeper, *argv],
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(*pass_fds, started_out),
+                    start_new_session=True,  # Ctrl-C reaches the search only
+                    env=dict(environment),
+                )
+            finally:
+                os.close(started_out)
+            result, _, value = started.readline().partition(b" ")
+        if result != b"started":
+            code = self._keeper.wait()
+            number = int(value or 0)
+            raise OSError(number, os.strerror(number) if number else f"its keeper ended with exit code {code}", argv[0])
+        self.pid = int(value)
+
+    @property
+    def keeper_pid(self) -> int:
+        """The keeper's process ID; ``pid`` is the program's."""
+        return self._keeper.pid
+
+    def poll(self) -> int | None:
+        """Return the program's exit code, negative for a signal, once the whole tree has ended; None until then."""
+        return self._keeper.poll()
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the end of the whole tree and return the program's exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it did not end in time.
+        """
+        return self._keeper.wait(timeout_s)
+
+    def stop(self) -> None:
+        """Kill the whole tree."""
+        self._keeper.terminate()
+        try:
+            self._keeper.wait(KILL_S + POLL_S)
+        except subprocess.TimeoutExpired:  # somebody has stopped the keeper itself
+            for pid in (self.pid, self._keeper.pid):
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+            self._keeper.wait()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    state = _status(pid)
+    return state is not None and state[0] not in "ZX"
+
+
+def _status(pid: int) -> tuple[str, int] | None:
+    """Return a process's state and its parent's ID; None if there is no such process."""
+    try:
+        state, parent, *_ = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return state, int(parent)
+
+
+def _descendants(ancestor: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit() and (status := _status(int(path.name))):
+            children.setdefault(status[1], []).append(int(path.name))
+    found, todo = list[int](), [ancestor]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def _keep(parent: int, started: int, lingers: bool, argv: list[str]) -> None:
+    """Run a program, kill its descendants in the end, and end as it did."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    os.set_inheritable(started, False)
+    try:
+        defaults = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them
+        program = os.posix_spawnp(argv[0], argv, os.environ, setsid=True, setsigmask=(), setsigdef=defaults)
+    except OSError as failure:
+        os.write(started, b"failed %d\n" % (failure.errno or 0))
+        os._exit(1)
+    os.write(started, b"started %d\n" % program)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the program's pipes must close with it
+    result: int | None = None
+    while os.getppid() == parent:
+        ended, has_children = _reap()
+        result = ended.get(program, result)
+        if not has_children or (result is not None and not lingers):
+            break
+        received = signal.sigtimedwait(AWAITED, POLL_S)
+        if received is not None and received.si_signo != signal.SIGCHLD:
+            break
+    _kill_descendants()
+    _end_as(result)
+
+
+def _reap() -> tuple[dict[int, int], bool]:
+    """Return the wait statuses of children that have ended, by process ID, and whether there are others."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended, False
+        if not pid:
+            return ended, True
+        ended[pid] = status
+
+
+def _kill_descendants() -> None:
+    until_s = time.monotonic() + KILL_S
+    while _reap()[1] and time.monotonic() < until_s:
+        for pid in _descendants(os.getpid()):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def _end_as(status: int | None) -> None:
+    """End with the exit code or the signal of the program; with exit code 1 if it was killed here."""
+    code = 1 if status is None else os.waitstatus_to_exitcode(status)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError, ValueError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.kill(os.getpid(), -code)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+if __name__ == "__main__":
+    _keep(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1", sys.argv[4:])

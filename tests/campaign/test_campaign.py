@@ -1,0 +1,55 @@
+"""A few faults of the campaign in every run of the tests, and proof that it finds what it is there to find."""
+
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from tests.campaign.campaign import Campaign, Verdict, numbered, run_all
+from tests.campaign.faults import KINDS, SUBJECTS, Fault, draw
+from tests.campaign.table import table
+
+FAULTS = 4
+"""Each costs two searches in processes of their own, some seconds of a core; ``python -m tests.campaign`` runs more."""
+SEED = 7
+
+
+def test_faults_are_drawn_from_the_seed() -> None:
+    """All kinds, on all subjects; the same again for the same seed."""
+    faults = list(islice(draw(0), 1000))
+    assert faults == list(islice(draw(0), 1000))
+    assert faults != list(islice(draw(1), 1000))
+    assert {fault.kind for fault in faults} == KINDS.keys()
+    counts = Counter(fault.subject for fault in faults)
+    assert all(abs(counts[subject] - 10 * percent) < 40 for subject, percent in SUBJECTS.items())
+    assert {fault.kind for fault in islice(draw(0, "disk full"), 5)} == {"disk full"}
+
+
+def test_a_table_counts_what_was_not_injected_apart() -> None:
+    """It has not passed; and what did not hold is named."""
+    faults = [fault for _, fault in numbered(3, 0, "SIGKILL", "sim")]
+    ways, problems = ("SIGKILL", "", "SIGKILL"), ((), (), ("trial 1 was told and is gone",))
+    verdicts = [Verdict(index, fault, ways[index], (-9, 0), "", problems[index], 1.0)
+                for index, fault in enumerate(faults)]  # fmt: skip
+    assert [Verdict.from_json(verdict.to_json()) for verdict in verdicts] == verdicts
+    page = table(verdicts, {"command": "a command"})
+    assert "| **all** | | | 3 | 1 | 1 | 1 | |" in page
+    assert "sim: trial 1 was told and is gone" in page
+
+
+@pytest.mark.slow
+def test_faults_lose_nothing(tmp_path: Path) -> None:
+    """Whatever happens to a search, the same command ends it as if nothing had happened."""
+    verdicts: list[Verdict] = []
+    run_all(Campaign(tmp_path), numbered(FAULTS, SEED, subject="sim"), 1, verdicts.append)
+    assert not [(verdict.fault, verdict.violations) for verdict in verdicts if verdict.violations]
+    assert sum(bool(verdict.way) for verdict in verdicts) > FAULTS / 2
+
+
+@pytest.mark.slow
+def test_a_search_that_loses_a_trial_is_found(tmp_path: Path) -> None:
+    """An invariant that cannot fail proves nothing."""
+    fault = Fault("SIGTERM", "search", "sim", 0.9, 0)
+    verdict = Campaign(tmp_path, {"CAMPAIGN_BROKEN": "1"}).run(0, fault)
+    assert any("trial 1" in violation for violation in verdict.violations), verdict
