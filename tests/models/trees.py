@@ -46,27 +46,25 @@ class Block(nn.Module):
         return out
 
 
+class _Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.LayerNorm(WIDTH), Mix(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.third(self.second(self.first(x)))
+        return out
+
+
 class Flat(nn.Module):
     """Three modules, none like another, in a module around them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Module()
-        self.net.first, self.net.second, self.net.third = nn.LayerNorm(WIDTH), Mix(), nn.Linear(WIDTH, WIDTH)
-        self.around = _Around(self.net)
+        self.net = _Net()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.around(x)
-        return out
-
-
-class _Around(nn.Module):
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.net.third(self.net.second(self.net.first(x)))
+        out: torch.Tensor = self.net(x)
         return out
 
 
@@ -91,7 +89,8 @@ class Draft(nn.Module):
         self.embedding = nn.Linear(WIDTH, WIDTH)
         self.layers = nn.ModuleList(Block() for _ in range(3))
         self.norm = nn.LayerNorm(WIDTH)
-        self.draft = nn.ModuleDict({"norm": nn.LayerNorm(WIDTH), "layers": nn.ModuleList(Block() for _ in range(2))})
+        self.drafted = nn.ModuleList(Block() for _ in range(2))
+        self.draft = nn.ModuleDict({"norm": nn.LayerNorm(WIDTH), "layers": self.drafted})
         self.head = nn.Linear(WIDTH, 2 * WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -99,7 +98,7 @@ class Draft(nn.Module):
         for layer in self.layers:
             x = layer(x)
         drafted = self.draft["norm"](self.norm(x))
-        for layer in self.draft["layers"]:
+        for layer in self.drafted:
             drafted = layer(drafted)
         out: torch.Tensor = self.head(torch.cat([x, drafted]))
         return out
@@ -182,9 +181,9 @@ class TwoPasses(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
-            x = x + layer.attention(x)  # type: ignore[operator]
+            x = x + layer.get_submodule("attention")(x)
         for layer in self.layers:
-            x = x + layer.mlp(x)  # type: ignore[operator]
+            x = x + layer.get_submodule("mlp")(x)
         return x
 
 

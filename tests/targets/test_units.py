@@ -27,7 +27,7 @@ UNITS: dict[str, list[str]] = {
     "contained": ["parts.up", "parts.down", "heads.0", "heads.1"],
     "draft": [
         "embedding", *(f"layers.{i}.{key}" for i in range(3) for key in BLOCK), "norm", "draft.norm",
-        *(f"draft.layers.{i}.{key}" for i in range(2) for key in BLOCK), "head",
+        *(f"drafted.{i}.{key}" for i in range(2) for key in BLOCK), "head",
     ],
     "encoder_decoder": [
         *(f"encoder.layers.{i}.{key}" for i in range(2) for key in BLOCK), "encoder.norm",
