@@ -1,7 +1,7 @@
 """Calls: which modules a decode step runs, in which order, and which run inside another."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -36,12 +36,14 @@ class Call:
         span: from its begin to its end; None if it raised, and the model went on without it.
         caller: index of the call that it ran in; None if the step itself called it.
         place: the stream or core limit that the model's code had set when it began.
+        is_idle: whether it ran no operator and returned what it was given, as dropout does.
     """
 
     name: str
     span: Span | None
     caller: int | None
     place: str = ""
+    is_idle: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,12 @@ class Calls:
 
     @cached_property
     def once(self) -> Mapping[str, Call]:
-        """The modules that ran exactly once, by name and in order of their begin."""
+        """The modules that ran exactly once and did something, by name and in order of their begin."""
         counts = Counter(call.name for call in self.calls)
-        return {call.name: call for call in self.calls if counts[call.name] == 1 and call.span is not None}
+        return {
+            call.name: call for call in self.calls
+            if counts[call.name] == 1 and call.span is not None and not call.is_idle
+        }  # fmt: skip
 
     @cached_property
     def ran(self) -> frozenset[str]:
@@ -73,6 +78,7 @@ class _Places(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._open: list[str] = []
+        self.operators = 0
 
     @property
     def now(self) -> str:
@@ -81,6 +87,7 @@ class _Places(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         """Run the operator; if it begins or ends a scope, record that."""
+        self.operators += 1
         if str(function) == "air.scope_enter.default":
             place = [f"{name}={value}" for name, value in zip(*arguments[:2], strict=True) if name in _PLACES]
             self._open.append(" ".join(place))
@@ -95,6 +102,8 @@ class _Recorder:
     def __init__(self) -> None:
         self.places = _Places()
         self._begun: list[tuple[str, int, int | None, str]] = []
+        self._before: list[int] = []
+        self._idle: set[int] = set()
         self._ends: dict[int, int] = {}
         self._returned: set[int] = set()
         self._open: list[int] = []
@@ -103,12 +112,16 @@ class _Recorder:
     def begin(self, name: str) -> None:
         """Record that a module's call begins."""
         self._begun.append((name, self._events, self._open[-1] if self._open else None, self.places.now))
+        self._before.append(self.places.operators)
         self._open.append(len(self._begun) - 1)
         self._events += 1
 
-    def returned(self) -> None:
+    def returned(self, inputs: Iterable[Any], output: Any) -> None:
         """Record that the innermost call returns, and does not raise."""
-        self._returned.add(self._open[-1])
+        index = self._open[-1]
+        self._returned.add(index)
+        if self._before[index] == self.places.operators and any(output is value for value in inputs):
+            self._idle.add(index)
 
     def end(self) -> None:
         """Record that the innermost call ends."""
@@ -121,7 +134,12 @@ class _Recorder:
         """Return the calls so far."""
         spans = {index: Span(self._begun[index][1], ended) for index, ended in self._ends.items()}
         rows = enumerate(self._begun)
-        return Calls(tuple(Call(name, spans.get(index), caller, place) for index, (name, _, caller, place) in rows))
+        return Calls(
+            tuple(
+                Call(name, spans.get(index), caller, place, index in self._idle)
+                for index, (name, _, caller, place) in rows
+            )
+        )
 
 
 def record_calls(module: nn.Module, step: Callable[[], Any]) -> tuple[Any, Calls]:
@@ -131,6 +149,10 @@ def record_calls(module: nn.Module, step: Callable[[], Any]) -> tuple[Any, Calls
         TargetError: the step fails, or runs no module of the tree once.
     """
     recorder = _Recorder()
+
+    def returned(_module: nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
+        recorder.returned((*arguments, *keywords.values()), output)
+
     handles = []
     for name, each in module.named_modules():
 
@@ -139,7 +161,7 @@ def record_calls(module: nn.Module, step: Callable[[], Any]) -> tuple[Any, Calls
 
         handles += [
             each.register_forward_pre_hook(begin),
-            each.register_forward_hook(lambda *_: recorder.returned()),
+            each.register_forward_hook(returned, with_kwargs=True),
             each.register_forward_hook(lambda *_: recorder.end(), always_call=True),
         ]
     try:

@@ -266,6 +266,26 @@ class Functional(nn.Module):
         return x
 
 
+class Idle(nn.Module):
+    """Layers with dropout, which does nothing while decoding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout()
+        self.layers = nn.ModuleList(Block(mlp=nn.Sequential(Mix(), nn.Dropout())) for _ in range(2))
+        for layer in self.layers:
+            layer.add_module("attention", nn.Sequential(Mix(), nn.Identity()))
+            layer.add_module("mlp_dropout", nn.Dropout())
+        self.last = nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.drop(x)
+        for layer in self.layers:
+            x = layer(x)
+        out: torch.Tensor = self.last(x)
+        return out
+
+
 def tree(make: Callable[[], nn.Module]) -> sktune.Target:
     """Return a target over a module that maps (2, WIDTH)."""
     torch.manual_seed(0)
@@ -292,7 +312,7 @@ TREES: dict[str, Callable[[], nn.Module]] = {
     "flat": Flat, "contained": Contained, "draft": Draft, "encoder_decoder": EncoderDecoder, "shared": Shared,
     "partly_shared": PartlyShared, "pairs": Pairs, "two_passes": TwoPasses, "sequence": sequence,
     "model_in_sequence": model_in_sequence, "called_elsewhere": CalledElsewhere, "wrapper": Wrapper,
-    "functional": Functional,
+    "functional": Functional, "idle": Idle,
 }  # fmt: skip
 
 

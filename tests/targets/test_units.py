@@ -44,12 +44,13 @@ UNITS: dict[str, list[str]] = {
     "called_elsewhere": ["before", "mix", "after"],
     "wrapper": [*(f"layers.{i}.{key}" for i in range(3) for key in BLOCK), "model.norm"],
     "functional": [f"layers.{i}" for i in range(3)],
+    "idle": [f"layers.{i}.{key}" for i in range(2) for key in BLOCK],
 }  # fmt: skip
 """The units of each tree, in execution order."""
 KINDS: dict[str, list[str]] = {
     "draft": ["dense"] * 5, "encoder_decoder": ["dense"] * 5, "partly_shared": ["dense"] * 3,
     "pairs": ["dense"] * 3, "sequence": ["dense"] * 2, "model_in_sequence": ["dense"] * 3, "wrapper": ["dense"] * 3,
-    "functional": ["dense"] * 3,
+    "functional": ["dense"] * 3, "idle": ["dense"] * 2,
 }  # fmt: skip
 """The kinds of the layers of those trees that have layers."""
 
