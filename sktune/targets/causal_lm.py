@@ -1,21 +1,23 @@
 """Targets for the causal language models of Hugging Face transformers."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, StaticCache
-from transformers.cache_utils import StaticLayer
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from sktune.core.errors import SktuneError, TargetError, described, first_line, nearest
-from sktune.measure.devices import require
+from sktune.measure.devices import ran_out_of_memory, require
 from sktune.targets import folder_code
 from sktune.targets.base import Inputs, Target
+from sktune.targets.decode_call import decode_call
 from sktune.targets.presets import FULL
 from sktune.targets.spec import ConfigSpec, PresetSpec, TargetSpec
+from sktune.targets.static_cache import begin_sequence, cache_tensors, static_cache
 
 CACHE_GRANULE = 64
 """KV cache lengths are multiples of this number of tokens, so that attention kernels get round shapes."""
@@ -25,28 +27,6 @@ META = "meta"
 """The device without memory: a model of any size is built in seconds, and a step yields only shapes."""
 LONGEST_REPLAY = 16
 """Decode steps that fit into the cache after the context."""
-
-
-class ScatterLayer(StaticLayer):
-    """A static KV cache layer that writes with ``scatter_``, as TorchAir does not convert ``index_copy_``."""
-
-    def update(
-        self,
-        key_states: torch.Tensor,
-        value_states: torch.Tensor,
-        *args: Any,  # noqa: ARG002 - transformers' signature
-        **kwargs: Any,  # noqa: ARG002
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write keys and values of shape (batch, heads, new tokens, size), and return the whole cache."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        assert self.keys is not None and self.values is not None
-        count = key_states.shape[-2]
-        positions = (torch.arange(count, device=self.device) + self.cumulative_length).view(1, 1, count, 1)
-        self.cumulative_length.add_(count)
-        self.keys.scatter_(2, positions.expand_as(key_states), key_states)
-        self.values.scatter_(2, positions.expand_as(value_states), value_states)
-        return self.keys, self.values
 
 
 def from_preset(spec: PresetSpec, *, takes_torchair: bool) -> Target:
@@ -75,8 +55,9 @@ def from_folder(spec: ConfigSpec, *, takes_torchair: bool) -> Target:
 
 
 def _from_folder(spec: ConfigSpec, *, takes_torchair: bool) -> Target:
-    config = _cut(_own_config(spec.folder) if spec.trust else _read_config(str(spec.folder)), spec)
-    name = f"{spec.name}: {config.num_hidden_layers} layers"
+    config = _own_config(spec.folder) if spec.trust else _read_config(str(spec.folder))
+    layers = _cut(config.get_text_config(decoder=True), spec).num_hidden_layers
+    name = f"{spec.name}: {layers} layers"
     batch, context = spec.batch or DEFAULT_BATCH, spec.context or DEFAULT_CONTEXT
     return _build(spec, config, "batched_mm", name, batch, context, takes_torchair=takes_torchair)
 
@@ -88,6 +69,8 @@ def _with_own_code(spec: ConfigSpec, build: Callable[[], Target]) -> Target:
     except SktuneError:
         raise
     except Exception as failure:
+        if ran_out_of_memory(failure):
+            raise
         raise TargetError(f"the code in {spec.folder} fails: {described(failure)}; fix it") from failure
 
 
@@ -124,10 +107,13 @@ def _cut(config: PreTrainedConfig, spec: TargetSpec) -> PreTrainedConfig:
 def _read_config(folder: str) -> PreTrainedConfig:
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as failure:
+    except Exception as failure:  # each configuration class checks its values in its own way
         raise TargetError(
             f"{Path(folder) / 'config.json'} is not a configuration that transformers knows: {first_line(failure)}"
         ) from failure
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        known = nearest(config.model_type, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+        raise TargetError(f"transformers has no causal language model {config.model_type!r}{known}")
     return config
 
 
@@ -150,45 +136,56 @@ def _build(
             )
         # Without values no experts can be chosen: one grouped matmul over all experts takes their place.
         experts = "grouped_mm"
-    # TorchAir converts neither scaled_dot_product_attention of every device nor index_copy.
-    config._attn_implementation = "eager" if takes_torchair else "sdpa"  # noqa: SLF001 - transformers' documented switch
+    # TorchAir converts scaled_dot_product_attention of some devices only. None: as transformers chooses, for some
+    # models have no sdpa, such as those with attention sinks.
+    config._attn_implementation = "eager" if takes_torchair else None  # noqa: SLF001 - transformers' documented switch
     config._experts_implementation = experts  # noqa: SLF001
     torch.manual_seed(spec.seed)
     model = _model(spec, config, dtype).to(spec.device).eval().requires_grad_(False)
+    text = config.get_text_config(decoder=True)
     length = -(-(context + LONGEST_REPLAY) // CACHE_GRANULE) * CACHE_GRANULE
-    cache = StaticCache(config=config, max_cache_len=length)
-    if takes_torchair:
-        cache.layers = [ScatterLayer(length) for _ in cache.layers]
-    vocabulary = config.vocab_size
+    cache = static_cache(model.config, length, takes_torchair=takes_torchair)
+    decode_step = decode_call(model, cache, batch, length, spec.device)
 
     def tokens(generator: torch.Generator, count: int) -> torch.Tensor:
-        return torch.randint(0, vocabulary, (batch, count), generator=generator).to(spec.device)
-
-    def decode_step(input_ids: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = model(input_ids=input_ids, past_key_values=cache, use_cache=True).logits
-        return logits
+        return torch.randint(0, text.vocab_size, (batch, count), generator=generator).to(spec.device)
 
     def prefill(seed: int, steps: int, tokens_before: int | None = None) -> list[Inputs]:
         before = context if tokens_before is None else tokens_before
         if steps > length - before:
             raise TargetError(f"{steps} decode steps do not fit into a KV cache of {length} tokens; replay fewer steps")
         generator = torch.Generator().manual_seed(spec.seed * 1_000_003 + seed)
-        for tensor in _tensors(cache).values():
-            tensor.zero_()
+        begin_sequence(cache, with_context=before > 0)
         if spec.device == META:  # shapes do not depend on the context: one token is enough to allocate the cache
             decode_step(tokens(generator, 1))
-        else:
-            with torch.no_grad(), _experts_one_by_one(config):
-                if before:
-                    decode_step(tokens(generator, before))
+        elif before:
+            with torch.no_grad(), _experts_one_by_one(model.config):
+                decode_step(tokens(generator, before))
         return [(tokens(generator, 1),) for _ in range(steps)]
 
-    prefill(0, 1)  # allocates the cache
+    _first_prefill(config, lambda: prefill(0, 1))
     weights = f"weights of {Path(spec.weights).name}" if spec.weights and spec.layers is None else "random weights"
     origin = "shapes only, no weights" if spec.device == META else f"{weights}, seed {spec.seed}"
     short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[spec.dtype]
-    description = f"{name}, hidden {config.hidden_size}, {short}, {origin}, batch {batch}, context {context}"
-    return Target(model, decode_step, prefill, _tensors(cache), description, capacity=length)
+    description = f"{name}, hidden {text.hidden_size}, {short}, {origin}, batch {batch}, context {context}"
+    return Target(model, decode_step, prefill, cache_tensors(cache), description, capacity=length)
+
+
+def _first_prefill(config: PreTrainedConfig, prefill: Callable[[], Any]) -> None:
+    """Run ``prefill``, which allocates the cache.
+
+    Raises:
+        TargetError: transformers' model fails.
+    """
+    try:
+        prefill()
+    except Exception as failure:
+        if ran_out_of_memory(failure):
+            raise
+        raise TargetError(
+            f"transformers cannot run {config.model_type} with a static KV cache: {described(failure)}; "
+            "choose another model, or fix its configuration"
+        ) from failure
 
 
 @contextmanager
@@ -219,24 +216,18 @@ def _model(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> nn
         except (OSError, ValueError, RuntimeError) as failure:
             raise TargetError(f"--weights {spec.weights} cannot be loaded: {first_line(failure)}") from failure
         return model
+    if own is not None:
+        with torch.device(spec.device):
+            model = own._from_config(config, dtype=dtype)  # noqa: SLF001 - as AutoModelForCausalLM calls it
+        return model
     try:
         with torch.device(spec.device):
-            if own is not None:
-                model = own._from_config(config, dtype=dtype)  # noqa: SLF001 - as AutoModelForCausalLM calls it
-                return model
             model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
-    except ValueError as failure:
-        known = nearest(config.model_type, ("llama", "qwen3", "qwen3_moe", "deepseek_v3", "mixtral"))
-        raise TargetError(f"transformers has no causal language model {config.model_type!r}{known}") from failure
+    except Exception as failure:  # each model checks its configuration in its own way
+        if ran_out_of_memory(failure):
+            raise
+        raise TargetError(
+            f"transformers cannot build {config.model_type} from this configuration: {described(failure)}; "
+            "fix its config.json"
+        ) from failure
     return model
-
-
-def _tensors(cache: StaticCache) -> Mapping[str, torch.Tensor]:
-    """Return every tensor of the cache by name: keys, values, and each layer's count of positions."""
-    tensors: dict[str, torch.Tensor] = {}
-    for index, layer in enumerate(cache.layers):
-        attributes: dict[str, Any] = vars(layer)
-        for key, value in attributes.items():
-            if isinstance(value, torch.Tensor):
-                tensors[f"cache.{index}.{key}"] = value
-    return tensors

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import sktune
 from sktune.cli import app
-from sktune.core.errors import BackendError, NotDeterministicError, TargetError
+from sktune.core.errors import NotDeterministicError, TargetError
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.runners.base import CompareRequest, JudgeRequest, RunnerSetup
@@ -148,7 +148,7 @@ def test_a_model_that_is_not_deterministic_is_refused(runs: Path) -> None:
 @pytest.mark.usefixtures("one_final_process")
 def test_a_step_that_cannot_be_captured_is_refused(runs: Path) -> None:
     """Data-dependent control flow gets one line."""
-    with pytest.raises(BackendError, match="cannot be captured as one graph"):
+    with pytest.raises(TargetError, match="cannot be captured as one graph"):
         sktune.search(f"{MODELS}:breaks_the_graph", trials=1, space=SPACE, runs=runs)
 
 

@@ -167,7 +167,8 @@ class Pairs(nn.Module):
         self.layers = nn.ModuleList(nn.ModuleList([Mix(), Gate()]) for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for attention, mlp in self.layers:  # type: ignore[misc]
+        for layer in self.layers:
+            attention, mlp = layer.children()
             x = x + mlp(x + attention(x))
         return x
 

@@ -46,8 +46,8 @@ Path(__file__).with_name("executed").touch()
 class OwnForCausalLM(LlamaForCausalLM):
     config_class = OwnConfig
 
-    def forward(self, *arguments, **keywords):
-        output = super().forward(*arguments, **keywords)
+    def forward(self, input_ids=None, past_key_values=None, use_cache=None, **keywords):
+        output = super().forward(input_ids=input_ids, past_key_values=past_key_values, use_cache=use_cache, **keywords)
         output.logits = output.logits * SCALE
         return output
 """

@@ -8,7 +8,7 @@ import torch
 
 from sktune.backends.base import Step
 from sktune.backends.inductor.backend import InductorBackend
-from sktune.core.errors import BackendError, TargetError
+from sktune.core.errors import TargetError
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.runners.worker import replays
@@ -90,7 +90,7 @@ def test_a_step_that_replaces_a_tensor_is_refused(make: Callable[[], Target], na
 
 def test_a_number_that_changes_with_each_step_is_named() -> None:
     """It is a constant of the captured graph, so each step would need another graph."""
-    with pytest.raises(BackendError, match=r"captured once for all steps, as .*cache.steps changes"):
+    with pytest.raises(TargetError, match=r"captured once for all steps, as .*cache.steps changes"):
         with_backend(hidden_state.counting_in_python)
 
 

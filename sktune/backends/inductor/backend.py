@@ -16,6 +16,7 @@ from torch import fx
 
 from sktune.backends.base import Compiled, CompileError, OnScope, RegionBudget, Step, ignore
 from sktune.backends.inductor import artifacts
+from sktune.backends.inductor.capture_failure import capture_failure
 from sktune.backends.inductor.compiled_regions import (
     RegionCache,
     code_digests,
@@ -30,7 +31,7 @@ from sktune.backends.inductor.pieces import Pieces
 from sktune.backends.inductor.region_check import RegionChecks
 from sktune.backends.inductor.regions import Cutting, MarkedGraph, Span, cut, strip_marks
 from sktune.core.delivery import Delivery, digest_of
-from sktune.core.errors import BackendError, SktuneError, described
+from sktune.core.errors import BackendError, SktuneError, TargetError, described
 from sktune.core.layout import Layout
 from sktune.core.outcome import ScopeTime
 from sktune.core.plan import Options, Plan
@@ -48,7 +49,7 @@ class InductorBackend:
     """Compiles plans of one target; see ``sktune.backends.base.Backend``.
 
     Raises:
-        BackendError: the decode step cannot be captured as one graph.
+        TargetError: the decode step cannot be captured as one graph.
     """
 
     notes = ""
@@ -170,10 +171,7 @@ class InductorBackend:
         except SktuneError:
             raise
         except Exception as failure:
-            raise BackendError(
-                f"the decode step cannot be captured as one graph: {described(failure)}; "
-                "remove data-dependent control flow from it"
-            ) from failure
+            raise capture_failure(failure) from failure
         if self._marked is None:
             raise BackendError("the decode step has no tensor operation to capture; check what the target runs")
         return captured
@@ -199,8 +197,7 @@ class InductorBackend:
         """Run the step twice more, and refuse what it leaves elsewhere than in tensors that it has written into.
 
         Raises:
-            TargetError: it replaces a tensor.
-            BackendError: it would have to be captured again.
+            TargetError: it replaces a tensor, or would have to be captured again.
         """
         assert self._marked is not None
         graph_module = self._marked.graph_module
@@ -217,7 +214,7 @@ class InductorBackend:
         except Exception as failure:
             at_first.check()
             numbers = ", ".join(at_first.changed_numbers()[:3]) or "it"
-            raise BackendError(
+            raise TargetError(
                 f"the decode step cannot be captured once for all steps, as {numbers} changes from step to step: "
                 "count in a persistent tensor, and keep shapes, strides and types of inputs and state fixed"
             ) from failure

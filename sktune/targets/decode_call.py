@@ -1,0 +1,87 @@
+"""Decode calls: how a causal language model of transformers is called, so that one captured graph serves every step."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import StaticCache
+
+from sktune.core.errors import TargetError
+from sktune.targets.static_cache import begin_sequence
+
+DecodeStep = Callable[[torch.Tensor], torch.Tensor]
+"""Takes tokens of shape (batch, new tokens), and returns the logits."""
+
+_CACHE_ARGUMENTS = ("cache", "past_key_values", "cache_params")
+"""Names of the KV cache among the arguments of a model, from the newest."""
+_WAYS: tuple[tuple[str, ...], ...] = ((), ("position_ids",), ("position_ids", "attention_mask"), ("attention_mask",))
+"""Arguments to pass besides tokens and cache, in the order in which they are tried."""
+
+
+def decode_call(model: nn.Module, cache: StaticCache, batch: int, length: int, device: str) -> DecodeStep:
+    """Return the function that runs ``model`` on its next tokens.
+
+    Without positions and a mask, some models read the number of tokens seen from the cache, to slice a table of
+    positions or to make a mask. Such a step is another graph at each position, so they get what ``generate()`` passes.
+
+    Args:
+        model, cache: the cache may be empty; it has been written to afterwards.
+        batch: sequences decoded together.
+        length: of the cache, in tokens.
+        device: of the tokens.
+
+    Raises:
+        TargetError: the model takes no KV cache.
+    """
+    accepted = inspect.signature(model.forward).parameters
+    cache_argument = next((name for name in _CACHE_ARGUMENTS if name in accepted), None)
+    if cache_argument is None:
+        raise TargetError(f"{type(model).__name__} takes no KV cache, so it has no decode step; choose another model")
+    mask = torch.ones(batch, length, dtype=torch.long, device=device)
+
+    def calling(names: tuple[str, ...]) -> DecodeStep:
+        def decode_step(input_ids: torch.Tensor) -> torch.Tensor:
+            more: dict[str, Any] = {cache_argument: cache}
+            if "position_ids" in names:
+                positions = torch.arange(input_ids.shape[1], device=input_ids.device) + cache.get_seq_length()
+                more["position_ids"] = positions.unsqueeze(0)
+            if "attention_mask" in names:  # the causal mask hides the slots that are still empty
+                more["attention_mask"] = mask
+            logits: torch.Tensor = model(input_ids=input_ids, use_cache=True, **more).logits
+            return logits
+
+        return decode_step
+
+    tokens = torch.ones(batch, 1, dtype=torch.long, device=device)
+    ways = [calling(names) for names in _WAYS if set(names) <= accepted.keys()]
+    return next((way for way in ways if not _reads_values(way, tokens, cache)), ways[0])
+
+
+class _ValueReads(TorchDispatchMode):
+    """Notices whether Python reads a tensor's value, for an index, a size or a branch."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.is_any = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        """Run the operator."""
+        self.is_any |= function is torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - the operator of item()
+        return function(*arguments, **(options or {}))
+
+
+def _reads_values(step: DecodeStep, tokens: torch.Tensor, cache: StaticCache) -> bool:
+    """Whether a second token, the first that has a past, reads values; also if the step fails this way."""
+    begin_sequence(cache, with_context=True)
+    reads = _ValueReads()
+    try:
+        with torch.no_grad():
+            step(tokens)
+            with reads:
+                step(tokens)
+    except Exception:  # noqa: BLE001 - the model then fails in its prefill, or this way of calling it is not chosen
+        return True
+    return reads.is_any
