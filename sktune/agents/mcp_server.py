@@ -60,6 +60,7 @@ Count = Annotated[int, Field(ge=1)] | None
 Backend = Annotated[Text, Field(description="inductor, npu or sim (simulated, needs no hardware)")]
 Device = Annotated[Text, Field(description="cpu, cuda or npu")]
 Scale = Annotated[Text, Field(description="Of a preset: tiny, small or full")]
+Trust = Annotated[bool, Field(description="Run the code in the model's folder (auto_map in its config.json)")]
 Budget = Annotated[Text, Field(description="Maximum time for this call: 90s, 10m, 1h30m")]
 Name = Annotated[str, Field(description="Name of a study or an analysis, as start_search and list_studies return it")]
 
@@ -122,6 +123,7 @@ class Tools:
         dtype: Text = None,
         batch: Count = None,
         context: Count = None,
+        trust: Trust = False,
     ) -> dict[str, Any]:
         """Show a model's layer kinds and units, the search space's parameters and size, and the starting points."""
         arguments = {name: value for name, value in locals().items() if name != "self"}
@@ -151,6 +153,7 @@ class Tools:
         until_converged: bool = False,
         compile_timeout: Annotated[float, Field(gt=0)] | None = None,
         seed: int | None = None,
+        trust: Trust = False,
     ) -> dict[str, Any]:
         """Search for the best plan in the background; the same arguments resume the study.
 
@@ -158,7 +161,7 @@ class Tools:
         """
         arguments = {name: value for name, value in locals().items() if name != "self"}
         path = Path(recipe) if recipe else None
-        spec, _ = Request(model or "", recipe=path, backend=backend, device=device, scale=scale).target()
+        spec, _ = Request(model or "", recipe=path, backend=backend, device=device, scale=scale, trust=trust).target()
         self._allowed.check_target(spec)
         self._allowed.check_strategy(strategy)
         arguments["study"] = study or spec.study_name
@@ -178,6 +181,7 @@ class Tools:
         backend: Backend = None,
         device: Device = None,
         scale: Scale = None,
+        trust: Trust = False,
     ) -> dict[str, Any]:
         """Go from a model to a recommendation with reasons, in the background and within the time budget.
 

@@ -272,7 +272,8 @@ def _model_arguments(search: Request, *, with_backend: bool) -> list[str]:
     options = [(f"--{name}", str(value)) for name in names if (value := getattr(search, name)) is not None]
     seed = [("--seed", str(search.seed))] if search.seed else []
     model = ("--recipe", str(search.recipe)) if search.recipe else ("--model", search.model)
-    return [argument for pair in [model, *options, *seed] for argument in pair]
+    trust = ["--trust"] if search.trust else []
+    return [*(argument for pair in [model, *options, *seed] for argument in pair), *trust]
 
 
 def _name(search: Request) -> str:

@@ -24,6 +24,7 @@ def inspect(
     try_inexact: arg.TryInexact = False,
     scale: arg.Scale = None,
     weights: arg.Weights = None,
+    trust: arg.Trust = False,
     dtype: arg.Dtype = None,
     backend: arg.Backend = None,
     device: arg.Device = None,
@@ -37,7 +38,7 @@ def inspect(
 
     request = Request(
         model, space=space, scale=scale, weights=weights, dtype=dtype, backend=backend,
-        device=device, batch=batch, context=context, seed=seed, try_inexact=try_inexact,
+        device=device, batch=batch, context=context, seed=seed, try_inexact=try_inexact, trust=trust,
     )  # fmt: skip
     inspection = inspect_model(request)
     view = inspection_view(inspection.description, inspection.space, inspection.is_simulated)
@@ -121,6 +122,7 @@ def calibrate(
     model: Annotated[
         str | None, typer.Option(help="The model that was profiled, to fit heads and efficiencies as well.")
     ] = None,
+    trust: arg.Trust = False,
     scale: arg.Scale = None,
     batch: arg.Batch = None,
     context: arg.Context = None,
@@ -131,7 +133,7 @@ def calibrate(
     """Fit the constants of the simulated device to profiles, for `search --constants`."""
     from sktune.tuning.calibrate import calibrate_to  # imports torch
 
-    request = Request(model, backend="sim", scale=scale, batch=batch, context=context) if model else None
+    request = Request(model, backend="sim", scale=scale, batch=batch, context=context, trust=trust) if model else None
     fitted = calibrate_to(profiles, constants, request, out)
     table = Table("constant", "before", "after", "standard error", "note", title=f"written to {escape(str(out))}")
     for row in fitted.rows():

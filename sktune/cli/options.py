@@ -39,6 +39,10 @@ TryInexact = Annotated[
 Weights = Annotated[
     Path | None, typer.Option(help="A checkpoint in Hugging Face format (safetensors); random weights by default.")
 ]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Run the code in the model's folder (auto_map in its config.json); read it first."),
+]
 Dtype = Annotated[str | None, typer.Option(help="bfloat16 (default), float16 or float32.")]
 Backend = Annotated[
     str | None, typer.Option(help="inductor, npu or sim; by default npu on the device npu, else inductor.")

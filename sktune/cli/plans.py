@@ -73,6 +73,7 @@ def recheck(
         str | None, typer.Option(help="Where the model is now: file.py:function, a folder, or a recipe.yaml.")
     ] = None,
     weights: arg.Weights = None,
+    trust: arg.Trust = False,
     verify_steps: arg.VerifySteps = DEFAULT_VERIFY_STEPS,
     runs: arg.Runs = Path("runs"),
     json: arg.Json = False,
@@ -84,7 +85,7 @@ def recheck(
 
     people = Terminal(stderr=json)
     with people.status("") as status:
-        checked = run_recheck(RecheckRequest(plan, model, weights, verify_steps, runs), status.update)
+        checked = run_recheck(RecheckRequest(plan, model, weights, verify_steps, runs, trust=trust), status.update)
     people.print(recheck_table(checked))
     if json:
         print_event(Rechecked(plan=str(plan), **checked.summary()))

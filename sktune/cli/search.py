@@ -45,6 +45,7 @@ def search(
     verify_steps: arg.VerifySteps = DEFAULT_VERIFY_STEPS,
     scale: arg.Scale = None,
     weights: arg.Weights = None,
+    trust: arg.Trust = False,
     dtype: arg.Dtype = None,
     backend: arg.Backend = None,
     device: arg.Device = None,
@@ -60,7 +61,7 @@ def search(
         model, trials, study, storage, runs, strategy, space, compile_timeout, scale, weights, dtype, backend,
         device, batch, context, seed, constants, profile, parse_duration(time_budget) if time_budget else None,
         proxy_layers, until_converged=until_converged or until_settled, recipe=recipe,
-        verify_steps=verify_steps, join=join, take_over=take_over, try_inexact=try_inexact,
+        verify_steps=verify_steps, join=join, take_over=take_over, try_inexact=try_inexact, trust=trust,
     )  # fmt: skip
     began_s = process_began_s()
     people = Terminal(stderr=json)
@@ -89,6 +90,7 @@ def analyze(
     out: Annotated[Path | None, typer.Option(help="Folder for the report; by default the study's.")] = None,
     study: Annotated[str | None, typer.Option(help="Name of the study; by default made of the model.")] = None,
     runs: arg.Runs = Path("runs"),
+    trust: arg.Trust = False,
     scale: arg.Scale = None,
     dtype: arg.Dtype = None,
     backend: arg.Backend = None,
@@ -106,7 +108,7 @@ def analyze(
     request = AnalysisRequest.of(
         model, recipe, folder, yaml, goal, language, out, time_budget_s=parse_duration(time_budget), study=study,
         runs=runs, scale=scale, dtype=dtype, backend=backend, device=device, batch=batch, context=context,
-        profile=profile, seed=seed,
+        profile=profile, seed=seed, trust=trust,
     )  # fmt: skip
     people = Terminal(stderr=json)
     with following(people, in_place=not json) as shown:

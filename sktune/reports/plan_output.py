@@ -1,7 +1,9 @@
 """``best_plan.yaml``: the winner as a plan file, with its evidence."""
 
+from collections import Counter
 from typing import Any
 
+from sktune.core.layout import Layout
 from sktune.core.plan_file import write_plan
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.study.result import SearchResult
@@ -13,11 +15,17 @@ def plan_yaml(result: SearchResult) -> str:
         result.best_plan,
         evidence(result),
         scope_flavour(result),
-        len(result.facts.layout.layers) if result.facts.layout else 0,
+        stack_length(result.facts.layout) if result.facts.layout else None,
         result.facts.decode,
         target=None if result.is_simulated else result.facts.target,
         delivery=result.delivery,
     )
+
+
+def stack_length(layout: Layout) -> int | None:
+    """Return how many layers each list of layers has; None without layers, or if lists have different lengths."""
+    lengths = {*Counter(layer.name.rpartition(".")[0] for layer in layout.layers).values()}
+    return lengths.pop() if len(lengths) == 1 else None
 
 
 def evidence(result: SearchResult) -> dict[str, Any]:

@@ -4,7 +4,8 @@
 ``marks`` puts scopes on them. Compiling a step belongs to ``backends``; starting a recipe's program to ``runners``.
 """
 
-from sktune.targets.spec import ConfigSpec, FunctionSpec, PresetSpec, RecipeSpec, TargetSpec, describe
+from sktune.targets.by_model import describe
+from sktune.targets.spec import ConfigSpec, FunctionSpec, PresetSpec, RecipeSpec, TargetSpec
 from sktune.targets.usage import Application, Extent, Usage
 
 __all__ = [

@@ -10,8 +10,9 @@ from torch import nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from sktune.core.errors import TargetError, described, first_line, nearest
+from sktune.core.errors import SktuneError, TargetError, described, first_line, nearest
 from sktune.measure.devices import ran_out_of_memory, require
+from sktune.targets import folder_code
 from sktune.targets.base import Inputs, Target
 from sktune.targets.decode_call import decode_call
 from sktune.targets.presets import FULL
@@ -47,11 +48,38 @@ def from_preset(spec: PresetSpec, *, takes_torchair: bool) -> Target:
 
 def from_folder(spec: ConfigSpec, *, takes_torchair: bool) -> Target:
     """Build the causal language model whose ``config.json`` is in the spec's folder."""
-    config = _read_config(spec.weights or spec.source)
+    if spec.trust:
+        return _with_own_code(spec, lambda: _from_folder(spec, takes_torchair=takes_torchair))
+    folder_code.refuse_untrusted(spec.folder)
+    return _from_folder(spec, takes_torchair=takes_torchair)
+
+
+def _from_folder(spec: ConfigSpec, *, takes_torchair: bool) -> Target:
+    config = _own_config(spec.folder) if spec.trust else _read_config(str(spec.folder))
     layers = _cut(config.get_text_config(decoder=True), spec).num_hidden_layers
     name = f"{spec.name}: {layers} layers"
     batch, context = spec.batch or DEFAULT_BATCH, spec.context or DEFAULT_CONTEXT
     return _build(spec, config, "batched_mm", name, batch, context, takes_torchair=takes_torchair)
+
+
+def _with_own_code(spec: ConfigSpec, build: Callable[[], Target]) -> Target:
+    folder_code.forget_code()
+    try:
+        return build()
+    except SktuneError:
+        raise
+    except Exception as failure:
+        if ran_out_of_memory(failure):
+            raise
+        raise TargetError(f"the code in {spec.folder} fails: {described(failure)}; fix it") from failure
+
+
+def _own_config(folder: Path) -> PreTrainedConfig:
+    kind = folder_code.own_class(folder, folder_code.CONFIG)
+    if kind is None:  # its model has a configuration that transformers knows
+        return _read_config(str(folder))
+    config: PreTrainedConfig = kind.from_pretrained(str(folder), local_files_only=True)
+    return config
 
 
 def _cut(config: PreTrainedConfig, spec: TargetSpec) -> PreTrainedConfig:
@@ -178,14 +206,19 @@ def _model(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> nn
     )  # in a cut model, layers have other numbers than in the checkpoint
     if weights and spec.device == META:
         raise TargetError(f"--weights {spec.weights}: a model of shapes only has no weights; leave out --weights")
+    own = folder_code.own_class(spec.folder, folder_code.MODEL) if isinstance(spec, ConfigSpec) and spec.trust else None
     if weights:
         try:
             # Safetensors only: loading a pickled checkpoint can run code.
-            model = AutoModelForCausalLM.from_pretrained(
+            model = (own or AutoModelForCausalLM).from_pretrained(
                 weights, config=config, dtype=dtype, local_files_only=True, use_safetensors=True
             )
         except (OSError, ValueError, RuntimeError) as failure:
             raise TargetError(f"--weights {spec.weights} cannot be loaded: {first_line(failure)}") from failure
+        return model
+    if own is not None:
+        with torch.device(spec.device):
+            model = own._from_config(config, dtype=dtype)  # noqa: SLF001 - as AutoModelForCausalLM calls it
         return model
     try:
         with torch.device(spec.device):

@@ -207,10 +207,15 @@ def _fit_names(plan: Plan, modules: Mapping[str, nn.Module]) -> _Renaming:
     parts = names[0].split(".")
     dropped = [".".join(parts[:count]) + "." for count in range(1, len(parts))]
     added = [path.removesuffix(names[0]) for path in modules if path.endswith("." + names[0])]
-    candidates = [_Renaming("", ""), *(_Renaming("", d) for d in dropped), *(_Renaming(a, "") for a in added)]
-    for rename in candidates:
+    for rename in (_Renaming("", ""), *(_Renaming("", prefix) for prefix in dropped)):
         if all(rename(name) in modules for name in names):
             return rename
+    fitting = [prefix for prefix in added if all(prefix + name in modules for name in names)]
+    if len(fitting) == 1:
+        return _Renaming(fitting[0], "")
+    if fitting:
+        places = " and ".join(repr(prefix.removesuffix(".")) for prefix in fitting[:3])
+        raise PlanError(f"the plan fits this model in {len(fitting)} places, below {places}; apply it to one of them")
     known = [".".join(path.split(".")[:3]) for path in modules if path.count(".") <= 3]
     missing = next(name for name in names if name not in modules)
     raise PlanError(

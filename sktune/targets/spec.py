@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from sktune.core.contents import checkpoint_files, content_digest, files_below, module_files
-from sktune.core.errors import TargetError, nearest
+from sktune.core.errors import TargetError
+from sktune.targets.folder_code import code_files, named_classes
 from sktune.targets.presets import FULL, Preset, load_preset, preset_names
 from sktune.targets.recipe import digest as recipe_digest
 from sktune.targets.recipe import read_recipe
@@ -24,6 +25,8 @@ STORED_KEYS = (
     "profile", "layers",
 )  # fmt: skip
 """Keys of the stored form, in order; None where a kind has no such field."""
+KEYS_IF_SET = ("trust",)
+"""Keys that follow only if they are set, as version 0.1 did not have them and a fingerprint depends on the form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +98,9 @@ class TargetSpec(ABC):
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the stored form: plain values, with equal keys for every kind."""
-        return {key: getattr(self, key, None) for key in STORED_KEYS}
+        """Return the stored form: plain values, with equal keys for every kind, except for ``KEYS_IF_SET``."""
+        stored = {key: getattr(self, key, None) for key in STORED_KEYS}
+        return stored | {key: value for key in KEYS_IF_SET if (value := getattr(self, key, None))}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> "TargetSpec":
@@ -106,7 +110,7 @@ class TargetSpec(ABC):
             TargetError: this version does not know such a target.
         """
         kind = _KINDS.get(str(values.get("kind")))
-        if kind is None or "source" not in values or not values.keys() <= set(STORED_KEYS):
+        if kind is None or "source" not in values or not values.keys() <= {*STORED_KEYS, *KEYS_IF_SET}:
             raise TargetError("the study has a target that this version of sktune does not know; search again")
         names = {field.name for field in fields(kind)}
         return kind(**{name: value for name, value in values.items() if name in names})
@@ -128,7 +132,8 @@ class TargetSpec(ABC):
     def choices(self) -> dict[str, str]:
         """Return the options that describe the same target again, by name and as text."""
         values = self.to_dict()
-        return {name: str(values[name]) for name in ("scale", "dtype", "batch", "context", "seed")}
+        names = ("scale", "dtype", "batch", "context", "seed", *KEYS_IF_SET)
+        return {name: str(values[name]) for name in names if name in values}
 
     def _portable_source(self) -> str:
         """Return ``source`` without its folder."""
@@ -202,9 +207,15 @@ class PresetSpec(TargetSpec):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSpec(TargetSpec):
-    """A folder with the ``config.json`` of a model that transformers knows."""
+    """A folder with the ``config.json`` of a model that transformers knows, or that is code in the folder.
+
+    Attributes:
+        trust: whether to run the folder's own code, instead of transformers' own model.
+    """
 
     kind: ClassVar[str] = "config"
+
+    trust: bool = False
 
     @classmethod
     def recognises(cls, model: str) -> bool:
@@ -216,7 +227,22 @@ class ConfigSpec(TargetSpec):
         """Return the folder's spec."""
         if not (Path(model) / "config.json").is_file():
             raise TargetError(f"--model {model}: the folder has no config.json; give a Hugging Face model folder")
-        return cls(str(Path(model).resolve()), **values)
+        spec = cls(str(Path(model).resolve()), **values)
+        if spec.trust and not named_classes(spec.folder):
+            raise TargetError(
+                f"--trust: {spec.folder} has no code of its own (no auto_map in config.json); leave it out"
+            )
+        return spec
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the configuration is read from: that of the weights, if there are any."""
+        return Path(self.weights or self.source)
+
+    @property
+    def home(self) -> Path | None:
+        """The folder, whose own code may be imported."""
+        return self.folder
 
     @property
     def name(self) -> str:
@@ -235,7 +261,8 @@ class ConfigSpec(TargetSpec):
         return [self.source]
 
     def _files(self) -> list[Path]:
-        return [*self._simulation_files(), Path(self.source) / "config.json", *self._checkpoint_files()]
+        code = code_files(self.folder) if self.trust else []
+        return [*self._simulation_files(), Path(self.source) / "config.json", *self._checkpoint_files(), *code]
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,39 +376,6 @@ class RecipeSpec(TargetSpec):
         yield recipe_digest(read_recipe(path), path)
 
 
-_BY_MODEL: tuple[type[PresetSpec | FunctionSpec | ConfigSpec], ...] = (PresetSpec, FunctionSpec, ConfigSpec)
-"""Kinds that ``--model`` accepts, in the order in which they are tried."""
-_KINDS: Mapping[str, type[TargetSpec]] = {kind.kind: kind for kind in (*_BY_MODEL, RecipeSpec)}
-
-
-def describe(
-    model: str,
-    *,
-    scale: str | None = None,
-    weights: Path | None = None,
-    dtype: str | None = None,
-    constants: Path | None = None,
-    profile: Path | None = None,
-    **values: Any,
-) -> tuple[TargetSpec, Preset | None]:
-    """Return the spec of the target that ``--model`` names, and its preset, if any; see ``TargetSpec`` for ``values``.
-
-    Raises:
-        TargetError: there is no such preset, folder, file or function; the message has the nearest names.
-    """
-    if weights is not None and not (weights / "config.json").is_file():
-        raise TargetError(f"--weights {weights}: no config.json there; give a checkpoint folder in Hugging Face format")
-    kind = next((kind for kind in _BY_MODEL if kind.recognises(model)), None)
-    if kind is PresetSpec:
-        values["scale"] = scale
-    elif scale is not None:
-        raise TargetError(f"--scale is for presets ({', '.join(preset_names())}), not for {model!r}; leave it out")
-    if kind is None:
-        raise TargetError(
-            f"unknown model {model!r}{nearest(model, preset_names())} "
-            "(or a folder with a config.json, or path/to/file.py:function)"
-        )
-    paths = {"weights": weights, "constants": constants, "profile": profile}
-    values |= {name: str(path.resolve()) for name, path in paths.items() if path}
-    spec = kind.of_model(model, dtype=dtype or "bfloat16", **values)
-    return spec, spec.preset
+_KINDS: Mapping[str, type[TargetSpec]] = {
+    kind.kind: kind for kind in (PresetSpec, ConfigSpec, FunctionSpec, RecipeSpec)
+}

@@ -26,7 +26,7 @@ from sktune.runners import make_runner
 from sktune.runners.base import CompareRequest, Report, Runner, RunnerSetup, VerifyRequest
 from sktune.study.result import ci95_list
 from sktune.study.study import folder_name
-from sktune.targets import TargetSpec
+from sktune.targets import ConfigSpec, TargetSpec
 from sktune.tuning.placing import placed
 from sktune.tuning.request import DEFAULT_VERIFY_STEPS
 
@@ -95,6 +95,7 @@ class RecheckRequest:
         verify_steps: decode steps to compare with the baseline, bit for bit.
         runs: folder of the runs; logs are written to ``rechecks/`` in it.
         compile_timeout_s: maximum time for one compile.
+        trust: whether to run the code in the model's folder; what the plan file says about that is not enough.
     """
 
     plan: Path
@@ -103,6 +104,7 @@ class RecheckRequest:
     verify_steps: int = DEFAULT_VERIFY_STEPS
     runs: Path = Path("runs")
     compile_timeout_s: float = 300.0
+    trust: bool = False
 
     def __post_init__(self) -> None:
         if self.verify_steps < 1:
@@ -194,9 +196,21 @@ def _target(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, SpaceS
         spec = replace(spec, source=_absolute(request.model))
     if request.weights is not None:
         spec = replace(spec, weights=str(request.weights.resolve()))
+    if isinstance(spec, ConfigSpec):
+        spec = _with_trust(spec, request)
+    elif request.trust:
+        raise BadInputError(f"--trust is for a model folder with its own code, not for {spec.name}; leave it out")
     if problem := spec.missing():
         raise PlanError(f"{request.plan}: {problem}; give its place with --model or --weights")
     return spec, space
+
+
+def _with_trust(spec: ConfigSpec, request: RecheckRequest) -> ConfigSpec:
+    if spec.trust and not request.trust:
+        raise TargetError(f"{request.plan}: its model is code in {spec.folder}; read it, then run it with --trust")
+    if request.trust and not spec.trust:
+        raise BadInputError(f"{request.plan} was found for transformers' own model; leave --trust out")
+    return spec
 
 
 def _absolute(model: str) -> str:

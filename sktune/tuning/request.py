@@ -43,6 +43,7 @@ class Request:
         join: whether to work on a study of ``storage`` that another search is running.
         try_inexact: whether to search also option values that may change bits.
         take_over: whether to assume that a search on another host that holds the study has ended.
+        trust: whether to run the code in the model's folder.
     """
 
     model: str
@@ -73,6 +74,7 @@ class Request:
     join: bool = False
     take_over: bool = False
     try_inexact: bool = False
+    trust: bool = False
 
     def __post_init__(self) -> None:
         if bool(self.model) == (self.recipe is not None):
@@ -111,6 +113,8 @@ class Request:
 
     def _check_recipe(self) -> None:
         """Raise ``BadInputError`` if an option is given that the recipe's program decides."""
+        if self.trust:
+            raise BadInputError("--trust is for a model folder with its own code, not for --recipe; leave it out")
         decided = ("scale", "weights", "dtype", "backend", "device", "batch", "context", "constants", "profile")
         for name in (*decided, "proxy_layers"):
             if getattr(self, name) is not None:
@@ -144,6 +148,7 @@ class Request:
             self.model, scale=self.scale, weights=self.weights, seed=self.seed, dtype=self.dtype, backend=info.name,
             device=device, batch=self.batch, context=self.context, constants=self.constants,
             profile=self.profile if "profile" in info.settings else None, layers=self.layers,
+            trust=self.trust,
         )  # fmt: skip
 
 

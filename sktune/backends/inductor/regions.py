@@ -134,9 +134,11 @@ def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Seq
         return Cutting(graph_module, ())
     nodes = [node for node in graph_module.graph.nodes if node.op not in ("placeholder", "output")]
     partition: dict[fx.Node, int] = {}
+    before = 0
     for index, node in enumerate(nodes):
-        before = sum(span.end <= index for span in occupied)
-        inside = any(span.start <= index < span.end for span in occupied)
+        while before < len(occupied) and occupied[before].end <= index:
+            before += 1
+        inside = before < len(occupied) and occupied[before].start <= index
         partition[node] = 2 * before + inside
     whole = split_module(graph_module, graph_module, partition.__getitem__, keep_original_order=True)
     calls = {str(node.target): node for node in whole.graph.nodes if node.op == "call_module"}
@@ -213,18 +215,16 @@ def _example(argument: Any, placeholder: fx.Node, real: Mapping[str, Any]) -> An
 
 def _key(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> str:
     digest = hashlib.sha256(_describe_graph(graph_module).encode())
-    storages: list[int] = []
+    storages: dict[int, int] = {}
     for value in inputs:
         digest.update(_describe_input(value, storages).encode())
     return digest.hexdigest()
 
 
-def _describe_input(value: Any, storages: list[int]) -> str:
+def _describe_input(value: Any, storages: dict[int, int]) -> str:
     if not isinstance(value, torch.Tensor):
         return repr(value)
     storage = value.untyped_storage().data_ptr()
-    if storage not in storages:
-        storages.append(storage)
     # Inputs that share memory are compiled differently from others.
     layout = (
         tuple(value.size()),
@@ -233,7 +233,7 @@ def _describe_input(value: Any, storages: list[int]) -> str:
         str(value.dtype),
         str(value.device),
     )
-    return repr((layout, storages.index(storage), isinstance(value, nn.Parameter)))
+    return repr((layout, storages.setdefault(storage, len(storages)), isinstance(value, nn.Parameter)))
 
 
 def _describe_graph(graph_module: fx.GraphModule) -> str:

@@ -35,9 +35,11 @@ from sktune.runners.program.rank_reports import (
     is_baselines_turn,
 )
 from sktune.runners.program.tensors import as_one, digest_of, digests_of, outputs_of, signature_of, state_of
+from sktune.targets.calls import Calls, record_calls
 from sktune.targets.marks import MakeScope, MarkedModel, Scope, attach, scope_maker
 from sktune.targets.object_graph import Leaf
-from sktune.targets.tracing import Calls, layout_of, median_shares, record_calls, time_units
+from sktune.targets.tracing import median_shares, time_units
+from sktune.targets.units import layout_of
 
 logger = logging.getLogger(__name__)
 

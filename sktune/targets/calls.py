@@ -1,0 +1,189 @@
+"""Calls: which modules a decode step runs, in which order, and which run inside another."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sktune.core.errors import TargetError, described
+
+_PLACES = ("_user_stream_label", "_op_aicore_num", "_op_vectorcore_num")
+"""Attributes that TorchAir's ``npu_stream_switch`` and ``limit_core_num`` set on operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a step, by the numbers of its first and last event; an event is a begin or an end of a call."""
+
+    began: int
+    ended: int
+
+    def contains(self, other: "Span") -> bool:
+        """Whether the other span begins and ends inside this one."""
+        return self.began < other.began and other.ended < self.ended
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a module.
+
+    Attributes:
+        name: of the module, as ``named_modules`` has it.
+        span: from its begin to its end; None if it raised, and the model went on without it.
+        caller: index of the call that it ran in; None if the step itself called it.
+        place: the stream or core limit that the model's code had set when it began.
+        is_idle: whether it ran no operator and returned what it was given, as dropout does.
+    """
+
+    name: str
+    span: Span | None
+    caller: int | None
+    place: str = ""
+    is_idle: bool = False
+
+
+@dataclass(frozen=True)
+class Calls:
+    """All calls of modules in a step, in order of their begin."""
+
+    calls: tuple[Call, ...]
+
+    @cached_property
+    def once(self) -> Mapping[str, Call]:
+        """The modules that ran exactly once and did something, by name and in order of their begin."""
+        counts = Counter(call.name for call in self.calls)
+        return {
+            call.name: call for call in self.calls
+            if counts[call.name] == 1 and call.span is not None and not call.is_idle
+        }  # fmt: skip
+
+    @cached_property
+    def ran(self) -> frozenset[str]:
+        """The names of all modules that ran."""
+        return frozenset(call.name for call in self.calls)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the modules that ran exactly once, in order of their begin."""
+        return list(self.once)
+
+
+class _Places(TorchDispatchMode):
+    """Tracks the scopes of TorchAir in the model's code: streams and core limits, which no SuperKernel may cross."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._open: list[str] = []
+        self.operators = 0
+
+    @property
+    def now(self) -> str:
+        """The scopes that are open now; empty if there are none."""
+        return ", ".join(filter(None, self._open))
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        """Run the operator; if it begins or ends a scope, record that."""
+        self.operators += 1
+        if str(function) == "air.scope_enter.default":
+            place = [f"{name}={value}" for name, value in zip(*arguments[:2], strict=True) if name in _PLACES]
+            self._open.append(" ".join(place))
+        elif str(function) == "air.scope_exit.default" and self._open:
+            self._open.pop()
+        return function(*arguments, **(options or {}))
+
+
+class _Recorder:
+    """Records the calls of one step, by hooks."""
+
+    def __init__(self) -> None:
+        self.places = _Places()
+        self._begun: list[tuple[str, int, int | None, str]] = []
+        self._before: list[int] = []
+        self._idle: set[int] = set()
+        self._ends: dict[int, int] = {}
+        self._returned: set[int] = set()
+        self._open: list[int] = []
+        self._events = 0
+
+    def begin(self, name: str) -> None:
+        """Record that a module's call begins."""
+        self._begun.append((name, self._events, self._open[-1] if self._open else None, self.places.now))
+        self._before.append(self.places.operators)
+        self._open.append(len(self._begun) - 1)
+        self._events += 1
+
+    def returned(self, inputs: Iterable[Any], output: Any) -> None:
+        """Record that the innermost call returns, and does not raise."""
+        index = self._open[-1]
+        self._returned.add(index)
+        if self._before[index] == self.places.operators and any(output is value for value in inputs):
+            self._idle.add(index)
+
+    def end(self) -> None:
+        """Record that the innermost call ends."""
+        index = self._open.pop()
+        if index in self._returned:
+            self._ends[index] = self._events
+        self._events += 1
+
+    def calls(self) -> Calls:
+        """Return the calls so far."""
+        spans = {index: Span(self._begun[index][1], ended) for index, ended in self._ends.items()}
+        rows = enumerate(self._begun)
+        return Calls(
+            tuple(
+                Call(name, spans.get(index), caller, place, index in self._idle)
+                for index, (name, _, caller, place) in rows
+            )
+        )
+
+
+def record_calls(module: nn.Module, step: Callable[[], Any]) -> tuple[Any, Calls]:
+    """Run ``step`` once, eagerly; return its output and the calls of the modules in ``module``.
+
+    Raises:
+        TargetError: the step fails, or runs no module of the tree once.
+    """
+    recorder = _Recorder()
+
+    def returned(_module: nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
+        recorder.returned((*arguments, *keywords.values()), output)
+
+    handles = []
+    for name, each in module.named_modules():
+
+        def begin(_module: nn.Module, _arguments: Any, name: str = name) -> None:
+            recorder.begin(name)
+
+        handles += [
+            each.register_forward_pre_hook(begin),
+            each.register_forward_hook(returned, with_kwargs=True),
+            each.register_forward_hook(lambda *_: recorder.end(), always_call=True),
+        ]
+    try:
+        with recorder.places:
+            output = step()
+    except Exception as failure:
+        raise TargetError(f"the eager decode step fails: {described(failure)}; fix the step or its inputs") from failure
+    finally:
+        for handle in handles:
+            handle.remove()
+    calls = recorder.calls()
+    _refuse_repeats_alone(calls)
+    return output, calls
+
+
+def _refuse_repeats_alone(calls: Calls) -> None:
+    if not calls.ran:
+        raise TargetError("the decode step runs no submodule of the target's module; give the module that it runs")
+    repeated = Counter(call.name for call in calls.calls if call.name)
+    if repeated and not calls.once.keys() - {""}:
+        name, most = repeated.most_common(1)[0]
+        raise TargetError(
+            f"every submodule runs more than once in a decode step ({name} {most} times), but a unit must run once; "
+            "use a separate module for each call"
+        )
