@@ -13,7 +13,7 @@ def plan_yaml(result: SearchResult) -> str:
         result.best_plan,
         evidence(result),
         scope_flavour(result),
-        len(result.facts.layout.layers) if result.facts.layout else 0,
+        [layer.kind for layer in result.facts.layout.layers] if result.facts.layout else 0,
         result.facts.decode,
         target=None if result.is_simulated else result.facts.target,
         delivery=result.delivery,
