@@ -1,6 +1,7 @@
 """The scopes that a source already has: taken out, with the names that only they used."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import libcst as cst
 import libcst.matchers as m
@@ -12,6 +13,7 @@ HELPER = "superkernel_scope"
 """The recipes' context manager: ``superkernel_scope(enable, scope, options)``, positional."""
 
 
+@lru_cache(maxsize=4)
 def without_scopes(tree: cst.Module) -> tuple[cst.Module, tuple[str, ...]]:
     """Return a file without its scopes, and a note on each of them."""
     remover = _Remover()
