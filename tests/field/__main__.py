@@ -168,7 +168,8 @@ def flags_read(folder: Folder, readings: Sequence[Reading | None], configuration
             documents.append(yaml.safe_load(turn_on(path.read_text(encoding="utf-8"), path, readings)))
         except SktuneError as failure:
             return f"refused: {failure}"
-    if any(reading and reading.root == "infer_config" for reading in readings):
+    is_shared = not folder.facts.get("own_settings")
+    if is_shared and any(reading and reading.root == "infer_config" for reading in readings):
         answers = child(["tests.field.configuration", str(configuration)], documents)
     else:  # The runner's settings are the document itself.
         answers = [value_at(document, reading) for document in documents for reading in readings[:1]]

@@ -301,7 +301,7 @@ def loaded(source: Path, followed: set[str]) -> types.ModuleType:
     for name, value in list(vars(module).items()):
         if isinstance(value, type) and issubclass(value, Module) and name not in followed and value is not Module:
             setattr(module, name, Traced(name, name))
-        elif name == "_init_rope":
+        elif name in ("_init_rope", "_apply_attn_res"):  # they check values
             setattr(module, name, Traced(name))
     return module
 
