@@ -2,10 +2,12 @@
 
 Version 1: ``version``, ``backend`` (that the scopes are for), ``plan`` (scopes with first, last, options; options of
 the whole step), ``evidence`` (free-form, not read back). Since 0.2 also, if known: ``target`` (that the plan was found
-for), ``artifacts`` (the compiled code beside the file: digest of each scope's code, the machine, digest of each file).
+for), ``artifacts`` (the compiled code beside the file: digest of each scope's code, the machine, digest of each file),
+``kinds`` (of the layers, as ``1 dense, 3 moe``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -82,6 +84,8 @@ class PlanFile(Document):
     plan: _PlanEntry
     layers: Annotated[int, Field(ge=1, le=MAX_LAYERS)] | None = None
     """Number of decoder layers of the model; ``sktune apply`` needs it to write a plan into source code."""
+    kinds: Annotated[str, Field(pattern=r"^\d{1,4} [\w.-]+(, \d{1,4} [\w.-]+)*$")] | None = None
+    """Kinds of the layers, in runs: ``1 dense, 3 moe``; ``sktune apply`` carries a plan to other layers by them."""
     decode: DecodeEntry | None = None
     """For ``sktune.launch``; without it, every compiled call of a model with the plan's units is a decode step."""
     artifacts: ArtifactsEntry | None = None
@@ -118,11 +122,16 @@ def read_plan(path: Path | str) -> Plan:
     return read_plan_file(path).to_plan()
 
 
+def runs_of_kinds(kinds: Sequence[str]) -> str:
+    """Return the kinds of layers in runs: ``1 dense, 3 moe``."""
+    return ", ".join(f"{len(list(run))} {kind}" for kind, run in groupby(kinds))
+
+
 def write_plan(
     plan: Plan,
     evidence: Mapping[str, Any],
     backend: str = ScopeFlavour.REGION,
-    n_layers: int | None = None,
+    kinds: Sequence[str] | int = (),
     decode: Mapping[str, str] | None = None,
     *,
     target: Mapping[str, Any] | None = None,
@@ -135,7 +144,7 @@ def write_plan(
         plan: the plan to write.
         evidence: for people to read.
         backend: that the scopes are for, ``inductor`` or ``npu``.
-        n_layers: number of decoder layers of the model.
+        kinds: of each decoder layer of the model, or how many layers there are.
         decode: the decode step's function and signature in a program that sktune has started.
         target: that the plan was found for: fields of ``TargetEntry``.
         delivery: the compiled code that comes with the plan.
@@ -155,7 +164,8 @@ def write_plan(
         "version": 1,
         "backend": str(backend),
         "plan": {"scopes": scopes, **options},
-        **({"layers": n_layers} if n_layers else {}),
+        **({"layers": kinds if isinstance(kinds, int) else len(kinds)} if kinds else {}),
+        **({"kinds": runs_of_kinds(kinds)} if kinds and not isinstance(kinds, int) else {}),
         **({"decode": dict(decode)} if decode else {}),
         **({"target": dict(target)} if target else {}),
         **({"artifacts": {"folder": folder, **delivery.to_dict()}} if delivery else {}),

@@ -15,17 +15,19 @@ def plan_yaml(result: SearchResult) -> str:
         result.best_plan,
         evidence(result),
         scope_flavour(result),
-        stack_length(result.facts.layout) if result.facts.layout else None,
+        _layers(result.facts.layout) if result.facts.layout else 0,
         result.facts.decode,
         target=None if result.is_simulated else result.facts.target,
         delivery=result.delivery,
     )
 
 
-def stack_length(layout: Layout) -> int | None:
-    """Return how many layers each list of layers has; None without layers, or if lists have different lengths."""
-    lengths = {*Counter(layer.name.rpartition(".")[0] for layer in layout.layers).values()}
-    return lengths.pop() if len(lengths) == 1 else None
+def _layers(layout: Layout) -> list[str] | int:
+    """Return the kinds of the layers of one list; of several, how many each has, or 0 if their lengths differ."""
+    lengths = Counter(layer.name.rpartition(".")[0] for layer in layout.layers)
+    if len(lengths) <= 1:
+        return [layer.kind for layer in layout.layers]
+    return lengths.popitem()[1] if len({*lengths.values()}) == 1 else 0
 
 
 def evidence(result: SearchResult) -> dict[str, Any]:

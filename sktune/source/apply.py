@@ -3,18 +3,25 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import libcst as cst
 
 from sktune.core import files
 from sktune.core.errors import BadInputError, PlanError
+from sktune.core.plain_data import load_yaml
 from sktune.core.plan import Plan
 from sktune.core.plan_file import PlanFile
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.source import edits
-from sktune.source.codemod import HELPER, Rewritten, rewrite
+from sktune.source.carry import UNIT, Carried, carry, kinds_of_text, own_kinds
+from sktune.source.classes import classes_of, parsed
+from sktune.source.codemod import Rewritten, rewrite
 from sktune.source.edits import Change
-from sktune.source.yaml_flag import has_flag, turn_on
+from sktune.source.hand_scopes import HELPER
+from sktune.source.own_configuration import OwnConfiguration, own_configuration
+from sktune.source.values import Known
+from sktune.source.yaml_flag import check_mode, has_flag, turn_on
 
 HELPER_HOMES = ("executor/utils/__init__.py", "executor/utils/common_utils.py")
 """Where cann-recipes-infer keeps ``superkernel_scope``, relative to its root."""
@@ -70,11 +77,13 @@ def source_change(plan_file: PlanFile, folder: Path, yaml_file: Path | None = No
     def original(path: Path) -> str:
         return before[path] if path in before else edits.read_text(path)
 
-    source, rewritten = _rewritten(folder, plan, plan_file.layers, original)
     switch = _below(folder, yaml_file) if yaml_file else only_yaml(folder, original)
+    check_mode(original(switch), switch)
+    settings = _settings(original(switch), switch)
+    source, rewritten = _rewritten(folder, plan, plan_file, settings, original)
     for path in (source, switch):
         files.inside(folder, path, edits.OUTSIDE)
-    new = {source: rewritten.text, switch: turn_on(original(switch), switch)}
+    new = {source: rewritten.text, switch: turn_on(original(switch), switch, rewritten.readings)}
     new |= {path: text for path, text in before.items() if path not in new}
     changed = [Change(path, edits.read_text(path), text) for path, text in sorted(new.items())]
     record = [
@@ -110,21 +119,59 @@ def _for_source(plan_file: PlanFile) -> tuple[Plan, list[str]]:
     return plan, notes
 
 
-def _rewritten(folder: Path, plan: Plan, n_layers: int | None, original: Read) -> tuple[Path, Rewritten]:
+def _settings(text: str, path: Path) -> dict[str, Any]:
+    document = load_yaml(text, str(path), BadInputError)
+    return document if isinstance(document, dict) else {}
+
+
+def _rewritten(
+    folder: Path, plan: Plan, plan_file: PlanFile, settings: dict[str, Any], original: Read
+) -> tuple[Path, Rewritten]:
     """Return the file whose classes run the plan's units, and its new text."""
-    assert n_layers is not None
     sources = sorted(path for path in folder.rglob("modeling_*.py") if not _is_hidden(path, folder))
     if not sources:
         raise BadInputError(f"{folder} has no modeling_*.py; give the model's folder")
     failures: list[PlanError] = []
     for path in sources:
         try:
-            return path, rewrite(original(path), plan, n_layers, _helper_module(folder))
+            own = own_configuration(folder, original(path), settings, original)
+            carried = _carried(plan, plan_file, original(path), own)
+            # Defaults may differ from what the weights say, so they decide no branch.
+            known = Known(settings, {} if own.is_default else own.values)
+            rewritten = rewrite(original(path), carried.plan, carried.n_layers, _helper_module(folder), known)
+            notes = (*filter(None, (carried.note,)), *rewritten.notes)
+            return path, replace(rewritten, notes=notes)
         except PlanError as failure:
             failures.append(PlanError(f"{path}: {failure}"))
         except cst.ParserSyntaxError as failure:
             failures.append(PlanError(f"{path}:{failure.raw_line}: {failure.message}; fix the file first"))
     raise failures[-1]
+
+
+def _carried(plan: Plan, plan_file: PlanFile, source: str, own: OwnConfiguration) -> Carried:
+    """Return the plan for the model's own layers, as far as its configuration tells them."""
+    assert plan_file.layers is not None
+    if not any(UNIT.match(unit) for scope in plan.scopes for unit in (scope.first, scope.last)):
+        return Carried(plan, plan_file.layers)
+    if own.n_layers is None:
+        note = (
+            f"the plan is for {plan_file.layers} layers, and the model's own number is not known here: neither its "
+            "YAML's model_path nor the folder has a config.json, and the folder's code gives no default"
+        )
+        return Carried(plan, plan_file.layers, note)
+    kinds = kinds_of_text(plan_file.kinds) if plan_file.kinds else None
+    if kinds and len(kinds) != plan_file.layers:
+        raise PlanError(f"the plan file has layers: {plan_file.layers}, but kinds of {len(kinds)}; correct one of them")
+    classes = classes_of(parsed(source))
+    of_own = own_kinds(classes, plan, Known({}, own.values), own.n_layers)
+    return carry(
+        plan,
+        kinds or ["any"] * plan_file.layers,
+        of_own or ["any"] * own.n_layers,
+        own.source,
+        known_kinds=kinds is not None,
+        own_kinds=of_own is not None,
+    )
 
 
 def only_yaml(folder: Path, original: Read = edits.read_text) -> Path:
@@ -155,7 +202,9 @@ def _helper_module(folder: Path) -> str:
 
 
 def _below(folder: Path, path: Path) -> Path:
-    """Return ``path`` as a path that starts with ``folder``, however either is written."""
+    """Return ``path`` as a path that starts with ``folder``, however either is written; it may be relative to it."""
+    if not path.exists() and (folder / path).is_file():
+        path = folder / path
     if path.is_relative_to(folder) and ".." not in path.relative_to(folder).parts:
         return path
     real, root = path.parent.resolve() / path.name, folder.resolve()

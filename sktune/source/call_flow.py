@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 import libcst as cst
 import libcst.matchers as m
 
-from sktune.source.classes import ModuleClass, attribute_of_self, calls_in, last_name
+from sktune.source.classes import LAYER_INDEX, ModuleClass, attribute_of_self, calls_in, last_name
+from sktune.source.values import Known, Place, truth
 
 MAX_DEPTH = 40
-PREFILL = "is_prefill"
-"""The models' name of the flag that is set in prefill."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +22,21 @@ class Function:
 
     owner: ModuleClass
     node: cst.FunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One pass of a loop inside a layer, as over its two attentions.
+
+    Attributes:
+        index: the loop variable, empty if the loop has none that counts.
+        number: of this pass, from 0.
+        count: of all passes.
+    """
+
+    index: str
+    number: int
+    count: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +78,9 @@ class Run:
         function: that contains it.
         layer: the decoder layer that runs, None outside of layers.
         index: the name of the loop variable that counts layers, if the suite is in such a loop.
+        statements: of the suite.
+        prefix: of the modules that the function's class contains, as ``model.layers.3.self_attn.``.
+        turn: of the loop inside the layer that the suite is in.
     """
 
     suite: cst.BaseSuite
@@ -71,6 +88,8 @@ class Run:
     layer: int | None
     index: str | None
     statements: tuple[Statement, ...]
+    prefix: str = ""
+    turn: Turn | None = None
 
     @property
     def firsts(self) -> frozenset[str]:
@@ -99,6 +118,7 @@ class _Context:
     index: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
+    turn: Turn | None = None
 
 
 class Follower:
@@ -108,12 +128,18 @@ class Follower:
         classes: of the file.
         units: names at which scopes begin and end; nothing is followed deeper than these.
         n_layers: length of the list of decoder layers.
+        known: what decides which branches a decode step takes.
+
+    Attributes:
+        modules: the modules of which a method was called, each with its possible classes.
     """
 
-    def __init__(self, classes: Mapping[str, ModuleClass], units: Sequence[str], n_layers: int) -> None:
-        self._classes, self._units, self._n_layers = classes, tuple(units), n_layers
+    def __init__(self, classes: Mapping[str, ModuleClass], units: Sequence[str], n_layers: int, known: Known) -> None:
+        self._classes, self._units, self._n_layers, self._known = classes, tuple(units), n_layers, known
         self._children = {name: each.children(tuple(classes)) for name, each in classes.items()}
         self._depth = 0
+        self._of_layers: set[str] = set()
+        self.modules: dict[str, tuple[str, ...]] = {}
 
     def follow(self, root: ModuleClass, method: str) -> Run | None:
         """Return the run of ``method`` of the model ``root``; None if its class does not define it."""
@@ -126,20 +152,30 @@ class Follower:
             return None
         node = owner.methods[name]
         self._depth += 1
-        run = self._suite(node.body, replace(here, function=Function(owner, node), index=None, names={}, numbers={}))
+        inside = replace(here, function=Function(owner, node), index=None, names={}, numbers={}, turn=None)
+        run = self._suite(node.body, inside)
         self._depth -= 1
         return run
 
     def _suite(self, suite: cst.BaseSuite, here: _Context) -> Run:
         statements = []
         names = dict(here.names)
+        ended = False
         for node in suite.body:
             local = replace(here, names=names)
             if not isinstance(node, cst.BaseStatement):
                 continue
-            statements.append(Statement(node, tuple(self._steps(node, local))))
+            statements.append(Statement(node, () if ended else tuple(self._steps(node, local))))
             names |= self._bound(node, local)
-        return Run(suite, here.function, here.layer, here.index, tuple(statements))
+            ended = ended or self._ends(node, local)
+        return Run(suite, here.function, here.layer, here.index, tuple(statements), here.prefix, here.turn)
+
+    def _ends(self, node: cst.BaseStatement, here: _Context) -> bool:
+        """Whether nothing after a statement runs in decode: it returns, or its only branch in decode does."""
+        if isinstance(node, cst.If):
+            branches = self._taken(node, here)
+            return len(branches) == 1 and branches[0] is not None and _leaves(branches[0])
+        return isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[-1], cst.Return | cst.Raise)
 
     def _steps(self, node: cst.BaseStatement, here: _Context) -> Iterator[Step]:
         if isinstance(node, cst.If):
@@ -158,44 +194,78 @@ class Follower:
             yield from self._calls(node, here)
 
     def _branches(self, node: cst.If, here: _Context) -> Iterator[Step]:
-        runs: list[Run] = []
-        other: cst.If | cst.Else | None = node
-        while isinstance(other, cst.If):
-            if not _needs_prefill(other.test):
-                runs.append(self._suite(other.body, here))
-            other = None if _needs_decode(other.test) else other.orelse
-        if isinstance(other, cst.Else):
-            runs.append(self._suite(other.body, here))
+        runs = [self._suite(body, here) for body in self._taken(node, here) if body is not None]
         firsts = frozenset().union(*(run.firsts for run in runs))
         lasts = frozenset().union(*(run.lasts for run in runs))
         if firsts:
             yield Step(firsts, lasts, tuple(runs))
 
+    def _taken(self, node: cst.If, here: _Context) -> list[cst.BaseSuite | None]:
+        """Return the branches that a decode step may take; None for "none of them"."""
+        taken: list[cst.BaseSuite | None] = []
+        other: cst.If | cst.Else | None = node
+        while isinstance(other, cst.If):
+            holds = truth(other.test, self._place(here))
+            if holds is not False:
+                taken.append(other.body)
+            if holds:
+                return taken
+            other = other.orelse
+        return [*taken, other.body if other else None]
+
+    def _place(self, here: _Context) -> Place:
+        owner = here.function.owner
+        numbers: dict[str, int] = dict(here.numbers)
+        if here.layer is not None and owner.name in self._of_layers:
+            numbers |= {name: here.layer for name in LAYER_INDEX if name in owner.parameters}
+        return Place(self._known, owner, numbers, here.function.node)
+
     def _loop(self, node: cst.For, here: _Context) -> Iterator[Step]:
-        path, element, index = self._layers_of(node, here)
-        if path is None:
+        path, element, index = self._list_of(node, here)
+        count = self._length(node, path, here) if path else 0
+        if path is None or not count:
             yield from _inside([self._suite(node.body, here)])
             return
+        if of_layers := here.layer is None:
+            self._of_layers |= set(self._children[here.function.owner.name][path.removeprefix(here.prefix)].classes)
         runs = []
-        for number in range(self._n_layers):
+        for number in range(count):
             names = {**here.names, **({element: f"{path}.{number}"} if element else {})}
             numbers = {**here.numbers, **({index: number} if index else {})}
-            inside = replace(here, layer=number, index=index, names=names, numbers=numbers)
+            inside = replace(here, names=names, numbers=numbers)
+            if of_layers:
+                inside = replace(inside, layer=number, index=index)
+            else:
+                inside = replace(inside, turn=Turn(index or "", number, count))
             runs.append(self._suite(node.body, inside))
         yield from _inside(runs)
 
-    def _layers_of(self, node: cst.For, here: _Context) -> tuple[str | None, str | None, str | None]:
-        """Return the list of layers that a loop iterates over, and the names of its element and index."""
+    def _length(self, node: cst.For, path: str, here: _Context) -> int:
+        """Return how often a loop over the list ``path`` runs; 0 if the list has none of the units."""
+        units = [unit.removeprefix(f"{path}.") for unit in self._units if unit.startswith(f"{path}.")]
+        if not units:
+            return 0
+        if here.layer is None:
+            return self._n_layers
+        if m.matches(node.iter, m.Call(func=m.Name("range"), args=[m.Arg(m.Integer())])):
+            assert isinstance(node.iter, cst.Call)
+            return int(cst.ensure_type(node.iter.args[0].value, cst.Integer).value)
+        numbers = [unit.partition(".")[0] for unit in units]
+        return max(int(number) for number in numbers if number.isdigit()) + 1
+
+    def _list_of(self, node: cst.For, here: _Context) -> tuple[str | None, str | None, str | None]:
+        """Return the list of modules that a loop iterates over, and the names of its element and index."""
         target, iterated = node.target, node.iter
         names = [last_name(item.value) for item in target.elements] if isinstance(target, cst.Tuple) else [""]
         if m.matches(iterated, m.Call(func=m.Name("enumerate"))) and len(names) == 2:
             assert isinstance(iterated, cst.Call)
             return self._list_path(iterated.args[0].value, here), names[1], names[0]
         if m.matches(iterated, m.Call(func=m.Name("range"))) and isinstance(target, cst.Name):
-            for indexed in m.findall(node.body, m.Subscript(slice=[m.SubscriptElement(m.Index(m.Name(target.value)))])):
-                assert isinstance(indexed, cst.Subscript)
-                if path := self._list_path(indexed.value, here):
-                    return path, None, target.value
+            lists = m.findall(node.body, m.Subscript(slice=[m.SubscriptElement(m.Index(m.Name(target.value)))]))
+            paths = [self._list_path(indexed.value, here) for indexed in lists if isinstance(indexed, cst.Subscript)]
+            of_units = [path for path in paths if path and any(unit.startswith(f"{path}.") for unit in self._units)]
+            if of_units:
+                return of_units[0], None, target.value
         if isinstance(target, cst.Name):
             return self._list_path(iterated, here), target.value, None
         return None, None, None
@@ -248,10 +318,12 @@ class Follower:
 
     def _module(self, path: str, method: str, here: _Context) -> Step | None:
         """Return the step of a submodule: followed if scopes begin or end inside it, else as one unit."""
+        classes = self._classes_at(path, here)
+        self.modules[path] = tuple(each.name for each in classes)
         if not any(unit.startswith(path + ".") for unit in self._units):
             return Step(frozenset({path}), frozenset({path}))
         inside = replace(here, prefix=path + ".")
-        methods = [self._method(owner, method, inside) for owner in self._classes_at(path, here)]
+        methods = [self._method(owner, method, inside) for owner in classes]
         runs = [run for run in methods if run and run.firsts]
         if not runs:
             return Step(frozenset({path}), frozenset({path}))
@@ -264,19 +336,10 @@ class Follower:
         return [self._classes[each] for each in self._children[here.function.owner.name][name].classes]
 
 
-_IS_PREFILL = m.Name(PREFILL) | m.Attribute(attr=m.Name(PREFILL))
-
-
-def _needs_prefill(test: cst.BaseExpression) -> bool:
-    """Whether a condition holds only in prefill: ``is_prefill``, ``is_prefill and ...``."""
-    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
-        return _needs_prefill(test.left) or _needs_prefill(test.right)
-    return m.matches(test, _IS_PREFILL)
-
-
-def _needs_decode(test: cst.BaseExpression) -> bool:
-    """Whether a condition always holds in decode: ``not is_prefill``."""
-    return m.matches(test, m.UnaryOperation(operator=m.Not(), expression=_IS_PREFILL))
+def _leaves(body: cst.BaseSuite) -> bool:
+    """Whether a branch ends with ``return`` or ``raise``."""
+    last = body.body[-1] if body.body else None
+    return isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Return | cst.Raise)
 
 
 def _number(index: cst.BaseSlice, numbers: Mapping[str, int]) -> int | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import libcst as cst
 import libcst.matchers as m
@@ -26,6 +26,8 @@ class ModuleClass:
 
     name: str
     node: cst.ClassDef
+    base: "ModuleClass | None" = None
+    """Its first base class, if that is in this file."""
 
     @cached_property
     def methods(self) -> Mapping[str, cst.FunctionDef]:
@@ -34,22 +36,39 @@ class ModuleClass:
         return {item.name.value: item for item in body if isinstance(item, cst.FunctionDef)}
 
     @cached_property
-    def _initializers(self) -> Sequence[cst.FunctionDef]:
-        """``__init__``, and the methods that it calls, directly or indirectly."""
-        functions: dict[str, cst.FunctionDef] = {}
-        pending = ["__init__"]
+    def made(self) -> Mapping[str, Sequence[cst.Call]]:
+        """The calls in its body by the name that is called, for names that begin as those of classes do."""
+        calls: dict[str, list[cst.Call]] = {}
+        for call in m.findall(self.node, m.Call(func=m.Name())):
+            assert isinstance(call, cst.Call)
+            if (name := last_name(call.func))[:1].isupper():
+                calls.setdefault(name, []).append(call)
+        return calls
+
+    @cached_property
+    def initializers(self) -> Sequence[cst.FunctionDef]:
+        """``__init__``, and the methods that it calls, directly or indirectly; also those of base classes."""
+        functions: dict[cst.FunctionDef, None] = {}
+        pending: list[tuple[ModuleClass | None, str]] = [(self, "__init__")]
         while pending:
-            name = pending.pop(0)
-            if name in self.methods and name not in functions:
-                functions[name] = self.methods[name]
-                pending += [attribute_of_self(call.func) or "" for call in calls_in(functions[name])]
-        return list(functions.values())
+            owner, name = pending.pop(0)
+            while owner and name not in owner.methods:
+                owner = owner.base
+            if owner is None or owner.methods[name] in functions:
+                continue
+            functions[owner.methods[name]] = None
+            for call in calls_in(owner.methods[name]):
+                if called := attribute_of_self(call.func):
+                    pending.append((self, called))
+                elif m.matches(call.func, m.Attribute(value=m.Call(func=m.Name("super")))):
+                    pending.append((owner.base, last_name(call.func)))
+        return list(functions)
 
     @cached_property
     def assigned(self) -> Mapping[str, Sequence[cst.BaseExpression]]:
         """The values that ``__init__``, and the methods that it calls, assign to each attribute."""
         values: dict[str, list[cst.BaseExpression]] = {}
-        for node in (node for function in self._initializers for node in m.findall(function, m.Assign())):
+        for node in (node for function in self.initializers for node in m.findall(function, m.Assign())):
             assert isinstance(node, cst.Assign)
             for target in node.targets:
                 if name := attribute_of_self(target.target):
@@ -57,10 +76,10 @@ class ModuleClass:
         return values
 
     @cached_property
-    def _appended(self) -> Mapping[str, Sequence[cst.BaseExpression]]:
+    def appended(self) -> Mapping[str, Sequence[cst.BaseExpression]]:
         """The values appended to lists, by the list's name."""
         values: dict[str, list[cst.BaseExpression]] = {}
-        for call in (call for function in self._initializers for call in calls_in(function)):
+        for call in (call for function in self.initializers for call in calls_in(function)):
             if m.matches(call, m.Call(func=m.Attribute(attr=m.Name("append")), args=[m.Arg()])):
                 assert isinstance(call.func, cst.Attribute)
                 values.setdefault(last_name(call.func.value), []).append(call.args[0].value)
@@ -70,31 +89,68 @@ class ModuleClass:
     def parameters(self) -> tuple[str, ...]:
         """The parameters of ``__init__``, without ``self``."""
         init = self.methods.get("__init__")
-        return parameters_of(init)[1:] if init else ()
+        if init is None:
+            return self.base.parameters if self.base else ()
+        return parameters_of(init)[1:]
 
-    def children(self, known: Sequence[str]) -> Mapping[str, Child]:
+    def children(self, known: tuple[str, ...]) -> Mapping[str, Child]:
         """Return its submodules; ``known`` are the classes of the file."""
-        children: dict[str, Child] = {}
-        for name, values in self.assigned.items():
-            called = [last_name(call.func) for value in values for call in calls_in(value)]
-            is_list = any(name in _LISTS for name in called)
-            if is_list:
-                names = {last_name(node) for value in values for node in m.findall(value, m.Name() | m.Attribute())}
-                elements = [value for name in sorted(names) for value in self._appended.get(name, ())]
-                called += [last_name(call.func) for value in elements for call in calls_in(value)]
-            classes = tuple(dict.fromkeys(name for name in called if name in known))
-            if classes or is_list or _makes_module(called):
-                children[name] = Child(classes, is_list)
-        return children
+        return _children(self, known)
+
+
+def constructions(classes: Mapping[str, ModuleClass], name: str) -> Iterator[tuple[ModuleClass, cst.Call]]:
+    """Yield where instances of the class ``name`` are made: the class that makes one, and the call."""
+    for owner in classes.values():
+        yield from ((owner, call) for call in owner.made.get(name, ()))
+
+
+def argument_of(call: cst.Call, made: ModuleClass, parameter: str) -> cst.BaseExpression | None:
+    """Return what a call of a class passes for a parameter of its ``__init__``; None if that cannot be seen."""
+    for argument in call.args:
+        if argument.keyword and argument.keyword.value == parameter:
+            return argument.value
+    position = made.parameters.index(parameter) if parameter in made.parameters else len(call.args)
+    given = call.args[: position + 1]
+    if len(given) <= position or any(argument.keyword or argument.star for argument in given):
+        return None
+    return given[position].value
+
+
+@lru_cache(maxsize=512)
+def _children(owner: ModuleClass, known: tuple[str, ...]) -> Mapping[str, Child]:
+    children: dict[str, Child] = {}
+    for name, values in owner.assigned.items():
+        called = [last_name(call.func) for value in values for call in calls_in(value)]
+        is_list = any(name in _LISTS for name in called)
+        if is_list:
+            names = {last_name(node) for value in values for node in m.findall(value, m.Name() | m.Attribute())}
+            elements = [value for name in sorted(names) for value in owner.appended.get(name, ())]
+            called += [last_name(call.func) for value in elements for call in calls_in(value)]
+        classes = tuple(dict.fromkeys(name for name in called if name in known))
+        if classes or is_list or _makes_module(called):
+            children[name] = Child(classes, is_list)
+    return children
 
 
 def _makes_module(called: Sequence[str]) -> bool:
     return any(name[:1].isupper() for name in called)
 
 
+@lru_cache(maxsize=4)
+def parsed(text: str) -> cst.Module:
+    """Return a file's syntax tree; raises ``cst.ParserSyntaxError``."""
+    return cst.parse_module(text)
+
+
+@lru_cache(maxsize=4)
 def classes_of(tree: cst.Module) -> Mapping[str, ModuleClass]:
     """Return the top-level classes of a file, by name."""
-    return {item.name.value: ModuleClass(item.name.value, item) for item in tree.body if isinstance(item, cst.ClassDef)}
+    classes: dict[str, ModuleClass] = {}
+    for item in tree.body:
+        if isinstance(item, cst.ClassDef):
+            bases = [classes[name] for name in (last_name(base.value) for base in item.bases) if name in classes]
+            classes[item.name.value] = ModuleClass(item.name.value, item, bases[0] if bases else None)
+    return classes
 
 
 def parameters_of(function: cst.FunctionDef) -> tuple[str, ...]:
@@ -119,10 +175,15 @@ def last_name(node: cst.CSTNode) -> str:
     return node.value if isinstance(node, cst.Name) else ""
 
 
-def calls_in(node: cst.CSTNode) -> Iterator[cst.Call]:
-    """Yield the calls inside a piece of code in the order in which they run, without those in nested definitions."""
+@lru_cache(maxsize=4096)  # a layer's statements are followed once for each layer
+def calls_in(node: cst.CSTNode) -> tuple[cst.Call, ...]:
+    """Return the calls inside a piece of code in the order in which they run, without those in nested definitions."""
+    return tuple(_calls_in(node))
+
+
+def _calls_in(node: cst.CSTNode) -> Iterator[cst.Call]:
     for child in node.children:
         if not isinstance(child, cst.Lambda | cst.FunctionDef | cst.ClassDef):
-            yield from calls_in(child)
+            yield from _calls_in(child)
     if isinstance(node, cst.Call):
         yield node

@@ -1,29 +1,28 @@
 """Insert the ``with superkernel_scope(...)`` blocks of a plan into a model's source, without other changes."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import libcst as cst
 import libcst.matchers as m
 
 from sktune.core import scope_options
-from sktune.core.errors import PlanError
 from sktune.core.plan import Plan
-from sktune.source.call_flow import PREFILL, Function
-from sktune.source.classes import LAYER_INDEX, ModuleClass, classes_of, last_name, parameters_of
+from sktune.source.call_flow import Turn
+from sktune.source.classes import calls_in, classes_of, last_name, parsed
+from sktune.source.guards import Guards
+from sktune.source.hand_scopes import HELPER, without_scopes
+from sktune.source.layer_conditions import of_layers
 from sktune.source.placement import Block, find_blocks
-from sktune.source.yaml_flag import FLAG
+from sktune.source.values import Known, Reading
 
-HELPER = "superkernel_scope"
-"""The recipes' context manager: ``superkernel_scope(enable, scope, options)``, positional."""
-FLAG_OF = {
-    "infer_config": f'infer_config.model_config.custom_params.get("{FLAG}", False)',
-    "runner_settings": f'runner_settings.get("model_config").get("{FLAG}", False)',
-}
-"""How the recipes read the flag, by the parameter of ``__init__`` that provides it."""
 MAX_INLINE = 60
 """Characters of arguments that fit on the line of their ``with``."""
+SAFE_LABEL = re.compile(r"[\w.\-]+")
+"""Labels that are written into source as they are."""
+SWITCHES = ("npu_stream_switch", "limit_core_num")
+"""Beginnings of the recipes' names for what changes the stream or the cores within a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +32,15 @@ class Rewritten:
     Attributes:
         text: the new source.
         notes: remarks for the reader, one line each.
+        readings: where the program reads the flag; None where that cannot be seen.
     """
 
     text: str
     notes: tuple[str, ...]
+    readings: tuple[Reading | None, ...]
 
 
-def rewrite(text: str, plan: Plan, n_layers: int, helper_module: str) -> Rewritten:
+def rewrite(text: str, plan: Plan, n_layers: int, helper_module: str, known: Known | None = None) -> Rewritten:
     """Return the source ``text`` with the scopes of ``plan`` in place of any existing ones.
 
     Args:
@@ -47,181 +48,95 @@ def rewrite(text: str, plan: Plan, n_layers: int, helper_module: str) -> Rewritt
         plan: with SuperKernel options.
         n_layers: how many decoder layers the model has.
         helper_module: from which to import ``superkernel_scope``, if the file does not import it.
+        known: what decides which branches the decode step takes.
 
     Raises:
         PlanError: a scope cannot be expressed in this source, or its condition cannot; one line with the fix.
     """
-    tree = cst.parse_module(text).visit(_Unwrapper())
+    tree, removed = without_scopes(parsed(text))
     classes = classes_of(tree)
-    blocks = find_blocks(classes, plan, n_layers)
-    guards = _Guards(classes)
-    labeled = _label_all(blocks, guards, n_layers)
+    known = known or Known()
+    placed = find_blocks(classes, plan, n_layers, known)
+    guards = Guards(classes, placed, n_layers, known)
+    labeled = _label_all(placed.blocks, guards, n_layers)
     changed = tree.visit(_Inserter(labeled, guards.additions))
     if not _imports_helper(tree):
         changed = _with_import(changed, helper_module)
-    notes = [f"the scope {label} also contains: {text}" for label, block in labeled for text in block.block.besides]
-    return Rewritten(changed.code, tuple(dict.fromkeys(notes)))
+    notes = [*removed, *(note for label, header in labeled for note in _notes(label, header))]
+    if guards.drafts:
+        notes.append(f"draft layers get no scopes: {', '.join(guards.drafts)}")
+    return Rewritten(changed.code, tuple(dict.fromkeys(notes)), tuple(guards.readings))
 
 
 @dataclass(frozen=True, eq=False)
 class _Header:
-    """A block and the header of its ``with``."""
+    """A block and the header of its ``with``; whether its label is the plan's own."""
 
     block: Block
     header: str
+    is_own_label: bool
 
 
-class _Unwrapper(cst.CSTTransformer):
-    """Removes the existing scopes: their bodies move out by one level."""
-
-    def leave_With(
-        self, original_node: cst.With, updated_node: cst.With
-    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
-        """Replace a scope by its body."""
-        calls = [item.item for item in original_node.items]
-        is_scope = len(calls) == 1 and isinstance(calls[0], cst.Call) and last_name(calls[0].func) == HELPER
-        if not is_scope or not isinstance(updated_node.body, cst.IndentedBlock):
-            return updated_node
-        first, *others = updated_node.body.body
-        assert isinstance(first, cst.SimpleStatementLine | cst.BaseCompoundStatement)
-        first = first.with_changes(leading_lines=(*updated_node.leading_lines, *first.leading_lines))
-        return cst.FlattenSentinel([first, *others])
-
-
-class _Guards:
-    """Builds the condition of a scope: the flag, the prefill flag, the layer's number.
-
-    Attributes:
-        additions: statements to add to ``__init__`` of a class, by class.
-    """
-
-    def __init__(self, classes: Mapping[str, ModuleClass]) -> None:
-        self._classes = classes
-        self.additions: dict[str, list[str]] = {}
-
-    def condition(self, function: Function) -> str:
-        """Return the condition for a scope in ``function``, without that on layers."""
-        flag = f"self.{self._flag(function.owner)}"
-        prefill = self._prefill(function)
-        return f"{flag} and not {prefill}" if prefill else flag
-
-    def index(self, block: Block) -> str:
-        """Return the expression for the layer's number."""
-        if block.index:
-            return block.index
-        owner = block.function.owner
-        for name in LAYER_INDEX:
-            if name in owner.assigned:
-                return f"self.{name}"
-        parameter = next((name for name in LAYER_INDEX if name in owner.parameters), None)
-        if parameter is None:
-            raise PlanError(
-                f"{owner.name} has no attribute for its layer's number, and labels must differ from layer to layer; "
-                f"add one: self.{LAYER_INDEX[0]} = {LAYER_INDEX[0]} in its __init__"
-            )
-        return f"self.{self._add(owner, parameter, parameter)}"
-
-    def _flag(self, owner: ModuleClass) -> str:
-        names = [name for name in owner.assigned if "super" in name and "kernel" in name]
-        if names:
-            return names[0]
-        for other in self._classes.values():
-            for value in other.assigned.get(FLAG, ()):
-                if _root(value) in owner.parameters:
-                    return self._add(owner, FLAG, cst.Module([]).code_for_node(value))
-        for parameter, read in FLAG_OF.items():
-            if parameter in owner.parameters:
-                return self._add(owner, FLAG, read)
-        raise PlanError(
-            f"{owner.name} has no flag that enables scopes; add one: self.{FLAG} = config.{FLAG} in its __init__"
-        )
-
-    def _add(self, owner: ModuleClass, name: str, value: str) -> str:
-        line = f"self.{name} = {value}"
-        if line not in self.additions.setdefault(owner.name, []):
-            self.additions[owner.name].append(line)
-        return name
-
-    def _prefill(self, function: Function) -> str:
-        parameters = parameters_of(function.node)
-        if PREFILL in parameters:
-            return PREFILL
-        for node in m.findall(function.node.body, m.Attribute(attr=m.Name(PREFILL))):
-            # A local name may not be bound yet where the scope begins.
-            if _root(node) in parameters and not _is_assigned(node, function.node):
-                return cst.Module([]).code_for_node(node)
-        if PREFILL in function.owner.assigned:
-            return f"self.{PREFILL}"
-        if carrier := next((name for name in parameters if name in self._carriers), None):
-            return f"{carrier}.{PREFILL}"
-        if "decode" in function.node.name.value:
-            return ""
-        where = f"{function.owner.name}.{function.node.name.value}"
-        raise PlanError(
-            f"{where} cannot distinguish prefill from decode, and prefill must not change; "
-            f"add the parameter {PREFILL} to it"
-        )
-
-    @cached_property
-    def _carriers(self) -> frozenset[str]:
-        """Names of objects that have the prefill flag as an attribute anywhere in the file."""
-        carried = m.Attribute(value=m.Name(), attr=m.Name(PREFILL))
-        nodes = (node for owner in self._classes.values() for node in m.findall(owner.node, carried))
-        return frozenset({"forward_metadata"} | {_root(node) for node in nodes}) - {"self"}
-
-
-def _root(node: cst.CSTNode) -> str:
-    """Return ``a`` of ``a.b.get("c")``."""
-    while isinstance(node, cst.Attribute | cst.Call | cst.Subscript):
-        node = node.func if isinstance(node, cst.Call) else node.value
-    return node.value if isinstance(node, cst.Name) else ""
-
-
-def _is_assigned(node: cst.CSTNode, function: cst.FunctionDef) -> bool:
-    targets = [target.target for each in m.findall(function, m.Assign()) for target in each.targets]  # type: ignore[attr-defined]
-    return any(target is node for target in targets)
-
-
-def _label_all(blocks: Sequence[Block], guards: _Guards, n_layers: int) -> list[tuple[str, _Header]]:
+def _label_all(blocks: Sequence[Block], guards: Guards, n_layers: int) -> list[tuple[str, _Header]]:
     """Return each block with a unique label and its header."""
     taken: set[str] = set()
     labeled = []
     for block in blocks:
+        index = guards.index(block) if block.layers else ""
+        own = _own_label(block, index)
         first, last = block.covers
-        base = label = first if first == last else f"{first}_to_{last}"
+        base = label = own or (first if first == last else f"{first}_to_{last}")
         number = 2
         while label in taken:
             label, number = f"{base}_{number}", number + 1
         taken.add(label)
-        condition = guards.condition(block.function)
         text = f'"{label}"'
-        if block.layers:
-            index = guards.index(block)
-            text = f'f"{label}_{{{index}}}"'
-            condition = " and ".join(filter(None, (condition, _of_layers(block.layers, n_layers, index))))
+        if index and (not own or "{" in label):
+            text = f'f"{label}"' if own else f'f"{label}_{{{index}}}"'
+        turn = _of_turn(block.turn)
+        condition = " and ".join(filter(None, (guards.condition(block), of_layers(block, n_layers, index), turn)))
         options = scope_options.render(dict(block.options))
-        labeled.append((label, _Header(block, _call(f'{condition}, {text}, "{options}"'))))
+        labeled.append((label, _Header(block, _call(f'{condition}, {text}, "{options}"'), bool(own))))
     return labeled
+
+
+def _own_label(block: Block, index: str) -> str:
+    """Return the plan's own label, with the layer's number replaced by its expression; empty if there is none.
+
+    Each layer's label must be the same but for the number of the layer.
+    """
+    if not all(SAFE_LABEL.fullmatch(label) for label in block.own_labels):
+        return ""
+    if len(block.layers) < 2:
+        return block.own_labels[0] if len(block.own_labels) == 1 else ""
+    templates = {
+        re.sub(rf"(?<!\d){layer}(?!\d)", f"{{{index}}}", label, count=1)
+        for layer, label in zip(block.layers, block.own_labels, strict=True)
+    }
+    return templates.pop() if len(templates) == 1 and "{" in min(templates) else ""
+
+
+def _of_turn(turn: Turn | None) -> str:
+    """Return the condition that a loop inside the layer is in its pass ``turn``."""
+    return f"{turn.index} == {turn.number}" if turn and turn.count > 1 else ""
+
+
+def _notes(label: str, header: _Header) -> list[str]:
+    """Return what a reader should know about a block, one line each."""
+    block = header.block
+    notes = [f"the scope {label} also contains: {text}" for text in block.besides]
+    if block.own_labels[0] and not header.is_own_label:
+        notes.append(f"the plan's label {block.own_labels[0]!r} is replaced by {label!r}")
+    called = (last_name(call.func) for node in block.inside for call in calls_in(node))
+    for name in dict.fromkeys(name for name in called if name.startswith(SWITCHES)):
+        notes.append(f"the scope {label} encloses {name}: a scope that changes its stream or cores may be split")
+    return notes
 
 
 def _call(arguments: str) -> str:
     if len(arguments) <= MAX_INLINE:
         return f"{HELPER}({arguments})"
     return f"{HELPER}(\n    {arguments}\n)"
-
-
-def _of_layers(layers: Sequence[int], n_layers: int, index: str) -> str:
-    """Return the condition that the layer's number is one of ``layers``; empty if it always is."""
-    first, last = layers[0], layers[-1]
-    if len(layers) < last - first + 1:
-        return f"{index} in ({', '.join(map(str, layers))})"
-    if len(layers) == n_layers:
-        return ""
-    if first == last:
-        return f"{index} == {first}"
-    if first == 0:
-        return f"{index} <= {last}"
-    return f"{index} >= {first}" if last == n_layers - 1 else f"{first} <= {index} <= {last}"
 
 
 class _Inserter(cst.CSTTransformer):

@@ -1,17 +1,22 @@
 """Where a plan's scopes go in the source: for each, consecutive statements and the layers to which it applies."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
 from sktune.core.errors import PlanError
 from sktune.core.plan import Options, Plan, Scope
-from sktune.source.call_flow import Follower, Function, Run, Statement, Step
+from sktune.source.call_flow import Follower, Function, Run, Statement, Step, Turn
 from sktune.source.classes import ModuleClass
+from sktune.source.values import Known
 
 ENTRIES = ("decode", "forward")
 """Methods of the model in which a decode step may begin; the first that runs the plan's units is used."""
+
+
+Modules = Mapping[str, Sequence[str]]
+"""Modules of which a method is called in a decode step, each with its possible classes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +31,10 @@ class Block:
         index: the loop variable that counts layers, if the suite is in such a loop.
         covers: names of the first and the last unit within the layer, for the label.
         besides: source of what runs inside before the first unit or after the last.
+        turn: of the loop inside the layer to which it applies, if the suite is in such a loop.
+        own_labels: the plan's own label for each of ``layers``, or for the one scope outside of layers; empty where
+            it has none.
+        inside: the statements that run in it, with those of the functions that they call.
     """
 
     suite: cst.BaseSuite
@@ -37,6 +46,24 @@ class Block:
     index: str | None
     covers: tuple[str, str]
     besides: tuple[str, ...]
+    turn: Turn | None
+    own_labels: tuple[str, ...]
+    inside: tuple[cst.BaseStatement, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """The blocks of a plan.
+
+    Attributes:
+        blocks: one for each distinct pair of statements and options.
+        in_layers: classes whose methods run in decoder layers.
+        layer_lists: classes whose methods run the list of layers.
+    """
+
+    blocks: tuple[Block, ...]
+    in_layers: frozenset[str]
+    layer_lists: frozenset[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,36 +78,64 @@ class _Place:
         return id(self.run.suite), self.first, self.last
 
 
-def find_blocks(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int) -> list[Block]:
-    """Return the blocks that express ``plan``, one for each distinct pair of statements and options.
+def find_blocks(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, known: Known) -> Placed:
+    """Return the blocks that express ``plan``.
 
     Raises:
         PlanError: no class of the file runs the plan's units, or a scope cannot be expressed in this source.
     """
-    run = _decode_step(classes, plan, n_layers)
+    run, modules = _decode_step(classes, plan, n_layers, known)
     runs = list(run.walk())
-    placed = [(scope, _place(scope, runs)) for scope in plan.scopes]
-    grouped: dict[tuple[tuple[int, int, int], Options], list[tuple[Scope, _Place]]] = {}
-    for scope, place in placed:
-        grouped.setdefault((place.key, scope.options), []).append((scope, place))
-    blocks = [_block(members) for members in grouped.values()]
+    grouped: dict[tuple[tuple[int, int, int], int, Options], list[tuple[Scope, _Place]]] = {}
+    for scope in plan.scopes:
+        place = _place(scope, runs)
+        turn = place.run.turn.number if place.run.turn else 0
+        grouped.setdefault((place.key, turn, scope.options), []).append((scope, place))
+    for members in grouped.values():
+        _refuse_shared(members, modules)
+    blocks = tuple(_block(members) for members in grouped.values())
     _refuse_crossings(blocks)
-    return blocks
+    owners: dict[bool, set[str]] = {True: set(), False: set()}
+    for each in (each for _, each in runs if each.layer is not None):
+        owners[f".{each.layer}." in f".{each.prefix}"].add(each.function.owner.name)
+    return Placed(blocks, frozenset(owners[True]), frozenset(owners[False]))
 
 
-def _decode_step(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int) -> Run:
-    """Return the run that calls all units at which the plan's scopes begin or end."""
+def _refuse_shared(members: Sequence[tuple[Scope, _Place]], modules: Modules) -> None:
+    """Refuse a block that would run for other modules of the same layer, too: its condition sees only the layer."""
+    scope, place = members[0]
+    turn, function = place.run.turn, place.run.function
+    own = {each.run.prefix.rstrip(".") for _, each in members}
+    layers = [f".{each.run.layer}." for _, each in members if f".{each.run.layer}." in f".{each.run.prefix}"]
+    of_class = [path for path, names in modules.items() if function.owner.name in names]
+    others = [path for path in of_class if path not in own and any(layer in f".{path}." for layer in layers)]
+    shared = others[0] if others else max(own) if len(own) > len(set(layers)) > 0 else ""
+    if shared:
+        raise PlanError(
+            f"scope {scope.label!r} cannot be expressed in this file: {place.run.prefix.rstrip('.')!r} and {shared!r} "
+            f"share {function.owner.name}.{function.node.name.value}, which does not know which of them it is"
+        )
+    if turn and turn.count > 1 and not turn.index:
+        raise PlanError(
+            f"scope {scope.label!r} cannot be expressed in this file: its loop over {turn.count} modules has no "
+            "variable that counts; iterate with enumerate"
+        )
+
+
+def _decode_step(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, known: Known) -> tuple[Run, Modules]:
+    """Return the run that calls all units at which the plan's scopes begin or end, and the modules that it calls."""
     units = list(dict.fromkeys(name for scope in plan.scopes for name in (scope.first, scope.last)))
     best: tuple[int, str] = (0, "")
     for prefix in _prefixes(units[0]):
         local = [unit.removeprefix(prefix) for unit in units]
         for owner in classes.values():
             for method in ENTRIES:
-                run = Follower(classes, local, n_layers).follow(owner, method)
+                follower = Follower(classes, local, n_layers, known)
+                run = follower.follow(owner, method)
                 called = _called(run) if run else set()
                 if called >= set(local):
                     assert run is not None
-                    return _renamed(run, prefix)
+                    return _renamed(run, prefix), {prefix + path: each for path, each in follower.modules.items()}
                 missing = next(unit for unit in local if unit not in called)
                 best = max(best, (len(called & set(local)), missing))
     raise PlanError(
@@ -121,7 +176,7 @@ def _renamed(run: Run, prefix: str) -> Run:
         )
         for statement in run.statements
     )
-    return Run(run.suite, run.function, run.layer, run.index, statements)
+    return replace(run, statements=statements, prefix=prefix + run.prefix)
 
 
 def _place(scope: Scope, runs: Sequence[tuple[int, Run]]) -> _Place:
@@ -163,7 +218,9 @@ def _obstacle(scope: Scope, runs: Sequence[tuple[int, Run]]) -> str:
     if ends is None:
         return f"{scope.last!r} is not the last unit that its statement runs; move it to a separate statement"
     if begins == ends:
-        return f"it begins in one iteration of the loop over layers in {begins} and ends in a later one"
+        inner = any(run.turn for _, run in runs if any(scope.first in each.firsts for each in run.statements))
+        loop = "loop inside the layer" if inner else "loop over layers"
+        return f"it begins in one iteration of the {loop} in {begins} and ends in a later one"
     return f"it begins in {begins} and ends in {ends}"
 
 
@@ -180,17 +237,36 @@ def _block(members: Sequence[tuple[Scope, _Place]]) -> Block:
     scope, place = members[0]
     run = place.run
     layers = tuple(sorted(each.run.layer for _, each in members if each.run.layer is not None))
-    covers = (_key(scope.first), _key(scope.last))
+    covers = (_key(scope.first, run), _key(scope.last, run))
     if run.layer is None and ".".join(scope.first.split(".")[:-1]) != ".".join(scope.last.split(".")[:-1]):
         covers = ("layers", "layers") if _spans_layers(place) else covers
     besides = dict.fromkeys(text for each, at in members for text in _besides(each, at))
+    by_layer = sorted(members, key=lambda member: -1 if member[1].run.layer is None else member[1].run.layer)
+    own = tuple(each.name if each.name != replace(each, name="").label else "" for each, _ in by_layer)
+    inside = dict.fromkeys(node for _, at in members for node in _statements(at))
     return Block(
-        run.suite, place.first, place.last, run.function, scope.options, layers, run.index, covers, tuple(besides)
-    )
+        run.suite, place.first, place.last, run.function, scope.options, layers, run.index, covers, tuple(besides),
+        run.turn, own, tuple(inside),
+    )  # fmt: skip
 
 
-def _key(unit: str) -> str:
-    return unit.rpartition(".")[2]
+def _statements(place: _Place) -> Iterator[cst.BaseStatement]:
+    """Yield the statements of a place, and those of the functions that they call."""
+    for statement in place.run.statements[place.first : place.last + 1]:
+        yield statement.node
+        for step in statement.steps:
+            for _, run in (pair for inner in step.runs for pair in inner.walk()):
+                yield from (each.node for each in run.statements)
+
+
+def _key(unit: str, run: Run) -> str:
+    """Return the name of a unit within its layer, or its own name outside of layers."""
+    parts = unit.removeprefix(run.prefix).split(".")
+    if run.layer is None:
+        return parts[-1]
+    if len(parts) > 1 and parts[1] == str(run.layer) and run.index is not None:
+        parts = parts[2:] or parts[:1]
+    return "_".join(parts)
 
 
 def _spans_layers(place: _Place) -> bool:

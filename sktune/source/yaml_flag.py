@@ -1,47 +1,125 @@
 """The flag in a recipe's YAML that enables scopes: found at any depth, and turned on without touching the rest."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeGuard
 
 import yaml
 
 from sktune.core.errors import BadInputError
 from sktune.core.plain_data import compose_yaml
+from sktune.source.values import SETTINGS, Reading
 
 FLAG = "enable_superkernel"
 """The flag's name, in YAML and in the models' code."""
 MODE, NEEDED_MODE = "exe_mode", "ge_graph"
 PARENTS = ("custom_params", "model_config")
-"""Where to add the flag if it is missing, in order of preference."""
+"""Settings that a recipe's YAML has where it has, or may have, the flag."""
+
+Keys = tuple[str, ...]
 
 
-def turn_on(text: str, path: Path) -> str:
+def turn_on(text: str, path: Path, readings: Sequence[Reading | None]) -> str:
     """Return the YAML ``text`` with scopes enabled; comments, order and formatting are kept.
 
     Args:
         text: of the file.
         path: its name, for messages.
+        readings: where the program reads the flag; None where that cannot be seen.
 
     Raises:
-        BadInputError: not YAML, no place for the flag, or a mode without scopes; one line with the fix.
+        BadInputError: not YAML, or no place for the flag; one line with the fix.
     """
-    pairs = list(_pairs(compose_yaml(text, str(path), BadInputError)))
-    for key, value in pairs:
-        if key.value == MODE and value.value != NEEDED_MODE:
+    for reading in readings:
+        root = compose_yaml(text, str(path), BadInputError)
+        keys = _keys(root, reading, path)
+        text = _set(text, root, keys, path)
+    return text
+
+
+def check_mode(text: str, path: Path) -> None:
+    """Refuse a YAML whose mode has no scopes.
+
+    Raises:
+        BadInputError: not YAML, or another mode; one line with the fix.
+    """
+    for keys, node in _walk(compose_yaml(text, str(path), BadInputError)):
+        if keys[-1] == MODE and node.value != NEEDED_MODE:
             raise BadInputError(
-                f"{path}:{key.start_mark.line + 1}: {MODE} is {value.value!r}, in which scopes have no effect; "
-                f"set it to {NEEDED_MODE}"
+                f"{path}:{node.start_mark.line + 1}: {MODE} is {node.value!r}, but the scopes that apply writes are "
+                f"for {NEEDED_MODE}; set it to {NEEDED_MODE}"
             )
-    for key, value in pairs:
-        if key.value == FLAG and isinstance(value, yaml.ScalarNode):
-            if yaml.SafeLoader.bool_values.get(value.value.lower()) is True:
-                return text
-            return text[: value.start_mark.index] + "True" + text[value.end_mark.index :]
-    for parent in PARENTS:
-        for key, value in pairs:
-            if key.value == parent and isinstance(value, yaml.MappingNode) and value.value:
-                return _inserted(text, value)
-    raise BadInputError(f"{path} has no {' and no '.join(PARENTS)} to hold {FLAG}; add {FLAG}: True yourself")
+
+
+def _keys(root: yaml.Node | None, reading: Reading | None, path: Path) -> Keys:
+    """Return where the program reads the flag in the YAML."""
+    if reading and reading.root in SETTINGS:
+        return reading.keys
+    nodes = dict(_walk(root))
+    if reading:
+        parents = [keys for keys, node in nodes.items() if keys[-1] == reading.root and _is_mapping(node)]
+        if len(parents) == 1:
+            return (*parents[0], *reading.keys)
+    places = [keys for keys in nodes if keys[-1] == FLAG]
+    if len(places) != 1:
+        found = f"{len(places)} places" if places else "no place"
+        raise BadInputError(
+            f"{path} has {FLAG} in {found}, and the source does not show where the program reads it; "
+            f"add {FLAG} where the program reads it, and only there"
+        )
+    return places[0]
+
+
+def _set(text: str, root: yaml.Node | None, keys: Keys, path: Path) -> str:
+    """Return the text with the value at ``keys`` set, and the mappings on the way added if they are missing."""
+    node = root
+    for depth, key in enumerate(keys):
+        if not _is_mapping(node):
+            if isinstance(node, yaml.ScalarNode) and node.value == "" and depth:  # custom_params without a value
+                return text[: node.start_mark.index] + _lines(keys[depth:], 2 * depth) + text[node.end_mark.index :]
+            raise BadInputError(
+                f"{path} has no mapping {'.'.join(keys[:depth]) or 'of settings'} to hold {FLAG}; add one"
+            )
+        found = next((value for each, value in node.value if each.value == key), None)
+        if found is None:
+            return _added(text, node, keys[depth:])
+        node = found
+    if not isinstance(node, yaml.ScalarNode):
+        raise BadInputError(f"{path}: {'.'.join(keys)} is not a single value; set it to True or False")
+    if yaml.SafeLoader.bool_values.get(node.value.lower()) is True:
+        return text
+    return text[: node.start_mark.index] + "True" + text[node.end_mark.index :]
+
+
+def _added(text: str, mapping: yaml.MappingNode, keys: Keys) -> str:
+    """Return the text with a new last entry of ``mapping``, or the first if others are of the same depth."""
+    if mapping.flow_style:
+        chain = "".join(f"{key}: {{" for key in keys[:-1]) + f"{keys[-1]}: True" + "}" * (len(keys) - 1)
+        at = mapping.start_mark.index + 1
+        return f"{text[:at]}{chain}{', ' if mapping.value else ''}{text[at:]}"
+    first = mapping.value[0][0].start_mark
+    if len(keys) == 1:
+        return f"{text[: first.index]}{keys[0]}: True\n{' ' * first.column}{text[first.index :]}"
+    lines = text.splitlines(keepends=True)
+    after = _last_line(mapping)
+    end = "" if lines[after].endswith("\n") else "\n"
+    new = end + _lines(keys, first.column).lstrip("\n") + ("" if end else "\n")
+    return "".join([*lines[: after + 1], new, *lines[after + 1 :]])
+
+
+def _lines(keys: Keys, column: int) -> str:
+    """Return nested keys as lines of block style, each after a line end."""
+    lines = [f"\n{' ' * (column + 2 * depth)}{key}:" for depth, key in enumerate(keys)]
+    return "".join(lines) + " True"
+
+
+def _last_line(node: yaml.Node) -> int:
+    """Return the number of the last line of a node's values, from 0."""
+    if isinstance(node, yaml.CollectionNode) and node.value and not node.flow_style:
+        last = node.value[-1]
+        return _last_line(last[1] if isinstance(last, tuple) else last)
+    mark = node.end_mark
+    return int(mark.line - 1 if mark.column == 0 and mark.line > node.start_mark.line else mark.line)
 
 
 def has_flag(text: str) -> bool:
@@ -50,18 +128,17 @@ def has_flag(text: str) -> bool:
         root = compose_yaml(text, "", BadInputError)
     except BadInputError:
         return False
-    return any(key.value in (FLAG, *PARENTS) for key, _ in _pairs(root))
+    return any(keys[-1] in (FLAG, *PARENTS) for keys, _ in _walk(root))
 
 
-def _pairs(node: yaml.Node | None) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+def _is_mapping(node: yaml.Node | None) -> TypeGuard[yaml.MappingNode]:
+    return isinstance(node, yaml.MappingNode)
+
+
+def _walk(node: yaml.Node | None, above: Keys = ()) -> Iterator[tuple[Keys, yaml.Node]]:
+    """Yield all values of nested mappings with their keys."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            yield key, value
-            yield from _pairs(value)
-
-
-def _inserted(text: str, mapping: yaml.MappingNode) -> str:
-    first = mapping.value[0][0].start_mark
-    if mapping.flow_style:
-        return f"{text[: first.index]}{FLAG}: True, {text[first.index :]}"
-    return f"{text[: first.index]}{FLAG}: True\n{' ' * first.column}{text[first.index :]}"
+            keys = (*above, str(key.value))
+            yield keys, value
+            yield from _walk(value, keys)

@@ -25,7 +25,7 @@ from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.source import edits
 from sktune.source.apply import source_change
 from sktune.source.codemod import rewrite
-from sktune.source.yaml_flag import turn_on
+from sktune.source.yaml_flag import check_mode, turn_on
 from sktune.targets.tracing import trace_layout
 from tests.projects import N_LAYERS, RANKS, TEMPLATE
 
@@ -344,32 +344,26 @@ def test_the_prefill_flag_is_read_only_from_parameters() -> None:
     ("text", "expected"),
     [
         ("a: 1\nenable_superkernel: false # b\n", "a: 1\nenable_superkernel: True # b\n"),
-        (
-            "m:\n  custom_params:\n    # first\n    x: 1\n",
-            "m:\n  custom_params:\n    # first\n    enable_superkernel: True\n    x: 1\n",
-        ),
-        ("model_config: {x: 1}\n", "model_config: {enable_superkernel: True, x: 1}\n"),
         ("exe_mode: ge_graph\nenable_superkernel: yes\n", "exe_mode: ge_graph\nenable_superkernel: yes\n"),
     ],
 )
 def test_the_flag_is_turned_on_wherever_it_is(text: str, expected: str) -> None:
     """Comments, order and formatting are kept."""
-    assert turn_on(text, Path("a.yaml")) == expected
-    assert turn_on(expected, Path("a.yaml")) == expected
+    assert turn_on(text, Path("a.yaml"), [None]) == expected
+    assert turn_on(expected, Path("a.yaml"), [None]) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("exe_mode: eager\nenable_superkernel: False\n", "a.yaml:1: exe_mode is 'eager'"),
-        ("a: 1\n", "has no custom_params and no model_config"),
         ("a: [1\n", "is not YAML"),
     ],
 )
 def test_a_yaml_in_which_scopes_would_have_no_effect_is_refused(text: str, message: str) -> None:
     """One line with the fix."""
     with pytest.raises(BadInputError, match=message) as failure:
-        turn_on(text, Path("a.yaml"))
+        check_mode(text, Path("a.yaml"))
     assert "\n" not in str(failure.value)
 
 

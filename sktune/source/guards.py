@@ -1,0 +1,255 @@
+"""The condition of a scope: the flag, decode only, no draft layer; made of what the scope's class and function have."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import libcst as cst
+import libcst.matchers as m
+
+from sktune.core.errors import PlanError
+from sktune.source.call_flow import Function
+from sktune.source.classes import (
+    LAYER_INDEX,
+    ModuleClass,
+    argument_of,
+    constructions,
+    last_name,
+    parameters_of,
+)
+from sktune.source.placement import Block, Placed
+from sktune.source.values import (
+    CARRIED_PREFILL,
+    PREFILL,
+    UNKNOWN,
+    Known,
+    Place,
+    Reading,
+    evaluate,
+    reading_of,
+)
+from sktune.source.yaml_flag import FLAG
+
+FLAG_OF = {
+    "infer_config": f'infer_config.model_config.custom_params.get("{FLAG}", False)',
+    "runner_settings": f'runner_settings.get("model_config").get("{FLAG}", False)',
+}
+"""How the recipes read the flag, by the parameter of ``__init__`` that provides it."""
+IS_DRAFT = "is_draft_layer"
+"""The attribute that tells a layer of the draft model, which has the same class, from one of the model."""
+COUNT = "num_hidden_layers"
+"""The configuration's name of the number of decoder layers."""
+
+
+class Guards:
+    """Builds the conditions of a plan's blocks.
+
+    Attributes:
+        additions: statements to add to ``__init__`` of a class, by class.
+        readings: where the program reads the flag, for each block; None where that cannot be seen.
+        drafts: the classes that make draft layers of a class with scopes.
+    """
+
+    def __init__(self, classes: Mapping[str, ModuleClass], placed: Placed, n_layers: int, known: Known) -> None:
+        self._classes, self._placed, self._n_layers = classes, placed, n_layers
+        self._known = Known(known.settings, {**known.config, COUNT: n_layers})
+        self.additions: dict[str, list[str]] = {}
+        self.readings: dict[Reading | None, None] = {}
+        self.drafts: dict[str, None] = {}
+
+    def condition(self, block: Block) -> str:
+        """Return the condition for a block, without that on its layers.
+
+        Raises:
+            PlanError: the class or the function lacks something that it needs.
+        """
+        parts = [f"self.{self._flag(block.function.owner)}"]
+        if prefill := self._prefill(block):
+            parts.append(f"not {prefill}")
+        if draft := self._draft(block):
+            parts.append(f"not {draft}")
+        return " and ".join(parts)
+
+    def index(self, block: Block) -> str:
+        """Return the expression for the layer's number."""
+        if block.index:
+            return block.index
+        owner = block.function.owner
+        for name in LAYER_INDEX:
+            if name in owner.assigned:
+                return f"self.{name}"
+        parameter = self._number_of(owner)
+        if parameter is None:
+            raise PlanError(
+                f"{owner.name} has no attribute for its layer's number, and labels must differ from layer to layer; "
+                f"add one: self.{LAYER_INDEX[0]} = {LAYER_INDEX[0]} in its __init__"
+            )
+        return f"self.{self._add(owner, parameter, parameter)}"
+
+    def _number_of(self, owner: ModuleClass) -> str | None:
+        return next((name for name in LAYER_INDEX if name in owner.parameters), None)
+
+    def _flag(self, owner: ModuleClass) -> str:
+        names = [name for name in owner.assigned if "super" in name and "kernel" in name]
+        if names:
+            values = owner.assigned[names[0]]
+            self.readings[reading_of(values[0], owner) if len(values) == 1 else None] = None
+            return names[0]
+        for other in self._classes.values():
+            for value in other.assigned.get(FLAG, ()):
+                if _root(value) in owner.parameters:
+                    self.readings[reading_of(value, other)] = None
+                    return self._add(owner, FLAG, cst.Module([]).code_for_node(value))
+        for parameter, read in FLAG_OF.items():
+            if parameter in owner.parameters:
+                self.readings[reading_of(cst.parse_expression(read), owner)] = None
+                return self._add(owner, FLAG, read)
+        raise PlanError(
+            f"{owner.name} has no flag that enables scopes; add one: self.{FLAG} = config.{FLAG} in its __init__"
+        )
+
+    def _add(self, owner: ModuleClass, name: str, value: str) -> str:
+        if "__init__" not in owner.methods:
+            raise PlanError(f"{owner.name} has no __init__ of its own, in which to set self.{name}; add one")
+        line = f"self.{name} = {value}"
+        if line not in self.additions.setdefault(owner.name, []):
+            self.additions[owner.name].append(line)
+        return name
+
+    def _prefill(self, block: Block) -> str:
+        """Return the expression that the block's function, or else its class or file, has for prefill."""
+        function = block.function
+        parameters = parameters_of(function.node)
+        if PREFILL in parameters or _is_local_before(block):
+            return PREFILL
+        for node in m.findall(function.node.body, CARRIED_PREFILL):
+            # A local name may not be bound yet where the scope begins.
+            if _root(node) in parameters and not _is_assigned(node, function.node):
+                return cst.Module([]).code_for_node(node)
+        if PREFILL in function.owner.assigned:
+            return f"self.{PREFILL}"
+        for carriers in (self._carriers([function.owner]), self._carriers(list(self._classes.values()))):
+            for name in parameters:
+                forms = carriers.get(name, ())
+                if len(forms) > 1:
+                    raise PlanError(
+                        f"{_where(function)} passes {name!r} on, and the file reads prefill from it as "
+                        f"{' and as '.join(forms)}; add the parameter {PREFILL} to it"
+                    )
+                if forms:
+                    return forms[0]
+        if "forward_metadata" in parameters:
+            return f"forward_metadata.{PREFILL}"
+        if "decode" in function.node.name.value:
+            return ""
+        raise PlanError(
+            f"{_where(function)} cannot distinguish prefill from decode, and prefill must not change; "
+            f"add the parameter {PREFILL} to it"
+        )
+
+    def _carriers(self, classes: Sequence[ModuleClass]) -> Mapping[str, Sequence[str]]:
+        """Return the names of objects that have the prefill flag, each with the expressions that read it."""
+        found: dict[str, dict[str, None]] = {}
+        for node in (node for owner in classes for node in m.findall(owner.node, CARRIED_PREFILL)):
+            code = cst.Module([]).code_for_node(node).replace("'", '"')
+            found.setdefault(_root(node), {})[code] = None
+        return {name: list(forms) for name, forms in found.items() if name != "self"}
+
+    def _draft(self, block: Block) -> str:
+        """Return the expression that is true in draft layers; empty if they do not share the block's class."""
+        owner = block.function.owner
+        if owner.name not in self._shared:
+            return ""
+        makers = self._shared[owner.name]
+        self.drafts |= dict.fromkeys(makers)
+        parameter = self._number_of(owner)
+        if parameter is None or not self._is_number(owner, parameter):
+            raise PlanError(
+                f"{owner.name} also runs in draft layers ({', '.join(makers)}), which must get no scopes, and cannot "
+                f"tell them from the model's: give its __init__ the parameter {LAYER_INDEX[0]}, with the layer's number"
+            )
+        count = f"config.{COUNT}" if "config" in owner.parameters else str(self._n_layers)
+        return f"self.{self._add(owner, IS_DRAFT, f'{parameter} >= {count}')}"
+
+    @cached_property
+    def _shared(self) -> Mapping[str, Sequence[str]]:
+        """Return the classes that also run in draft layers, each with the classes that make those."""
+        shared: dict[str, dict[str, None]] = {name: {} for name in self._placed.in_layers}
+        for name in shared:
+            for maker, _ in constructions(self._classes, name):
+                if maker.name not in self._placed.in_layers and maker.name not in self._placed.layer_lists:
+                    shared[name][maker.name] = None
+        pending = [name for name, makers in shared.items() if makers]
+        while pending:
+            name = pending.pop()
+            for child in self._classes[name].children(tuple(self._classes)).values():
+                for other in child.classes:
+                    if other in shared and not shared[name].keys() <= shared[other].keys():
+                        shared[other] |= shared[name]
+                        pending.append(other)
+        return {name: list(makers) for name, makers in shared.items() if makers}
+
+    def _is_number(self, owner: ModuleClass, parameter: str, depth: int = 0) -> bool:
+        """Whether all calls of a class pass the layer's number, and draft layers have numbers after the last one."""
+        if depth > len(self._classes):
+            return False
+        for maker, call in constructions(self._classes, owner.name):
+            value = argument_of(call, owner, parameter)
+            if value is None:
+                return False
+            if maker.name in self._placed.in_layers:
+                own = self._number_of(maker)
+                is_own = m.matches(value, m.Name(own or "") | m.Attribute(m.Name("self"), m.Name(own or "")))
+                if own is None or not is_own or not self._is_number(maker, own, depth + 1):
+                    return False
+            elif maker.name not in self._placed.layer_lists and not self._is_after_the_last(value, maker, depth + 1):
+                return False
+        return True
+
+    def _is_after_the_last(self, value: cst.BaseExpression, maker: ModuleClass, depth: int) -> bool:
+        """Whether an argument in ``__init__`` of a class is at least the number of layers."""
+        # The names that a comprehension binds count from 0.
+        loops = m.findall(maker.node, m.CompFor() | m.For())
+        counted = {last_name(node.target): 0 for node in loops if isinstance(node, cst.CompFor | cst.For)}
+        number = evaluate(value, Place(self._known, maker, counted))
+        if number is not UNKNOWN:
+            return isinstance(number, int) and number >= self._n_layers
+        name = last_name(value)
+        if name not in maker.parameters or depth > len(self._classes):
+            return False
+        calls = list(constructions(self._classes, maker.name))
+        arguments = [(argument_of(call, maker, name), of) for of, call in calls]
+        return bool(calls) and all(
+            given is not None and self._is_after_the_last(given, of, depth + 1) for given, of in arguments
+        )
+
+
+def _root(node: cst.CSTNode) -> str:
+    """Return ``a`` of ``a.b.get("c")``."""
+    while isinstance(node, cst.Attribute | cst.Call | cst.Subscript):
+        node = node.func if isinstance(node, cst.Call) else node.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def _where(function: Function) -> str:
+    return f"{function.owner.name}.{function.node.name.value}"
+
+
+def _is_assigned(node: cst.CSTNode, function: cst.FunctionDef) -> bool:
+    targets = [target.target for each in m.findall(function, m.Assign()) for target in each.targets]  # type: ignore[attr-defined]
+    return any(target is node for target in targets)
+
+
+def _is_local_before(block: Block) -> bool:
+    """Whether the function has set a local ``is_prefill``, in every case, before the block."""
+    for node in block.function.node.body.body:
+        if block.suite is block.function.node.body and node is block.suite.body[block.first]:
+            return False
+        if block.suite is not block.function.node.body and _contains(node, block.suite):
+            return False
+        if m.matches(node, m.SimpleStatementLine(body=[m.Assign(targets=[m.AssignTarget(m.Name(PREFILL))])])):
+            return True
+    return False
+
+
+def _contains(node: cst.CSTNode, wanted: cst.CSTNode) -> bool:
+    return node is wanted or any(_contains(child, wanted) for child in node.children)

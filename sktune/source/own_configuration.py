@@ -1,0 +1,124 @@
+"""The model's own configuration: its ``config.json``, the YAML, or the defaults that the folder's code gives it."""
+
+import ast
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import libcst as cst
+
+from sktune.core.errors import BadInputError
+from sktune.source.classes import ModuleClass, classes_of, last_name, parsed
+
+FILE = "config.json"
+MAX_CHARACTERS = 1 << 20
+COUNTS = ("num_hidden_layers", "num_layers")
+"""The configurations' names of the number of decoder layers; the first is the one that models read."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnConfiguration:
+    """What the model's configuration says.
+
+    Attributes:
+        values: by name; empty if nothing was found.
+        source: where they are from, for messages.
+        is_default: whether they are defaults, which the ``config.json`` of the weights may change.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+    is_default: bool = False
+
+    @property
+    def n_layers(self) -> int | None:
+        """The number of decoder layers, if known."""
+        count = next((self.values[name] for name in COUNTS if name in self.values), None)
+        return count if isinstance(count, int) and count > 0 else None
+
+
+def own_configuration(
+    folder: Path, source: str, settings: Mapping[str, Any], read: Callable[[Path], str]
+) -> OwnConfiguration:
+    """Return the configuration of the model in ``folder``.
+
+    Args:
+        folder: with ``config.json`` or ``configuration_*.py``, at any depth.
+        source: text of the file with the model's classes: which configuration it imports decides.
+        settings: the YAML, whose ``model_path`` names the folder of the weights.
+        read: returns a file's text.
+
+    Raises:
+        BadInputError: a ``config.json`` is there, but cannot be read.
+    """
+    for path in (*_weights(folder, settings), folder / FILE):
+        if path.is_file():
+            values = _parsed(read(path), path)
+            inner = values.get("text_config")
+            return OwnConfiguration(_with_count({**values, **inner} if isinstance(inner, dict) else values), str(path))
+    for key, value in _pairs(settings):
+        if key in COUNTS and isinstance(value, int):
+            return OwnConfiguration({COUNTS[0]: value}, f"{key} in the YAML")
+    for path in sorted(folder.rglob("configuration_*.py")):
+        if defaults := _defaults(read(path), source):
+            return OwnConfiguration(_with_count(defaults), f"the defaults in {path.name}", is_default=True)
+    return OwnConfiguration()
+
+
+def _weights(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
+    for key, value in _pairs(settings):
+        if key == "model_path" and isinstance(value, str) and value:
+            yield folder / value / FILE  # an absolute path replaces the folder
+
+
+def _pairs(node: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield key, value
+            yield from _pairs(value)
+
+
+def _parsed(text: str, path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(text) if len(text) <= MAX_CHARACTERS else None
+    except (ValueError, RecursionError) as failure:
+        raise BadInputError(f"{path} is not JSON ({failure}); repair it, or remove it") from failure
+    if not isinstance(values, dict):
+        raise BadInputError(f"{path} is no configuration of a model; repair it, or remove it")
+    return values
+
+
+def _with_count(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with the number of layers under the name that models read."""
+    count = next((values[name] for name in COUNTS if name in values), None)
+    return {**values, COUNTS[0]: count} if count is not None else dict(values)
+
+
+def _defaults(text: str, source: str) -> dict[str, Any]:
+    """Return the defaults of the configuration class that ``source`` imports; empty if that is not one."""
+    try:
+        classes = classes_of(parsed(text))
+    except cst.ParserSyntaxError:
+        return {}
+    lines = [line for line in parsed(source).body if isinstance(line, cst.SimpleStatementLine)]
+    imports = [each for line in lines for each in line.body if isinstance(each, cst.ImportFrom)]
+    names = [alias for each in imports if not isinstance(each.names, cst.ImportStar) for alias in each.names]
+    imported = {last_name(alias.name) for alias in names}
+    found = [defaults for name, each in classes.items() if name in imported and (defaults := _of_class(each))]
+    counts = {_with_count(defaults)[COUNTS[0]] for defaults in found}
+    return found[0] if len(counts) == 1 else {}
+
+
+def _of_class(owner: ModuleClass) -> dict[str, Any]:
+    """Return the literal defaults of ``__init__``, if the number of layers is among them."""
+    init = owner.methods.get("__init__")
+    defaults: dict[str, Any] = {}
+    for parameter in (*init.params.params, *init.params.kwonly_params) if init else ():
+        if parameter.default is not None:
+            try:
+                defaults[parameter.name.value] = ast.literal_eval(cst.Module([]).code_for_node(parameter.default))
+            except (ValueError, SyntaxError):
+                continue
+    return defaults if any(isinstance(defaults.get(name), int) for name in COUNTS) else {}

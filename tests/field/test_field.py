@@ -1,0 +1,60 @@
+"""The check of the field itself: on a project of our own, it passes what is right and finds what is wrong."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sktune.source.codemod import Rewritten, rewrite
+from tests.field import __main__ as field
+from tests.projects import TEMPLATE
+
+RECIPES = TEMPLATE.root.parent / "recipes" / "models"
+FACTS = {
+    "attention": "self_attn", "feed_forward": "mlp", "first": "input_layernorm", "last": "mlp",
+    "model": "DraftsModel", "layer": "DecoderLayer", "drafts": ["DraftsModelMTPLayer"],
+}  # fmt: skip
+FOLDER = field.Folder(RECIPES / "drafts", FACTS)
+PLAN = field.each([("self_attn", "self_attn"), ("mlp", "mlp")])
+
+
+def planted(old: str, new: str) -> Callable[..., Rewritten]:
+    """Return a rewriting that then replaces ``old`` in the source."""
+
+    def changed(*arguments: Any) -> Rewritten:
+        result = rewrite(*arguments)
+        assert old in result.text
+        return Rewritten(result.text.replace(old, new), result.notes, result.readings)
+
+    return changed
+
+
+def test_a_plan_that_is_applied_correctly_is_entered() -> None:
+    """Every scope around its units, none in drafts and prefill, the same data flow."""
+    assert field.check(FOLDER, PLAN)[0] == "entered"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        (" and not self.is_draft_layer", "", "DraftsModelMTPLayer has scopes in decode"),
+        (" and not forward_metadata.is_prefill", "", "DraftsModel has scopes in prefill"),
+        ("hidden_states = self.mlp(hidden_states)", "hidden_states = self.mlp(residual)", "computes something else"),
+        ('f"self_attn_{self.layer_idx}"', '"self_attn"', "is in the scopes"),
+    ],
+)
+def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch, old: str, new: str, found: str) -> None:
+    """Each defect that the issue names, planted."""
+    monkeypatch.setattr(field, "rewrite", planted(old, new))
+    result = field.check(FOLDER, PLAN)[0]
+    assert result.startswith("WRONG") and found in result
+
+
+def test_the_flag_is_asked_of_the_programs_own_class() -> None:
+    """Every YAML of the folder."""
+    _, rewritten = field.check(FOLDER, PLAN)
+    assert rewritten
+    configuration = Path(RECIPES.parent / "executor" / "config.py")
+    assert field.flags_read(FOLDER, rewritten.readings, configuration) == "1 of 1"
+    assert field.flags_read(FOLDER, [None], configuration).startswith("refused: ")
