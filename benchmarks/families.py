@@ -198,6 +198,7 @@ def table(rows: Mapping[tuple[str, str], Row]) -> Iterator[str]:
     """Return the lines of the page."""
     found = {stage: {family: row for (family, of), row in rows.items() if of == stage} for stage in STAGES}
     counted = {family for family, row in found["open"].items() if row.works is not None}
+    missing = sorted(set(families()) - found["open"].keys())
     yield "# Model families"
     yield ""
     yield "What becomes of a tiny model of each family that transformers lists as a causal language model: a few layers"
@@ -214,11 +215,14 @@ def table(rows: Mapping[tuple[str, str], Row]) -> Iterator[str]:
     for stage, what in WHAT.items():
         of = found[stage].keys() & counted
         works = sum(found[stage][family].works is True for family in of)
-        yield f"| `{stage}` | {what} | {len(of)} | {_share(works, len(of))} |"
+        yield f"| `{stage}` | {what} | {len(of)} | {_share(works, len(of), len(counted) + len(missing))} |"
     yield ""
     yield f"Counted are the {len(counted)} of {len(found['open'])} families whose eager decode step with a static KV"
     yield "cache runs in transformers itself; the others are listed at the end."
     yield ""
+    if missing:
+        yield f"Not run yet: {', '.join(missing)}."
+        yield ""
     yield from _section("Refused", "what sktune says", found["open"], works=False)
     yield from _works(found)
     yield from _section("Not counted", "what transformers says", found["open"], works=None)
@@ -231,8 +235,11 @@ WHAT: Mapping[str, str] = {
 }
 
 
-def _share(works: int, count: int) -> str:
-    return f"{works} ({works / count:.0%})" if count else "not run"
+def _share(works: int, count: int, counted: int) -> str:
+    """Return how many work; a share only if all families were run."""
+    if not count:
+        return "not run"
+    return f"{works} ({works / count:.0%})" if count == counted else f"{works} so far"
 
 
 def _works(found: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:

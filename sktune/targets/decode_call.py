@@ -57,7 +57,36 @@ def decode_call(model: nn.Module, cache: StaticCache, batch: int, length: int, d
 
     tokens = torch.ones(batch, 1, dtype=torch.long, device=device)
     ways = [calling(names) for names in _WAYS if set(names) <= accepted.keys()]
-    return next((way for way in ways if not _reads_values(way, tokens, cache)), ways[0])
+    for prepare in (list, lambda: _give_positions(model)):
+        handles = prepare()
+        for way in ways:
+            if not _reads_values(way, tokens, cache):
+                return way
+        for handle in handles:
+            handle.remove()
+    return ways[0]
+
+
+def _give_positions(model: nn.Module) -> list[Any]:
+    """Give positions to tables that would be sliced at the number of tokens seen; return the handles of the hooks."""
+
+    def with_positions(
+        module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if len(arguments) > 2 or options.get("position_ids") is not None:
+            return None
+        shape = arguments[0].shape if isinstance(arguments[0], torch.Tensor) else arguments[0]
+        seen = arguments[1] if len(arguments) == 2 else options.get("cache_length", 0)
+        device = module.weight.device
+        return arguments[:1], {"position_ids": torch.arange(shape[1], device=device) + seen}
+
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    sliced = [table for table in tables if {"cache_length", "position_ids"} <= _parameters(table)]
+    return [table.register_forward_pre_hook(with_positions, with_kwargs=True) for table in sliced]
+
+
+def _parameters(module: nn.Module) -> set[str]:
+    return set(inspect.signature(module.forward).parameters)
 
 
 class _ValueReads(TorchDispatchMode):

@@ -33,6 +33,9 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
                         "num_local_experts": 4, "num_experts_per_tok": 2},
     "a state space": {"model_type": "falcon_h1", **SIZES, **STATE_SPACE},
     "learned positions": {"model_type": "opt", **SMALL_OPT},
+    "a table of positions inside": {"model_type": "trocr", "vocab_size": 128, "d_model": 32, "decoder_layers": 2,
+                                    "decoder_attention_heads": 2, "decoder_ffn_dim": 64,
+                                    "max_position_embeddings": 128},
 }  # fmt: skip
 
 
@@ -131,3 +134,14 @@ def test_a_model_that_cannot_be_tuned_is_refused_with_the_reason(
     with pytest.raises(TargetError, match=message) as failure:
         target_of(configuration, tmp_path)
     assert "\n" not in str(failure.value)
+
+
+def test_a_step_that_depends_on_values_is_refused_with_its_place(tmp_path: Path) -> None:
+    """The reason is the one in the model's code."""
+    sizes = {"vocab_size": 128, "hidden_size": 32, "n_layers": 2, "n_heads": 2, "max_seq_len": 128}
+    target = target_of({"model_type": "mpt", **sizes}, tmp_path)
+    layout = trace_layout(target, SpaceSpec())
+    with pytest.raises(TargetError, match=r"cannot be captured as one graph: .*; remove data-dependent") as failure:
+        InductorBackend(target, layout, decode_inputs(target, 0, 1)[0])
+    assert "\n" not in str(failure.value)
+    assert failure.value.exit_code == 2
