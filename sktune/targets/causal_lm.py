@@ -142,9 +142,9 @@ def _build(
     config._experts_implementation = experts  # noqa: SLF001
     torch.manual_seed(spec.seed)
     model = _model(spec, config, dtype).to(spec.device).eval().requires_grad_(False)
-    text = config.get_text_config(decoder=True)
+    text, built = config.get_text_config(decoder=True), _config_of(model)
     length = -(-(context + LONGEST_REPLAY) // CACHE_GRANULE) * CACHE_GRANULE
-    cache = static_cache(model.config, length, takes_torchair=takes_torchair)
+    cache = static_cache(built, length, takes_torchair=takes_torchair)
     decode_step = decode_call(model, cache, batch, length, spec.device)
 
     def tokens(generator: torch.Generator, count: int) -> torch.Tensor:
@@ -159,7 +159,7 @@ def _build(
         if spec.device == META:  # shapes do not depend on the context: one token is enough to allocate the cache
             decode_step(tokens(generator, 1))
         elif before:
-            with torch.no_grad(), _experts_one_by_one(model.config):
+            with torch.no_grad(), _experts_one_by_one(built):
                 decode_step(tokens(generator, before))
         return [(tokens(generator, 1),) for _ in range(steps)]
 
@@ -169,6 +169,13 @@ def _build(
     short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[spec.dtype]
     description = f"{name}, hidden {text.hidden_size}, {short}, {origin}, batch {batch}, context {context}"
     return Target(model, decode_step, prefill, cache_tensors(cache), description, capacity=length)
+
+
+def _config_of(model: nn.Module) -> PreTrainedConfig:
+    """Return the configuration that the model reads, a copy of the given one if it has weights."""
+    config = model.config
+    assert isinstance(config, PreTrainedConfig)
+    return config
 
 
 def _first_prefill(config: PreTrainedConfig, prefill: Callable[[], Any]) -> None:

@@ -57,8 +57,9 @@ def decode_call(model: nn.Module, cache: StaticCache, batch: int, length: int, d
 
     tokens = torch.ones(batch, 1, dtype=torch.long, device=device)
     ways = [calling(names) for names in _WAYS if set(names) <= accepted.keys()]
-    for prepare in (list, lambda: _give_positions(model)):
-        handles = prepare()
+    given: tuple[list[nn.Embedding], ...] = ([], _tables(model))
+    for tables in given:
+        handles = [_give_positions(table) for table in tables]
         for way in ways:
             if not _reads_values(way, tokens, cache):
                 return way
@@ -67,22 +68,25 @@ def decode_call(model: nn.Module, cache: StaticCache, batch: int, length: int, d
     return ways[0]
 
 
-def _give_positions(model: nn.Module) -> list[Any]:
-    """Give positions to tables that would be sliced at the number of tokens seen; return the handles of the hooks."""
+def _tables(model: nn.Module) -> list[nn.Embedding]:
+    """Return the tables that are sliced at the number of tokens seen, unless they get positions."""
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    return [table for table in tables if {"cache_length", "position_ids"} <= _parameters(table)]
+
+
+def _give_positions(table: nn.Embedding) -> Any:
+    """Give positions to a table whenever it runs; return the handle of the hook."""
 
     def with_positions(
-        module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
+        _module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if len(arguments) > 2 or options.get("position_ids") is not None:
             return None
         shape = arguments[0].shape if isinstance(arguments[0], torch.Tensor) else arguments[0]
         seen = arguments[1] if len(arguments) == 2 else options.get("cache_length", 0)
-        device = module.weight.device
-        return arguments[:1], {"position_ids": torch.arange(shape[1], device=device) + seen}
+        return arguments[:1], {"position_ids": torch.arange(shape[1], device=table.weight.device) + seen}
 
-    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    sliced = [table for table in tables if {"cache_length", "position_ids"} <= _parameters(table)]
-    return [table.register_forward_pre_hook(with_positions, with_kwargs=True) for table in sliced]
+    return table.register_forward_pre_hook(with_positions, with_kwargs=True)
 
 
 def _parameters(module: nn.Module) -> set[str]:

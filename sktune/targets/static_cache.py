@@ -126,7 +126,7 @@ def _counting_in_tensors(layer: Any, length: int, *, takes_torchair: bool) -> An
 def _with_methods(layer: Any, methods: type) -> Any:
     """Return a copy of ``layer`` that has ``methods``, and everything else of its class, such as state-space layers."""
     kind = type(layer)
-    copy = object.__new__(type(kind.__name__, (methods, kind), {}))
+    copy: Any = object.__new__(type(kind.__name__, (methods, kind), {}))
     vars(copy).update(vars(layer))
     return copy
 
