@@ -30,6 +30,7 @@ from sktune.study.claims import is_held
 from sktune.study.result import stored_result
 from sktune.study.storage import DATABASE
 from sktune.study.study import folder_name, sqlite_url, study_names
+from sktune.targets import TargetSpec
 from sktune.tuning.request import Request
 
 INSTRUCTIONS = """\
@@ -112,6 +113,26 @@ class Tools:
     def __init__(self, runs: Path, allowed: Permissions) -> None:
         self._runs, self._allowed = runs, allowed
 
+    def _check(
+        self,
+        model: str,
+        backend: str | None,
+        device: str | None,
+        scale: str | None,
+        *,
+        recipe: Path | None = None,
+        weights: str | None = None,
+        trust: bool = False,
+    ) -> TargetSpec:
+        """Return what a call is about, if this server may run its code."""
+        folder = Path(weights) if weights else None
+        request = Request(
+            model, recipe=recipe, weights=folder, backend=backend, device=device, scale=scale, trust=trust
+        )
+        spec, _ = request.target()
+        self._allowed.check_target(spec)
+        return spec
+
     def inspect(
         self,
         model: Model,
@@ -127,8 +148,7 @@ class Tools:
     ) -> dict[str, Any]:
         """Show a model's layer kinds and units, the search space's parameters and size, and the starting points."""
         arguments = {name: value for name, value in locals().items() if name != "self"}
-        spec, _ = Request(model, backend=backend, device=device, scale=scale).target()
-        self._allowed.check_target(spec)
+        self._check(model, backend, device, scale, weights=weights, trust=trust)
         return _answer("inspect", *_options(arguments))
 
     def start_search(
@@ -161,8 +181,7 @@ class Tools:
         """
         arguments = {name: value for name, value in locals().items() if name != "self"}
         path = Path(recipe) if recipe else None
-        spec, _ = Request(model or "", recipe=path, backend=backend, device=device, scale=scale, trust=trust).target()
-        self._allowed.check_target(spec)
+        spec = self._check(model or "", backend, device, scale, recipe=path, weights=weights, trust=trust)
         self._allowed.check_strategy(strategy)
         arguments["study"] = study or spec.study_name
         return self._started(arguments["study"], "search", arguments, StudyFinished.event)
@@ -190,8 +209,7 @@ class Tools:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "folder")}
         named = Path(recipe) if recipe else None
         searched, its_recipe = model_or_recipe(model, named, Path(folder) if folder else None)
-        spec, _ = Request(searched, recipe=its_recipe, backend=backend, device=device, scale=scale).target()
-        self._allowed.check_target(spec)
+        self._check(searched, backend, device, scale, recipe=its_recipe, trust=trust)
         arguments |= {"dir": folder, "study": study or f"analysis-{_subject(model, recipe, folder)}"}
         return self._started(arguments["study"], "analyze", arguments, AnalysisFinished.event)
 

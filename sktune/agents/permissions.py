@@ -58,8 +58,10 @@ class Permissions:
 def _executed(spec: TargetSpec) -> list[Path]:
     """Return the user's files and folders whose code is executed when the target is built or run."""
     match spec:
+        case ConfigSpec(trust=True):
+            return [spec.folder]
         case PresetSpec() | ConfigSpec():
-            return []  # transformers' own code; a folder's is never trusted
+            return []  # transformers' own code
         case FunctionSpec():
             return _files_of(spec.place)
         case RecipeSpec():

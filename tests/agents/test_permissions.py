@@ -26,6 +26,12 @@ CALLS: dict[str, Call] = {
     ),
     "search with a strategy": lambda tools, folder: tools.start_search("llama", strategy="antigravity:sampler"),
     "analyze a file": lambda tools, folder: tools.analyze(f"{folder / 'own.py'}:target"),
+    "inspect a folder's code": lambda tools, folder: tools.inspect(str(folder / "coded"), trust=True),
+    "search a folder's code": lambda tools, folder: tools.start_search(str(folder / "coded"), trust=True),
+    "analyze a folder's code": lambda tools, folder: tools.analyze(str(folder / "coded"), trust=True),
+    "search with the code of weights": lambda tools, folder: tools.start_search(
+        str(folder / "allowed"), weights=str(folder / "coded"), trust=True
+    ),
     "analyze a folder with a recipe": lambda tools, folder: tools.analyze(folder=str(folder)),
 }
 
@@ -39,6 +45,9 @@ def folder(tmp_path: Path) -> Path:
     allowed.mkdir()
     (allowed / "link.py").symlink_to(tmp_path / "own.py")
     (allowed / "recipe.yaml").write_text(f"{RECIPE}directory: ..\n")
+    (tmp_path / "coded").mkdir()
+    for place in (tmp_path / "coded", allowed):
+        (place / "config.json").write_text('{"auto_map": {"AutoModelForCausalLM": "own.Own"}}')
     return tmp_path
 
 
