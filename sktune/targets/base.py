@@ -64,11 +64,17 @@ def _contiguous(value: Any) -> Any:
     return value.clone(memory_format=torch.contiguous_format) if isinstance(value, torch.Tensor) else value
 
 
+def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
+    """Return each element of an expanded tensor once: it cannot be written to through its repetitions."""
+    return tensor[tuple(slice(1) if stride == 0 else slice(None) for stride in tensor.stride())]
+
+
 class Snapshot:
     """A copy of the state, from which decode steps can be replayed."""
 
     def __init__(self, state: Mapping[str, torch.Tensor]) -> None:
-        self._pairs = [(tensor, tensor.detach().clone()) for tensor in state.values()]
+        held = [_without_repeats(tensor) for tensor in state.values()]
+        self._pairs = [(tensor, tensor.detach().clone()) for tensor in held]
 
     def restore(self) -> None:
         """Restore the value of every tensor in place."""

@@ -13,7 +13,7 @@ from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.runners.worker import replays
 from sktune.runners.worker.judge import Judge
-from sktune.targets.base import Target, decode_inputs
+from sktune.targets.base import Snapshot, Target, decode_inputs
 from sktune.targets.state import complete_state, readable, written_by
 from sktune.targets.tracing import trace_layout
 from tests.models import hidden_state
@@ -139,3 +139,12 @@ def test_names_are_those_of_the_source() -> None:
     source = "L['self']._modules['layers']._modules['0']._buffers['keys']"
     assert readable(source) == "self.layers.0.keys"
     assert readable("G['cache']") == "cache"
+
+
+def test_a_state_that_repeats_its_elements_is_restored() -> None:
+    """A model may hold an expanded tensor, and write to what it repeats."""
+    held = torch.zeros(3)
+    start = Snapshot({"positions": held.expand(4, 3)})
+    held.add_(1)
+    start.restore()
+    assert torch.equal(held, torch.zeros(3))
