@@ -26,7 +26,7 @@ NO_TASK_TYPES = frozenset({
     "NoOp", "ControlTrigger", "Reshape", "ReFormat", "Bitcast", "Flatten", "FlattenV2", "ExpandDims", "Squeeze",
     "SqueezeV2", "SqueezeV3", "Unsqueeze", "UnsqueezeV2", "UnsqueezeV3", "Identity", "IdentityN", "Empty", "Shape",
     "ShapeN", "Size", "Rank", "PhonyConcat", "PhonySplit", "Send", "Recv", "SendNotify", "RecvNotify", "SendMem",
-    "RecvMem",
+    "RecvMem", "PlaceHolder", "End",
 })  # fmt: skip
 _CONSTANT_TYPES = frozenset({"Const", "Constant", "ConstPlaceHolder", "FileConstant"})
 _ELEMENTWISE = frozenset({
@@ -123,8 +123,9 @@ def read_ge_graph(path_or_text: Path | str) -> GeGraph:
     operators = [operator for graph in graphs for operator in _operators(graph)]
     if not operators:
         raise BadInputError(f"{source} has no operators; give a graph dump of TorchAir (txt, pbtxt) or of GE")
-    # Every graph ends with its outputs, so a file cut between two operators is detected here.
-    if not any(operator.type == "NetOutput" for operator in operators):
+    # Where no brace closes the graph, its outputs show that the file is not cut between two operators. Within braces
+    # they may be missing: GE's partitions (``*_new_sub_graph<N>_*``) end with an End for each output.
+    if "graph" not in root and not any(operator.type == "NetOutput" for operator in operators):
         raise BadInputError(f"{source} has no NetOutput: it is truncated; copy the whole file, or dump it again")
     return GeGraph(scalar(graphs[0], "name") or source, tuple(_with_specs(operators)))
 

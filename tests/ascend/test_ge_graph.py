@@ -113,6 +113,44 @@ def test_a_subgraph_inside_its_superkernel_is_read_too() -> None:
     ]
 
 
+PARTITIONS = {
+    "ge_proto_00000067_partition0_rank1_new_sub_graph1_AtomicEnginePartitioning.txt": """name: "model"
+graph {
+  name: "partition0_rank1_new_sub_graph1"
+  op { name: "PlaceHolder0" type: "PlaceHolder" }
+  op { name: "Add" type: "Add" input: "PlaceHolder0:0" attr { key: "_super_kernel_scope" value { s: "mlp" } } }
+  op { name: "End0" type: "End" input: "Add:0" }
+}
+""",
+    "ge_onnx_00000067_partition0_rank1_new_sub_graph1_AtomicEnginePartitioning.pbtxt": """graph {
+  node { name: "PlaceHolder0" op_type: "ge:PlaceHolder" }
+  node {
+    name: "Add" op_type: "ge:Add" input: "PlaceHolder0:0" attribute { name: "_super_kernel_scope" s: "mlp" }
+  }
+  node { name: "End0" op_type: "ge:End" input: "Add:0" }
+  name: "partition0_rank1_new_sub_graph1"
+}
+""",
+}
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_a_partition_is_whole_without_a_netoutput(name: str, tmp_path: Path) -> None:
+    """GE dumps the parts that its engines compile: they begin with PlaceHolder and end with End, which have no task."""
+    (tmp_path / name).write_text(PARTITIONS[name])
+    graph = read_ge_graph(tmp_path / name)
+    assert graph.name == "partition0_rank1_new_sub_graph1"
+    assert [(task.name, task.scope) for task in graph.device_tasks] == [("Add", "mlp")]
+
+
+@pytest.mark.parametrize("text", PARTITIONS.values(), ids=["proto", "onnx"])
+def test_a_truncated_partition_is_named(text: str) -> None:
+    """Cut anywhere between its first line and the brace that closes the graph."""
+    for end in range(text.index("\n"), len(text.rstrip())):
+        with pytest.raises(BadInputError, match=r"truncated|no operators"):
+            read_ge_graph(text[:end])
+
+
 def test_ge_onnx_dumps_are_read() -> None:
     """GE's other format: descriptors are attributes, scalars have no shape, control edges are not inputs."""
     graph = read_ge_graph(DATA / "ge_onnx.pbtxt")
@@ -167,7 +205,7 @@ def test_what_is_not_a_dump_is_refused(text: str, fix: str) -> None:
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     """One line with the path."""
-    with pytest.raises(BadInputError, match=r"none\.txt cannot be read: No such file"):
+    with pytest.raises(BadInputError, match=r"none\.txt cannot be read \(No such file"):
         read_ge_graph(tmp_path / "none.txt")
 
 
