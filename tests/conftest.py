@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep each process of ``pytest -n`` to a core of its own: many tests measure."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, children would ignore it
     gc.set_threshold(50_000, 20, 50)  # compilers make so many objects that walking over them is a tenth of their time
     worker = getattr(config, "workerinput", None)
     if worker is not None:

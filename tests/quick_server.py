@@ -1,5 +1,9 @@
 """A worker that measures for a fraction of a search's time: few tests are about its figures."""
 
+import gc
+
+gc.disable()  # as a worker does while it imports
+
 from dataclasses import replace
 from functools import partial
 

@@ -679,7 +679,7 @@ def test_a_model_with_the_layout_of_the_recipes_is_analyzed_on_this_machine(tmp_
     )
     arguments = ["--model", f"{model}:target", "--dir", str(folder), "--backend", "inductor", "--device", "cpu"]
     runs, out = tmp_path / "runs", tmp_path / "out"
-    events = analyzed(*arguments, "--time-budget", "90s", "--runs", str(runs), "--out", str(out))
+    events = analyzed(*arguments, "--time-budget", "60s", "--runs", str(runs), "--out", str(out))
     last = check_analysis(events, out, runs)
     assert last["stand_in"] and not last["simulated"]
     assert (last["model_type"], last["shares"]["source"]) == ("moe", "traced")

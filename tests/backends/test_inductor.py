@@ -137,11 +137,11 @@ class Reductions(torch.nn.Module):
 @pytest.mark.slow
 def test_reductions_in_a_cpp_wrapper_call_aten_without_the_dispatcher(tmp_path: Path) -> None:
     """The C functions called by wrappers give the bits of eager execution."""
-    module, inner = torch.nn.Module(), Reductions()
-    module.inner = inner
+    module = torch.nn.Module()
+    module.first, module.inner = first, inner = torch.nn.SiLU(), Reductions()
     target = Target(
         module,
-        lambda x: inner(x),
+        lambda x: inner(first(x)),
         lambda seed, steps: [(torch.randn(3, 6, 48).bfloat16(),) for _ in torch.arange(steps)],
     )
     with fresh_cache(dir=str(tmp_path), delete=False):

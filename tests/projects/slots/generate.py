@@ -1,8 +1,11 @@
 """A program whose output and cache are dataclasses with slots; with a plan, FAULT changes the cache in the last step."""
 
+import gc
 import os
 from collections import deque
 from dataclasses import dataclass
+
+gc.disable()  # imports are most of a run
 
 import torch
 from torch import nn
