@@ -8,7 +8,7 @@ from typing import Any
 from sktune.core.errors import BadInputError, PlanError
 from sktune.core.plain_data import load_yaml
 from sktune.core.plan_file import read_plan_file
-from sktune.source.apply import only_yaml, source_change
+from sktune.source.apply import named_in, only_yaml, source_change
 from sktune.source.edits import read_text
 from sktune.source.yaml_flag import FLAG, MODE
 
@@ -51,6 +51,7 @@ def place_of(folder: Path | None, yaml_file: Path | None) -> Place | None:
             yaml_file = only_yaml(folder)
         except BadInputError:
             return Place(folder, None, {})  # planned_change reports it
+    yaml_file = named_in(folder, yaml_file)
     return Place(folder, yaml_file, settings_of(yaml_file))
 
 

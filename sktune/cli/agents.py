@@ -36,12 +36,13 @@ def install(
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite files that are not sktune's or were edited.")
     ] = False,
+    language: Annotated[str, typer.Option(help="en or zh; by default that of the folder's AGENTS.md.")] = "",
     json: arg.Json = False,
 ) -> None:
     """Write a skill and a subagent that teach an agent to use sktune, for .agents, .claude and .codex."""
     from sktune.agents import skill
 
-    installed = skill.install(folder, force=force)
+    installed = skill.install(folder, language=language, force=force)
     console = Terminal(stderr=json)
     for name in installed.written:
         console.print(escape(f"written: {folder / name}"), highlight=False, soft_wrap=True)

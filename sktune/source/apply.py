@@ -201,10 +201,14 @@ def _helper_module(folder: Path) -> str:
     return "executor.utils"
 
 
+def named_in(folder: Path, path: Path) -> Path:
+    """Return the file that a user names: ``path``, or, if only that exists, ``path`` relative to ``folder``."""
+    return folder / path if not path.exists() and (folder / path).is_file() else path
+
+
 def _below(folder: Path, path: Path) -> Path:
     """Return ``path`` as a path that starts with ``folder``, however either is written; it may be relative to it."""
-    if not path.exists() and (folder / path).is_file():
-        path = folder / path
+    path = named_in(folder, path)
     if path.is_relative_to(folder) and ".." not in path.relative_to(folder).parts:
         return path
     real, root = path.parent.resolve() / path.name, folder.resolve()

@@ -1,4 +1,4 @@
-"""`sktune agent install`: the right places and formats, no edited file overwritten, and a skill that is correct."""
+"""`sktune agent install`: the right places, formats and texts, nothing edited overwritten, and a correct skill."""
 
 import json
 import os
@@ -60,7 +60,8 @@ def test_every_kind_of_agent_finds_a_skill_and_a_subagent(tmp_path: Path) -> Non
     codex = tomllib.loads((tmp_path / ".codex" / "agents" / f"{skill.SUBAGENT}.toml").read_text())
     assert list(codex) == ["name", "description", "developer_instructions"]
     _, body = front_matter((tmp_path / ".claude" / "agents" / f"{skill.SUBAGENT}.md").read_text())
-    assert codex["developer_instructions"].strip() == body.strip()
+    assert codex["developer_instructions"].startswith(body.strip())
+    assert f"- {skill.SKILL}" in codex["developer_instructions"]
 
 
 def test_a_second_installation_changes_nothing(tmp_path: Path) -> None:
@@ -92,8 +93,8 @@ def test_a_file_that_is_not_ours_or_was_edited_stays(tmp_path: Path, was_install
 def test_an_upgrade_replaces_our_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without --force, if nothing was edited."""
     skill.install(tmp_path)
-    newer = {name: f"{text}\nMore.\n" for name, text in skill.files().items()}
-    monkeypatch.setattr(skill, "files", lambda: newer)
+    newer = {name: f"{text}\nMore.\n" for name, text in skill.files("en", is_checkout=False).items()}
+    monkeypatch.setattr(skill, "files", lambda *_arguments, **_keywords: newer)
     assert list(skill.install(tmp_path).written) == PATHS
     assert skill.install(tmp_path).written == ()
 
@@ -104,6 +105,132 @@ def test_links_of_the_recipes_are_followed(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / ".claude")
     (tmp_path / ".claude").symlink_to(".agents")
     assert skill.install(tmp_path).written == ()
+
+
+def init_agent(root: Path) -> None:
+    """Do what scripts/init-agent.sh of cann-recipes-infer does: link .agents, and convert its subagents for Codex."""
+    for kind in ("skills", "agents"):
+        for home in (".claude", ".opencode"):
+            folder = root / home / kind
+            folder.mkdir(parents=True, exist_ok=True)
+            for entry in (root / ".agents" / kind).iterdir():
+                place = folder / entry.name
+                if place.is_symlink() or place.is_file():
+                    place.unlink()
+                elif place.is_dir():
+                    shutil.rmtree(place)
+                place.symlink_to(entry.resolve())
+    folder = root / ".codex" / "agents"
+    folder.mkdir(parents=True, exist_ok=True)
+    for subagent in (root / ".agents" / "agents").glob("*.md"):
+        head, body = front_matter(subagent.read_text(encoding="utf-8"))
+        instructions = f"{body.strip()}\n\nAvailable skills for this role:\n" + "\n".join(
+            f"- {n}" for n in head["skills"]
+        )
+        name, description, text = (
+            json.dumps(value, ensure_ascii=False) for value in (head["name"], head["description"], f"{instructions}\n")
+        )
+        (folder / f"{head['name']}.toml").write_text(
+            f"name = {name}\ndescription = {description}\n\ndeveloper_instructions = {text}\n", encoding="utf-8"
+        )
+
+
+@pytest.mark.parametrize("language", skill.LANGUAGES)
+def test_what_the_repositorys_script_makes_of_our_files_is_ours(tmp_path: Path, language: str) -> None:
+    """The script replaces files by links, and converts the subagent for Codex: byte for byte as sktune does."""
+    skill.install(tmp_path, language=language)
+    init_agent(tmp_path)
+    assert skill.install(tmp_path, language=language).written == ()
+    other = skill.LANGUAGES[language == "en"]
+    assert skill.install(tmp_path, language=other).written
+    texts = skill.files(other, is_checkout=False)
+    assert {name: (tmp_path / name).read_text(encoding="utf-8") for name in PATHS} == texts
+    assert (tmp_path / ".claude" / "skills" / skill.SKILL).is_symlink()
+
+
+def test_a_conversion_of_an_earlier_version_is_ours(tmp_path: Path) -> None:
+    """Version 0.1.0 wrote another form of Codex's file, and the script then replaced it."""
+    skill.install(tmp_path)
+    codex = tmp_path / PATHS[-1]
+    record = json.loads((tmp_path / skill.RECORD).read_text())
+    record["files"][PATHS[-1]] = "0" * 64
+    (tmp_path / skill.RECORD).write_text(json.dumps(record))
+    init_agent(tmp_path)
+    assert skill.install(tmp_path, language="zh").written
+    codex.write_text("mine")
+    with pytest.raises(BadInputError, match=r"not ours, or edited: \.codex"):
+        skill.install(tmp_path, language="zh")
+
+
+def test_a_link_out_of_the_folder_is_refused_with_the_fix(tmp_path: Path) -> None:
+    """As after a checkout with the script's absolute links was copied: nothing is written, in either."""
+    (tmp_path / "first").mkdir()
+    skill.install(tmp_path / "first")
+    init_agent(tmp_path / "first")
+    shutil.copytree(tmp_path / "first", tmp_path / "second", symlinks=True)
+    before = contents(tmp_path / "first")
+    (tmp_path / "second" / PATHS[0]).unlink()
+    with pytest.raises(BadInputError, match=r"outside of .*; delete the link") as refused:
+        skill.install(tmp_path / "second")
+    assert "\n" not in str(refused.value)
+    assert contents(tmp_path / "first") == before and not (tmp_path / "second" / PATHS[0]).exists()
+
+
+@pytest.mark.parametrize(
+    ("documents", "language"),
+    [
+        ({}, "en"),
+        ({"README.md": "# Model\nIt runs on the NPUs of an Atlas A3 (昇腾)."}, "en"),
+        ({"README.md": "# 昇腾 NPU 推理优化\n大模型推理优化实践"}, "zh"),
+        ({"AGENTS.md": "# NPU 推理优化\n支持 TP/EP/DP 并行策略组合", "README.md": "Inference on NPUs"}, "zh"),
+    ],
+)
+def test_the_texts_are_in_the_folders_language(tmp_path: Path, documents: dict[str, str], language: str) -> None:
+    """AGENTS.md counts, else README.md; --language decides."""
+    for name, text in documents.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    skill.install(tmp_path)
+    expected = skill.files(language, is_checkout=False)
+    assert {name: (tmp_path / name).read_text(encoding="utf-8") for name in PATHS} == expected
+    assert ("# 用 sktune" in expected[PATHS[0]]) == (language == "zh")
+    other = skill.LANGUAGES[language == "en"]
+    assert sktune_command("agent", "install", str(tmp_path), "--language", other).returncode == 0
+    assert (tmp_path / PATHS[0]).read_text(encoding="utf-8") == skill.files(other, is_checkout=False)[PATHS[0]]
+    refused = sktune_command("agent", "install", str(tmp_path), "--language", "de")
+    assert refused.returncode == 2 and "choose from en, zh" in refused.stderr
+
+
+def test_both_languages_have_the_same_commands() -> None:
+    """Settings, commands and keys differ only in the language of the report."""
+    for is_checkout in (False, True):
+        english, chinese = (skill.files(each, is_checkout=is_checkout)[PATHS[0]] for each in skill.LANGUAGES)
+        marks = ("settings", "recipe", "analyze", "")
+        assert [blocks(english, mark).replace("--language en", "--language zh") for mark in marks] == [
+            blocks(chinese, mark) for mark in marks
+        ]
+        tables = [text.partition("## 5.")[2] for text in (english, chinese)]
+        keys = [re.findall(r"^\| (`\w+`.*?) \|", table, flags=re.MULTILINE) for table in tables]
+        assert keys[0] and keys[0] == keys[1]
+
+
+def test_in_a_checkout_the_skill_measures_the_folders_own_program(tmp_path: Path) -> None:
+    """Its settings name no preset, and its command writes the recipe of the model's YAML."""
+    shutil.copytree(TEMPLATE.root, tmp_path / "project")
+    root = tmp_path / "project"
+    (root / "executor" / "scripts").mkdir(parents=True, exist_ok=True)
+    (root / "executor" / "scripts" / "infer.sh").touch()
+    yaml_file = next((root / TEMPLATE.model).rglob("*.yaml")).relative_to(root / TEMPLATE.model)
+    skill.install(root)
+    text = (root / PATHS[0]).read_text()
+    settings = blocks(text, "settings")
+    assert "SUBJECT=(--recipe recipe.yaml)" in settings and "--model" not in settings
+    assert "sktune inspect" not in blocks(text)
+    chosen = {"FOLDER": str(TEMPLATE.model), "YAML": f"(--yaml {yaml_file})", "BUDGET": "1s"}
+    (event,) = run_in_one_shell(root, blocks(text, "recipe"), **chosen)
+    assert event["event"] == "recipe_written"
+    recipe = yaml.safe_load((root / "recipe.yaml").read_text())
+    assert recipe["yaml"]["file"].endswith(yaml_file.name)
+    assert run_in_one_shell(root, blocks(text, "recipe"), **chosen) == []  # the recipe may have been edited: it stays
 
 
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
@@ -151,9 +278,9 @@ def project(tmp_path: Path) -> Project:
     skill.install(tmp_path)
     folder = tmp_path / "project" / TEMPLATE.model
     model, space = as_model(tmp_path / "project", tmp_path)
-    where = f"(--backend sim --space {shlex.quote(str(space))})"
-    settings = {"MODEL": shlex.quote(model), "FOLDER": shlex.quote(str(folder)), "STUDY": "own", "BUDGET": "25s"}
-    return Project(tmp_path, (tmp_path / PATHS[0]).read_text(), settings | {"WHERE": where}, folder)
+    subject = f"(--model {shlex.quote(model)} --backend sim --space {shlex.quote(str(space))})"
+    settings = {"FOLDER": shlex.quote(str(folder)), "YAML": "()", "STUDY": "own", "BUDGET": "25s", "SUBJECT": subject}
+    return Project(tmp_path, (tmp_path / PATHS[0]).read_text(), settings, folder)
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -178,7 +305,8 @@ def test_the_commands_of_the_skill_lead_from_a_model_to_a_change_and_back(projec
 @pytest.mark.slow
 def test_the_one_call_of_the_skill_ends_with_a_recommendation(project: Project) -> None:
     """The short way of the skill."""
-    settings = project.settings | {"WHERE": "(--backend sim)", "BUDGET": "60s"}
+    subject = re.sub(r" --space \S+\)", ")", project.settings["SUBJECT"])
+    settings = project.settings | {"SUBJECT": subject, "BUDGET": "60s"}
     last = run_in_one_shell(project.root, blocks(project.skill, "analyze"), **settings)[-1]
     assert last["event"] == "analysis_finished"
     assert {"recommendation", "options", "risks", "next", "files"} <= last.keys()
@@ -186,7 +314,7 @@ def test_the_one_call_of_the_skill_ends_with_a_recommendation(project: Project) 
 
 def test_the_keys_and_exit_codes_in_the_skill_are_correct() -> None:
     """Each key that it explains exists in the result, and each exit code is one of a search."""
-    text = (skill.TEMPLATES / "SKILL.md").read_text()
+    text = skill.files("en", is_checkout=False)[PATHS[0]]
     schema = json.loads((ROOT / "docs" / "schema" / "events-v1.json").read_text())["$defs"]
     keys = schema["study_shown"]["properties"].keys()
     table = text.partition("## 5.")[2].partition("## 6.")[0]

@@ -338,6 +338,14 @@ def test_a_folder_without_a_loadable_model_needs_a_model_to_search_on(tmp_path: 
         place_of(None, tmp_path / "a.yaml")
 
 
+def test_the_yaml_may_be_relative_to_the_folder(folder: Path) -> None:
+    """As for `apply` and `recipe init`; a path from the working directory is meant first."""
+    yaml_file = next(folder.rglob("*.yaml"))
+    for named in (yaml_file, yaml_file.relative_to(folder)):
+        place = place_of(folder, named)
+        assert place and place.yaml == yaml_file and place.settings
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return the model's folder in a copy of a project with the layout of the recipes."""
