@@ -1,7 +1,10 @@
 """Targets for the causal language models of Hugging Face transformers."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,13 @@ from sktune.core.errors import SktuneError, TargetError, described, first_line, 
 from sktune.measure.devices import ran_out_of_memory, require
 from sktune.targets import folder_code
 from sktune.targets.base import Inputs, Target
+from sktune.targets.configuration import check_memory
 from sktune.targets.decode_call import decode_call
 from sktune.targets.presets import FULL
 from sktune.targets.spec import ConfigSpec, PresetSpec, TargetSpec
 from sktune.targets.static_cache import begin_sequence, cache_tensors, static_cache
+
+logger = logging.getLogger(__name__)
 
 CACHE_GRANULE = 64
 """KV cache lengths are multiples of this number of tokens, so that attention kernels get round shapes."""
@@ -140,6 +146,7 @@ def _build(
     # models have no sdpa, such as those with attention sinks.
     config._attn_implementation = "eager" if takes_torchair else None  # noqa: SLF001 - transformers' documented switch
     config._experts_implementation = experts  # noqa: SLF001
+    _check_memory(spec, config, dtype)
     torch.manual_seed(spec.seed)
     model = _model(spec, config, dtype).to(spec.device).eval().requires_grad_(False)
     text, built = config.get_text_config(decoder=True), _config_of(model)
@@ -204,6 +211,17 @@ def _experts_one_by_one(config: PreTrainedConfig) -> Iterator[None]:
         yield
     finally:
         config._experts_implementation = implementation  # noqa: SLF001
+
+
+def _check_memory(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> None:
+    if not isinstance(spec, ConfigSpec) or spec.device != "cpu" or spec.weights:
+        return
+    try:
+        model = _model(replace(spec, device=META), deepcopy(config), dtype)
+    except Exception:  # a model that cannot be built without values, or not at all: building it says why
+        logger.info("the model's size is not known", exc_info=True)
+        return
+    check_memory(model, spec.folder / "config.json")
 
 
 def _model(spec: TargetSpec, config: PreTrainedConfig, dtype: torch.dtype) -> nn.Module:

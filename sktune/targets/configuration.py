@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from torch import nn
 
-from sktune.core.errors import SktuneError, TargetError, described
+from sktune.core.errors import TargetError
 from sktune.core.files import read_bytes
 from sktune.core.plain_data import load_json
 
@@ -28,27 +27,17 @@ def check_configuration(folder: Path) -> None:
     _check_sizes(values, path)
 
 
-def check_memory(folder: Path, dtype: str) -> None:
-    """Check that the model of a folder, built without values, fits into this machine's memory.
+def check_memory(model: nn.Module, path: Path) -> None:
+    """Check that a model, built without values from the ``config.json`` at ``path``, fits into this machine's memory.
 
     Raises:
-        TargetError: it does not, or transformers cannot build it.
+        TargetError: it does not.
     """
-    try:
-        config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), trust_remote_code=False)
-    except SktuneError:
-        raise
-    except Exception as failure:
-        raise TargetError(
-            f"transformers cannot build the model of {folder / 'config.json'}: {described(failure)}; fix it"
-        ) from failure
     needed = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     if needed > (available := _available_bytes()):
         raise TargetError(
-            f"the model of {folder / 'config.json'} needs {needed / 2**30:.0f} GiB, and {available / 2**30:.0f} GiB of "
-            "memory are free; use --proxy-layers, or --backend sim"
+            f"the model of {path} needs {needed / 2**30:.0f} GiB, and {available / 2**30:.0f} GiB of memory are free; "
+            "use --proxy-layers, or --backend sim"
         )
 
 

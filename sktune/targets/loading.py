@@ -10,7 +10,7 @@ from types import ModuleType
 from sktune.core.errors import SktuneError, TargetError, described, nearest
 from sktune.targets.base import Target
 from sktune.targets.causal_lm import from_folder, from_preset
-from sktune.targets.configuration import check_configuration, check_memory
+from sktune.targets.configuration import check_configuration
 from sktune.targets.spec import ConfigSpec, FunctionSpec, PresetSpec, TargetSpec
 
 
@@ -37,8 +37,6 @@ def _of_preset(spec: PresetSpec, *, takes_torchair: bool = False) -> Target:
 def _of_folder(spec: ConfigSpec, *, takes_torchair: bool = False) -> Target:
     folder = Path(spec.source)
     check_configuration(folder)
-    if spec.device == "cpu" and spec.weights is None and spec.layers is None:
-        check_memory(folder, spec.dtype)
     try:
         return from_folder(spec, takes_torchair=takes_torchair)
     except SktuneError:
