@@ -20,7 +20,7 @@ from typing import IO
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 POLL_S = 1.0
-"""The keeper looks this often whether its parent has ended; normally a signal tells it earlier."""
+"""The keeper looks this often whether its parent has ended; normally a signal comes earlier."""
 KILL_S = 10.0
 """How long killed processes may take to end: one may wait for a device or for network storage."""
 AWAITED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -149,7 +149,7 @@ def _rewritten(
 
 
 def _carried(plan: Plan, plan_file: PlanFile, source: str, own: OwnConfiguration) -> Carried:
-    """Return the plan for the model's own layers, as far as its configuration tells them."""
+    """Return the plan for the model's own layers, as far as its configuration names them."""
     assert plan_file.layers is not None
     if not any(UNIT.match(unit) for scope in plan.scopes for unit in (scope.first, scope.last)):
         return Carried(plan, plan_file.layers)

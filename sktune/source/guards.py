@@ -35,7 +35,7 @@ FLAG_OF = {
 }
 """How the recipes read the flag, by the parameter of ``__init__`` that provides it."""
 IS_DRAFT = "is_draft_layer"
-"""The attribute that tells a layer of the draft model, which has the same class, from one of the model."""
+"""The attribute that distinguishes a layer of the draft model, which has the same class, from one of the model."""
 COUNT = "num_hidden_layers"
 """The configuration's name of the number of decoder layers."""
 

@@ -1,7 +1,9 @@
 """Ctrl-C: a search stops after the running trial, or immediately. SIGTERM and SIGHUP: it stops immediately."""
 
 import logging
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +13,9 @@ from types import FrameType
 from sktune.core.errors import InterruptedSearchError
 
 logger = logging.getLogger(__name__)
+
+AGAIN_S = 0.05
+"""Delay of a signal that came where no exception can be raised: in a finalizer."""
 
 
 @dataclass
@@ -40,6 +45,14 @@ def stoppable() -> Iterator[Stop]:
         stop.requested = True
         logger.warning("stopping after this trial; press Ctrl-C again to stop immediately")
 
+    def not_raised(unraisable: "sys.UnraisableHookArgs") -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            number = getattr(signal, stop.by.rpartition(" ")[2] or "SIGINT")
+            threading.Timer(AGAIN_S, os.kill, (os.getpid(), number)).start()
+        else:
+            hook_before(unraisable)
+
+    hook_before, sys.unraisablehook = sys.unraisablehook, not_raised
     handled = [signal.SIGINT, *(each for each in (signal.SIGTERM, signal.SIGHUP) if _has_default(each))]
     before = {number: signal.signal(number, handle) for number in handled}
     try:
@@ -49,6 +62,7 @@ def stoppable() -> Iterator[Stop]:
             f"stopped immediately{stop.by}; run the same command to continue with the trial that was running"
         ) from failure
     finally:
+        sys.unraisablehook = hook_before
         for number, handler in before.items():
             signal.signal(number, handler)
 

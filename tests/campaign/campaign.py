@@ -116,9 +116,9 @@ class Campaign:
             code = again.end(limit_s(reference.usual))
         left += scene.left_processes(PATIENCE_S)
         texts.append(again.stderr.read_text(errors="replace"))
-        told = [event for event in injected.search.events if event["event"] == "trial_finished"]
+        reported = [event for event in injected.search.events if event["event"] == "trial_finished"]
         codes = injected.exit_code, code
-        seen = Aftermath(told, stored, again.events, codes, (texts[0], texts[1]), left)
+        seen = Aftermath(reported, stored, again.events, codes, (texts[0], texts[1]), left)
         problems += violations(scene, fault, reference, seen)
         if not problems:
             shutil.rmtree(scene.folder, ignore_errors=True)

@@ -48,7 +48,7 @@ class Aftermath:
     """What was seen of a fault.
 
     Attributes:
-        told: events ``trial_finished`` that the disturbed search has printed.
+        reported: events ``trial_finished`` that the disturbed search has printed.
         stored: the trials in the study's database right after it, as far as the fault itself spared them.
         again: events that the command printed when it was run again.
         exit_codes: of the disturbed search and the next one; None for one that had to be killed.
@@ -56,7 +56,7 @@ class Aftermath:
         processes: command lines of processes that outlived them.
     """
 
-    told: Sequence[Mapping[str, Any]]
+    reported: Sequence[Mapping[str, Any]]
     stored: Mapping[int, Any]
     again: Sequence[Mapping[str, Any]]
     exit_codes: tuple[int | None, int | None]
@@ -82,7 +82,7 @@ def violations(scene: Scene, fault: Fault, reference: Reference, seen: Aftermath
 def _was_refused(fault: Fault, seen: Aftermath) -> bool:
     """Whether a damaged study in which nothing was stored yet, so that it has no backup, was refused."""
     is_damaged = fault.kind.startswith("database") and seen.exit_codes[1] == 2
-    return is_damaged and not seen.told and "name another --study" in seen.messages[1]
+    return is_damaged and not seen.reported and "name another --study" in seen.messages[1]
 
 
 def _endings(fault: Fault, seen: Aftermath) -> Iterator[str]:
@@ -105,26 +105,26 @@ def _endings(fault: Fault, seen: Aftermath) -> Iterator[str]:
 
 
 def _kept(seen: Aftermath, trials: Mapping[int, Any]) -> Iterator[str]:
-    """Whatever was told or stored is still there, and the same."""
-    for event in seen.told:
+    """Whatever was reported or stored is still there, and the same."""
+    for event in seen.reported:
         trial = trials.get(event["trial"])
         if trial is None:
-            yield f"trial {event['trial']} was told and is gone"
+            yield f"trial {event['trial']} was reported and is gone"
             continue
         outcome = trial["sktune:outcome"]
         ratio = (outcome.get("speedup") or {}).get("ratio")
         if (outcome.get("reason"), ratio) != (event["reason"], event["speedup"]):
-            yield f"trial {event['trial']} was told as {event['reason']}, {event['speedup']}, and is another now"
+            yield f"trial {event['trial']} was reported as {event['reason']}, {event['speedup']}, and is another now"
     for number, stored in seen.stored.items():
         if trials.get(number) != stored:
             yield f"trial {number} was stored and has changed"
 
 
 def _run_once(seen: Aftermath, trials: Mapping[int, Any]) -> Iterator[str]:
-    """No plan has two trials, and none that was told is run again."""
-    told = {event["trial"] for event in seen.told} | set(seen.stored)
+    """No plan has two trials, and none that was reported is run again."""
+    reported = {event["trial"] for event in seen.reported} | set(seen.stored)
     for event in seen.again:
-        if event["event"] == "trial_stage" and event["trial"] in told:
+        if event["event"] == "trial_stage" and event["trial"] in reported:
             yield f"trial {event['trial']} was run again"
             return
     plans = [json.dumps(trial["sktune:proposal"]["plan"], sort_keys=True) for trial in trials.values()]

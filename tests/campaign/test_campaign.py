@@ -29,13 +29,13 @@ def test_faults_are_drawn_from_the_seed() -> None:
 def test_a_table_counts_what_was_not_injected_apart() -> None:
     """It has not passed; and what did not hold is named."""
     faults = [fault for _, fault in numbered(3, 0, "SIGKILL", "sim")]
-    ways, problems = ("SIGKILL", "", "SIGKILL"), ((), (), ("trial 1 was told and is gone",))
+    ways, problems = ("SIGKILL", "", "SIGKILL"), ((), (), ("trial 1 was reported and is gone",))
     verdicts = [Verdict(index, fault, ways[index], (-9, 0), "", problems[index], 1.0)
                 for index, fault in enumerate(faults)]  # fmt: skip
     assert [Verdict.from_json(verdict.to_json()) for verdict in verdicts] == verdicts
     page = table(verdicts, {"command": "a command"})
     assert "| **all** | | | 3 | 1 | 1 | 1 | |" in page
-    assert "sim: trial 1 was told and is gone" in page
+    assert "sim: trial 1 was reported and is gone" in page
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from pathlib import Path
 from time import monotonic
 from unittest.mock import patch
 
+from sktune.backends import all_backends
 from tests.builders import TESTS, sktune_command
 from tests.fuzz.inputs import damaged, make_base
 from tests.guard import HangError, no_hang
@@ -54,13 +55,12 @@ def prepared() -> Iterator[Path]:
         (package / "entry_points.txt").write_text("[sktune.backends]\ntoy-computed = toy:COMPUTED\n")
         (folder / "no-programs").mkdir()
         os.environ["PATH"] = str(folder / "no-programs")
-        from sktune.backends import info
-
-        for cached in vars(info).values():
-            if hasattr(cached, "cache_clear"):
-                cached.cache_clear()
-        make_base(folder / "base")
-        yield folder
+        all_backends.cache_clear()
+        try:
+            make_base(folder / "base")
+            yield folder
+        finally:
+            all_backends.cache_clear()
 
 
 def run(folder: Path, command: str, number: int, tally: Tally) -> None:

@@ -105,7 +105,7 @@ USES: Mapping[str, Sequence[Use]] = {
     "search": (
         Use((*SEARCH, *TINY, "--space", "space.yaml"), ("space.yaml",)),
         Use((*SEARCH, *TINY, "--profile", "kernel_details.csv"), ("kernel_details.csv",)),
-        Use((*SEARCH, *TINY, "--study", "told"), ("runs/told/study.db",)),
+        Use((*SEARCH, *TINY, "--study", "done"), ("runs/done/study.db",)),
         Use((*SEARCH, "--recipe", "recipe.yaml"), ("recipe.yaml", "recipe.yaml", "program.yaml", "space.yaml")),
     ),
     "apply": (
@@ -135,8 +135,8 @@ USES: Mapping[str, Sequence[Use]] = {
             ("program.yaml", "program.py")),
         Use(("recipe", "init", "started", "--out", "new.yaml"), ("started/program.py",)),
     ),
-    "show": (Use(("show", "told"), ("runs/told/study.db",)), Use(("show", "told", "--why"), ("runs/told/study.db",))),
-    "report": (Use(("report", "told"), ("runs/told/study.db",)),),
+    "show": (Use(("show", "done"), ("runs/done/study.db",)), Use(("show", "done", "--why"), ("runs/done/study.db",))),
+    "report": (Use(("report", "done"), ("runs/done/study.db",)),),
     "fusion": (
         Use(("fusion", "dump.txt", "--log", "fault.plog"), ("dump.txt", "fault.plog", "fault.plog")),
         Use(("fusion", "dump.pbtxt"), ("dump.pbtxt",)),
@@ -193,7 +193,7 @@ def make_base(folder: Path) -> None:
         shutil.copytree(TEMPLATE.root / TEMPLATE.model, folder / name)
     shutil.copytree(RANKS.root, folder / "checkout")
     source_change(read_plan_file(folder / "plan.yaml"), folder / "applied").write()
-    made = sktune_command(*SEARCH[:1], "--trials", "3", *SEARCH[3:], *TINY, "--study", "told", folder=folder)
+    made = sktune_command(*SEARCH[:1], "--trials", "3", *SEARCH[3:], *TINY, "--study", "done", folder=folder)
     assert made.returncode == 0, made.stderr
 
 

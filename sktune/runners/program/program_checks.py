@@ -108,7 +108,7 @@ class _Reading:
     raised: dict[tuple[int, str], Truth] = field(default_factory=dict)
 
     def run(self, body: Sequence[ast.stmt], names: dict[str, Any], reached: Truth, condition: ast.expr | None) -> bool:
-        """Follow statements that are ``reached`` under ``condition``; return whether they surely leave the function."""
+        """Follow statements that are ``reached`` under ``condition``; return whether they always leave the function."""
         for statement in body:
             if isinstance(statement, ast.Raise):
                 if condition is not None:
