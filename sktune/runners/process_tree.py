@@ -23,6 +23,8 @@ POLL_S = 1.0
 """The keeper looks this often whether its parent has ended; normally a signal comes earlier."""
 KILL_S = 10.0
 """How long killed processes may take to end: one may wait for a device or for network storage."""
+STOP_S = KILL_S + POLL_S
+"""How long the keeper may take to kill its tree."""
 AWAITED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -95,12 +97,15 @@ class ProcessTree:
         """Kill the whole tree."""
         self._keeper.terminate()
         try:
-            self._keeper.wait(KILL_S + POLL_S)
+            self._keeper.wait(STOP_S)
         except subprocess.TimeoutExpired:  # somebody has stopped the keeper itself
-            for pid in (self.pid, self._keeper.pid):
-                with suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)
+            descendants = _descendants(self._keeper.pid)
+            _kill(descendants)
+            self._keeper.kill()
             self._keeper.wait()
+            until_s = time.monotonic() + KILL_S
+            while any(map(is_alive, descendants)) and time.monotonic() < until_s:
+                time.sleep(0.002)
 
 
 def is_alive(pid: int) -> bool:
@@ -175,10 +180,14 @@ def _reap() -> tuple[dict[int, int], bool]:
 def _kill_descendants() -> None:
     until_s = time.monotonic() + KILL_S
     while _reap()[1] and time.monotonic() < until_s:
-        for pid in _descendants(os.getpid()):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        _kill(_descendants(os.getpid()))
         time.sleep(0.002)
+
+
+def _kill(pids: Sequence[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _end_as(status: int | None) -> None:

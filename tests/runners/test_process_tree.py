@@ -115,14 +115,13 @@ def test_a_tree_does_not_outlive_the_process_that_started_it(tmp_path: Path, num
 
 
 def test_a_keeper_that_is_stopped_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its program is killed directly."""
-    monkeypatch.setattr("sktune.runners.process_tree.KILL_S", 0.1)
-    monkeypatch.setattr("sktune.runners.process_tree.POLL_S", 0.1)
+    """Its tree is killed directly, and has ended when that returns."""
     tree = started(tmp_path, "sleeps")
-    program, *_ = pids(tmp_path)
+    everyone = pids(tmp_path)
     os.kill(tree.keeper_pid, signal.SIGSTOP)
+    monkeypatch.setattr("sktune.runners.process_tree.STOP_S", 0.1)
     tree.stop()
-    assert not any(map(is_alive, [tree.keeper_pid, program]))
+    assert not any(map(is_alive, [tree.keeper_pid, *everyone]))
 
 
 @pytest.mark.parametrize("name", ["no-such-program", "."])
