@@ -17,8 +17,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sktune.runners.program.rank_reports import PLAN_VARIABLE, RUN_VARIABLE
-
 SITE = Path(__file__).parent / "runners" / "program" / "site"
 """Folder of the ``sitecustomize`` that calls ``install``."""
 
@@ -70,6 +68,9 @@ def _take_over() -> None:
 
 def main(arguments: Sequence[str]) -> Any:
     """Run ``-- script.py arguments...`` (or ``-- -m module arguments...``) as Python would."""
+    # Every Python that a launch script starts imports this file: what takes long is imported where it is needed.
+    from sktune.runners.program.rank_reports import PLAN_VARIABLE, RUN_VARIABLE
+
     if list(arguments) == ["--site"]:
         sys.stdout.write(f"{SITE}\n")
         return

@@ -89,7 +89,7 @@ def sktune_command(*arguments: str, folder: Path | None = None) -> subprocess.Co
 
 def sktune_process(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run ``sktune`` as a user would."""
-    command = [sys.executable, "-m", "sktune.cli", *arguments]
+    command = [sys.executable, "-m", "tests.command", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=600)
 
 

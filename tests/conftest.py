@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from sktune.backends.info import FINAL_PROCESSES
 from sktune.measure.placement import Machine
+from tests import warm
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 settings.load_profile("untimed")
@@ -48,9 +50,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_searches(compile_cache: Path) -> Iterator[None]:
-    """Find what other tests have compiled, measure briefly, and verify finalists on some hundred steps at most.
+    """Start warm, find what other tests have compiled, measure briefly, verify little, compare in one fresh process.
 
-    A first compile costs seconds, as does every measurement, and the thousands of steps of a real search half a minute.
+    Each start, first compile and measurement costs seconds, the thousands of steps of a real search half a minute.
     """
     path = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     with pytest.MonkeyPatch.context() as patch:
@@ -59,7 +61,9 @@ def quick_searches(compile_cache: Path) -> Iterator[None]:
         steps = property(lambda finals: min(finals._request.verify_steps, 320))
         patch.setattr("sktune.tuning.finals.Finals._verify_steps", steps)
         patch.setattr("sktune.tuning.request.Request.cache", property(lambda request: compile_cache))
-        yield
+        patch.setattr("sktune.backends.info.FINAL_PROCESSES", 1)
+        with warm.sitting():
+            yield
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +73,6 @@ def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def one_final_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare finalists in one fresh process, where a test is about something else: each costs many seconds."""
-    monkeypatch.setattr("sktune.backends.info.FINAL_PROCESSES", 1)
+def all_final_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare finalists in as many fresh processes as users do, where a test is about that: each costs many seconds."""
+    monkeypatch.setattr("sktune.backends.info.FINAL_PROCESSES", FINAL_PROCESSES)

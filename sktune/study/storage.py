@@ -141,6 +141,8 @@ def check_file(url: str, create: bool) -> None:
         ) from failure
     except sqlite3.DatabaseError as failure:
         raise StudyError(f"{path} is not a readable database ({failure}); {WAY_OUT}") from failure
+    if damage == "ok" and "studies" not in tables and "trial_params" in tables:
+        damage = "it has no table of studies"
     if damage != "ok":
         raise StudyError(f"{path} is damaged ({damage.partition(chr(10))[0]}); {WAY_OUT}")
     if tables and "studies" not in tables:

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -163,14 +162,19 @@ def _build(
             raise TargetError(f"{steps} decode steps do not fit into a KV cache of {length} tokens; replay fewer steps")
         generator = torch.Generator().manual_seed(spec.seed * 1_000_003 + seed)
         begin_sequence(cache, with_context=before > 0)
-        if spec.device == META:  # shapes do not depend on the context: one token is enough to allocate the cache
-            decode_step(tokens(generator, 1))
-        elif before:
+        if before and spec.device != META:  # shapes do not depend on the context
             with torch.no_grad(), _experts_one_by_one(built):
                 decode_step(tokens(generator, before))
         return [(tokens(generator, 1),) for _ in range(steps)]
 
-    _first_prefill(config, lambda: prefill(0, 1))
+    def allocate() -> None:
+        if spec.device == META:
+            with torch.no_grad():
+                decode_step(torch.ones(batch, 1, dtype=torch.long, device=META))
+        else:
+            prefill(0, 1)
+
+    _allocated(config, allocate)
     weights = f"weights of {Path(spec.weights).name}" if spec.weights and spec.layers is None else "random weights"
     origin = "shapes only, no weights" if spec.device == META else f"{weights}, seed {spec.seed}"
     short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[spec.dtype]
@@ -185,14 +189,14 @@ def _config_of(model: nn.Module) -> PreTrainedConfig:
     return config
 
 
-def _first_prefill(config: PreTrainedConfig, prefill: Callable[[], Any]) -> None:
-    """Run ``prefill``, which allocates the cache.
+def _allocated(config: PreTrainedConfig, allocate: Callable[[], None]) -> None:
+    """Run the model once, which allocates the cache.
 
     Raises:
         TargetError: transformers' model fails.
     """
     try:
-        prefill()
+        allocate()
     except Exception as failure:
         if ran_out_of_memory(failure):
             raise

@@ -250,7 +250,7 @@ def run_in_one_shell(folder: Path, commands: str, **settings: str) -> list[dict[
     """Run commands as an agent does, with ``settings`` instead of the skill's; return their events."""
     command = folder / "bin" / "sktune"
     command.parent.mkdir(exist_ok=True)
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m sktune.cli "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m tests.command "$@"\n')
     command.chmod(0o755)
     assignments = "".join(f"{name}={value}\n" for name, value in settings.items())
     done = subprocess.run(

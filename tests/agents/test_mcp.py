@@ -40,7 +40,7 @@ def through_anyio(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
 @asynccontextmanager
 async def server(runs: Path, *options: str) -> AsyncIterator[Client]:
     """Start ``sktune mcp`` as a client does, and connect to it."""
-    command = ["-m", "sktune.cli", "mcp", "--runs", str(runs), *options]
+    command = ["-m", "tests.command", "mcp", "--runs", str(runs), *options]
     parameters = StdioServerParameters(command=sys.executable, args=command, env=dict(os.environ))
     async with Client(parameters) as client:
         yield client

@@ -21,6 +21,7 @@ from sktune.measure.bits import Mismatch
 from sktune.runners.worker.replays import compare, prepare, record, replayed_inputs
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.tracing import trace_layout
+from tests import warm
 from tests.builders import ROOT
 from tests.models import faulty
 
@@ -158,7 +159,7 @@ def test_reductions_in_a_cpp_wrapper_call_aten_without_the_dispatcher(tmp_path: 
 
 
 @pytest.mark.slow
-def test_the_same_plan_is_the_same_code_in_another_process(compile_cache: Path) -> None:
+def test_the_same_plan_is_the_same_code_in_another_process(compile_cache: Path, tmp_path: Path) -> None:
     """Choices by timing are cached with the region."""
     options = (*EXACT, ("freezing", True))
     code = (
@@ -168,7 +169,7 @@ def test_the_same_plan_is_the_same_code_in_another_process(compile_cache: Path) 
     )
     digests = set()
     for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        done = subprocess.run([warm.python_in(tmp_path), "-c", code], capture_output=True, text=True, check=True)
         digests.add(done.stdout.strip())
     assert len(digests) == 1
 

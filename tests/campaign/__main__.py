@@ -46,7 +46,8 @@ def main() -> int:
         print(f"{verdict.index:4} {verdict.seconds:6.1f} s  {state:12}  {what}", *verdict.violations, sep="\n     ",
               flush=True)  # fmt: skip
 
-    run_all(Campaign(folder), iter(todo.items()), given.jobs, report)
+    with Campaign(folder) as campaign:
+        run_all(campaign, iter(todo.items()), given.jobs, report)
     words = " ".join(sys.argv[1:])
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
     heading = {

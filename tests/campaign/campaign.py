@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from tests import warm
 from tests.campaign.faults import Fault, draw
 from tests.campaign.injections import NEEDS_SHIM, inject, limit_s
 from tests.campaign.invariants import Aftermath, Reference, violations
@@ -59,17 +60,27 @@ class Verdict:
 class Campaign:
     """Runs faults below ``folder``; scenes in which something did not hold are kept there.
 
+    Searches and workers start warm while it is entered; the preloaded library is in the process that they come from.
+
     Args:
         folder: gets a folder for each scene.
-        variables: added to the environment of every disturbed search.
     """
 
-    def __init__(self, folder: Path, variables: Mapping[str, str] | None = None) -> None:
-        self._folder, self._variables = folder, variables
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._shim = build_shim(folder)
         self._references: dict[str, Reference] = {}
         self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        preloaded = {"LD_PRELOAD": str(self._shim)} if self._shim else {}
+        self._warm = warm.sitting(("tests.campaign.command", "tests.campaign.server"), OMP_NUM_THREADS="1", **preloaded)
+        self._warm.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._warm.__exit__(None, None, None)
 
     def reference(self, subject: str) -> Reference:
         """Return the undisturbed search of a subject, run once."""
@@ -79,26 +90,30 @@ class Campaign:
                 shutil.rmtree(scene.folder)
                 scene = Scene(scene.folder, subject)
                 scene.prepare()
-                for name in ("cold", "undisturbed"):  # the first one compiles
+                for name in ("cold", "undisturbed"):  # the first one compiles, and starts the warm process
                     shutil.rmtree(scene.study, ignore_errors=True)
                     search = scene.start(name)
                     began = time.monotonic()
                     if search.end(600) != 0:
                         raise RuntimeError(f"the undisturbed search failed: {search.stderr.read_text()}")
                     seconds = time.monotonic() - began
-                    if subject != "inductor":
-                        break
                 usual = Usual(seconds, len(search.events))
                 trials, files = record(scene.database), frozenset(scene.files())
                 self._references[subject] = Reference(usual, trials, files, scene.cache)
         return self._references[subject]
 
-    def run(self, index: int, fault: Fault) -> Verdict:
-        """Inject one fault, run the same command again, and check what must hold."""
+    def run(self, index: int, fault: Fault, **variables: str) -> Verdict:
+        """Inject one fault, run the same command again, and check what must hold.
+
+        Args:
+            index: of the scene.
+            fault: what is injected.
+            variables: added to the environment of both searches.
+        """
         reference, began = self.reference(fault.subject), time.monotonic()
         scene = Scene(
             self._folder / f"fault-{index:04d}", fault.subject, reference.cache,
-            self._shim if fault.kind in NEEDS_SHIM else None, self._variables,
+            self._shim if fault.kind in NEEDS_SHIM else None, variables,
         )  # fmt: skip
         injected = inject(scene, fault, reference.usual)
         left = scene.left_processes(PATIENCE_S)

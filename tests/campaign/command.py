@@ -5,27 +5,43 @@ With ``CAMPAIGN_BROKEN`` it does not store the outcome of trial 1, to show that 
 
 import os
 
+if __name__ == "__main__":
+    from tests.warm import delegate
+
+    delegate("tests.campaign.command", lingers=True)
+
 import sktune.backends.info
 import sktune.runners.program.run
 import sktune.runners.worker.client
-from sktune.cli import main
+import sktune.runners.worker.process
+from sktune import cli
 from sktune.core.outcome import Outcome
 from sktune.study.study import Proposal, TuningStudy
+from tests.campaign.scene import read_controls
 
 sktune.backends.info.FINAL_PROCESSES = 1
 sktune.runners.worker.client.OPEN_TIMEOUT_S = 120.0
 sktune.runners.worker.client.MIN_RUN_TIMEOUT_S = 20.0
 sktune.runners.program.run.ORPHAN_S = 1.0
 
-if "CAMPAIGN_BROKEN" in os.environ:
-    tell = TuningStudy.tell
 
-    def forgetful(study: TuningStudy, proposal: Proposal, outcome: Outcome, latency_ms: float | None) -> None:
-        """Store an outcome, except for that of trial 1."""
-        if proposal.number != 1:
-            tell(study, proposal, outcome, latency_ms)
+def forgetful(study: TuningStudy, proposal: Proposal, outcome: Outcome, latency_ms: float | None) -> None:
+    """Store an outcome, except for that of trial 1."""
+    if proposal.number != 1:
+        tell(study, proposal, outcome, latency_ms)
 
-    setattr(TuningStudy, "tell", forgetful)  # noqa: B010 - mypy takes an assignment for a mistake
+
+tell = TuningStudy.tell
+
+
+def main() -> None:
+    """Run the command."""
+    read_controls()
+    sktune.runners.worker.process.SERVER = "tests.campaign.server"
+    if "CAMPAIGN_BROKEN" in os.environ:
+        setattr(TuningStudy, "tell", forgetful)  # noqa: B010 - mypy takes an assignment for a mistake
+    cli.main()
+
 
 if __name__ == "__main__":
     main()

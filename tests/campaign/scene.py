@@ -1,5 +1,6 @@
 """A scene: the folder in which one search is disturbed and then run again, and the processes of the search."""
 
+import ctypes
 import json
 import os
 import shutil
@@ -15,11 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import warm
+
 SUBJECT_FILES = Path(__file__).parent / "subjects"
 ROOT = Path(__file__).parents[2]
 MARK = "CAMPAIGN_MARK"
 STUDY = "disturbed"
-ROLES = {"keeper": "process_tree.py", "worker": "sktune.runners.worker.server", "rank": "program.py"}
+ROLES = {"keeper": "process_tree.py", "worker": "tests.campaign.server", "rank": "program.py"}
 """Part of the command line by which a process of a search is known."""
 TRIALS = {"sim": "5", "ranks": "3", "inductor": "3"}
 RECIPE = """
@@ -86,9 +89,12 @@ class Search:
 
     def of(self, role: str) -> list[int]:
         """Return the processes of a role: ``search``, or a key of ``ROLES``."""
+        search = warm.forked(self.process.pid)
         if role == "search":
-            return [self.process.pid] if self.process.poll() is None else []
-        return [pid for pid in _descendants(self.process.pid) if ROLES[role] in _cmdline(pid)]
+            return [search] if self.process.poll() is None else []
+        pids = [pid for pid in _descendants(search) if ROLES[role] in _cmdline(pid)]
+        # A keeper has its program in its command line, too.
+        return [warm.forked(pid) for pid in pids if (role == "keeper") == (ROLES["keeper"] in _cmdline(pid))]
 
     def end(self, limit_s: float) -> int | None:
         """Wait for its end and return the exit code; None if it had to be killed after ``limit_s``."""
@@ -201,6 +207,12 @@ def build_shim(folder: Path) -> Path | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return shim
+
+
+def read_controls() -> None:
+    """Have the preloaded library, if there is one, read this process's environment, after a fork."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).campaign_begin()
 
 
 def _without_digits(text: str) -> str:

@@ -21,7 +21,8 @@
 static volatile double *control;
 static const char *folder;
 
-__attribute__((constructor)) static void begin(void) {
+/* A forked process calls it again, once it has the environment of its search. */
+__attribute__((constructor)) void campaign_begin(void) {
     const char *path = getenv("CAMPAIGN_CONTROL");
     folder = getenv("CAMPAIGN_FOLDER");
     int file = path ? open(path, O_RDWR | O_CLOEXEC) : -1;

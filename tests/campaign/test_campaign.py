@@ -1,8 +1,8 @@
 """A few faults of the campaign in every run of the tests, and proof that it finds what it is there to find."""
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.campaign.campaign import Campaign, Verdict, numbered, run_all
 from tests.campaign.faults import KINDS, SUBJECTS, Fault, draw
 from tests.campaign.table import table
 
-FAULTS = 4
+FAULTS = 40
 """Each costs two searches in processes of their own, some seconds of a core; ``python -m tests.campaign`` runs more."""
 SEED = 7
 
@@ -38,18 +38,25 @@ def test_a_table_counts_what_was_not_injected_apart() -> None:
     assert "sim: trial 1 was reported and is gone" in page
 
 
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
+    """Return a campaign with its undisturbed search."""
+    with Campaign(tmp_path_factory.mktemp("campaign")) as campaign:
+        yield campaign
+
+
 @pytest.mark.slow
-def test_faults_lose_nothing(tmp_path: Path) -> None:
+def test_faults_lose_nothing(campaign: Campaign) -> None:
     """Whatever happens to a search, the same command ends it as if nothing had happened."""
     verdicts: list[Verdict] = []
-    run_all(Campaign(tmp_path), numbered(FAULTS, SEED, subject="sim"), 1, verdicts.append)
+    run_all(campaign, numbered(FAULTS, SEED, subject="sim"), 1, verdicts.append)
     assert not [(verdict.fault, verdict.violations) for verdict in verdicts if verdict.violations]
     assert sum(bool(verdict.way) for verdict in verdicts) > FAULTS / 2
 
 
 @pytest.mark.slow
-def test_a_search_that_loses_a_trial_is_found(tmp_path: Path) -> None:
+def test_a_search_that_loses_a_trial_is_found(campaign: Campaign) -> None:
     """An invariant that cannot fail proves nothing."""
     fault = Fault("SIGTERM", "search", "sim", 0.9, 0)
-    verdict = Campaign(tmp_path, {"CAMPAIGN_BROKEN": "1"}).run(0, fault)
+    verdict = campaign.run(FAULTS, fault, CAMPAIGN_BROKEN="1")
     assert any("trial 1" in violation for violation in verdict.violations), verdict

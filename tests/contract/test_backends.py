@@ -147,6 +147,7 @@ def test_what_is_missing_comes_with_a_way_to_get_it(info: BackendInfo) -> None:
 
 
 @each_backend
+@pytest.mark.usefixtures("all_final_processes")
 def test_what_is_computed_is_the_same_in_each_process(info: BackendInfo) -> None:
     """One is enough; what is measured has the luck of each."""
     assert (info.final_processes == 1) == info.is_simulated

@@ -23,6 +23,7 @@ from sktune.runners.base import CompareRequest, JudgeRequest, NamedPlan, Runner,
 from sktune.runners.program.runner import ProgramRunner
 from sktune.runners.worker.client import WorkerRunner
 from sktune.targets import RecipeSpec, describe
+from tests import warm
 from tests.fake_runner import FakeRunner
 from tests.runners.reporting import program_runner, reporting
 
@@ -50,7 +51,7 @@ def program(folder: Path) -> Runner:
 def project(folder: Path) -> Runner:
     """Return a program that compiles a model."""
     recipe = Path(shutil.copytree(RECIPE.parent, folder / "slots")) / "recipe.yaml"
-    values = yaml.safe_load(recipe.read_text()) | {"command": [sys.executable, "generate.py"]}
+    values = yaml.safe_load(recipe.read_text()) | {"command": [str(warm.python_in(folder)), "generate.py"]}
     recipe.write_text(yaml.safe_dump(values))
     return program_runner(recipe, folder)
 

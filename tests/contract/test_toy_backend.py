@@ -20,7 +20,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
     (package / "entry_points.txt").write_text("[sktune.backends]\ntoy = toy:TOY\ntoy-computed = toy:COMPUTED\n")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path}
+    return {**os.environ, "PYTHONPATH": path, "SKTUNE_TESTS_FINAL_PROCESSES": "3"}
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_search_runs_on_another_package(
     model = f"{ROOT}/tests/models/pointwise.py:target"
     command = ["search", "--model", model, "--backend", backend, "--trials", "3", "--study", "s", "--json"]
     done = subprocess.run(
-        [sys.executable, "-m", "sktune.cli", *command, "--verify-steps", "16"],
+        [sys.executable, "-m", "tests.command", *command, "--verify-steps", "16"],
         capture_output=True, text=True, check=False, cwd=tmp_path, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

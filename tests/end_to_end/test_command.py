@@ -139,9 +139,7 @@ def test_inspect_prints_units_parameters_size_and_starting_points() -> None:
 def own_study(runs: Path) -> tuple[list[dict[str, Any]], Path]:
     """Search the example model with --json; return the events and the study's folder."""
     words = ["search", "--model", OWN_MODEL, "--trials", "3", "--study", "own", "--runs", str(runs), "--json"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sktune.backends.info.FINAL_PROCESSES", 1)
-        done = sktune_command(*words, *FEW_STEPS)
+    done = sktune_command(*words, *FEW_STEPS)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()], runs / "own"
 
@@ -195,7 +193,6 @@ def test_the_study_leaves_a_plan_a_table_and_a_report(own_study: tuple[list[dict
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_final_process")
 def test_the_same_command_again_returns_the_stored_result_and_more_trials_continue(
     own_study: tuple[list[dict[str, Any]], Path],
 ) -> None:
@@ -257,7 +254,7 @@ def start_search(runs: Path, *words: str) -> subprocess.Popen[str]:
     command = [
         sys.executable,
         "-m",
-        "sktune.cli",
+        "tests.command",
         "search",
         "--model",
         OWN_MODEL,

@@ -71,7 +71,6 @@ def test_a_fault_is_an_outcome_with_its_reason(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_final_process")
 def test_a_search_continues_after_its_worker_has_died(runs: Path) -> None:
     """Plans whose scopes contain the fault are pruned, and the sound plan wins."""
     result = sktune.search(f"{MODELS}:segfaults", trials=3, space=SPACE, runs=runs)
@@ -87,7 +86,6 @@ def test_a_search_continues_after_its_worker_has_died(runs: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_final_process")
 def test_why_shows_what_a_plan_that_changes_bits_has_taught(tmp_path: Path) -> None:
     """Its scopes were timed, and are known to fail, before anything works."""
     result = sktune.search(f"{MODELS}:flips_a_bit", trials=1, space=SPACE, runs=tmp_path)
@@ -137,7 +135,6 @@ def test_samples_that_cannot_be_kept_are_no_fault_of_a_plan(tmp_path: Path, comp
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_final_process")
 def test_a_model_that_is_not_deterministic_is_refused(runs: Path) -> None:
     """Without a baseline that equals itself there is no verdict."""
     with pytest.raises(NotDeterministicError, match=r"not deterministic.*make the model deterministic"):
@@ -145,7 +142,6 @@ def test_a_model_that_is_not_deterministic_is_refused(runs: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_final_process")
 def test_a_step_that_cannot_be_captured_is_refused(runs: Path) -> None:
     """Data-dependent control flow gets one line."""
     with pytest.raises(TargetError, match="cannot be captured as one graph"):
@@ -153,7 +149,6 @@ def test_a_step_that_cannot_be_captured_is_refused(runs: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_final_process")
 @pytest.mark.parametrize(
     ("function", "message"),
     [("returns_nothing", "returns NoneType; return a sktune.Target"), ("hang", "did you mean 'hangs'")],

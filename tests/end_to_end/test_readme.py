@@ -106,7 +106,6 @@ def test_each_command_of_the_table_is_run() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("user_has", RUNS)
-@pytest.mark.usefixtures("one_final_process")
 def test_a_command_of_the_table_runs(user_has: str, tmp_path: Path) -> None:
     """In a folder with what the user has; the last line on standard output is the expected event."""
     run = RUNS[user_has]

@@ -30,7 +30,6 @@ FAULTY = TESTS / "models" / "faulty.py"
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_final_process")
 def test_a_plan_that_differs_in_one_slot_is_found_before_it_is_claimed(runs: Path) -> None:
     """Its trial passes; its verification blames the scope, the next plan moves up, and the study has learned it."""
     events: list[dict[str, Any]] = []
@@ -62,7 +61,6 @@ def test_a_plan_that_differs_in_one_slot_is_found_before_it_is_claimed(runs: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_final_process")
 def test_the_bound_is_wherever_the_claim_is(tmp_path: Path) -> None:
     """In the report, the plan file, the events, the terminal and `show`."""
     words = ["search", "--model", f"{FAULTY}:flips_a_bit", "--space", str(FAULTY.with_suffix(".yaml")), "--json"]
@@ -85,7 +83,6 @@ def test_the_bound_is_wherever_the_claim_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_final_process")
 def test_a_model_that_runs_otherwise_when_it_is_compiled_is_said_to(tmp_path: Path) -> None:
     """The baseline is not the user's model: where, and by how much, is in the events and in the report."""
     events: list[dict[str, Any]] = []

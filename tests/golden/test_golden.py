@@ -90,7 +90,7 @@ def printed(*arguments: str) -> Printed:
 
 def printed_by_process(*arguments: str) -> Printed:
     """Run a command in a process, as a user would: its time budget begins with the process."""
-    command = [sys.executable, "-m", "sktune.cli", *arguments]
+    command = [sys.executable, "-m", "tests.command", *arguments]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     return Printed(done.stdout, done.stderr)
@@ -212,6 +212,7 @@ MEASURED: dict[str, float | Reason] = {
 """Outcomes of the trials of a study that is not simulated."""
 
 
+@pytest.mark.usefixtures("all_final_processes")
 def test_a_measured_study_has_intervals_bits_and_failures(
     golden: Golden, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

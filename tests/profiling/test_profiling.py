@@ -608,7 +608,7 @@ def test_a_superkernel_of_a_whole_layer_is_not_a_unit(tmp_path: Path, scope: str
 
 def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``sktune profile`` as a user would."""
-    words = (sys.executable, "-m", "sktune.cli", "profile", *arguments)
+    words = (sys.executable, "-m", "tests.command", "profile", *arguments)
     return subprocess.run(words, capture_output=True, text=True, check=False, cwd=folder)
 
 

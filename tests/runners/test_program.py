@@ -20,6 +20,7 @@ from sktune.core.errors import BackendError, BadInputError, TargetError
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file, write_plan
+from sktune.launch import SITE
 from sktune.reports.application import how_to_apply
 from sktune.runners.base import JudgeRequest
 from sktune.runners.program.discover import draft_recipe
@@ -43,6 +44,7 @@ from sktune.targets import RecipeSpec
 from sktune.targets.recipe import read_recipe
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
+from tests import warm
 from tests.builders import TESTS, study_of
 from tests.runners.reporting import program_runner, reporting
 
@@ -52,10 +54,11 @@ EXACT = (("emulate_precision_casts", True), ("matmul", "aten"), ("reductions", "
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with copies of the projects, in which ``python3`` is the Python of these tests."""
+    """A folder with copies of the projects, in which ``python3`` is the Python of these tests, started warm."""
     for name in ("ranks", "plain", "faulty"):
         shutil.copytree(PROJECTS / name, tmp_path / name)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    folders = (warm.python_in(tmp_path / "bin").parent, Path(sys.executable).parent)
+    monkeypatch.setenv("PATH", os.pathsep.join([*map(str, folders), os.environ["PATH"]]))
     return tmp_path
 
 
@@ -478,6 +481,14 @@ def test_torch_is_taken_over_by_whoever_looked_for_it_before(project: Path) -> N
     assert done.stdout.split() == ["sktune.runners.program.rank", "Rank.compile", "True"]
 
 
+def test_a_python_that_runs_no_model_imports_little() -> None:
+    """A launch script may start many of them."""
+    program = "import sys; print(sorted({'numpy', 'scipy', 'torch', 'pydantic', 'sktune'} & sys.modules.keys()))"
+    environment = {**os.environ, "SKTUNE_RUN": "somewhere", "PYTHONPATH": str(SITE)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['sktune']"
+
+
 @pytest.mark.slow
 def test_a_plan_is_launched_without_an_edit(project: Path) -> None:
     """Scopes act in decode alone: prefill shares its compiled function, the draft has the same modules but fewer."""
@@ -532,7 +543,6 @@ def test_the_report_says_how_the_program_was_started(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_final_process")
 def test_two_ranks_are_searched(project: Path) -> None:
     """A verified winner, or an honest "no scope"; the program's files are as before."""
     recipe = project / "ranks" / "recipe.yaml"

@@ -28,6 +28,7 @@ from sktune.runners.program.rank_reports import (
 )
 from sktune.runners.program.runner import ProgramRunner
 from sktune.targets.marks import InductorScope
+from tests import warm
 from tests.builders import TESTS
 from tests.runners.reporting import program_runner, reporting
 
@@ -263,7 +264,8 @@ class TestReports:
 def test_a_program_that_keeps_everything_in_slots_is_compared(tmp_path: Path) -> None:
     """Its cache differs after the last step, which no output shows; each run has another order of turns."""
     recipe = yaml.safe_load((PROJECT / "recipe.yaml").read_text())
-    recipe |= {"command": [sys.executable, "generate.py"], "environment": {"FAULT": "cache"}, "directory": str(PROJECT)}
+    recipe |= {"command": [str(warm.python_in(tmp_path)), "generate.py"], "environment": {"FAULT": "cache"}}
+    recipe |= {"directory": str(PROJECT)}
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
     plan = Plan((Scope("blocks.0", "blocks.0", (("emulate_precision_casts", True),)),))

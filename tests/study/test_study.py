@@ -5,6 +5,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,15 @@ def test_a_truncated_database_is_refused(tmp_path: Path, url: str) -> None:
     path = tmp_path / "study.db"
     path.write_bytes(path.read_bytes()[:9000])
     with pytest.raises(StudyError, match=r"study.db"):
+        opened(url)
+
+
+def test_a_database_that_has_lost_its_table_of_studies_is_damaged(tmp_path: Path, url: str) -> None:
+    """It is not another program's: the fix is another one."""
+    opened(url)
+    with closing(sqlite3.connect(tmp_path / "study.db")) as connection:
+        connection.execute("DROP TABLE studies")
+    with pytest.raises(StudyError, match=r"damaged.*no table of studies.*name another --study"):
         opened(url)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 import sktune
 from sktune.cli import app
+from tests import warm
 from tests.builders import TESTS, checked
 
 MODEL = TESTS / "models" / "pointwise.py"
@@ -72,9 +74,10 @@ class Found:
 
     def apply(self, cache: Path, how: str) -> subprocess.CompletedProcess[str]:
         """Apply the plan in a fresh process with an empty cache."""
+        caches = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
         return subprocess.run(
-            [sys.executable, "-c", APPLY, str(self.plan), how],
-            cwd=self.folder, env={"PATH": "/usr/bin:/bin", "TORCHINDUCTOR_CACHE_DIR": str(cache)},
+            [warm.python_in(self.folder / "bin"), "-c", APPLY, str(self.plan), how],
+            cwd=self.folder, env={name: os.environ[name] for name in ("PATH", warm.ADDRESS)} | caches,
             capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
 
@@ -84,9 +87,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Search once; tests work on copies."""
     folder = tmp_path_factory.mktemp("found")
     shutil.copy(MODEL, folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sktune.backends.info.FINAL_PROCESSES", 1)
-        result = sktune.search(f"{folder / MODEL.name}:target", trials=2, study="study", runs=folder, verify_steps=200)
+    result = sktune.search(f"{folder / MODEL.name}:target", trials=2, study="study", runs=folder, verify_steps=200)
     assert result.winner is not None
     return folder
 
@@ -182,7 +183,7 @@ def test_a_plan_without_a_target_is_refused(found: Found) -> None:
     del document["target"]
     found.rewrite(document)
     done = subprocess.run(
-        [sys.executable, "-m", "sktune.cli", "recheck", str(found.plan)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tests.command", "recheck", str(found.plan)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
     assert "search again" in done.stderr

@@ -1,0 +1,29 @@
+"""``python -m tests.command``: the command ``sktune``, started warm, with workers that measure briefly."""
+
+import os
+import sys
+
+if __name__ == "__main__":
+    from tests.warm import delegate
+
+    delegate("tests.command", lingers=True)
+
+import sktune.cli
+from sktune.agents import jobs, mcp_server
+from sktune.backends import info
+from sktune.runners.worker import process
+
+COMMAND = (sys.executable, "-P", "-m", "tests.command")
+
+
+def main() -> None:
+    """Run the command."""
+    process.SERVER = "tests.quick_server"
+    info.FINAL_PROCESSES = int(os.environ.get("SKTUNE_TESTS_FINAL_PROCESSES", "1"))
+    for module in (jobs, mcp_server):
+        vars(module)["COMMAND"] = COMMAND
+    sktune.cli.main()
+
+
+if __name__ == "__main__":
+    main()
