@@ -73,6 +73,15 @@ def row(name: str, log_ratio: float = 0.0, verdict: str = "identical") -> FinalR
     return FinalRow(name, Speedup(5.0, 5.0, exp(log_ratio), bounds, 100), verdict, verdict == "identical", "abc")
 
 
+def install_toy(site: Path, source: str, entry_points: str) -> None:
+    """Write a package ``toy`` of one module to ``site``, as if it were installed there."""
+    metadata = site / "toy-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (site / "toy.py").write_text(source)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(entry_points)
+
+
 def sktune_command(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run ``sktune`` in this process: a second less for each command than ``sktune_process``."""
     output, errors, exit_code = StringIO(), StringIO(), 0

@@ -15,7 +15,7 @@ from sktune.samplers import STRATEGIES, find_strategy, strategy_names
 from sktune.study.study import Proposal, TuningStudy, sqlite_url
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
-from tests.builders import decoder_layout
+from tests.builders import decoder_layout, install_toy
 
 Judge = Callable[[Plan], Outcome]
 
@@ -171,13 +171,8 @@ STRATEGY = Strategy("toy", OneMore, starts_alone=True)
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Install a package with a strategy, and one that is broken; return a folder for studies."""
-    site = tmp_path / "site"
-    metadata = site / "toy-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (site / "toy.py").write_text(TOY)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[sktune.samplers]\ntoy = toy:STRATEGY\nbroken = toy:MISSING\n")
-    monkeypatch.syspath_prepend(site)
+    install_toy(tmp_path / "site", TOY, "[sktune.samplers]\ntoy = toy:STRATEGY\nbroken = toy:MISSING\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
     return tmp_path
 
 

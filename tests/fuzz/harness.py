@@ -16,7 +16,7 @@ from time import monotonic
 from unittest.mock import patch
 
 from sktune.backends import all_backends
-from tests.builders import TESTS, sktune_command
+from tests.builders import TESTS, install_toy, sktune_command
 from tests.fuzz.inputs import damaged, make_base
 from tests.guard import HangError, no_hang
 
@@ -48,11 +48,8 @@ def prepared() -> Iterator[Path]:
         patch.object(sys, "path", [name, *sys.path]),
     ):
         folder = Path(name)
-        (folder / "toy.py").write_text((TESTS / "contract" / "toy.py").read_text())
-        package = folder / "toy-1.0.dist-info"
-        package.mkdir()
-        (package / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
-        (package / "entry_points.txt").write_text("[sktune.backends]\ntoy-computed = toy:COMPUTED\n")
+        toy = (TESTS / "contract" / "toy.py").read_text()
+        install_toy(folder, toy, "[sktune.backends]\ntoy-computed = toy:COMPUTED\n")
         (folder / "no-programs").mkdir()
         os.environ["PATH"] = str(folder / "no-programs")
         all_backends.cache_clear()
