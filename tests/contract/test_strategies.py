@@ -1,6 +1,7 @@
 """What holds for every strategy, those of other packages included; a new one joins by its line of ``STRATEGIES``."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -169,11 +170,12 @@ STRATEGY = Strategy("toy", OneMore, starts_alone=True)
 
 
 @pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Install a package with a strategy, and one that is broken; return a folder for studies."""
     install_toy(tmp_path / "site", TOY, "[sktune.samplers]\ntoy = toy:STRATEGY\nbroken = toy:MISSING\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    return tmp_path
+    yield tmp_path
+    sys.modules.pop("toy", None)  # other tests have other packages of that name
 
 
 def test_another_package_adds_a_strategy_in_25_lines(toy: Path) -> None:

@@ -53,11 +53,13 @@ def prepared() -> Iterator[Path]:
         (folder / "no-programs").mkdir()
         os.environ["PATH"] = str(folder / "no-programs")
         all_backends.cache_clear()
+        sys.modules.pop("toy", None)  # another test's
         try:
             make_base(folder / "base")
             yield folder
         finally:
             all_backends.cache_clear()
+            sys.modules.pop("toy", None)
 
 
 def run(folder: Path, command: str, number: int, tally: Tally) -> None:
