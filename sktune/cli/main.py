@@ -20,6 +20,7 @@ LIMITS_OF_THE_MACHINE = frozenset({
     errno.EAGAIN,
 })  # fmt: skip
 """Errors of the operating system that no code of sktune causes: disks, open files, memory, processes."""
+FREE_IT = "free what is missing (see `df`, `free`, `ulimit -a`) and run the same command again"
 
 
 def main() -> None:
@@ -44,9 +45,9 @@ def main() -> None:
         if failure.errno not in LIMITS_OF_THE_MACHINE:
             _print_event_of(failure)
             raise
-        _fail(
-            f"{failure}; free what is missing (see `df`, `ulimit -a`) and run the same command again", ExitCode.FAILED
-        )
+        _fail(f"{failure}; {FREE_IT}", ExitCode.FAILED)
+    except MemoryError:
+        _fail(f"out of memory; {FREE_IT}", ExitCode.FAILED)
     except Exception as failure:
         _print_event_of(failure)
         raise

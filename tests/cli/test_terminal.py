@@ -1,5 +1,6 @@
 """What people see: names from files are printed, not obeyed, and errors are one line."""
 
+import errno
 import io
 import json
 import logging
@@ -48,6 +49,20 @@ def test_an_error_is_one_printable_line(name: str, tmp_path: Path) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ") and "\x1b" not in line
     assert json.loads(done.stdout)["event"] == "error"
+
+
+@pytest.mark.parametrize("failure", [MemoryError(), OSError(errno.ENOSPC, "No space left on device")])
+def test_what_the_machine_lacks_is_one_line(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a way out, wherever it was missing."""
+
+    def inspect(*_: object, **__: object) -> None:
+        raise failure
+
+    monkeypatch.setattr("sktune.tuning.inspect.inspect_model", inspect)
+    done = sktune_command("inspect", "--model", "llama")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and line.endswith("run the same command again")
 
 
 def test_a_file_name_that_is_not_utf8_is_no_traceback(tmp_path: Path) -> None:
