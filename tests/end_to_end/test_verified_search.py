@@ -105,9 +105,7 @@ def test_plans_that_differ_on_rare_steps_are_rejected(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
-    pruned = last["pruned"]
-    assert (last["complete"], pruned["mismatch"] + pruned["slower"]) == (0, 2)
-    assert pruned["mismatch"]  # on a busy machine, brief measurements may take one of them for slower
+    assert (last["complete"], last["pruned"]["mismatch"]) == (0, 2)
     assert last["plan"] is None
     blamed = stored_result(last["study"], tmp_path).blamed()
     assert {label.rpartition(".")[2] for label in blamed} <= {"attention_norm", "feed_forward"}
