@@ -176,6 +176,7 @@ def _become(request: dict[str, Any], files: Sequence[int]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    tempfile.tempdir = None  # the environment names it
     sys.argv[:], sys.path[:] = request["argv"], request["path"] or sys.path
     importlib.invalidate_caches()
     code = 1

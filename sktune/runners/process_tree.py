@@ -9,6 +9,7 @@ ended, for whatever reason.
 import ctypes
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,6 +39,7 @@ class ProcessTree:
         output: file for its output and errors.
         pass_fds: file descriptors that it inherits.
         lingers: whether descendants may go on when the program has ended; otherwise they are killed then.
+        scratch: a folder that is deleted once the whole tree has ended.
 
     Raises:
         OSError: the program cannot be started.
@@ -52,9 +54,12 @@ class ProcessTree:
         *,
         pass_fds: Sequence[int] = (),
         lingers: bool = False,
+        scratch: Path | None = None,
     ) -> None:
+        self._scratch = scratch
         started_in, started_out = os.pipe()
         keeper = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(started_out), str(int(lingers))]
+        keeper += [str(scratch or "")]
         with os.fdopen(started_in, "rb") as started:
             try:
                 self._keeper = subprocess.Popen(  # noqa: S603 - without a shell
@@ -94,7 +99,7 @@ class ProcessTree:
         return self._keeper.wait(timeout_s)
 
     def stop(self) -> None:
-        """Kill the whole tree."""
+        """Kill the whole tree and delete its scratch folder."""
         self._keeper.terminate()
         try:
             self._keeper.wait(STOP_S)
@@ -106,6 +111,8 @@ class ProcessTree:
             until_s = time.monotonic() + KILL_S
             while any(map(is_alive, descendants)) and time.monotonic() < until_s:
                 time.sleep(0.002)
+        if self._scratch:  # the keeper may have been killed
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def is_alive(pid: int) -> bool:
@@ -136,7 +143,7 @@ def _descendants(ancestor: int) -> list[int]:
     return found
 
 
-def _keep(parent: int, started: int, lingers: bool, argv: list[str]) -> None:
+def _keep(parent: int, started: int, lingers: bool, scratch: str, argv: list[str]) -> None:
     """Run a program, kill its descendants in the end, and end as it did."""
     signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     prctl = ctypes.CDLL(None).prctl
@@ -161,6 +168,8 @@ def _keep(parent: int, started: int, lingers: bool, argv: list[str]) -> None:
         if received is not None and received.si_signo != signal.SIGCHLD:
             break
     _kill_descendants()
+    if scratch:
+        shutil.rmtree(scratch, ignore_errors=True)
     _end_as(result)
 
 
@@ -203,4 +212,4 @@ def _end_as(status: int | None) -> None:
 
 
 if __name__ == "__main__":
-    _keep(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1", sys.argv[4:])
+    _keep(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1", sys.argv[4], sys.argv[5:])

@@ -20,8 +20,10 @@ WAY_OUT = re.compile(
     r"(;|,|\.) (it was restored|and what was|stored trials are safe)|; |run (the same command|it|again)|--[a-z]"
 )
 """A message says what to do: after a semicolon, or with a command or an option."""
-KEPT = re.compile(r"(^|/)(study\.db\.damaged.*|core(\.0)?|logs/[a-z0-]+(\.before-0)?\.log)$")
-"""Files that a disturbed search leaves on purpose: evidence of what happened."""
+KEPT = re.compile(
+    r"(^|/)(study\.db\.damaged.*|core(\.0)?|logs/[a-z0-]+(\.before-0)?\.log|best_plan\.(yaml|artifacts/[^/]+))$"
+)
+"""Files that a search leaves on purpose: evidence of what happened, and a winner, which depends on measurements."""
 CAUSED = ("crashed", "timeout", "compile_failed", "mismatch")
 """Reasons of trials that a fault may have caused, after which a search takes another way."""
 

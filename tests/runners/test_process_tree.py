@@ -40,10 +40,12 @@ ENDS = {
 
 
 def started(folder: Path, end: str, *, lingers: bool = False) -> ProcessTree:
-    """Start the script, which ends as ``ENDS`` says."""
+    """Start the script, which ends as ``ENDS`` says; its scratch folder contains a file."""
     command = [sys.executable, "-c", SCRIPT + ENDS[end]]
+    (folder / "scratch").mkdir()
+    (folder / "scratch/ccTq1.s").touch()
     with (folder / "log").open("wb") as log:
-        return ProcessTree(command, folder, os.environ, log, lingers=lingers)
+        return ProcessTree(command, folder, os.environ, log, lingers=lingers, scratch=folder / "scratch")
 
 
 def pids(folder: Path) -> list[int]:
@@ -75,8 +77,10 @@ def test_stopping_a_tree_kills_all_of_it(tmp_path: Path) -> None:
     everyone = pids(tmp_path)
     assert tree.poll() is None
     assert all(map(is_alive, everyone))
+    assert (tmp_path / "scratch").exists()
     tree.stop()
     assert not any(map(is_alive, [tree.keeper_pid, *everyone]))
+    assert not (tmp_path / "scratch").exists()
 
 
 @pytest.mark.parametrize(("end", "code"), [("exits", 3), ("is killed", -9), ("segfaults", -11)])
@@ -85,6 +89,7 @@ def test_a_tree_ends_with_its_program_and_as_it_did(tmp_path: Path, end: str, co
     tree = started(tmp_path, end)
     assert tree.wait(60) == code
     assert not any(map(is_alive, pids(tmp_path)))
+    assert not (tmp_path / "scratch").exists()
 
 
 def test_descendants_may_go_on_without_the_program(tmp_path: Path) -> None:
@@ -105,13 +110,15 @@ def test_a_tree_does_not_outlive_the_process_that_started_it(tmp_path: Path, num
     code = (
         "import os, sys, time\nfrom pathlib import Path\nfrom sktune.runners.process_tree import ProcessTree\n"
         f"tree = ProcessTree([sys.executable, '-c', {SCRIPT + ENDS['sleeps']!r}], Path.cwd(), os.environ, "
-        "open('log', 'wb'))\ntime.sleep(600)\n"
+        "open('log', 'wb'), scratch=Path('scratch'))\ntime.sleep(600)\n"
     )
+    (tmp_path / "scratch").mkdir()
     search = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
     everyone = pids(tmp_path)
     search.send_signal(number)
     assert search.wait() == -number
     wait_for(lambda: not any(map(is_alive, everyone)), "the tree to end")
+    wait_for(lambda: not (tmp_path / "scratch").exists(), "its scratch folder to be deleted")
 
 
 def test_a_keeper_that_is_stopped_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +129,7 @@ def test_a_keeper_that_is_stopped_is_no_obstacle(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("sktune.runners.process_tree.STOP_S", 0.1)
     tree.stop()
     assert not any(map(is_alive, [tree.keeper_pid, *everyone]))
+    assert not (tmp_path / "scratch").exists()
 
 
 @pytest.mark.parametrize("name", ["no-such-program", "."])

@@ -63,6 +63,34 @@ def test_a_model_that_does_not_fit_into_memory_gets_one_line(tmp_path: Path, com
         runner.open()
 
 
+def test_temporary_files_of_a_killed_compiler_are_deleted(
+    tmp_path: Path, compile_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler that is killed cannot delete them; Python's own temporary folder stays, for it is kept on purpose."""
+    (tmp_path / "compiles.py").write_text(
+        "import subprocess, tempfile\nfrom pathlib import Path\n\n"
+        "def target():\n"
+        "    made = subprocess.run(['mktemp'], check=True, capture_output=True, text=True).stdout.strip()\n"
+        "    Path('made').write_text(made)\n"
+        "    Path(tempfile.gettempdir(), 'kept').touch()\n"
+        "    raise ValueError('killed before it deletes its file')\n"
+    )
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.chdir(tmp_path)
+    request = Request(f"{tmp_path / 'compiles.py'}:target")
+    spec, preset = request.target()
+    wanted = space_spec(request, spec, preset)
+    with (
+        WorkerRunner(RunnerSetup(spec, wanted, tmp_path / "study", compile_cache, 60)) as runner,
+        pytest.raises(TargetError),
+    ):
+        runner.open()
+    assert Path((tmp_path / "made").read_text()).is_relative_to(tmp_path / "tmp")
+    assert [path.name for path in (tmp_path / "tmp").iterdir()] == ["kept"]
+
+
 @pytest.fixture
 def runner(tmp_path: Path, compile_cache: Path) -> Iterator[tuple[WorkerRunner, Plan]]:
     """Return the runner of a model, and a plan whose scopes have no fault."""

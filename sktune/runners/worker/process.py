@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from sktune.backends.info import BackendInfo
 from sktune.core import errors
 from sktune.core.errors import OutOfTimeError, SktuneError
 from sktune.runners.process_tree import ProcessTree
+from sktune.runners.worker.server import SCRATCH
 from sktune.targets import TargetSpec
 
 logger = logging.getLogger(__name__)
@@ -82,12 +84,19 @@ class WorkerProcess:
         requests_in, self._requests = os.pipe()
         self._answers, answers_out = os.pipe()
         command = [sys.executable, "-m", SERVER, str(requests_in), str(answers_out), backend]
+        scratch = None
         try:
+            scratch = Path(tempfile.mkdtemp(prefix="sktune-"))
+            variables = {**environment, SCRATCH: str(scratch)}
             with log.open("ab") as output:
-                self._tree = ProcessTree(command, folder, environment, output, pass_fds=(requests_in, answers_out))
+                self._tree = ProcessTree(
+                    command, folder, variables, output, pass_fds=(requests_in, answers_out), scratch=scratch
+                )
         except OSError:
             os.close(self._requests)
             os.close(self._answers)
+            if scratch:
+                shutil.rmtree(scratch, ignore_errors=True)
             raise
         finally:
             os.close(requests_in)

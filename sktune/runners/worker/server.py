@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,8 @@ from sktune.core.errors import SktuneError, TargetError, described, first_line
 logger = logging.getLogger(__name__)
 
 STARTED_S = time.perf_counter()
+SCRATCH = "SKTUNE_SCRATCH"
+"""Variable of the environment: the folder for temporary files of compilers, deleted when the worker has ended."""
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MEMORY_SHARE = 0.9
 """Share of the memory available at the start that a worker may use before its allocations fail."""
@@ -233,6 +236,15 @@ def _available_bytes() -> int | None:
     return None
 
 
+def use_scratch() -> None:
+    """Let compilers write temporary files where they are deleted: one that is killed leaves them.
+
+    Python keeps its own folder: Inductor stores precompiled headers there for later workers.
+    """
+    tempfile.gettempdir()
+    os.environ["TMPDIR"] = os.environ.pop(SCRATCH)
+
+
 def import_early(backend: str) -> float:
     """Import what the first request needs, while the client opens its storage.
 
@@ -258,6 +270,7 @@ def main() -> None:
     """Serve the client on the file descriptors in ``argv``."""
     end_with_parent()
     limit_memory()
+    use_scratch()
     faulthandler.enable()
     logging.basicConfig(level=logging.INFO)
     requests_in, answers_out = int(sys.argv[1]), int(sys.argv[2])
