@@ -20,6 +20,8 @@ LIMITS_OF_THE_MACHINE = frozenset({
     errno.EAGAIN,
 })  # fmt: skip
 """Errors of the operating system that no code of sktune causes: disks, open files, memory, processes."""
+FAILED_SILENTLY = ("error return without exception set", "without setting an exception")
+"""What CPython's SystemError says where there was no memory for a MemoryError either."""
 FREE_IT = "free what is missing (see `df`, `free`, `ulimit -a`) and run the same command again"
 
 
@@ -48,6 +50,11 @@ def main() -> None:
         _fail(f"{failure}; {FREE_IT}", ExitCode.FAILED)
     except MemoryError:
         _fail(f"out of memory; {FREE_IT}", ExitCode.FAILED)
+    except SystemError as failure:
+        if not str(failure).endswith(FAILED_SILENTLY):
+            _print_event_of(failure)
+            raise
+        _fail(f"Python failed without a reason, as it does when it is out of memory; {FREE_IT}", ExitCode.FAILED)
     except Exception as failure:
         _print_event_of(failure)
         raise

@@ -51,7 +51,14 @@ def test_an_error_is_one_printable_line(name: str, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["event"] == "error"
 
 
-@pytest.mark.parametrize("failure", [MemoryError(), OSError(errno.ENOSPC, "No space left on device")])
+@pytest.mark.parametrize(
+    "failure",
+    [
+        MemoryError(),
+        SystemError("error return without exception set"),
+        OSError(errno.ENOSPC, "No space left on device"),
+    ],
+)
 def test_what_the_machine_lacks_is_one_line(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a way out, wherever it was missing."""
 
