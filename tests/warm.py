@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 ADDRESS = "SKTUNE_TESTS_WARM"
+PATIENCE = "SKTUNE_TESTS_PATIENCE"
+"""Variable: multiplies the time for which a trial of ``tests.quick_server`` is measured."""
 MODULES = ("tests.quick_server", "tests.command", "tests.interpreter")
 MAX_FILES = 16
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

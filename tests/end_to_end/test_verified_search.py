@@ -13,6 +13,7 @@ from sktune.cli import app
 from sktune.core.outcome import Reason
 from sktune.study.result import stored_result
 from tests.builders import OWN_MODEL, TESTS, sktune_command
+from tests.warm import PATIENCE
 
 RARE = """
 version: 1
@@ -96,8 +97,9 @@ def test_a_model_that_runs_otherwise_when_it_is_compiled_is_said_to(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_plans_that_differ_on_rare_steps_are_rejected(tmp_path: Path) -> None:
+def test_plans_that_differ_on_rare_steps_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the steps of a real search: neither wins, and each names its scopes."""
+    monkeypatch.setenv(PATIENCE, "3")  # a plan that is taken for slower is not verified
     space = tmp_path / "space.yaml"
     space.write_text(RARE)
     done = sktune_command(
