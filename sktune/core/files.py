@@ -95,6 +95,16 @@ def write_text(path: Path, text: str) -> None:
         part.unlink(missing_ok=True)
 
 
+def remove_parts(folder: Path) -> None:
+    """Delete what ``write_text`` left in ``folder`` when its process was killed; no process may be writing there.
+
+    Raises:
+        OSError: they cannot be deleted.
+    """
+    for part in folder.glob(".sktune-*.part"):
+        part.unlink(missing_ok=True)
+
+
 def create_text(path: Path, text: str) -> None:
     """Write a new file.
 

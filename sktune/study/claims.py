@@ -22,6 +22,7 @@ from sqlalchemy import Column, Engine, String, Text, insert, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from sktune.core.errors import StudyError
+from sktune.core.files import remove_parts
 
 _TABLE = sqlalchemy.Table(
     "sktune_claims",
@@ -149,7 +150,7 @@ class Claims:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock the study's folder for this process.
+    """Lock the study's folder for this process, and delete what a killed one has not completed there.
 
     Raises:
         StudyError: another live process holds it, or the folder cannot be written.
@@ -162,6 +163,7 @@ def locked(folder: Path) -> Iterator[None]:
         handle.truncate(0)
         handle.write(str(os.getpid()))
         handle.flush()
+        remove_parts(folder)
     except BlockingIOError as failure:
         assert handle is not None
         handle.seek(0)

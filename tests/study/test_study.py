@@ -3,7 +3,10 @@
 import fcntl
 import os
 import re
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -292,6 +295,19 @@ def test_a_lock_of_a_dead_process_does_not_matter(tmp_path: Path) -> None:
         pass
     with (tmp_path / "s" / "lock").open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_what_a_killed_search_did_not_complete_is_deleted(tmp_path: Path) -> None:
+    """By the next one; a process that is killed cannot do it."""
+    code = (
+        "import os\nfrom pathlib import Path\nfrom sktune.core.files import write_text\n"
+        "Path.replace = lambda *_: os.kill(os.getpid(), 9)\nwrite_text(Path('report.md'), 'text')\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == -signal.SIGKILL
+    assert list(tmp_path.iterdir())
+    with locked(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
 def test_runs_that_cannot_be_written_get_one_line(tmp_path: Path) -> None:
