@@ -256,7 +256,7 @@ def _older(scene: Scene, fault: Fault, usual: Usual) -> Injected:
         with contextlib.closing(sqlite3.connect(f"file:{scene.database}?mode=rw", uri=True)) as connection, connection:
             connection.execute("UPDATE alembic_version SET version_num = 'v3.0.0.d' WHERE version_num = 'v3.2.0.a'")
             has_changed = connection.total_changes > 0
-            connection.execute("DROP INDEX trials_study_id_key")  # all that the newer version adds
+            connection.execute("DROP INDEX ix_trials_study_id")  # all that the newer version adds
     except sqlite3.Error:
         return Injected(search, killed, "")
 
