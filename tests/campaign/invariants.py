@@ -20,10 +20,10 @@ WAY_OUT = re.compile(
     r"(;|,|\.) (it was restored|and what was|stored trials are safe)|; |run (the same command|it|again)|--[a-z]"
 )
 """A message says what to do: after a semicolon, or with a command or an option."""
-KEPT = re.compile(
-    r"(^|/)(study\.db\.damaged.*|core(\.0)?|logs/[a-z0-]+(\.before-0)?\.log|best_plan\.(yaml|artifacts/[^/]+))$"
-)
-"""Files that a search leaves on purpose: evidence of what happened, and a winner, which depends on measurements."""
+KEPT = re.compile(r"(^|/)(study\.db\.damaged.*|core(\.0)?|logs/[a-z0-]+(\.before-0)?\.log)$")
+"""Files that a disturbed search leaves on purpose: evidence of what happened."""
+WINNER = re.compile(r"(^|/)best_plan\.(yaml|artifacts/[^/]+)$")
+"""Files of the winner; where times are measured, one search has a winner and the next may have none."""
 CAUSED = ("crashed", "timeout", "compile_failed", "mismatch")
 """Reasons of trials that a fault may have caused, after which a search takes another way."""
 
@@ -190,5 +190,6 @@ def _released(scene: Scene) -> Iterator[str]:
 
 def _tidy(scene: Scene, reference: Reference) -> Iterator[str]:
     for path in sorted(scene.files() - reference.files):
-        if not KEPT.search(path):
+        is_of_winner = scene.subject == "inductor" and WINNER.search(path)
+        if not KEPT.search(path) and not is_of_winner:
             yield f"left file: {path}"
