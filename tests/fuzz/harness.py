@@ -8,8 +8,8 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -38,6 +38,12 @@ class Tally:
     wrong: list[tuple[int, str]] = field(default_factory=list)
     slowest_s: float = 0.0
 
+    def add(self, other: "Tally") -> None:
+        """Add what other inputs of the command did."""
+        self.ends += other.ends
+        self.wrong += other.wrong
+        self.slowest_s = max(self.slowest_s, other.slowest_s)
+
 
 @contextmanager
 def prepared() -> Iterator[Path]:
@@ -60,6 +66,23 @@ def prepared() -> Iterator[Path]:
         finally:
             all_backends.cache_clear()
             sys.modules.pop("toy", None)
+
+
+_opened = ExitStack()
+_folders: list[Path] = []
+
+
+def prepare() -> None:
+    """Prepare this process for ``run_chunk``, until it ends."""
+    _folders.append(_opened.enter_context(prepared()))
+
+
+def run_chunk(command: str, numbers: Iterable[int]) -> Tally:
+    """Run a command with the inputs of these numbers."""
+    tally = Tally()
+    for number in numbers:
+        run(_folders[0], command, number, tally)
+    return tally
 
 
 def run(folder: Path, command: str, number: int, tally: Tally) -> None:
