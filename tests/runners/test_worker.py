@@ -196,3 +196,33 @@ def test_if_every_plan_kills_the_process_the_baseline_is_measured_alone(
 
 def silent(stage: str) -> None:
     """Ignore a stage."""
+
+
+@pytest.mark.parametrize(("does", "message"), [
+    ("threading.Event().wait(60)", "did nothing for 1 s before the baseline was ready"),
+    ("wait(lambda: sum(range(100_000)))", ""),
+    ("wait(lambda: (time.sleep(0.01), Path('large').read_bytes()))", ""),
+])  # fmt: skip
+def test_only_a_model_that_does_nothing_while_it_is_opened_is_killed(
+    tmp_path: Path, compile_cache: Path, monkeypatch: pytest.MonkeyPatch, does: str, message: str
+) -> None:
+    """One that computes or reads may take longer than the limit for one that hangs."""
+    monkeypatch.delenv(warm.ADDRESS)  # what starts warm is no descendant
+    monkeypatch.setattr("sktune.runners.worker.client.MIN_RUN_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("sktune.runners.worker.process.WATCH_S", 0.2)
+    (tmp_path / "large").write_bytes(bytes(1 << 20))
+    (tmp_path / "slow.py").write_text(
+        "import threading, time\nfrom pathlib import Path\n\n"
+        "def wait(work):\n"
+        "    until_s = time.monotonic() + 3\n"
+        "    while time.monotonic() < until_s:\n        work()\n\n"
+        f"def target():\n    {does}\n    raise ValueError('it has ended')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    request = Request(f"{tmp_path / 'slow.py'}:target")
+    spec, preset = request.target()
+    wanted = space_spec(request, spec, preset)
+    with WorkerRunner(RunnerSetup(spec, wanted, tmp_path / "study", compile_cache, 1)) as runner:
+        runner._start()
+        with pytest.raises(BackendError if message else TargetError, match=message or "it has ended"):
+            runner.open()

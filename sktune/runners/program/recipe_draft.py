@@ -99,10 +99,8 @@ def _changed(key: str, value: Any) -> tuple[Any, str] | None:
     """Return the value that a setting has in the copy, None for its own, and why; None if there is nothing to note."""
     is_count = isinstance(value, int) and not isinstance(value, bool)
     if key == MODE and value != NEEDED_MODE:
-        return NEEDED_MODE, (
-            f"{_MODES.get(value, 'it does not make GE graphs')}; {NEEDED_MODE} in the copy, so the baseline is the "
-            "step in that mode, not yours"
-        )
+        why = _MODES.get(str(value), "it does not make GE graphs")
+        return NEEDED_MODE, f"{why}; {NEEDED_MODE} in the copy, so the baseline is the step in that mode, not yours"
     if key == "enable_cache_compile" and value:
         return False, "False in the copy, as every plan must be compiled"
     if key == "enable_profiler" and value:

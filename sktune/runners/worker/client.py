@@ -43,11 +43,14 @@ from sktune.runners.worker.process import (
 logger = logging.getLogger(__name__)
 
 OPEN_TIMEOUT_S = 3600.0
-"""Loading a large checkpoint takes long; a worker that is not ready after an hour never will be."""
+"""Loading a large checkpoint takes long; a worker that is not ready after an hour never will be.
+
+One that neither computes nor reads is not waited for that long: see ``MIN_RUN_TIMEOUT_S``."""
 LOGGED = (Reason.COMPILE_FAILED, Reason.TIMEOUT, Reason.CRASHED)
 """Failures that the logs of compiler and runtime may explain."""
 MIN_RUN_TIMEOUT_S = 60.0
-"""Verifying and measuring take seconds; a step that hangs is killed after this, or the compile timeout if longer."""
+"""Verifying and measuring take seconds; a step that hangs, or a worker that does nothing while it opens a model, is
+killed after this, or the compile timeout if longer."""
 MIN_FINALIST_S = 0.01
 
 
@@ -99,7 +102,7 @@ class WorkerRunner:
 
         Raises:
             SktuneError: raised in the worker; its class is preserved.
-            BackendError: the worker dies, or takes longer than an hour.
+            BackendError: the worker dies, hangs, or takes longer than an hour.
         """
         if self._has_judged and self._backend.needs_fresh_process:
             self.close()
@@ -320,14 +323,16 @@ class WorkerRunner:
         left_s = None if math.isinf(self.deadline_s) else self.deadline_s - time.monotonic()
         message = {**request, "samples": str(file), "log": str(self._log(log)), "left_s": left_s}
 
+        is_opening = request["do"] == "open"
+
         def limit_s(stage: str) -> float:
-            if request["do"] == "open":
-                return OPEN_TIMEOUT_S
-            is_run = stage not in ("start", Stage.COMPILE)
+            is_run = is_opening or stage not in ("start", Stage.COMPILE)
             return max(MIN_RUN_TIMEOUT_S, self._compile_timeout_s) if is_run else self._compile_timeout_s
 
         try:
-            yield from self._worker.ask(message, limit_s, lambda: self.deadline_s)
+            yield from self._worker.ask(
+                message, limit_s, lambda: self.deadline_s, OPEN_TIMEOUT_S if is_opening else 0.0
+            )
         except Exception:
             self.close()
             raise

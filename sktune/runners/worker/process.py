@@ -28,6 +28,10 @@ SERVER = "sktune.runners.worker.server"
 """The module that a worker's process runs."""
 POLL_S = 1.0
 """Seconds between two looks whether the worker has ended."""
+WATCH_S = 5.0
+"""Seconds between two looks whether the worker is at work."""
+MAX_IDLE_SHARE, MAX_IDLE_BYTES = 0.01, 1 << 16
+"""What threads that only poll use of the time between two looks, and read in it, at most."""
 
 
 class WorkerDiedError(Exception):
@@ -64,6 +68,25 @@ def environment_of(spec: TargetSpec, cache: Path, work: Path | None) -> dict[str
             (work / part).mkdir(parents=True)
             environment[name] = str(work / part)
     return environment
+
+
+class IdleWatch:
+    """Tells whether processes have done anything since it was asked last; polling threads do not count.
+
+    Args:
+        activity: returns the processor seconds used, and the bytes read.
+    """
+
+    def __init__(self, activity: Callable[[], tuple[float, int]]) -> None:
+        self._activity, self._seen, self._at_s = activity, activity(), time.monotonic()
+
+    def is_idle(self) -> bool:
+        """Whether they computed for less than a hundredth of the time, and read less than 64 KiB."""
+        (cpu_s, read_bytes), now_s = self._activity(), time.monotonic()
+        computed_s, read = abs(cpu_s - self._seen[0]), abs(read_bytes - self._seen[1])
+        share = computed_s / max(now_s - self._at_s, 1e-9)
+        self._seen, self._at_s = (cpu_s, read_bytes), now_s
+        return share < MAX_IDLE_SHARE and read < MAX_IDLE_BYTES
 
 
 class WorkerProcess:
@@ -110,7 +133,11 @@ class WorkerProcess:
         os.close(self._answers)
 
     def ask(
-        self, request: Mapping[str, Any], limit_s: Callable[[str], float], deadline_s: Callable[[], float]
+        self,
+        request: Mapping[str, Any],
+        limit_s: Callable[[str], float],
+        deadline_s: Callable[[], float],
+        at_work_s: float = 0.0,
     ) -> Iterator[dict[str, Any]]:
         """Send a request and yield the answers, with a time limit for each stage.
 
@@ -118,6 +145,7 @@ class WorkerProcess:
             request: JSON values.
             limit_s: returns how long a stage may take without a heartbeat.
             deadline_s: returns the time by which the request must end, on the clock of ``time.monotonic``.
+            at_work_s: how long a stage may take while the worker computes or reads files.
 
         Raises:
             SktuneError: raised in the worker; its class is preserved.
@@ -129,17 +157,26 @@ class WorkerProcess:
             raise OutOfTimeError
         stage = "start"
         allowed_s = limit_s(stage)
-        until_s = time.monotonic() + allowed_s
+        began_s = time.monotonic()
+        until_s = began_s + allowed_s
+        watch = IdleWatch(self._tree.activity) if at_work_s else None
         try:
             os.write(self._requests, json.dumps(request).encode() + b"\n")
         except BrokenPipeError as failure:
             raise WorkerDiedError(self._end_text()) from failure
         while True:
-            line = self._line(min(until_s, deadline_s()))
-            if line is None and time.monotonic() >= deadline_s():
-                raise OutOfTimeError
+            line = self._line(min(until_s, deadline_s(), time.monotonic() + WATCH_S))
             if line is None:
-                raise StageTimeoutError(f"{stage} did not end within {allowed_s:g} s")
+                now_s = time.monotonic()
+                if now_s >= deadline_s():
+                    raise OutOfTimeError
+                if watch and not watch.is_idle():
+                    until_s = min(now_s + allowed_s, began_s + at_work_s)
+                if now_s < until_s:
+                    continue
+                if now_s < began_s + at_work_s:
+                    raise StageTimeoutError(f"the worker did nothing for {allowed_s:g} s")
+                raise StageTimeoutError(f"{stage} did not end within {max(allowed_s, at_work_s):g} s")
             message = json.loads(line)
             if "error" in message:
                 raise _rebuilt(message["error"], message["message"])
