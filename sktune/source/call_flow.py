@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import libcst as cst
 import libcst.matchers as m
 
+from sktune.core.plan_file import MAX_LAYERS
 from sktune.source.classes import LAYER_INDEX, ModuleClass, attribute_of_self, calls_in, last_name
 from sktune.source.values import Known, Place, truth
 
@@ -249,7 +250,9 @@ class Follower:
             return self._n_layers
         if m.matches(node.iter, m.Call(func=m.Name("range"), args=[m.Arg(m.Integer())])):
             assert isinstance(node.iter, cst.Call)
-            return int(cst.ensure_type(node.iter.args[0].value, cst.Integer).value)
+            count = cst.ensure_type(node.iter.args[0].value, cst.Integer).evaluated_value
+            if count <= MAX_LAYERS:
+                return int(count)
         numbers = [unit.partition(".")[0] for unit in units]
         return max(int(number) for number in numbers if number.isdigit()) + 1
 

@@ -10,6 +10,7 @@ from typing import Any
 import libcst as cst
 
 from sktune.core.errors import BadInputError
+from sktune.core.plan_file import MAX_LAYERS
 from sktune.source.classes import ModuleClass, classes_of, last_name, parsed
 
 FILE = "config.json"
@@ -34,9 +35,19 @@ class OwnConfiguration:
 
     @property
     def n_layers(self) -> int | None:
-        """The number of decoder layers, if known."""
+        """The number of decoder layers, if known.
+
+        Raises:
+            BadInputError: it is more than any model has.
+        """
         count = next((self.values[name] for name in COUNTS if name in self.values), None)
-        return count if isinstance(count, int) and count > 0 else None
+        if not isinstance(count, int) or count <= 0:
+            return None
+        if count > MAX_LAYERS:
+            raise BadInputError(
+                f"{self.source}: more than {MAX_LAYERS} decoder layers ({COUNTS[0]}); correct their number"
+            )
+        return count
 
 
 def own_configuration(

@@ -74,6 +74,10 @@ class TestModes:
         assert "mode not in ['eager', 'npugraph_ex']" in line
         assert "models/tiny_moe/models/model_setting.py:3" in line
 
+    def test_a_mode_that_is_no_name(self, root: Path) -> None:
+        """A list where the mode should be."""
+        assert changes_of(vary(root, exe_mode=["ge_graph", "eager"])) == {"exe_mode": "ge_graph"}
+
     def test_static_kernels_are_off_where_only_npugraph_ex_has_them(self, root: Path) -> None:
         """As the program refuses them in every other mode."""
         add_check(root, "c = infer_config.model_config\nif c.enable_static_kernel and c.exe_mode != 'npugraph_ex':\n"

@@ -180,6 +180,15 @@ def test_the_weights_configuration_takes_precedence(project: Path) -> None:
     assert any("to the model's 4" in note for note in change.notes)
 
 
+def test_more_layers_than_any_model_has_are_refused(project: Path) -> None:
+    """In one line that names where the number is from, and at once."""
+    folder = project / "models" / "drafts"
+    (folder / "config.json").write_text('{"num_hidden_layers": 1000000000000000000000}')
+    with pytest.raises(BadInputError, match=r"config\.json: more than 10000 decoder layers") as failure:
+        source_change(plan_file([("mlp", "mlp")], range(1, 3), layers=3, kinds="1 dense, 2 moe"), folder)
+    assert "\n" not in str(failure.value)
+
+
 def test_metadata_is_read_as_the_function_itself_reads_it(project: Path) -> None:
     """A dictionary has no attribute ``is_prefill``."""
     applied(project, "metadata", plan_file([("self_attn", "self_attn"), ("mlp", "mlp")], range(8), layers=8))
