@@ -9,6 +9,8 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from sktune.core.files import open_regular
+
 WHOLE_BYTES = 4 << 20
 """Files up to this size are read completely."""
 BLOCK_BYTES = 4096
@@ -32,7 +34,7 @@ def content_digest(path: Path) -> str:
         OSError: the file cannot be read.
     """
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size <= WHOLE_BYTES:
             digest.update(file.read())

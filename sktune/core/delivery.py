@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sktune.core.errors import PlanError
+from sktune.core.files import read_bytes
+
+MAX_ARTIFACT_BYTES = 1 << 30
 
 
 def digest_of(digests: Iterable[str]) -> str:
@@ -70,12 +73,7 @@ def _checked(folder: Path, name: str, digest: str) -> bytes:
     path = folder / name
     if name in ("", ".", "..") or os.sep in name:
         raise PlanError(f"{name!r} is not a valid artifact name; search again")
-    try:
-        content = path.read_bytes()
-    except OSError as failure:
-        raise PlanError(f"the plan's artifact {path} cannot be read ({failure.strerror}); copy it with the plan") from (
-            failure
-        )
+    content = read_bytes(path, PlanError, "copy the plan's artifacts with it", MAX_ARTIFACT_BYTES)
     if file_digest(content) != digest:
         raise PlanError(f"{path} is not the file that the plan lists; copy the plan and its artifacts again")
     return content

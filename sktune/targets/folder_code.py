@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from sktune.core.errors import TargetError, described
+from sktune.core.files import read_bytes
 
 CONFIG, MODEL = "AutoConfig", "AutoModelForCausalLM"
 """The keys of ``auto_map`` that a causal language model can have; a tokenizer's are ignored."""
@@ -86,7 +87,7 @@ def forget_code() -> None:
 
 def _configuration(folder: Path) -> dict[str, Any]:
     try:
-        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):  # transformers says what is wrong with it
+        values = json.loads(read_bytes(folder / "config.json", TargetError, "fix it"))
+    except (TargetError, ValueError, RecursionError):  # transformers says what is wrong with it
         return {}
     return values if isinstance(values, dict) else {}

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import random
 import subprocess
 import sys
@@ -77,6 +78,14 @@ def test_formats_and_gzip_are_recognised_by_content(tmp_path: Path, name: str) -
     """The file's name does not matter."""
     path = tmp_path / "some.file"
     path.write_bytes(gzip.compress(WRITERS[name](deepseek(2, 1, 3)).encode()))
+    assert len(analyse(read_profile(path)).layer_kinds) == 4
+
+
+@pytest.mark.parametrize("behind", [b"no gzip", bytes(9), b"\x1f\x8b\x08" + bytes(30)])
+def test_what_is_behind_a_gzipped_profile_is_ignored(tmp_path: Path, behind: bytes) -> None:
+    """As ``gunzip`` does."""
+    path = tmp_path / "some.file"
+    path.write_bytes(gzip.compress(kernel_details(deepseek(2, 1, 3)).encode()) + behind)
     assert len(analyse(read_profile(path)).layer_kinds) == 4
 
 
@@ -285,6 +294,13 @@ def test_a_file_that_is_not_a_profile_gets_one_line(tmp_path: Path, data: bytes,
         read_profile(path)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    """Nobody writes into it."""
+    os.mkfifo(tmp_path / "trace.json")
+    with pytest.raises(ProfileError, match="is not a regular file"):
+        read_profile(tmp_path / "trace.json")
 
 
 def test_missing_files_and_folders_get_one_line(tmp_path: Path) -> None:

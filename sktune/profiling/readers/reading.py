@@ -2,12 +2,14 @@
 
 import io
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import pandas as pd
 
 from sktune.core.errors import ProfileError
+from sktune.core.files import open_regular
 from sktune.profiling.kernel_table import KernelTable
 from sktune.profiling.readers.csv_files import read_csv
 from sktune.profiling.readers.trace_files import read_trace
@@ -48,7 +50,7 @@ def _files(path: Path) -> list[Path]:
 def _read_file(path: Path) -> KernelTable:
     shown = path.name
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             is_gzip = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             stream = io.BufferedReader(_Gunzip(file), _SNIFFED_BYTES) if is_gzip else file
@@ -62,7 +64,9 @@ def _read_file(path: Path) -> KernelTable:
                 return read_trace(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace"), shown)
             return read_csv(stream.read(), shown)
     except OSError as failure:
-        raise ProfileError(f"{shown} cannot be read ({failure}); check the path and its permissions") from failure
+        raise ProfileError(
+            f"{shown} cannot be read ({failure.strerror or failure}); check the path and its permissions"
+        ) from failure
 
 
 class _Gunzip(io.RawIOBase):
@@ -81,13 +85,13 @@ class _Gunzip(io.RawIOBase):
             chunk = self._inflate.unconsumed_tail or self._file.read(1 << 18)
             if not chunk:
                 return 0
-            try:
+            with suppress(zlib.error):  # at damaged data, or what is behind the last member
                 self._ready = self._inflate.decompress(chunk, 1 << 22)
-            except zlib.error:
-                return 0
-            if self._inflate.eof:
-                rest, self._inflate = self._inflate.unused_data, zlib.decompressobj(wbits=31)
-                self._ready += self._inflate.decompress(rest, 1 << 22) if rest else b""
+                if self._inflate.eof:
+                    rest, self._inflate = self._inflate.unused_data, zlib.decompressobj(wbits=31)
+                    self._ready += self._inflate.decompress(rest, 1 << 22) if rest else b""
+                continue
+            break
         count = min(len(buffer), len(self._ready))
         buffer[:count], self._ready = self._ready[:count], self._ready[count:]
         return count
