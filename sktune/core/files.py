@@ -4,8 +4,8 @@ import errno
 import os
 import secrets
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from sktune.core.errors import BadInputError
 
@@ -13,7 +13,7 @@ MAX_BYTES = 16 << 20
 """Limit of a file that is read as a whole: source, YAML, JSON. Profiles and logs have their own."""
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a file for reading. A pipe or a device is an error: it may never end, or never answer.
 
     Raises:
