@@ -9,6 +9,7 @@ A tiny model of each family is made from its configuration class (``benchmarks.t
 * ``search``: ``sktune search --trials 4`` on CPU, every trial's bits compared;
 * ``sim``: the same on the simulated device.
 
+Searches start warm and measure briefly, as those of the tests do (``tests.command``): their figures are not shown.
 Each family runs in its own process, with limits. A row is written as soon as it is known, and the same command
 continues where it stopped; rows of other versions of torch or transformers are made anew. The table is then written.
 """
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,13 +36,14 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: forked processe
 from benchmarks.eager_decode import open_family, summary, write_config
 from benchmarks.tiny_configs import families
 from sktune.backends.installed import package_version
+from tests import warm
 
 STAGES = ("open", "search", "sim")
 ROWS = Path("benchmarks/data/families.jsonl")
 TABLE = Path("docs/reference/families.md")
 TIMEOUT_S = {"open": 180, "search": 600, "sim": 180}
 MEMORY_BYTES = 8 << 30
-"""Address space of one family's process and of each process that it starts."""
+"""Address space of the process that opens a family."""
 SEARCH = ("--trials", "4", "--verify-steps", "16")
 GOAL = 0.95
 
@@ -73,20 +76,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", choices=STAGES, help="only this stage")
     parser.add_argument("--only", default="", help="families, separated by commas; their rows are made anew")
+    parser.add_argument("--jobs", type=int, default=1, help="families at the same time")
     parser.add_argument("--rows", type=Path, default=ROWS)
     parser.add_argument("--out", type=Path, default=TABLE)
     arguments = parser.parse_args()
     only = [name for name in arguments.only.split(",") if name]
     rows = {key: row for key, row in read_rows(arguments.rows).items() if row.versions == versions()}
-    for stage in [arguments.stage] if arguments.stage else STAGES:
-        for family in only or families():
-            if (family, stage) in rows and not only:
-                continue
-            if stage != "open" and not _is_open(rows, family):
-                continue
-            rows[family, stage] = row = run(family, stage)
-            write_rows(arguments.rows, rows.values())
-            print(f"{family} {stage}: {_verdict(row)} {row.why} ({row.seconds:.0f} s)", flush=True)
+    with warm.sitting(), tempfile.TemporaryDirectory() as runs, ThreadPoolExecutor(arguments.jobs) as pool:
+        for stage in [arguments.stage] if arguments.stage else STAGES:
+            missing = [family for family in only or families() if only or (family, stage) not in rows]
+            todo = [family for family in missing if stage == "open" or _is_open(rows, family)]
+            for done in as_completed([pool.submit(run, family, stage, Path(runs)) for family in todo]):
+                row = done.result()
+                rows[row.family, stage] = row
+                write_rows(arguments.rows, rows.values())
+                print(f"{row.family} {stage}: {_verdict(row)} {row.why} ({row.seconds:.0f} s)", flush=True)
     arguments.out.write_text("\n".join([*table(rows), ""]), encoding="utf-8")
 
 
@@ -110,20 +114,23 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
     part.replace(path)
 
 
-def run(family: str, stage: str) -> Row:
-    """Run one stage of one family in its own process."""
+def run(family: str, stage: str, runs: Path) -> Row:
+    """Run one stage of one family in its own process; ``runs`` has the compiled code of all searches."""
     folder = Path(tempfile.mkdtemp(prefix="families-"))
     began = time.perf_counter()
     try:
-        works, why, exit_code = (opened if stage == "open" else searched)(family, stage, folder / family)
+        if stage == "open":
+            works, why, exit_code = opened(family, folder / family)
+        else:
+            works, why, exit_code = searched(family, stage, folder / family, runs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Row(family, stage, works, why, exit_code, round(time.perf_counter() - began, 1), versions())
 
 
-def opened(family: str, stage: str, folder: Path) -> tuple[bool | None, str, int]:
+def opened(family: str, folder: Path) -> tuple[bool | None, str, int]:
     """Open a family in a forked process."""
-    found = in_process(lambda: dict(summary(open_family(family, folder))), TIMEOUT_S[stage])
+    found = in_process(lambda: dict(summary(open_family(family, folder))), TIMEOUT_S["open"])
     if isinstance(found, str):
         return False, found, 1
     if found["transformers"]:
@@ -133,14 +140,12 @@ def opened(family: str, stage: str, folder: Path) -> tuple[bool | None, str, int
     return True, f"{found['units']} units, {found['parameters']:,} parameters", 0
 
 
-def searched(family: str, stage: str, folder: Path) -> tuple[bool | None, str, int]:
+def searched(family: str, stage: str, folder: Path, runs: Path) -> tuple[bool | None, str, int]:
     """Search a family with the command, on CPU or simulated."""
     in_process(lambda: {"made": bool(write_config(family, folder))}, TIMEOUT_S["open"])
-    command = [sys.executable, "-m", "sktune.cli", "search", "--model", str(folder), *SEARCH, "--json"]
-    command += ["--runs", str(folder.parent / "runs"), *(("--backend", "sim") if stage == "sim" else ())]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_limit_memory
-    )
+    command = [sys.executable, "-m", "tests.command", "search", "--model", str(folder), *SEARCH, "--json"]
+    command += ["--runs", str(runs), *(("--backend", "sim") if stage == "sim" else ())]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         output, errors = process.communicate(timeout=TIMEOUT_S[stage])
     except subprocess.TimeoutExpired:
@@ -230,7 +235,7 @@ def table(rows: Mapping[tuple[str, str], Row]) -> Iterator[str]:
 
 WHAT: Mapping[str, str] = {
     "open": "loaded, traced and captured as one graph; the baseline equals itself on 16 steps",
-    "search": f"`sktune search {' '.join(SEARCH)}` on CPU",
+    "search": f"`sktune search {' '.join(SEARCH)}` on CPU, measured briefly",
     "sim": f"`sktune search {' '.join(SEARCH)} --backend sim`",
 }
 
