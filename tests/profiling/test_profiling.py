@@ -281,6 +281,7 @@ def test_kernels_outside_of_steps_are_left_out_and_counted(tmp_path: Path) -> No
         (b'{"traceEvents": [{"ph": "M", "name": "process_name"}', "has no kernels"),
         (b"[1, 2, 3]", "has no kernels"),
         (b"a,b,c\n1,2,3\n", "is not a profile"),
+        (b"Name,Start Time(us),Duration(us)\nMatMul,,8.0\n,,\n", "has no kernels"),
         ((kernel_details([]).encode()), "has no kernels"),
         (gzip.compress(b"", mtime=0), "is empty"),
         (gzip.compress(b"x" * 1000, mtime=0)[:10], "is empty"),

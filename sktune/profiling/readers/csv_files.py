@@ -173,9 +173,9 @@ def _nanoseconds(column: "pd.Series[str]") -> npt.NDArray[np.float64]:
     """
     chunks, origin_us = [np.zeros(0)], np.nan
     for begin in range(0, len(column), _CHUNK_ROWS):  # splitting all rows together takes a multiple of the file's size
-        parts = column.iloc[begin : begin + _CHUNK_ROWS].str.strip().str.partition(".")
+        parts = column.iloc[begin : begin + _CHUNK_ROWS].fillna("").str.strip().str.partition(".")
         whole = pd.to_numeric(parts[0], errors="coerce").to_numpy(float)
-        fraction = pd.to_numeric((parts[2].fillna("") + "000").str[:3], errors="coerce").to_numpy(float)
+        fraction = pd.to_numeric((parts[2] + "000").str[:3], errors="coerce").to_numpy(float)
         if np.isnan(origin_us) and not np.isnan(whole).all():
             origin_us = float(np.floor(np.nanmedian(whole)))  # of which a damaged row is not
         since_us = whole - origin_us
