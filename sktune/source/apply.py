@@ -145,6 +145,8 @@ def _rewritten(
             failures.append(PlanError(f"{path}: {failure}"))
         except cst.ParserSyntaxError as failure:
             failures.append(PlanError(f"{path}:{failure.raw_line}: {failure.message}; fix the file first"))
+        except RecursionError:
+            failures.append(PlanError(f"{path}: an expression is nested too deeply; fix the file first"))
     raise failures[-1]
 
 

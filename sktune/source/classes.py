@@ -1,5 +1,6 @@
 """The module classes of a file, read from the source: the children that each creates, its methods and parameters."""
 
+import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -139,7 +140,20 @@ def _makes_module(called: Sequence[str]) -> bool:
 @lru_cache(maxsize=4)
 def parsed(text: str) -> cst.Module:
     """Return a file's syntax tree; raises ``cst.ParserSyntaxError``."""
+    if _is_nested_too_deeply(text):
+        raise cst.ParserSyntaxError("it is nested too deeply", lines=[text[:80]], raw_line=1, raw_column=0)
     return cst.parse_module(text)
+
+
+def _is_nested_too_deeply(text: str) -> bool:
+    """Whether Python's own parser gives up, long before libcst's has used up its stack and kills the process."""
+    try:
+        ast.parse(text)
+    except (RecursionError, MemoryError):
+        return True
+    except (SyntaxError, ValueError) as failure:
+        return "too many" in str(failure)  # nested parentheses, levels of indentation
+    return False
 
 
 @lru_cache(maxsize=4)

@@ -229,6 +229,8 @@ EDITS = {
         "is not the first unit that its statement runs",
     ),
     "no Python": ("class MLP", "class class MLP", "fix the file first"),
+    "more parentheses than a parser's stack": ("class MLP", f"X = {'(' * 5000}1{')' * 5000}\nclass MLP", "too deeply"),
+    "more signs than a visitor's": ("class MLP", f"X = {'-' * 1000}1\nclass MLP", "nested too deeply"),
 }
 
 
