@@ -150,7 +150,10 @@ ROUNDED: Cases = {
     "reciprocals": lambda x, y, z: x.reciprocal() * y + z.reciprocal(),
     "in place": lambda x, y, z: x.clone().mul_(y).add_(z).sub_(x).div_(y),
 }
-RSQRT: Cases = {"rsqrt": lambda x, y, z: torch.rsqrt(x) * y + torch.rsqrt(y.abs()) * z}
+RSQRT: Cases = {
+    "rsqrt": lambda x, y, z: torch.rsqrt(x) * y + torch.rsqrt(y.abs()) * z,
+    "a power": lambda x, y, z: torch.pow(x, -0.5) * y + z.abs() ** -0.5,
+}
 COMPARED: Cases = {
     "orders": lambda x, y, z: ((x * y > z) & (x <= y)) | ((x + z < y) ^ (z >= x)),
     "equality": lambda x, y, z: (x * y == z * y) | (x != x),
@@ -565,9 +568,10 @@ NARROW_X = X.bfloat16()
 WHOLE_X = X.long()
 NOT_CLAIMED: Mapping[str, tuple[Body, tuple[Tensor, ...], str]] = {
     "a function that is in no table": (lambda x: x.sin().expm1(), (X,), "not in the table"),
-    "other powers": (lambda x: x**3, (X,), "only the exponent 2"),
-    "powers of numbers": (lambda x: 2**x, (X,), "only the exponent 2"),
-    "powers of tensors": (lambda x: x**x, (X,), "only the exponent 2"),
+    "other powers": (lambda x: x**3, (X,), "only the exponents 2"),
+    "powers of numbers": (lambda x: 2**x, (X,), "only the exponents 2"),
+    "powers of tensors": (lambda x: x**x, (X,), "only the exponents 2"),
+    "a root in 16 bits": (lambda x: x**-0.5, (NARROW_X,), "in 16 bits"),
     "a multiple that is added": (lambda x: torch.add(x, x, alpha=2), (X,), "in one rounding"),
     "a quotient that is rounded": (lambda x: torch.div(x, x, rounding_mode="floor"), (X,), "several steps"),
     "values that are accumulated": (
@@ -628,6 +632,6 @@ def test_option_values_that_may_change_bits_are_reported(option: dict[str, Optio
 def test_a_gpu_may_have_other_functions() -> None:
     """Operators that a compiler for GPUs may approximate are exact only on a CPU."""
     options = with_defaults(EXACT)
-    for body, value in ((torch.reciprocal, X), (lambda x: x / x, X), (torch.exp, NARROW_X)):
+    for body, value in ((torch.reciprocal, X), (lambda x: x / x, X), (lambda x: x**-0.5, X), (torch.exp, NARROW_X)):
         assert bit_changing_operators(region_of(body, value), options, "cpu") == ()
         assert "GPU" in bit_changing_operators(region_of(body, value), options, "cuda")[0]

@@ -41,13 +41,15 @@ functions round to the same results. The maximum of two zeros of different sign 
 """
 # Inductor's lowering of these already calls ATen's kernel if max-autotune may only choose ATen.
 _EXTERN_BY_CHOICE = ("mm", "addmm", "baddbmm")
+ROOT = -0.5
+"""As an exponent: ATen's kernel for CPUs then computes a reciprocal square root (Gemma's norms), fused code a power."""
 
 
 class CacheIdentity(CustomGraphPass):
     """Leaves graphs unchanged; separates code in Inductor's caches that was compiled under different sktune rules."""
 
     def __init__(self, rules: str) -> None:
-        self._uuid = f"sktune-4-{rules}"
+        self._uuid = f"sktune-5-{rules}"
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Leave ``graph`` unchanged."""
@@ -90,6 +92,8 @@ def kept_operators(matmuls: bool, reductions: bool) -> Iterator[None]:
     decomposed = {
         op: _decomposed_unless(types, decompositions[op]) for op, types in functions.items() if op in decompositions
     }
+    if reductions:
+        chosen[aten.pow.Tensor_Scalar] = _lowered_as_root(aten.pow.Tensor_Scalar)
     layouts = dict.fromkeys((*kept, *functions), _constrain_to_eager_strides)
     saved = {op: decompositions[op] for op in (*kept, *decomposed) if op in decompositions}
     for op in kept:
@@ -128,6 +132,17 @@ def _lowered_unless(types: tuple[torch.dtype, ...], op: Any) -> Callable[..., An
             if fused is None or first.get_dtype() in types
             else fused(first, *rest, **keywords)
         )
+
+    return lowered
+
+
+def _lowered_as_root(op: Any) -> Callable[..., Any]:
+    fused = lowering.lowerings[op]
+
+    def lowered(base: Any, exponent: Any) -> Any:
+        if exponent == ROOT and base.get_dtype() in WIDE and base.get_device().type == "cpu":
+            return lowering.lowerings[aten.rsqrt.default](base)
+        return fused(base, exponent)
 
     return lowered
 
