@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sktune.backends.inductor.numerics import MATMULS, NARROW, REDUCTIONS, ROOT, WIDE, is_function_kept
+from sktune.backends.inductor.numerics import MATMULS, NARROW, REDUCTIONS, WIDE, is_function_kept
 from sktune.backends.inductor.regions import Region
 from sktune.core.errors import described
 from sktune.core.plan import Option
@@ -347,17 +347,12 @@ def _numbers(call: Call) -> str:
     return ""
 
 
-def _power(call: Call, device: str) -> str:
+def _power(call: Call, device: str) -> str:  # noqa: ARG001
     if not call.is_floating:
         return ""
     exponent = call.arguments.get("exponent")
-    if isinstance(exponent, torch.Tensor) or exponent not in (2, ROOT):
-        return "only the exponents 2 and -0.5 are computed as in ATen"
-    if exponent == 2:
-        return ""
-    if device != "cpu":
-        return "GPUs may approximate it"
-    return "" if all(value.dtype in WIDE for value in call.tensors) else "in 16 bits, roots are rounded elsewhere"
+    is_covered = not isinstance(exponent, torch.Tensor) and call.inputs[0].is_floating_point()
+    return "" if is_covered else "only a tensor of fractions to the power of a number is covered"
 
 
 def _enumerated(call: Call, device: str) -> str:

@@ -33,6 +33,7 @@ FUNCTIONS: Mapping[str, tuple[torch.dtype, ...]] = {
     "sin": (*WIDE, torch.float16),
     "rsqrt": NARROW,
     **dict.fromkeys(("gelu", "maximum", "minimum", "clamp", "clamp_min", "clamp_max"), (*WIDE, *NARROW)),
+    **dict.fromkeys(("expm1", "log1p", "elu", "mish", "leaky_relu"), (*WIDE, *NARROW)),
 }
 """Elementwise functions whose fused code gives different bits than ATen's kernel, and the types for which it does.
 
@@ -41,8 +42,8 @@ functions round to the same results. The maximum of two zeros of different sign 
 """
 # Inductor's lowering of these already calls ATen's kernel if max-autotune may only choose ATen.
 _EXTERN_BY_CHOICE = ("mm", "addmm", "baddbmm")
-ROOT = -0.5
-"""As an exponent: ATen's kernel for CPUs then computes a reciprocal square root (Gemma's norms), fused code a power."""
+_ROOT = -0.5
+"""The exponent for which ATen's kernel for CPUs computes a reciprocal square root (Gemma's norms)."""
 
 
 class CacheIdentity(CustomGraphPass):
@@ -92,9 +93,10 @@ def kept_operators(matmuls: bool, reductions: bool) -> Iterator[None]:
     decomposed = {
         op: _decomposed_unless(types, decompositions[op]) for op, types in functions.items() if op in decompositions
     }
-    if reductions:
-        chosen[aten.pow.Tensor_Scalar] = _lowered_as_root(aten.pow.Tensor_Scalar)
     layouts = dict.fromkeys((*kept, *functions), _constrain_to_eager_strides)
+    if reductions:
+        chosen[aten.pow.Tensor_Scalar] = _lowered_power()
+        layouts[aten.pow.Tensor_Scalar] = _constrain_power
     saved = {op: decompositions[op] for op in (*kept, *decomposed) if op in decompositions}
     for op in kept:
         decompositions.pop(op, None)
@@ -136,15 +138,28 @@ def _lowered_unless(types: tuple[torch.dtype, ...], op: Any) -> Callable[..., An
     return lowered
 
 
-def _lowered_as_root(op: Any) -> Callable[..., Any]:
-    fused = lowering.lowerings[op]
+def _is_power_fused(base: Any, exponent: Any, device: str) -> bool:
+    """Whether fused code computes a power as ATen does: as a product, or as a reciprocal square root."""
+    is_root = exponent == _ROOT and base in WIDE and device == "cpu"
+    return exponent == 2 or is_root or not base.is_floating_point
+
+
+def _lowered_power() -> Callable[..., Any]:
+    op = aten.pow.Tensor_Scalar
+    fused, call = lowering.lowerings[op], lowering.fallback_handler(op, add_to_fallback_set=False)
 
     def lowered(base: Any, exponent: Any) -> Any:
-        if exponent == ROOT and base.get_dtype() in WIDE and base.get_device().type == "cpu":
-            return lowering.lowerings[aten.rsqrt.default](base)
-        return fused(base, exponent)
+        if not _is_power_fused(base.get_dtype(), exponent, base.get_device().type):
+            return call(base, exponent)
+        return lowering.lowerings[aten.rsqrt.default](base) if exponent == _ROOT else fused(base, exponent)
 
     return lowered
+
+
+def _constrain_power(node: torch.fx.Node, *args: Any, **keywords: Any) -> Any:
+    base = node.all_input_nodes[0].meta["val"]
+    is_fused = _is_power_fused(base.dtype, node.args[1], base.device.type)
+    return (args, keywords) if is_fused else _constrain_to_eager_strides(node, *args, **keywords)
 
 
 def _constrain_to_eager_strides(node: torch.fx.Node, *args: Any, **keywords: Any) -> Any:
