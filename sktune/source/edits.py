@@ -19,6 +19,8 @@ from sktune.core.plain_data import load_json
 RECORD = Path(".sktune") / "applied.json"
 """Record in the changed folder: the original text of each file, and the digest of the new one."""
 VERSION = 1
+MAX_NAME_BYTES, MAX_PATH = 255, 1024
+"""Longest name of a file on Linux; characters of a longer path than any repository has."""
 OUTSIDE = "give --to a folder that contains the file itself"
 
 
@@ -170,6 +172,9 @@ def _read(folder: Path) -> Mapping[str, _Entry]:
         raise BadInputError(f"{path} is not a record of sktune; delete it to start over") from failure
     if any(Path(name).is_absolute() or ".." in Path(name).parts for name in entries):
         raise BadInputError(f"{path} names files outside of its folder; delete it")
+    longest = max((len(part.encode()) for name in entries for part in Path(name).parts), default=0)
+    if longest > MAX_NAME_BYTES or max(map(len, entries), default=0) > MAX_PATH:
+        raise BadInputError(f"{path} names files that cannot exist; delete it to start over")
     return entries
 
 

@@ -105,6 +105,14 @@ RECORDS = {
     "deep": ("[" * 10_000, "is not JSON"),
     "half a character": ('{"version": 1, "files": {"a": {"before": "\\ud800", "after_sha256": ""}}}', "is not JSON"),
     "a list": ("[]", "is not a record of sktune"),
+    "a long name": (
+        '{"version": 1, "files": {"%s": {"before": "", "after_sha256": ""}}}' % ("a" * 300),
+        "names files that cannot exist",
+    ),
+    "a long path": (
+        '{"version": 1, "files": {"%s": {"before": "", "after_sha256": ""}}}' % ("a/" * 3000),
+        "names files that cannot exist",
+    ),
     "no texts": ('{"version": 1, "files": {"a": null}}', "is not a record of sktune"),
     "numbers": ('{"version": 1, "files": {"a": {"before": 1, "after_sha256": 2}}}', "is not a record of sktune"),
     "parents": ('{"version": 1, "files": {"../a": {"before": "", "after_sha256": ""}}}', "outside of its folder"),
