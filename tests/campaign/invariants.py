@@ -20,10 +20,11 @@ WAY_OUT = re.compile(
     r"(;|,|\.) (it was restored|and what was|stored trials are safe)|; |run (the same command|it|again)|--[a-z]"
 )
 """A message says what to do: after a semicolon, or with a command or an option."""
-KEPT = re.compile(r"(^|/)(study\.db\.damaged.*|core(\.0)?|logs/[a-z0-]+(\.before-0)?\.log)$")
-"""Files that a disturbed search leaves on purpose: evidence of what happened."""
-WINNER = re.compile(r"(^|/)(best_plan\.(yaml|artifacts/[^/]+)|samples/final-[0-9-]+\.npz)$")
-"""Files of the winner and the finalists; where times are measured, one search has them and the next may have none."""
+KEPT = re.compile(r"(^|/)(study\.db\.damaged.*|core(\.0)?|logs/[a-z0-]+(\.before-0)?\.log|samples/final-0-0\.npz)$")
+"""Files that a disturbed search leaves on purpose: evidence of what happened, and the samples of finalists that were
+compared one by one after their common process had died."""
+WINNER = re.compile(r"(^|/)best_plan\.(yaml|artifacts/[^/]+)$")
+"""Files of the winner; where times are measured, one search has a winner and the next may have none."""
 CAUSED = ("crashed", "timeout", "compile_failed", "mismatch")
 """Reasons of trials that a fault may have caused, after which a search takes another way."""
 

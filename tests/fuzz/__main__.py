@@ -22,7 +22,7 @@ Each input is a real file of a command with one to three damages, to its bytes, 
 drawn by seed (`tests/fuzz/`), with a limit of {LIMIT_S:g} s. The command must end with a result, or with one line of
 error and exit code 1 or 2: no traceback, no hang, and no terminal's command in what is printed.
 
-`python -m tests.fuzz --inputs 10000 --command COMMAND --jobs 2 --out benchmarks/results/fuzz.md` for each row. Other
+`python -m tests.fuzz --inputs 10000 --command COMMAND --out benchmarks/results/fuzz.md` for each row. Other
 work ran beside most of them, so the slowest input tells little about time.
 
 | command | inputs | accepted | refused (exit code 2) | failed (1) | wrong | slowest, s | commit | machine |
