@@ -11,9 +11,9 @@ MAX_LISTED = 6
 
 
 def of_layers(block: Block, n_layers: int, index: str) -> str:
-    """Return the condition on ``index``; empty if it always holds."""
+    """Return the condition on ``index``; empty if it always holds, or a branch around the block already says it."""
     layers = block.layers
-    if not layers or len(layers) == n_layers:
+    if not layers or block.is_whole:
         return ""
     first, last = layers[0], layers[-1]
     if len(layers) < last - first + 1:

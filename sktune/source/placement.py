@@ -1,5 +1,6 @@
 """Where a plan's scopes go in the source: for each, consecutive statements and the layers to which it applies."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,8 @@ from sktune.source.call_flow import Follower, Function, Run, Statement, Step, Tu
 from sktune.source.classes import ModuleClass
 from sktune.source.values import Known
 
+LAYER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+"""The number of a layer in a unit's name, the first of its numbers."""
 ENTRIES = ("decode", "forward")
 """Methods of the model in which a decode step may begin; the first that runs the plan's units is used."""
 
@@ -28,6 +31,7 @@ class Block:
         function: that contains them.
         options: of the scope.
         layers: to which it applies; empty if the suite does not run once for each layer.
+        is_whole: whether the suite runs in no other layer.
         index: the loop variable that counts layers, if the suite is in such a loop.
         covers: names of the first and the last unit within the layer, for the label.
         besides: source of what runs inside before the first unit or after the last.
@@ -43,6 +47,7 @@ class Block:
     function: Function
     options: Options
     layers: tuple[int, ...]
+    is_whole: bool
     index: str | None
     covers: tuple[str, str]
     besides: tuple[str, ...]
@@ -67,6 +72,21 @@ class Placed:
 
 
 @dataclass(frozen=True, eq=False)
+class _DecodeStep:
+    """A decode step.
+
+    Attributes:
+        run: that calls all units at which the plan's scopes begin or end.
+        modules: that it calls.
+        layers: in which each suite runs, by the suite's identity.
+    """
+
+    run: Run
+    modules: Modules
+    layers: Mapping[int, frozenset[int]]
+
+
+@dataclass(frozen=True, eq=False)
 class _Place:
     run: Run
     first: int
@@ -84,16 +104,16 @@ def find_blocks(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, k
     Raises:
         PlanError: no class of the file runs the plan's units, or a scope cannot be expressed in this source.
     """
-    run, modules = _decode_step(classes, plan, n_layers, known)
-    runs = list(run.walk())
+    step = _decode_step(classes, plan, n_layers, known)
+    runs = list(step.run.walk())
     grouped: dict[tuple[tuple[int, int, int], int, Options], list[tuple[Scope, _Place]]] = {}
     for scope in plan.scopes:
         place = _place(scope, runs)
         turn = place.run.turn.number if place.run.turn else 0
         grouped.setdefault((place.key, turn, scope.options), []).append((scope, place))
     for members in grouped.values():
-        _refuse_shared(members, modules)
-    blocks = tuple(_block(members) for members in grouped.values())
+        _refuse_shared(members, step.modules)
+    blocks = tuple(_block(members, step.layers) for members in grouped.values())
     _refuse_crossings(blocks)
     owners: dict[bool, set[str]] = {True: set(), False: set()}
     for each in (each for _, each in runs if each.layer is not None):
@@ -122,8 +142,7 @@ def _refuse_shared(members: Sequence[tuple[Scope, _Place]], modules: Modules) ->
         )
 
 
-def _decode_step(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, known: Known) -> tuple[Run, Modules]:
-    """Return the run that calls all units at which the plan's scopes begin or end, and the modules that it calls."""
+def _decode_step(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, known: Known) -> _DecodeStep:
     units = list(dict.fromkeys(name for scope in plan.scopes for name in (scope.first, scope.last)))
     best: tuple[int, str] = (0, "")
     for prefix in _prefixes(units[0]):
@@ -135,13 +154,30 @@ def _decode_step(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, 
                 called = _called(run) if run else set()
                 if called >= set(local):
                     assert run is not None
-                    return _renamed(run, prefix), {prefix + path: each for path, each in follower.modules.items()}
+                    modules = {prefix + path: each for path, each in follower.modules.items()}
+                    everywhere = Follower(classes, _in_all_layers(local, n_layers), n_layers, known)
+                    return _DecodeStep(_renamed(run, prefix), modules, _layers(everywhere.follow(owner, method)))
                 missing = next(unit for unit in local if unit not in called)
                 best = max(best, (len(called & set(local)), missing))
     raise PlanError(
         f"no class runs the plan's units; the closest one never calls {best[1]!r} by name; "
         "apply the plan in Python: sktune.apply(model, plan)"
     )
+
+
+def _in_all_layers(units: Sequence[str], n_layers: int) -> list[str]:
+    """Return the same units in each layer: a step is followed only into layers with units."""
+    parts = dict.fromkeys(tuple(LAYER.split(unit, maxsplit=1)) for unit in units)
+    return [str(layer).join(each) for each in parts for layer in range(n_layers)]
+
+
+def _layers(step: Run | None) -> Mapping[int, frozenset[int]]:
+    """Return the layers in which each suite runs."""
+    found: dict[int, set[int]] = {}
+    for _, run in step.walk() if step else ():
+        if run.layer is not None:
+            found.setdefault(id(run.suite), set()).add(run.layer)
+    return {suite: frozenset(layers) for suite, layers in found.items()}
 
 
 def _prefixes(unit: str) -> list[str]:
@@ -233,10 +269,11 @@ def _innermost(runs: Sequence[tuple[int, Run]], holds: Callable[[Statement], boo
     return f"{function.owner.name}.{function.node.name.value}"
 
 
-def _block(members: Sequence[tuple[Scope, _Place]]) -> Block:
+def _block(members: Sequence[tuple[Scope, _Place]], ran: Mapping[int, frozenset[int]]) -> Block:
     scope, place = members[0]
     run = place.run
     layers = tuple(sorted(each.run.layer for _, each in members if each.run.layer is not None))
+    is_whole = ran.get(id(run.suite), frozenset()) <= {*layers}
     covers = (_key(scope.first, run), _key(scope.last, run))
     if run.layer is None and ".".join(scope.first.split(".")[:-1]) != ".".join(scope.last.split(".")[:-1]):
         covers = ("layers", "layers") if _spans_layers(place) else covers
@@ -245,8 +282,8 @@ def _block(members: Sequence[tuple[Scope, _Place]]) -> Block:
     own = tuple(each.name if each.name != replace(each, name="").label else "" for each, _ in by_layer)
     inside = dict.fromkeys(node for _, at in members for node in _statements(at))
     return Block(
-        run.suite, place.first, place.last, run.function, scope.options, layers, run.index, covers, tuple(besides),
-        run.turn, own, tuple(inside),
+        run.suite, place.first, place.last, run.function, scope.options, layers, is_whole, run.index, covers,
+        tuple(besides), run.turn, own, tuple(inside),
     )  # fmt: skip
 
 

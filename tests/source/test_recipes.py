@@ -88,6 +88,15 @@ def drafts_config() -> Any:
     return importlib.import_module("models.drafts.models.configuration_drafts").DraftsConfig()
 
 
+def with_weights(project: Path, configuration: str) -> None:
+    """Give the drafts a folder of weights that has a configuration, relative to the folder of the YAML."""
+    folder = project / "models" / "drafts"
+    path = folder / "config" / "drafts_1_rank.yaml"
+    path.write_text(path.read_text().replace("/nowhere/drafts", "weights"))
+    (folder / "weights").mkdir()
+    (folder / "weights" / "config.json").write_text(configuration)
+
+
 MODES = {"decode": SimpleNamespace(is_prefill=False), "prefill": SimpleNamespace(is_prefill=True)}
 TOKEN = torch.ones(1, HIDDEN)
 
@@ -149,6 +158,18 @@ def test_a_plan_of_few_layers_is_carried_by_kind(project: Path) -> None:
     assert labels(marks()) == [f"mlp_{layer}" for layer in range(2, 6)]
 
 
+@pytest.mark.parametrize("skipped", [0, 1])
+def test_a_condition_that_the_branch_around_a_scope_implies_is_not_repeated(project: Path, skipped: int) -> None:
+    """``if self.is_moe`` is already only the layers from 2 on; some of them need a condition."""
+    with_weights(project, '{"num_hidden_layers": 6, "first_k_dense_replace": 2, "n_routed_experts": 4}')
+    change = applied(project, "drafts", plan_file([("mlp", "mlp")], range(2 + skipped, 6), **DEEP))
+    assert ("self.layer_idx >= 3" in change.diff) == bool(skipped)
+    assert ("self.layer_idx >=" in change.diff) == bool(skipped)
+    model, marks = built(project, "drafts", "DraftsForCausalLM", "drafts_1_rank.yaml", drafts_config())
+    model(TOKEN, MODES["decode"])
+    assert labels(marks()) == [f"mlp_{layer}" for layer in range(2 + skipped, 6)]
+
+
 @pytest.mark.parametrize(
     ("among", "values", "reason"),
     [
@@ -168,13 +189,8 @@ def test_a_plan_for_other_layers_is_refused_if_its_place_is_open(
 
 def test_the_weights_configuration_takes_precedence(project: Path) -> None:
     """The ``config.json`` at the YAML's ``model_path``, here relative to the folder, has other layers."""
-    path = project / "models" / "drafts" / "config" / "drafts_1_rank.yaml"
-    path.write_text(path.read_text().replace("/nowhere/drafts", "weights"))
-    (project / "models" / "drafts" / "weights").mkdir()
-    (project / "models" / "drafts" / "weights" / "config.json").write_text(
-        '{"num_hidden_layers": 4, "first_k_dense_replace": 1, "n_routed_experts": 4}'
-    )
-    file = plan_file([("mlp", "mlp")], range(1, 3), layers=3, kinds="1 dense, 2 moe")
+    with_weights(project, '{"num_hidden_layers": 4, "first_k_dense_replace": 1, "n_routed_experts": 4}')
+    file = plan_file([("self_attn", "self_attn")], range(1, 3), layers=3, kinds="1 dense, 2 moe")
     change = source_change(file, project / "models" / "drafts")
     assert "self.layer_idx >= 1" in change.diff
     assert any("to the model's 4" in note for note in change.notes)
