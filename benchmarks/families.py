@@ -156,7 +156,9 @@ def searched(family: str, stage: str, folder: Path, runs: Path) -> tuple[bool | 
         return False, (errors.strip().splitlines() or ["no message"])[-1], process.returncode
     result = json.loads(output.splitlines()[-1])
     pruned = ", ".join(f"{count} {reason}" for reason, count in result["pruned"].items())
-    return True, f"{result['complete']} of {result['trials']} trials complete" + (f", {pruned}" if pruned else ""), 0
+    is_measured = result["complete"] + result["pruned"]["slower"] > 0  # slower ones were measured until that was known
+    text = f"{result['complete']} of {result['trials']} trials complete" + (f", {pruned}" if pruned else "")
+    return is_measured, text, process.returncode
 
 
 def in_process(function: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str, Any] | str:

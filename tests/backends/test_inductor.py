@@ -158,6 +158,70 @@ def test_reductions_in_a_cpp_wrapper_call_aten_without_the_dispatcher(tmp_path: 
     assert "c10::Dispatcher" not in wrapper
 
 
+class Experts(torch.nn.Module):
+    """A mixture of experts in which only the data decide how many rows each expert computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = torch.nn.Parameter(torch.randn(48, 4))
+        self.experts = torch.nn.Parameter(torch.randn(4, 48, 48))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen = (x @ self.router).argmax(-1)
+        sizes: list[int] = torch.nn.functional.one_hot(chosen, 4).sum(0).tolist()
+        order = chosen.argsort(stable=True)
+        parts = zip(x[order].split(sizes), self.experts, strict=True)
+        return torch.cat([part @ expert for part, expert in parts]).index_select(0, order.argsort())
+
+
+class Positive(torch.nn.Module):
+    """The rows whose sum is positive: how many depends on the data."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[x.sum(-1) > 0]
+
+
+class Total(torch.nn.Module):
+    """The sum over all rows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.cos().sum(0)
+
+
+def sequence(*modules: torch.nn.Module) -> tuple[Target, InductorBackend]:
+    """Return a target that runs ``modules``, named ``a``, ``b``, ..., on 6 random rows, and its backend."""
+    torch.manual_seed(0)
+    module = torch.nn.Module()
+    for name, each in zip("abc", modules, strict=True):
+        module.add_module(name, each.requires_grad_(False))
+    target = Target(
+        module,
+        lambda x: modules[2](modules[1](modules[0](x))),
+        lambda seed, steps: [(torch.randn(6, 48),) for _ in torch.arange(steps)],
+    )
+    return target, InductorBackend(target, trace_layout(target, SpaceSpec()), decode_inputs(target, 0, 1)[0])
+
+
+@pytest.mark.slow
+def test_sizes_that_depend_on_the_data_are_compiled_in_a_scope(caplog: pytest.LogCaptureFixture) -> None:
+    """One compilation holds for all sizes, also where the same region is compiled for another layer."""
+    target, backend = sequence(torch.nn.SiLU(), Experts(), Experts())
+    recordings = record(backend.compile(Plan()).step, prepare(target))
+    assert "cannot find" not in caplog.text
+    for scopes in ((("b", "b"), ("c", "c")), (("a", "c"),)):
+        assert compare(backend.compile(plan(*scopes)).step, recordings) is None
+
+
+def test_a_scope_whose_input_has_no_fixed_size_is_a_compile_error() -> None:
+    """Code for one size would be wrong for others; a scope that also computes the size is compiled."""
+    target, backend = sequence(torch.nn.SiLU(), Positive(), Total())
+    recordings = record(backend.compile(Plan()).step, prepare(target))
+    with pytest.raises(CompileError, match=r"scope c: its input .* has a size that depends on the data") as failure:
+        backend.compile(plan(("c", "c")))
+    assert failure.value.blamed == "c"
+    assert compare(backend.compile(plan(("b", "c"))).step, recordings) is None
+
+
 @pytest.mark.slow
 def test_the_same_plan_is_the_same_code_in_another_process(compile_cache: Path, tmp_path: Path) -> None:
     """Choices by timing are cached with the region."""

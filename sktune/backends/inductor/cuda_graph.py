@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,8 @@ Capture = Callable[[Run, tuple[Any, ...], Sequence[int]], tuple[Callable[[], Non
 
 def written_inputs(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> tuple[int, ...]:
     """Return which inputs the graph writes, from the version counters of fake tensors."""
-    with torch.inference_mode(False), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+    fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())  # sizes may depend on the data
+    with torch.inference_mode(False), torch.no_grad(), fake:
         fakes = [_like(value) if isinstance(value, torch.Tensor) else value for value in inputs]
         before = [_version(value) for value in fakes]
         fx.Interpreter(graph_module).run(*fakes)

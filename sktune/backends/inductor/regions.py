@@ -148,7 +148,7 @@ def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Seq
     for order, span in enumerate(occupied):
         name = f"submod_{2 * order + 1}"
         if name in calls:  # else no result of the span is used and it has no effect
-            region = _region(getattr(whole, name), calls[name], real)
+            region = _region(getattr(whole, name), calls[name], real, span.label)
             slots.append(RegionSlot(calls[name], region, dict(span.options), span.label, span.code))
     return Cutting(whole, tuple(slots))
 
@@ -183,15 +183,18 @@ def _returns_tuple(graph_module: Any) -> bool:
     return isinstance(_output(graph_module).args[0], tuple | list)
 
 
-def _region(piece: fx.GraphModule, call: fx.Node, real: Mapping[str, Any]) -> Region:
+def _region(piece: fx.GraphModule, call: fx.Node, real: Mapping[str, Any], label: str) -> Region:
     graph = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     graph.graph_copy(piece.graph, values)
     returned = fx.node.map_arg(_output(piece).args[0], values.__getitem__)
     graph.output(tuple(returned) if isinstance(returned, tuple | list) else (returned,))
+    for node in graph.nodes:
+        node.meta.pop("unbacked_bindings", None)  # symbols of the capture; the compilation makes its own
     placeholders = [node for node in piece.graph.nodes if node.op == "placeholder"]
     inputs = tuple(
-        _example(argument, placeholder, real) for argument, placeholder in zip(call.args, placeholders, strict=True)
+        _example(argument, placeholder, real, label)
+        for argument, placeholder in zip(call.args, placeholders, strict=True)
     )
     parameters = tuple(isinstance(value, nn.Parameter) for value in inputs)
     graph_module = fx.GraphModule(piece, graph)
@@ -201,13 +204,17 @@ def _region(piece: fx.GraphModule, call: fx.Node, real: Mapping[str, Any]) -> Re
     return Region(graph_module, inputs, parameters, _key(graph_module, inputs), outlasting)
 
 
-def _example(argument: Any, placeholder: fx.Node, real: Mapping[str, Any]) -> Any:
+def _example(argument: Any, placeholder: fx.Node, real: Mapping[str, Any], label: str) -> Any:
     """Return the captured input, or a tensor with the layout of the one that will be computed."""
     if not isinstance(argument, fx.Node):
         return argument
     if argument.op == "placeholder":
         return real[argument.name]
     value = placeholder.meta["example_value"]
+    numbers = (*value.size(), *value.stride()) if isinstance(value, torch.Tensor) else (value,)
+    if any(isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) for number in numbers):
+        reason = f"its input {argument.name} has a size that depends on the data; begin the scope where it is computed"
+        raise CompileError(f"scope {label}: {reason}", blamed=label)
     if isinstance(value, torch.Tensor):
         return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
     return value
