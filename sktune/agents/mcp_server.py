@@ -26,6 +26,7 @@ from sktune.core.errors import BadInputError, SktuneError, StudyError, nearest
 from sktune.core.events import parse_event
 from sktune.core.events.analysis import AnalysisFinished
 from sktune.core.events.search import StudyFinished
+from sktune.core.files import real_path
 from sktune.study.claims import is_held
 from sktune.study.result import stored_result
 from sktune.study.storage import DATABASE
@@ -90,7 +91,7 @@ class _Server(MCPServer[Any]):
 
 def _subject(model: str | None, recipe: str | None, folder: str | None) -> str:
     """Return a short name for the model, recipe or folder."""
-    return Path(recipe).resolve().parent.name if recipe and not folder else Path(model or folder or "model").name
+    return real_path(Path(recipe)).parent.name if recipe and not folder else Path(model or folder or "model").name
 
 
 def _first(failure: ValidationError) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sktune.core.contents import module_files
 from sktune.core.errors import BadInputError
+from sktune.core.files import real_path
 from sktune.targets import TargetSpec
 from sktune.targets.recipe import read_recipe
 from sktune.targets.spec import ConfigSpec, FunctionSpec, PresetSpec, RecipeSpec
@@ -47,7 +48,7 @@ class Permissions:
 
     def _check(self, executed: Iterable[Path], what: str) -> None:
         for path in executed:
-            real = path.resolve()
+            real = real_path(path)
             if not any(real.is_relative_to(root) for root in self.roots):
                 where = f"code below {', '.join(map(str, self.roots))}" if self.roots else "presets and config.json"
                 raise BadInputError(

@@ -59,6 +59,11 @@ def source_text(path: Path) -> str:
         return ""
 
 
+def real_path(path: Path) -> Path:
+    """Return the absolute path with all links followed. Unlike ``resolve()``, no link is an error, even to itself."""
+    return Path(os.path.realpath(path))
+
+
 def inside(folder: Path, path: Path, fix: str) -> Path:
     """Return where a file that starts with ``folder`` really is, all links followed.
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from sktune.core.delivery import Delivery
 from sktune.core.errors import StudyError
@@ -180,7 +182,8 @@ class StudyFacts:
         Raises:
             StudyError: they were stored by a newer sktune, or one of them is damaged.
         """
-        if (stored_format := attributes.get(PREFIX + "format", FORMAT)) > FORMAT:
+        stored_format = attributes.get(PREFIX + "format", FORMAT)
+        if isinstance(stored_format, int) and stored_format > FORMAT:
             raise StudyError(
                 f"study {study!r} was made by a newer sktune (its facts have format {stored_format}, this one reads "
                 f"up to {FORMAT}); upgrade sktune, or name another with --study"
@@ -191,10 +194,11 @@ class StudyFacts:
             if stored is None:
                 continue
             try:
-                known[name] = _READ.get(name, _unchanged)(stored)
+                known[name] = _READ[name](stored)
             except (KeyError, TypeError, ValueError, AttributeError) as failure:
+                reason = failure.errors()[0]["msg"] if isinstance(failure, ValidationError) else repr(failure)
                 raise StudyError(
-                    f"study {study!r}: its fact {name!r} cannot be read ({failure!r}); name another with --study"
+                    f"study {study!r}: its fact {name!r} cannot be read ({reason}); name another with --study"
                 ) from failure
         return cls(**known)
 
@@ -215,13 +219,17 @@ def _unchanged(value: Any) -> Any:
     return value
 
 
-_READ: Mapping[str, Callable[[Any], Any]] = {
+_READ_STRUCTURED: Mapping[str, Callable[[Any], Any]] = {
     "layout": Layout.from_dict,
     "floor_looks": lambda stored: tuple(NoiseFloorSample.from_dict(look) for look in stored),
     VERIFICATIONS: lambda stored: {number: Verification.from_dict(data) for number, data in stored.items()},
     "final": FinalComparison.from_dict,
     "proxy": ProxyFindings.from_dict,
     "delivery": DeliveryRecord.from_dict,
+}
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    name: _READ_STRUCTURED.get(name) or TypeAdapter(kind).validate_python
+    for name, kind in get_type_hints(StudyFacts).items()
 }
 _WRITE: Mapping[str, Callable[[Any], Any]] = {
     "fingerprint": dict,

@@ -56,7 +56,9 @@ def undamaged(what: str) -> Iterator[None]:
     """Turn what Optuna and the readers of stored values raise about damaged ones into a one-line error."""
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError) as failure:
+    except (
+        ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, RecursionError,
+    ) as failure:  # fmt: skip
         raise StudyError(
             f"{what}: a stored value is damaged ({described(failure)}); restore the study, or name another with --study"
         ) from failure

@@ -1,6 +1,7 @@
 """Decode calls: how a causal language model of transformers is called, so that one captured graph serves every step."""
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -57,15 +58,19 @@ def decode_call(model: nn.Module, cache: StaticCache, batch: int, length: int, d
 
     tokens = torch.ones(batch, 1, dtype=torch.long, device=device)
     ways = [calling(names) for names in _WAYS if set(names) <= accepted.keys()]
+    fewest, best = math.inf, ways[0]  # what reads the fewest values may read none when it is captured
     given: tuple[list[nn.Embedding], ...] = ([], _tables(model))
     for tables in given:
         handles = [_give_positions(table) for table in tables]
         for way in ways:
-            if not _reads_values(way, tokens, cache):
+            reads = _value_reads(way, tokens, cache)
+            if reads == 0:
                 return way
+            if reads < fewest and not tables:
+                fewest, best = reads, way
         for handle in handles:
             handle.remove()
-    return ways[0]
+    return best
 
 
 def _tables(model: nn.Module) -> list[nn.Embedding]:
@@ -94,20 +99,20 @@ def _parameters(module: nn.Module) -> set[str]:
 
 
 class _ValueReads(TorchDispatchMode):
-    """Notices whether Python reads a tensor's value, for an index, a size or a branch."""
+    """Counts how often Python reads a tensor's value, for an index, a size or a branch."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.is_any = False
+        self.count = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         """Run the operator."""
-        self.is_any |= function is torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - the operator of item()
+        self.count += function is torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - the operator of item()
         return function(*arguments, **(options or {}))
 
 
-def _reads_values(step: DecodeStep, tokens: torch.Tensor, cache: StaticCache) -> bool:
-    """Whether a second token, the first that has a past, reads values; also if the step fails this way."""
+def _value_reads(step: DecodeStep, tokens: torch.Tensor, cache: StaticCache) -> float:
+    """Return how many values a second token, the first that has a past, reads; infinity if the step fails this way."""
     begin_sequence(cache, with_context=True)
     reads = _ValueReads()
     try:
@@ -116,5 +121,5 @@ def _reads_values(step: DecodeStep, tokens: torch.Tensor, cache: StaticCache) ->
             with reads:
                 step(tokens)
     except Exception:  # noqa: BLE001 - the model then fails in its prefill, or this way of calling it is not chosen
-        return True
-    return reads.is_any
+        return math.inf
+    return reads.count

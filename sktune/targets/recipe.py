@@ -14,6 +14,7 @@ from pydantic import Field, field_validator
 
 from sktune.core.documents import Document, read_document
 from sktune.core.errors import TargetError
+from sktune.core.files import real_path
 
 MAX_RANKS = 1024
 COPY_SUFFIX = "_sktune"
@@ -132,13 +133,13 @@ def read_recipe(path: Path) -> Recipe:
         TargetError: it is not a recipe, or a file that it names is missing; the message is one line with the fix.
     """
     recipe = read_document(path, Recipe, TargetError)
-    home = path.resolve().parent
-    directory = (home / recipe.directory).resolve()
+    home = real_path(path).parent
+    directory = real_path(home / recipe.directory)
     if not directory.is_dir():
         raise TargetError(f"{path}: directory {recipe.directory} is not a folder; it is relative to the recipe's file")
     changes: dict[str, Any] = {"directory": directory}
     if recipe.yaml:
-        file = (directory / recipe.yaml.file).resolve()
+        file = real_path(directory / recipe.yaml.file)
         if not file.is_file():
             raise TargetError(f"{path}: there is no file {recipe.yaml.file} in {recipe.directory}; fix yaml.file")
         if not any(map(_PLACE.search, recipe.command)):

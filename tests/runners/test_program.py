@@ -187,6 +187,15 @@ class TestRecipeFile:
         assert message in str(failure.value)
         assert "\n" not in str(failure.value)
 
+    @pytest.mark.parametrize("change", [{"directory": "loop"}, {"yaml": {"file": "loop"}}])
+    def test_a_link_to_itself_is_no_file(self, project: Path, change: dict[str, object]) -> None:
+        """Python's ``resolve`` raises RuntimeError."""
+        path = project / "ranks" / "recipe.yaml"
+        (path.parent / "loop").symlink_to("loop")
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | change))
+        with pytest.raises(TargetError, match=r"not a folder|there is no file loop"):
+            read_recipe(path)
+
     def test_braces_of_the_program_stay(self, project: Path) -> None:
         """JSON and shell have their own; only the YAML's places are filled."""
         path = project / "ranks" / "recipe.yaml"

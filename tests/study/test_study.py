@@ -246,6 +246,16 @@ def test_a_database_that_has_lost_its_table_of_studies_is_damaged(tmp_path: Path
         opened(url)
 
 
+def test_a_stored_value_that_is_nested_too_deeply_is_damaged(tmp_path: Path, url: str) -> None:
+    """JSON's reader gives up, and Optuna lets its error through."""
+    opened(url)
+    with closing(sqlite3.connect(tmp_path / "study.db")) as connection:
+        connection.execute("UPDATE study_user_attributes SET value_json = ?", ["[" * 10**5 + "]" * 10**5])
+        connection.commit()
+    with pytest.raises(StudyError, match="a stored value is damaged"):
+        opened(url)
+
+
 def test_a_database_of_another_program_is_refused(tmp_path: Path, url: str) -> None:
     """Optuna's tables are not added to another program's."""
     connection = sqlite3.connect(tmp_path / "study.db")

@@ -101,7 +101,18 @@ def test_facts_of_a_newer_sktune_are_refused_in_one_line(tmp_path: Path) -> None
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("name", "value"), [("layout", {"units": 3}), ("final", {}), ("delivery", [])])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("layout", {"units": 3}),
+        ("final", {}),
+        ("delivery", []),
+        ("format", [2]),
+        ("seconds", "long"),
+        ("fingerprint", {"torch": 2}),
+        ("final_trials", {}),
+    ],
+)
 def test_a_damaged_fact_is_named_in_one_line(tmp_path: Path, name: str, value: Any) -> None:
     """Whatever the damage."""
     url = sqlite_url(copied("last-of-0.1.0", tmp_path))

@@ -36,6 +36,8 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "a table of positions inside": {"model_type": "trocr", "vocab_size": 128, "d_model": 32, "decoder_layers": 2,
                                     "decoder_attention_heads": 2, "decoder_ffn_dim": 64,
                                     "max_position_embeddings": 128},
+    "a table that may grow": {"model_type": "xglm", "vocab_size": 128, "d_model": 32, "num_layers": 2,
+                              "attention_heads": 2, "ffn_dim": 64, "max_position_embeddings": 128},
 }  # fmt: skip
 
 
