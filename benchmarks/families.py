@@ -205,6 +205,7 @@ def table(rows: Mapping[tuple[str, str], Row]) -> Iterator[str]:
     """Return the lines of the page."""
     found = {stage: {family: row for (family, of), row in rows.items() if of == stage} for stage in STAGES}
     counted = {family for family, row in found["open"].items() if row.works is not None}
+    opened = {family for family, row in found["open"].items() if row.works}
     missing = sorted(set(families()) - found["open"].keys())
     yield "# Model families"
     yield ""
@@ -222,10 +223,11 @@ def table(rows: Mapping[tuple[str, str], Row]) -> Iterator[str]:
     for stage, what in WHAT.items():
         of = found[stage].keys() & counted
         works = sum(found[stage][family].works is True for family in of)
-        yield f"| `{stage}` | {what} | {len(of)} | {_share(works, len(of), len(counted) + len(missing))} |"
+        is_complete = not missing and (stage == "open" or of >= opened)
+        yield f"| `{stage}` | {what} | {len(of)} | {_share(works, len(of), len(counted) if is_complete else 0)} |"
     yield ""
     yield f"Counted are the {len(counted)} of {len(found['open'])} families whose eager decode step with a static KV"
-    yield "cache runs in transformers itself; the others are listed at the end."
+    yield "cache runs in transformers itself, and shares are of them; the others are listed at the end."
     yield ""
     if missing:
         yield f"Not run yet: {', '.join(missing)}."
@@ -243,10 +245,10 @@ WHAT: Mapping[str, str] = {
 
 
 def _share(works: int, count: int, counted: int) -> str:
-    """Return how many work; a share only if all families were run."""
+    """Return how many work, and their share of those ``counted``, 0 if not all families were run."""
     if not count:
         return "not run"
-    return f"{works} ({works / count:.0%})" if count == counted else f"{works} so far"
+    return f"{works} ({works / counted:.1%})" if counted else f"{works} so far"
 
 
 def _works(found: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:
