@@ -357,7 +357,7 @@ def _answer(command: str, *arguments: str) -> dict[str, Any]:
 def make_server(runs: Path, allowed: Permissions) -> MCPServer[Any]:
     """Return the server for the studies in ``runs``."""
     server = _Server("sktune", instructions=INSTRUCTIONS, version=package_version("sktune"), log_level="WARNING")
-    tools = Tools(runs.resolve(), allowed)
+    tools = Tools(real_path(runs), allowed)
     kinds = (
         (RUNS_CODE if allowed.roots else READS, (tools.inspect,)),
         (READS, (tools.search_status, tools.list_studies)),

@@ -31,7 +31,7 @@ class Permissions:
         Raises:
             BadInputError: one of them is not a folder.
         """
-        roots = tuple(folder.resolve() for folder in folders)
+        roots = tuple(real_path(folder) for folder in folders)
         if wrong := next((root for root in roots if not root.is_dir()), None):
             raise BadInputError(f"--allow-run {wrong} is not a folder; give the one whose code agents may run")
         return cls(writes, roots)

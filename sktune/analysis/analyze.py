@@ -21,7 +21,7 @@ from sktune.core.errors import BadInputError, StudyError, TargetError
 from sktune.core.events import Event, Listener
 from sktune.core.events.analysis import AnalysisStarted, GuideWalked
 from sktune.core.events.search import SearchStarted, TargetReady
-from sktune.core.files import write_text
+from sktune.core.files import real_path, write_text
 from sktune.measure.winner import FinalPlan, Verdict
 from sktune.reports.plan_output import plan_yaml
 from sktune.study.facts import StudyFacts
@@ -216,7 +216,7 @@ def _run_search(request: AnalysisRequest, search: Request, guide: _Guide, began_
 
 
 def _study_of(name: str, folder: Path) -> TuningStudy:
-    return TuningStudy.open(name, sqlite_url(folder.resolve()), create=False)
+    return TuningStudy.open(name, sqlite_url(real_path(folder)), create=False)
 
 
 def _plan_file(result: SearchResult, recommendation: Recommendation) -> Path | None:

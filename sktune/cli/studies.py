@@ -13,6 +13,7 @@ from sktune.cli.views.search import comparison_table, result_table
 from sktune.core.errors import StudyError
 from sktune.core.events import print_event
 from sktune.core.events.studies import CompareFinished, ReportWritten, StudyShown
+from sktune.core.files import real_path
 from sktune.reports import outputs
 from sktune.study.result import SearchResult, stored_result
 from sktune.study.storage import undamaged
@@ -50,7 +51,7 @@ def _explained(name: str, result: SearchResult, storage: str | None, console: Te
     from sktune.reports.why import explain
     from sktune.samplers.partition import PartitionSampler
 
-    study = TuningStudy.open(name, storage or sqlite_url(result.folder.resolve()), create=False)
+    study = TuningStudy.open(name, storage or sqlite_url(real_path(result.folder)), create=False)
     with one_blas_thread(), undamaged(name):
         space = study.space()
         outlook = PartitionSampler(space).outlook(study.trials())

@@ -8,6 +8,7 @@ from sktune.ascend.cann_log import explain_files
 from sktune.ascend.fusion import RealisedFusion, realised_fusion
 from sktune.ascend.ge_graph import read_ge_graph
 from sktune.core.errors import BadInputError
+from sktune.core.files import real_path
 from sktune.profiling import timeline
 from sktune.profiling.analysis import Profile, analyse
 from sktune.profiling.comparison import Comparison, compare
@@ -64,7 +65,7 @@ def fusion_of_files(graph: Path, fused: Sequence[Path], profile: Path | None, lo
 
 def _name(path: Path) -> str:
     """Return a name for the page, with the profiler's folder if any: many files are called kernel_details.csv."""
-    path = path.resolve()
+    path = real_path(path)
     stem = path.name.partition(".")[0]
     for parent in path.parents:
         if parent.name.endswith("_ascend_pt"):

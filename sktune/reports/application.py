@@ -4,6 +4,7 @@ import shlex
 
 from sktune.backends import backend_info
 from sktune.backends.options import step_options
+from sktune.core.files import real_path
 from sktune.core.plan import Plan
 from sktune.core.plan_file import ARTIFACTS
 from sktune.core.scope_flavour import ScopeFlavour
@@ -17,7 +18,7 @@ from sktune.targets import Application
 def how_to_apply(result: SearchResult, plan: Plan) -> str:
     """Return how a user applies the plan, as Markdown."""
     if result.usage.application is Application.AT_START:
-        block = apply_block(result, plan, str((result.folder / BEST_PLAN).resolve()))
+        block = apply_block(result, plan, str(real_path(result.folder / BEST_PLAN)))
         where = f", in `{table_cell(result.facts.directory)}`" if result.facts.directory else ""
         return f"\nStart the program with the plan{where}:\n\n{block}\n{_yaml_note(result)}"
     applied = f"\nApply it in Python, before the decode step is compiled:\n\n{apply_block(result, plan, BEST_PLAN)}\n"

@@ -9,6 +9,7 @@ import libcst as cst
 
 from sktune.core import files
 from sktune.core.errors import BadInputError, PlanError
+from sktune.core.files import real_path
 from sktune.core.plain_data import load_yaml
 from sktune.core.plan import Plan
 from sktune.core.plan_file import PlanFile
@@ -195,7 +196,7 @@ def only_yaml(folder: Path, original: Read = edits.read_text) -> Path:
 
 def _helper_module(folder: Path) -> str:
     """Return the module that has the recipes' helper, searched from the folder upwards."""
-    for root in (folder.resolve(), *folder.resolve().parents):
+    for root in (real_path(folder), *real_path(folder).parents):
         for home in HELPER_HOMES:
             path = root / home
             if path.is_file() and HELPER in edits.read_text(path):
@@ -213,7 +214,7 @@ def _below(folder: Path, path: Path) -> Path:
     path = named_in(folder, path)
     if path.is_relative_to(folder) and ".." not in path.relative_to(folder).parts:
         return path
-    real, root = path.parent.resolve() / path.name, folder.resolve()
+    real, root = real_path(path.parent) / path.name, real_path(folder)
     if not real.is_relative_to(root):
         raise BadInputError(f"{path} is outside of {folder}; give --to a folder that has both the source and the YAML")
     return folder / real.relative_to(root)

@@ -12,6 +12,7 @@ import pandas as pd
 from sktune.backends import backend_info
 from sktune.backends.info import BackendInfo
 from sktune.core.delivery import Delivery
+from sktune.core.files import real_path
 from sktune.core.outcome import FinalRow, Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
@@ -270,7 +271,7 @@ def stored_result(name: str, runs: Path, storage: str | None = None) -> SearchRe
         StudyError: the study does not exist, or cannot be read.
     """
     folder = runs / folder_name(name)
-    study = TuningStudy.open(name, storage or sqlite_url(folder.resolve()), create=False)
+    study = TuningStudy.open(name, storage or sqlite_url(real_path(folder)), create=False)
     with undamaged(name):
         return result_of(study, folder)
 

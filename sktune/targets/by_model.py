@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from sktune.core.errors import TargetError, nearest
+from sktune.core.files import real_path
 from sktune.targets.presets import Preset, preset_names
 from sktune.targets.spec import ConfigSpec, FunctionSpec, PresetSpec, TargetSpec
 
@@ -44,6 +45,6 @@ def describe(
     elif trust:
         raise TargetError(f"--trust is for a model folder with its own code, not for {model!r}; leave it out")
     paths = {"weights": weights, "constants": constants, "profile": profile}
-    values |= {name: str(path.resolve()) for name, path in paths.items() if path}
+    values |= {name: str(real_path(path)) for name, path in paths.items() if path}
     spec = kind.of_model(model, dtype=dtype or "bfloat16", **values)
     return spec, spec.preset

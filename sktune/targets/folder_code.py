@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from sktune.core.errors import TargetError, described
-from sktune.core.files import read_bytes
+from sktune.core.files import read_bytes, real_path
 
 CONFIG, MODEL = "AutoConfig", "AutoModelForCausalLM"
 """The keys of ``auto_map`` that a causal language model can have; a tokenizer's are ignored."""
@@ -57,7 +57,7 @@ def own_class(folder: Path, key: str) -> Any:
             f"{folder / 'config.json'}: auto_map has {name!r} for {key}; name FILE.CLASS of a file in this folder"
         )
     try:
-        return getattr(_imported(folder.resolve(), module), class_name)
+        return getattr(_imported(real_path(folder), module), class_name)
     except Exception as failure:
         raise TargetError(
             f"{folder / module}.py cannot be imported: {described(failure)}; fix the file, or install what it needs"

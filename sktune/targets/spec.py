@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 
 from sktune.core.contents import checkpoint_files, content_digest, files_below, module_files
 from sktune.core.errors import TargetError
+from sktune.core.files import real_path
 from sktune.targets.folder_code import code_files, named_classes
 from sktune.targets.presets import FULL, Preset, load_preset, preset_names
 from sktune.targets.recipe import digest as recipe_digest
@@ -227,7 +228,7 @@ class ConfigSpec(TargetSpec):
         """Return the folder's spec."""
         if not (Path(model) / "config.json").is_file():
             raise TargetError(f"--model {model}: the folder has no config.json; give a Hugging Face model folder")
-        spec = cls(str(Path(model).resolve()), **values)
+        spec = cls(str(real_path(Path(model))), **values)
         if spec.trust and not named_classes(spec.folder):
             raise TargetError(
                 f"--trust: {spec.folder} has no code of its own (no auto_map in config.json); leave it out"
@@ -247,7 +248,7 @@ class ConfigSpec(TargetSpec):
     @property
     def name(self) -> str:
         """Name of the folder."""
-        return f"{Path(self.source).resolve().name}{self._cut_suffix()}"
+        return f"{real_path(Path(self.source)).name}{self._cut_suffix()}"
 
     @property
     def sequences(self) -> int | None:
@@ -288,7 +289,7 @@ class FunctionSpec(TargetSpec):
         if path.endswith(".py"):
             if not Path(path).is_file():
                 raise TargetError(f"--model {model}: there is no file {path!r}; give path/to/file.py:function")
-            path = str(Path(path).resolve())
+            path = str(real_path(Path(path)))
         return cls(f"{path}:{function}", **values)
 
     @property
@@ -358,7 +359,7 @@ class RecipeSpec(TargetSpec):
         """
         recipe = read_recipe(path)
         device = recipe.device or default_device(recipe.backend)
-        return cls(str(path.resolve()), seed=seed, dtype="", backend=recipe.backend, device=device)
+        return cls(str(real_path(path)), seed=seed, dtype="", backend=recipe.backend, device=device)
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ from sktune.core.events.search import (
     TargetReady,
     TimeBudgetSpent,
 )
+from sktune.core.files import real_path
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
@@ -88,8 +89,8 @@ def run(
     name = request.study or spec.study_name
     folder = request.runs / folder_name(name)
     strategy = find_strategy(request.strategy)
-    url = request.storage or sqlite_url(folder.resolve())
-    backup = None if request.storage else Backup(folder.resolve())
+    url = request.storage or sqlite_url(real_path(folder))
+    backup = None if request.storage else Backup(real_path(folder))
     open_study = partial(TuningStudy.open, name, url, create=True, backup=backup)
     with locked(folder):
         # A new study's database is created while its first worker starts.

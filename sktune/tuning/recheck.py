@@ -17,6 +17,7 @@ from sktune.backends.fingerprint import fingerprint
 from sktune.core.delivery import Delivery
 from sktune.core.errors import BackendError, BadInputError, PlanError, TargetError
 from sktune.core.exit_codes import ExitCode
+from sktune.core.files import real_path
 from sktune.core.outcome import Speedup
 from sktune.core.plan_file import PlanFile, read_plan_file
 from sktune.core.space import SpaceSpec
@@ -136,9 +137,9 @@ def recheck(request: RecheckRequest, report: Report = lambda stage: None) -> Rec
             delivery.contents(folder)
         except PlanError as failure:  # the code that would run is not the verified code
             return Recheck(RecheckVerdict.DIFFERS, str(failure), changes, Verification(difference=str(failure)))
-    logs = request.runs / "rechecks" / folder_name(request.plan.resolve().parent.name)
+    logs = request.runs / "rechecks" / folder_name(real_path(request.plan).parent.name)
     with TemporaryDirectory(prefix="sktune-recheck-") as cache:
-        delivered = (folder.resolve(), delivery) if delivery else None
+        delivered = (real_path(folder), delivery) if delivery else None
         setup = RunnerSetup(spec, space, logs, Path(cache), request.compile_timeout_s, delivered, placement)
         with make_runner(setup) as runner:
             return _checked(runner, file, delivery, changes, request.verify_steps, report)
@@ -195,7 +196,7 @@ def _target(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, SpaceS
     if request.model is not None:
         spec = replace(spec, source=_absolute(request.model))
     if request.weights is not None:
-        spec = replace(spec, weights=str(request.weights.resolve()))
+        spec = replace(spec, weights=str(real_path(request.weights)))
     if isinstance(spec, ConfigSpec):
         spec = _with_trust(spec, request)
     elif request.trust:
@@ -216,7 +217,7 @@ def _with_trust(spec: ConfigSpec, request: RecheckRequest) -> ConfigSpec:
 def _absolute(model: str) -> str:
     """Return a model's absolute path, since a worker may run in another folder; a module's name stays unchanged."""
     path, colon, function = model.rpartition(":") if ":" in model else (model, "", "")
-    return f"{Path(path).resolve() if Path(path).exists() else path}{colon}{function}"
+    return f"{real_path(Path(path)) if Path(path).exists() else path}{colon}{function}"
 
 
 def _fingerprint(file: PlanFile) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from sktune.backends import all_backends, backend_info, backend_on
 from sktune.backends.info import META_DEVICE, BackendInfo
 from sktune.core.errors import BadInputError
+from sktune.core.files import real_path
 from sktune.targets import RecipeSpec, TargetSpec, describe
 from sktune.targets.presets import Preset
 
@@ -132,7 +133,7 @@ class Request:
     @property
     def cache(self) -> Path:
         """Folder of the compilers' caches, which the studies of one runs folder share."""
-        return (self.runs / "cache").resolve()
+        return real_path(self.runs / "cache")
 
     def target(self) -> tuple[TargetSpec, Preset | None]:
         """Return the target that ``model`` or ``recipe`` names, and its preset if it has one."""

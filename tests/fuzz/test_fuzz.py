@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import sktune_command
 from tests.fuzz.harness import Tally, prepared, run
 from tests.fuzz.inputs import CONFIG, USES
 from tests.fuzz.mutations import mutated
@@ -30,6 +31,26 @@ def test_a_damaged_input_ends_with_a_result_or_one_line(command: str, folder: Pa
         run(folder, command, number, tally)
     assert not tally.wrong
     assert sum(tally.ends.values()) == INPUTS.get(command, 30)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("search", "--model", "llama", "--backend", "sim", "--trials", "1", "--runs", "loop"),
+        ("search", "--recipe", "loop"),
+        ("show", "x", "--runs", "loop"),
+        ("report", "x", "--runs", "loop"),
+        ("apply", "loop", "--to", "loop"),
+        ("profile", "loop"),
+        ("mcp", "--runs", "loop", "--allow-run", "loop"),
+    ],
+)
+def test_a_link_to_itself_ends_in_one_line(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """Python's ``Path.resolve`` raises RuntimeError for one."""
+    (tmp_path / "loop").symlink_to("loop")
+    done = sktune_command(*arguments, folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
 
 
 def test_damage_is_drawn_by_the_seed() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sktune.core.errors import BadInputError
-from sktune.core.files import inside, read_text, source_text, write_text
+from sktune.core.files import inside, read_text, real_path, source_text, write_text
 from sktune.core.plain_data import load_json
 from sktune.runners.program.checkout import checkout_of
 
@@ -49,7 +49,7 @@ def install(folder: Path, *, language: str = "", force: bool = False) -> Install
         raise BadInputError(f"{folder} is not a folder; give the one with the recipes or the model")
     if language not in ("", *LANGUAGES):
         raise BadInputError(f"unknown language {language!r}; choose from {', '.join(LANGUAGES)}")
-    is_checkout = checkout_of(folder.resolve()) is not None
+    is_checkout = checkout_of(real_path(folder)) is not None
     wanted, record = files(language or _language(folder), is_checkout=is_checkout), _record(folder)
     real = {name: inside(folder, folder / name, "delete the link") for name in (*wanted, RECORD.as_posix())}
     new = {name: text for name, text in wanted.items() if _text(folder / name) != text}

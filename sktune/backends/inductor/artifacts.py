@@ -28,6 +28,7 @@ from torch.compiler._cache import CacheArtifactManager
 from sktune.backends.inductor import cpp_wrapper
 from sktune.core.delivery import Delivery, file_digest
 from sktune.core.errors import PlanError
+from sktune.core.files import real_path
 
 GRAPHS, TIMINGS = "graphs.bin", "timings.json"
 Timings = dict[str, dict[str, dict[str, dict[str, float]]]]
@@ -192,7 +193,7 @@ def _loader(kind: str, path: Path, key: str) -> Callable[[], Any]:
 
     def load_once() -> Any:
         if not loaded:
-            loaded.append(_CACHES[kind]._load_library(str(path.resolve()), key))  # noqa: SLF001
+            loaded.append(_CACHES[kind]._load_library(str(real_path(path)), key))  # noqa: SLF001
         return loaded[0]
 
     return load_once

@@ -14,6 +14,7 @@ import numpy as np
 
 from sktune.backends import backend_info
 from sktune.core.errors import BackendError, NotDeterministicError
+from sktune.core.files import real_path
 from sktune.core.layout import Layout
 from sktune.core.outcome import Reason, Speedup
 from sktune.core.plan import Plan
@@ -85,7 +86,7 @@ class CheckedRuns:
 
     def log(self, name: str) -> Path:
         """Return the path of a log."""
-        folder = self._folder.resolve() / "logs"
+        folder = real_path(self._folder) / "logs"
         folder.mkdir(parents=True, exist_ok=True)
         return folder / name
 
@@ -233,4 +234,4 @@ class CheckedRuns:
             names = [f"rank {rank}" for rank in range(len(step_ms))]
             seconds = np.array([steps[:shortest] for steps in step_ms]).T / 1e3
         measurement = Measurement(seconds, np.zeros(len(seconds), dtype=bool), 0)
-        samples.write(self._folder.resolve() / samples.FOLDER / Path(log).with_suffix(".npz"), names, measurement)
+        samples.write(real_path(self._folder) / samples.FOLDER / Path(log).with_suffix(".npz"), names, measurement)

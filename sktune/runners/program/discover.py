@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sktune.core.errors import BadInputError
-from sktune.core.files import source_text
+from sktune.core.files import real_path, source_text
 from sktune.runners.program.checkout import SCRIPT, Checkout, checkout_of, decoder_in
 from sktune.runners.program.recipe_draft import RecipeDraft, add_mode, add_yaml, by_key, dies_of, read_settings
 
@@ -26,7 +26,7 @@ def draft_recipe(folder: Path, yaml_file: Path | None = None, command: str | Non
     """
     if not folder.is_dir():
         raise BadInputError(f"{folder} is not a folder; give a checkout of recipes, or the folder of a model")
-    folder = folder.resolve()
+    folder = real_path(folder)
     checkout = checkout_of(folder)
     if command or not checkout:
         return _from_program(folder, yaml_file, command)
@@ -120,7 +120,7 @@ def _chosen(configs: list[Path], yaml_file: Path | None, folder: Path) -> Path:
     named = configs
     if yaml_file:
         if (own := next((each for each in (yaml_file, folder / yaml_file) if each.is_file()), None)) is not None:
-            return own.resolve()
+            return real_path(own)
         named = [path for path in configs if path.parts[-len(yaml_file.parts) :] == yaml_file.parts]
         if not named:
             return _existing(yaml_file, folder)
@@ -137,7 +137,7 @@ def _chosen(configs: list[Path], yaml_file: Path | None, folder: Path) -> Path:
 def _existing(path: Path, folder: Path) -> Path:
     for each in (path, folder / path):
         if each.is_file():
-            return each.resolve()
+            return real_path(each)
     raise BadInputError(f"there is no file {path}, neither here nor in {folder}; fix --yaml")
 
 

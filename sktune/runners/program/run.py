@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from sktune.core.errors import BackendError, OutOfTimeError, TargetError
-from sktune.core.files import read_text, write_text
+from sktune.core.files import read_text, real_path, write_text
 from sktune.core.outcome import Reason, Stage
 from sktune.core.plain_data import load_yaml
 from sktune.core.plan import Plan
@@ -80,7 +80,7 @@ class Launcher:
     """
 
     def __init__(self, recipe: Recipe, folder: Path, caches: Path) -> None:
-        self._recipe, self._folder, self._caches = recipe, folder.resolve(), caches.resolve()
+        self._recipe, self._folder, self._caches = recipe, real_path(folder), real_path(caches)
         self._tree: ProcessTree | None = None
         self._run_folder: Path | None = None
 

@@ -12,6 +12,7 @@ from typing import Any, Self
 from sktune.backends import backend_info
 from sktune.core.delivery import Delivery
 from sktune.core.errors import BackendError, OutOfTimeError, TargetError, first_line
+from sktune.core.files import real_path
 from sktune.core.layout import Layout
 from sktune.core.outcome import FinalRow, Outcome, Reason, Stage
 from sktune.core.plan import Plan
@@ -240,7 +241,7 @@ class WorkerRunner:
     def deliver(self, plan: Plan, folder: Path, report: Report, /) -> Delivery | None:
         """Write the compiled code of ``plan`` into ``folder``; see ``sktune.runners.worker.judge.Judge.deliver``."""
         self.open()
-        values = {"plan": plan.to_dict(), "folder": str(folder.resolve())}
+        values = {"plan": plan.to_dict(), "folder": str(real_path(folder))}
         delivered = self._answer("delivered", report, log="deliver.log", do="deliver", **values)["delivered"]
         return Delivery.from_dict(delivered) if delivered else None
 
@@ -319,7 +320,7 @@ class WorkerRunner:
     def _ask(self, log: str, **request: Any) -> Iterator[dict[str, Any]]:
         """Send a request and yield the answers; the worker is killed if it is too slow or reports an error."""
         assert self._worker is not None
-        file = self._folder.resolve() / samples.FOLDER / Path(log).with_suffix(".npz")
+        file = real_path(self._folder) / samples.FOLDER / Path(log).with_suffix(".npz")
         left_s = None if math.isinf(self.deadline_s) else self.deadline_s - time.monotonic()
         message = {**request, "samples": str(file), "log": str(self._log(log)), "left_s": left_s}
 
@@ -340,7 +341,7 @@ class WorkerRunner:
     def _log(self, name: str) -> Path:
         folder = self._folder / "logs"
         folder.mkdir(parents=True, exist_ok=True)
-        return folder.resolve() / name
+        return real_path(folder) / name
 
 
 def _entries(plans: Sequence[NamedPlan]) -> list[list[Any]]:

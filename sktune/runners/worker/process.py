@@ -18,6 +18,7 @@ from sktune.backends import backend_info
 from sktune.backends.info import BackendInfo
 from sktune.core import errors
 from sktune.core.errors import OutOfTimeError, SktuneError
+from sktune.core.files import real_path
 from sktune.runners.process_tree import ProcessTree
 from sktune.runners.worker.server import SCRATCH
 from sktune.targets import TargetSpec
@@ -46,7 +47,7 @@ def work_folder(backend: BackendInfo, folder: Path, number: int) -> Path | None:
     """Create a working folder for worker ``number`` in a study's ``folder``; None if it runs in the current folder."""
     if not backend.needs_fresh_process:
         return None
-    parent = folder.resolve() / "work"
+    parent = real_path(folder) / "work"
     parent.mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-{number}-", dir=parent))
 
