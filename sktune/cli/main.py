@@ -20,6 +20,8 @@ LIMITS_OF_THE_MACHINE = frozenset({
     errno.EAGAIN,
 })  # fmt: skip
 """Errors of the operating system that no code of sktune causes: disks, open files, memory, processes."""
+UNUSABLE_PATHS = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM})
+"""Errors of the operating system about a path that was given."""
 FAILED_SILENTLY = ("error return without exception set", "without setting an exception")
 """What CPython's SystemError says where there was no memory for a MemoryError either."""
 FREE_IT = "free what is missing (see `df`, `free`, `ulimit -a`) and run the same command again"
@@ -44,6 +46,8 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         _fail("stopped; run the same command to continue", ExitCode.FAILED, stopped=True)
     except OSError as failure:
+        if failure.errno in UNUSABLE_PATHS and failure.filename is not None:
+            _fail(f"{failure.strerror}: {failure.filename}; give another path", ExitCode.BAD_INPUT)
         if failure.errno not in LIMITS_OF_THE_MACHINE:
             _print_event_of(failure)
             raise

@@ -91,7 +91,8 @@ def write_text(path: Path, text: str) -> None:
     part = path.with_name(f".sktune-{secrets.token_hex(8)}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+        # Names that are no text, as of a folder, are shown rather than refused.
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             file.write(text)
         if mode is not None:
             part.chmod(stat.S_IMODE(mode))

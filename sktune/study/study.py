@@ -69,7 +69,8 @@ def folder_name(study_name: str) -> str:
     if _SAFE_NAME.fullmatch(study_name) and study_name not in OTHER_FOLDERS:
         return study_name
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", study_name).strip("-.")[:60] or "study"
-    return f"{safe}-{hashlib.sha256(study_name.encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(study_name.encode(errors="backslashreplace")).hexdigest()
+    return f"{safe}-{digest[:8]}"
 
 
 class TuningStudy:

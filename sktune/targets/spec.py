@@ -75,8 +75,8 @@ class TargetSpec(ABC):
 
     @property
     def study_name(self) -> str:
-        """Default name of the study."""
-        return f"{self.name}-{self.backend}-{self.device}"
+        """Default name of the study; bytes of a file's name that are no text are written as numbers."""
+        return f"{self.name}-{self.backend}-{self.device}".encode(errors="backslashreplace").decode()
 
     @property
     def preset(self) -> Preset | None:

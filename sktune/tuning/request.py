@@ -84,6 +84,8 @@ class Request:
             self._check_recipe()
         if self.study is not None and not self.study.strip():
             raise BadInputError("--study must not be empty; leave it out for a name made of the model")
+        if self.study and any("\ud800" <= character <= "\udfff" for character in self.study):
+            raise BadInputError(f"--study {self.study!a} is no text in UTF-8; choose another name")
         if self.join and self.storage is None:
             raise BadInputError(
                 "--join needs the --storage of the running search, and a --runs that no other search uses"

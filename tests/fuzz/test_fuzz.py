@@ -1,5 +1,6 @@
 """Damaged inputs for every command: a few in CI, 10,000 for each by ``python -m tests.fuzz``."""
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,48 @@ def test_a_link_to_itself_ends_in_one_line(arguments: tuple[str, ...], tmp_path:
     done = sktune_command(*arguments, folder=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+LONG, NO_TEXT = "x" * 300, b"a\xffb".decode(errors="surrogateescape")
+
+
+@pytest.mark.parametrize("name", [LONG, NO_TEXT])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("inspect", "--model", "NAME"),
+        ("search", "--model", "NAME", "--backend", "sim", "--trials", "1"),
+        ("search", "--recipe", "NAME"),
+        ("show", "NAME"),
+        ("apply", "NAME", "--to", "NAME"),
+        ("profile", "NAME"),
+        ("recipe", "init", "NAME"),
+        ("analyze", "--dir", "NAME"),
+        ("fusion", "NAME"),
+        ("agent", "install", "NAME"),
+    ],
+)
+def test_a_name_that_no_file_has_ends_in_one_line(arguments: tuple[str, ...], name: str, tmp_path: Path) -> None:
+    """Too long for the system, or not even text."""
+    done = sktune_command(*(argument.replace("NAME", name) for argument in arguments), folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+def test_a_folder_whose_name_is_no_text_can_be_searched(tmp_path: Path) -> None:
+    """Linux allows any bytes."""
+    folder = tmp_path / NO_TEXT
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    runs = str(folder / "runs")
+    options = ("--backend", "sim", "--trials", "1", "--runs", runs)
+    done = sktune_command("search", "--model", NO_TEXT, *options, folder=tmp_path)
+    assert done.returncode == 0
+    study = r"a\udcffb-sim-cpu"
+    assert sktune_command("show", study, "--runs", runs).returncode == 0
+    assert sktune_command("report", study, "--runs", runs).returncode == 0
+    refused = sktune_command("search", "--model", "llama", "--backend", "sim", "--study", NO_TEXT)
+    assert (refused.returncode, "is no text" in refused.stderr) == (2, True)
 
 
 def test_damage_is_drawn_by_the_seed() -> None:
