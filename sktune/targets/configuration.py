@@ -1,5 +1,6 @@
 """A folder's ``config.json``, checked before a model is built from it: transformers builds whatever the numbers say."""
 
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def check_memory(model: nn.Module, path: Path) -> None:
 def _check_sizes(values: Any, path: Path) -> None:
     for key, value in values.items() if isinstance(values, dict) else enumerate(values):
         limit = MAX_LAYERS if "layers" in str(key) else MAX_NUMBER
-        if isinstance(value, int | float) and not -MAX_NUMBER <= value <= limit:
+        is_size = isinstance(value, int) and "theta" not in str(key)
+        if not -MAX_NUMBER <= value <= limit if is_size else isinstance(value, float) and not isfinite(value):
             raise TargetError(f"{path}: {key} is {value!r:.40}, and the limit is {limit:,}; fix it")
         if isinstance(value, dict | list):
             _check_sizes(value, path)

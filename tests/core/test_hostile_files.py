@@ -190,6 +190,13 @@ def test_absurd_sizes_of_a_model_are_refused(case: str, tmp_path: Path) -> None:
         check_configuration(tmp_path)
 
 
+def test_large_numbers_that_are_no_sizes_are_accepted(tmp_path: Path) -> None:
+    """Gemma 3n clips gradients at 1e10, and rotary bases of models with long contexts are larger than 2**31."""
+    values = {"audio_config": {"gradient_clipping": 1e10}, "rope_theta": 3580165449.0, "text": {"rope_theta": 10**10}}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **values}))
+    check_configuration(tmp_path)
+
+
 def test_a_function_spec_needs_no_import() -> None:
     """So what an agent may run can be checked before it runs."""
     assert FunctionSpec.of_model("antigravity:target").place == "antigravity"
