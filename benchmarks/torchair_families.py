@@ -164,7 +164,7 @@ def compared(family: str) -> dict[str, str | int]:
         state, why = DIFFERS, str(failure) or "the marks differ"
     except Exception as failure:  # noqa: BLE001 - a family's own code may raise anything
         state, why = REFUSED, f"{type(failure).__name__}: {failure}"
-    first = next(iter(why.strip().splitlines()), "")
+    first = next(iter(why.strip().splitlines()), "").replace(f"{folder.parent.absolute()}{os.sep}", "")
     return {"state": state, "why": first[:300], "points": points, "operators": operators}
 
 
