@@ -46,7 +46,8 @@ def _check_sizes(values: Any, path: Path) -> None:
     for key, value in values.items() if isinstance(values, dict) else enumerate(values):
         limit = MAX_LAYERS if "layers" in str(key) else MAX_NUMBER
         is_size = isinstance(value, int) and "theta" not in str(key)
-        if not -MAX_NUMBER <= value <= limit if is_size else isinstance(value, float) and not isfinite(value):
+        is_absurd = isinstance(value, float) and not isfinite(value)
+        if is_absurd or (is_size and not -MAX_NUMBER <= value <= limit):
             raise TargetError(f"{path}: {key} is {value!r:.40}, and the limit is {limit:,}; fix it")
         if isinstance(value, dict | list):
             _check_sizes(value, path)
