@@ -2,19 +2,21 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import libcst as cst
 import libcst.matchers as m
 
 from sktune.core import scope_options
+from sktune.core.errors import PlanError
 from sktune.core.plan import Plan
 from sktune.source.call_flow import Turn
-from sktune.source.classes import calls_in, classes_of, last_name, parsed
+from sktune.source.classes import ModuleClass, calls_in, classes_of, last_name, parsed
 from sktune.source.guards import Guards
-from sktune.source.hand_scopes import HELPER, without_scopes
+from sktune.source.hand_scopes import HELPER, MAX_REINDENTED, switched_off, without_scopes
 from sktune.source.layer_conditions import of_layers
-from sktune.source.placement import Block, find_blocks
+from sktune.source.placement import Block, Placed, find_blocks
 from sktune.source.values import Known, Reading
 
 MAX_INLINE = 60
@@ -53,10 +55,8 @@ def rewrite(text: str, plan: Plan, n_layers: int, helper_module: str, known: Kno
     Raises:
         PlanError: a scope cannot be expressed in this source, or its condition cannot; one line with the fix.
     """
-    tree, removed = without_scopes(parsed(text))
-    classes = classes_of(tree)
     known = known or Known()
-    placed = find_blocks(classes, plan, n_layers, known)
+    tree, removed, classes, placed = _placed(parsed(text), plan, n_layers, known)
     guards = Guards(classes, placed, n_layers, known)
     labeled = _label_all(placed.blocks, guards, n_layers)
     changed = tree.visit(_Inserter(labeled, guards.additions))
@@ -66,6 +66,25 @@ def rewrite(text: str, plan: Plan, n_layers: int, helper_module: str, known: Kno
     if guards.drafts:
         notes.append(f"draft layers get no scopes: {', '.join(guards.drafts)}")
     return Rewritten(changed.code, tuple(dict.fromkeys(notes)), tuple(guards.readings))
+
+
+def _placed(
+    source: cst.Module, plan: Plan, n_layers: int, known: Known
+) -> tuple[cst.Module, tuple[str, ...], Mapping[str, ModuleClass], Placed]:
+    """Return the file without its scopes, notes on these, its classes, and where the plan's scopes go.
+
+    Large scopes are only switched off, so that few lines change, unless they are in the way of the plan's.
+    """
+    tree, removed = without_scopes(source, MAX_REINDENTED)
+    if bodies := switched_off(tree):
+        with suppress(PlanError):
+            classes = classes_of(tree)
+            placed = find_blocks(classes, plan, n_layers, known)
+            if not any(block.surrounds(body) for block in placed.blocks for body in bodies):
+                return tree, removed, classes, placed
+        tree, removed = without_scopes(source)
+    classes = classes_of(tree)
+    return tree, removed, classes, find_blocks(classes, plan, n_layers, known)
 
 
 @dataclass(frozen=True, eq=False)

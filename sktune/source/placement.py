@@ -55,6 +55,12 @@ class Block:
     own_labels: tuple[str, ...]
     inside: tuple[cst.BaseStatement, ...]
 
+    def surrounds(self, body: cst.BaseSuite) -> bool:
+        """Whether all statements of ``body`` are in the block."""
+        if self.suite is body:
+            return self.first == 0 and self.last == len(body.body) - 1
+        return any(_contains(statement, body) for statement in self.suite.body[self.first : self.last + 1])
+
 
 @dataclass(frozen=True, eq=False)
 class Placed:
@@ -294,6 +300,10 @@ def _statements(place: _Place) -> Iterator[cst.BaseStatement]:
         for step in statement.steps:
             for _, run in (pair for inner in step.runs for pair in inner.walk()):
                 yield from (each.node for each in run.statements)
+
+
+def _contains(node: cst.CSTNode, part: cst.CSTNode) -> bool:
+    return node is part or any(_contains(child, part) for child in node.children)
 
 
 def _key(unit: str, run: Run) -> str:

@@ -15,6 +15,7 @@ import yaml
 from sktune.core.errors import BadInputError, PlanError
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import PlanFile
+from sktune.source import edits
 from sktune.source.apply import SourceChange, source_change
 from sktune.source.values import Reading
 from sktune.source.yaml_flag import turn_on
@@ -289,6 +290,32 @@ def test_scopes_written_by_hand_are_named_and_leave_no_dead_names(project: Path)
     text = (project / "models" / "drafts" / "models" / "modeling_drafts.py").read_text()
     assert "option" not in text and 'decode_layer"' not in text
     assert "enable_multi_streams" in text
+
+
+@pytest.mark.parametrize("scope", [("mlp", "mlp"), ("input_layernorm", "mlp")])
+def test_a_large_scope_written_by_hand_is_switched_off(project: Path, scope: tuple[str, str]) -> None:
+    """Removing it would move all its lines; it is still replaced where the plan has a scope around the same lines."""
+    path = project / "models" / "drafts" / "models" / "modeling_drafts.py"
+    loop = "            for decoder_layer in self.layers:\n"
+    assert loop in path.read_text()
+    path.write_text(path.read_text().replace(loop, loop + "                assert self is not None\n" * 30))
+    before = path.read_text()
+    change = applied(project, "drafts", plan_file([scope], range(6), **DEEP))
+    note = next(note for note in change.notes if "written by hand" in note)
+    assert "is switched off" in note and '"stream-fusion=1" or "option_xxx2"' in note
+    assert "with superkernel_scope(False, label, option):" in path.read_text()
+    assert sum(line.startswith("-") for line in change.diff.splitlines()) < 20
+    model, marks = built(project, "drafts", "DraftsForCausalLM", "drafts_1_rank.yaml", drafts_config())
+    model(TOKEN, MODES["decode"])
+    assert len(labels(marks())) == 6
+    whole = Plan((Scope("layers.0.input_layernorm", "layers.5.mlp"),))
+    file = PlanFile.model_validate({"version": 1, "backend": "npu", "plan": whole.to_dict(), **DEEP})
+    applied(project, "drafts", file)
+    text = path.read_text()
+    assert "superkernel_scope(False" not in text and "label" not in text
+    assert "                assert self is not None\n" * 30 in text
+    edits.undo(project / "models" / "drafts")
+    assert path.read_text() == before
 
 
 def test_a_scope_that_encloses_a_change_of_stream_or_cores_is_noted(project: Path) -> None:
