@@ -11,6 +11,7 @@ from sktune.analysis.model_folder import SETTINGS
 from sktune.analysis.performance import baseline_performance, performance_comparison
 from sktune.core.errors import BadInputError
 from sktune.core.files import write_text
+from sktune.core.plain_data import finite
 from sktune.reports.application import apply_block
 from sktune.reports.markdown import table_cell
 
@@ -213,4 +214,4 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _json(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    return json.dumps(finite(value), ensure_ascii=False, indent=2, allow_nan=False) + "\n"

@@ -1,6 +1,7 @@
 """YAML and JSON that anyone may have written: plain values only, limited in size, depth and time."""
 
 import json
+import math
 import re
 from typing import Any
 
@@ -127,3 +128,12 @@ def _json_problem(value: Any) -> str:
         if not level:
             return ""
     return f"it has more than {MAX_DEPTH} levels"
+
+
+def finite(value: Any) -> Any:
+    """Return a value of which JSON knows all numbers: infinite and NaN ones become null, and text if they are keys."""
+    if isinstance(value, dict):
+        return {str(key) if finite(key) is None else key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

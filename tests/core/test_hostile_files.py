@@ -10,6 +10,7 @@ import pytest
 from sktune.ascend.cann_log import MAX_LINE_BYTES, explain_files
 from sktune.ascend.ge_graph import read_ge_graph
 from sktune.core.errors import BadInputError, ProfileError, StudyError, TargetError
+from sktune.core.plain_data import finite, load_yaml
 from sktune.profiling.readers.reading import read_profile
 from sktune.runners.program.rank_reports import read_reports
 from sktune.study.storage import shown
@@ -188,6 +189,12 @@ def test_absurd_sizes_of_a_model_are_refused(case: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SIZES[case]}))
     with pytest.raises(TargetError, match=r"config.json: .* is .*, and the limit is [0-9,]+; fix it"):
         check_configuration(tmp_path)
+
+
+def test_numbers_that_json_does_not_know_can_be_written() -> None:
+    """A YAML may have them, even as keys: ``.nan: .inf``."""
+    values = load_yaml("{.nan: [.inf, 1.5], 2: -.inf}", "a YAML", TargetError)
+    assert json.dumps(finite(values), allow_nan=False) == '{"nan": [null, 1.5], "2": null}'
 
 
 def test_large_numbers_that_are_no_sizes_are_accepted(tmp_path: Path) -> None:

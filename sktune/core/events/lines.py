@@ -1,17 +1,17 @@
 """Events as lines of standard output: one JSON object per line."""
 
 import json
-import math
 import sys
 from typing import Any
 
 from sktune.core.events.base import Event
 from sktune.core.events.commands import CommandFailed, CommandStopped
+from sktune.core.plain_data import finite
 
 
 def print_event(event: Event) -> None:
     """Print one event; infinite and NaN figures become null."""
-    text = json.dumps(_finite(event.to_dict()), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(finite(event.to_dict()), ensure_ascii=False, allow_nan=False)
     # A path that is not UTF-8 has half characters, which JSON can only escape.
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     sys.stdout.flush()
@@ -30,13 +30,3 @@ def parse_event(line: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
