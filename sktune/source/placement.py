@@ -279,7 +279,7 @@ def _block(members: Sequence[tuple[Scope, _Place]], ran: Mapping[int, frozenset[
     scope, place = members[0]
     run = place.run
     layers = tuple(sorted(each.run.layer for _, each in members if each.run.layer is not None))
-    is_whole = ran.get(id(run.suite), frozenset()) <= {*layers}
+    is_whole = id(run.suite) in ran and ran[id(run.suite)] <= {*layers}
     covers = (_key(scope.first, run), _key(scope.last, run))
     if run.layer is None and ".".join(scope.first.split(".")[:-1]) != ".".join(scope.last.split(".")[:-1]):
         covers = ("layers", "layers") if _spans_layers(place) else covers
