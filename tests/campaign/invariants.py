@@ -20,9 +20,11 @@ WAY_OUT = re.compile(
     r"(;|,|\.) (it was restored|and what was|stored trials are safe)|; |run (the same command|it|again)|--[a-z]"
 )
 """A message says what to do: after a semicolon, or with a command or an option."""
-KEPT = re.compile(r"(^|/)(study\.db\.damaged.*|core(\.0)?|logs/[a-z0-]+(\.before-0)?\.log|samples/final-0-0\.npz)$")
+KEPT = re.compile(
+    r"(^|/)(study\.db\.damaged.*|core(\.0)?|logs/[a-z0-]+(\.before-0)?\.log|samples/final-0-[a-z0-9]+(-again)?\.npz)$"
+)
 """Files that a disturbed search leaves on purpose: evidence of what happened, and the samples of finalists that were
-compared one by one after their common process had died."""
+compared one by one after their common process had died, or that were run again."""
 WINNER = re.compile(r"(^|/)best_plan\.(yaml|artifacts/[^/]+)$")
 """Files of the winner; where times are measured, one search has a winner and the next may have none."""
 CAUSED = ("crashed", "timeout", "compile_failed", "mismatch")
@@ -161,6 +163,8 @@ def _winner(
             return
         if _judged(found) != _judged(expected):
             yield f"trial {number} is {_judged(found)}, and {_judged(expected)} without the fault"
+        if _has_scope_times(expected) and not _has_scope_times(found):
+            return  # its worker was killed while it timed the scopes: the sampler knows less from here on
 
 
 def _winning(scene: Scene, trials: Mapping[int, Any]) -> int | None:
@@ -174,6 +178,10 @@ def _judged(trial: Mapping[str, Any]) -> tuple[Any, ...]:
     outcome = trial["sktune:outcome"]
     ratio = (outcome.get("speedup") or {}).get("ratio", math.nan)
     return trial["sktune:proposal"]["plan"], trial["state"], outcome.get("reason"), f"{ratio:.9g}"
+
+
+def _has_scope_times(trial: Mapping[str, Any]) -> bool:
+    return bool(trial["sktune:outcome"].get("scope_times"))
 
 
 def _released(scene: Scene) -> Iterator[str]:

@@ -48,7 +48,7 @@ if fault == "die" and has_scopes:
     ended = subprocess.Popen(["true"])
     ended.wait()
     events[0]["pid"] = ended.pid
-if fault == "refuse" and has_scopes:
+if has_scopes and (fault == "refuse" or fault == "refuse once" and runs == int(at)):
     events.append({"event": "error", "stage": "run", "message": "this rank has no memory left"})
 with (run / "rank-0.jsonl").open("w") as report:
     report.writelines(json.dumps(event) + "\\n" for event in [*events, *([] if is_stuck else [{"event": "end"}])])
@@ -56,7 +56,8 @@ if is_stuck:
     time.sleep(600)
 """
 """Its first argument is the number of decode steps. FAULT names what is wrong with a plan, and from which step on; an
-unsteady fault is in two of four runs. A program that dies or hangs does so after decode step 5."""
+unsteady fault is in two of four runs, and one that refuses once in the run of that number. A program that dies or hangs
+does so after decode step 5."""
 
 
 def reporting(folder: Path, **keys: object) -> ProgramRunner:

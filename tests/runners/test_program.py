@@ -22,7 +22,7 @@ from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file, write_plan
 from sktune.launch import SITE
 from sktune.reports.application import how_to_apply
-from sktune.runners.base import JudgeRequest
+from sktune.runners.base import CompareRequest, JudgeRequest
 from sktune.runners.program.discover import draft_recipe
 from sktune.runners.program.latency_lines import step_latencies_ms
 from sktune.runners.program.rank import MarkedStep, Reporter
@@ -454,6 +454,16 @@ def test_what_a_program_does_is_an_outcome(
         assert beside.poll() is None
     finally:
         beside.kill()
+
+
+def test_a_finalist_that_is_killed_once_is_compared_all_the_same(tmp_path: Path) -> None:
+    """It has passed its trial: a single failure may come from outside, and only a second one counts."""
+    plan = Plan((Scope("a", "a"),))
+    with reporting(tmp_path, environment={"FAULT": "refuse once:5"}) as runner:
+        assert runner.judge(JudgeRequest(plan, "trial.log"), lambda stage: None).is_complete
+        rows = runner.compare(CompareRequest([("0", plan)]), lambda stage: None).rows
+    assert [row.verdict for row in rows if row.name == "0"] == ["identical on 8 steps"]
+    assert len(list(tmp_path.rglob("final-1-0*.log"))) == 2
 
 
 def test_another_inference_is_waited_for_and_then_refused(project: Path) -> None:

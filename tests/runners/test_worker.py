@@ -66,13 +66,14 @@ def test_a_model_that_does_not_fit_into_memory_gets_one_line(tmp_path: Path, com
 def test_temporary_files_of_a_killed_compiler_are_deleted(
     tmp_path: Path, compile_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A compiler that is killed cannot delete them; Python's own temporary folder stays, for it is kept on purpose."""
+    """A compiler that is killed cannot delete them. Precompiled headers stay, as later workers use them."""
     (tmp_path / "compiles.py").write_text(
-        "import subprocess, tempfile\nfrom pathlib import Path\n\n"
+        "import subprocess, tempfile\nfrom pathlib import Path\nfrom torch._inductor import codecache\n\n"
         "def target():\n"
         "    made = subprocess.run(['mktemp'], check=True, capture_output=True, text=True).stdout.strip()\n"
         "    Path('made').write_text(made)\n"
-        "    Path(tempfile.gettempdir(), 'kept').touch()\n"
+        "    Path(tempfile.mkdtemp(), 'header.i').touch()\n"
+        "    Path('headers').write_text(codecache._HEADER_DIR)\n"
         "    raise ValueError('killed before it deletes its file')\n"
     )
     (tmp_path / "tmp").mkdir()
@@ -88,7 +89,8 @@ def test_temporary_files_of_a_killed_compiler_are_deleted(
     ):
         runner.open()
     assert Path((tmp_path / "made").read_text()).is_relative_to(tmp_path / "tmp")
-    assert [path.name for path in (tmp_path / "tmp").iterdir()] == ["kept"]
+    assert not list((tmp_path / "tmp").iterdir())
+    assert not Path((tmp_path / "headers").read_text()).is_relative_to(Path((tmp_path / "made").read_text()).parent)
 
 
 @pytest.fixture

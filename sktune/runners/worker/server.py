@@ -239,7 +239,8 @@ def _available_bytes() -> int | None:
 def use_scratch() -> None:
     """Let compilers write temporary files where they are deleted: one that is killed leaves them.
 
-    Python keeps its own folder: Inductor stores precompiled headers there for later workers.
+    Python keeps its own folder until the compiler is imported: Inductor stores precompiled headers there for later
+    workers.
     """
     tempfile.gettempdir()
     os.environ["TMPDIR"] = os.environ.pop(SCRATCH)
@@ -277,6 +278,7 @@ def main() -> None:
     for descriptor in (requests_in, answers_out):
         os.set_inheritable(descriptor, False)  # compilers that are started must not hold them open
     importing_s = import_early(sys.argv[3])
+    tempfile.tempdir = os.environ["TMPDIR"]  # from here on Python's temporary files are deleted, too
 
     with os.fdopen(requests_in, encoding="utf-8") as requests, os.fdopen(answers_out, "w", encoding="utf-8") as answers:
         Session(answers, importing_s).serve(requests)
