@@ -15,13 +15,14 @@ from sktune.analysis.guide_options import OptionResult, Status, option_results
 from sktune.analysis.model import Analysis, Command, walk_lines, walk_summary
 from sktune.analysis.model_folder import Place, model_or_recipe, place_of, planned_change
 from sktune.analysis.recommendation import Recommendation, recommend, risks
-from sktune.analysis.sentences import LANGUAGES, Language, Sentences
+from sktune.analysis.sentences import SENTENCES
 from sktune.backends.availability import BackendChoice, best_backend
 from sktune.core.errors import BadInputError, StudyError, TargetError
 from sktune.core.events import Event, Listener
 from sktune.core.events.analysis import AnalysisStarted, GuideWalked
 from sktune.core.events.search import SearchStarted, TargetReady
 from sktune.core.files import real_path, write_text
+from sktune.core.language import LANGUAGES, Language, Sentences
 from sktune.measure.winner import FinalPlan, Verdict
 from sktune.reports.plan_output import plan_yaml
 from sktune.study.facts import StudyFacts
@@ -97,7 +98,7 @@ def analyze(
     Raises:
         SktuneError: as a search would.
     """
-    text = Sentences(request.language)
+    text = Sentences(SENTENCES, request.language)
     search, choice = _with_backend(request.search)
     spec, _ = search.target()
     backend_text = text(f"backend.{choice.why}", backend=spec.backend, device=spec.device)
@@ -127,7 +128,7 @@ def _analysis(
     batch: int | None,
 ) -> Analysis:
     """Return the analysis of a finished study; its files are not written yet."""
-    text = Sentences(request.language)
+    text = Sentences(SENTENCES, request.language)
     findings = guide.findings(result.facts, options)
     walk = walk_tree(findings)
     recommendation = recommend(result, options, walk, request.goal)

@@ -9,7 +9,7 @@ from sktune.analysis.decision import Findings, ScopeOption, Step, Walk
 from sktune.analysis.guide_options import OptionResult
 from sktune.analysis.model_folder import Place, PlannedChange
 from sktune.analysis.recommendation import Recommendation, Risk
-from sktune.analysis.sentences import Sentences
+from sktune.core.language import Sentences
 from sktune.core.outcome import Speedup
 from sktune.study.result import SearchResult
 

@@ -8,7 +8,7 @@ from typing import Any
 from sktune.analysis.decision import FIRST, ScopeOption, Walk
 from sktune.analysis.guide_options import OptionResult, Status, figures, improvement_percent, option_of
 from sktune.analysis.model_folder import Place
-from sktune.analysis.sentences import Sentences
+from sktune.core.language import Sentences
 from sktune.core.outcome import Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.scope_flavour import ScopeFlavour

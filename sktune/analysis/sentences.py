@@ -1,12 +1,8 @@
 """All sentences of an analysis, in both languages."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from sktune.core.language import Texts
 
-Language = Literal["en", "zh"]
-LANGUAGES: tuple[Language, ...] = ("en", "zh")
-
-SENTENCES: Mapping[str, tuple[str, str]] = {
+SENTENCES: Texts = {
     # Options of the guide.
     "option.attention_only": ("attention only", "仅 Attention 模块"),
     "option.moe_only": ("MoE only", "仅 MoE 模块"),
@@ -339,16 +335,3 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
     ),
     "files": ("Files: {files}", "文件:{files}"),
 }
-"""By key: English, then Chinese. Both take the same values."""
-
-
-class Sentences:
-    """The sentences of one language."""
-
-    def __init__(self, language: Language) -> None:
-        self.language = language
-        self._index = LANGUAGES.index(language)
-
-    def __call__(self, key: str, **values: Any) -> str:
-        """Return the sentence ``key`` with ``values`` in it."""
-        return SENTENCES[key][self._index].format(**values)

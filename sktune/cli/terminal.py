@@ -1,22 +1,12 @@
 """What people see: a console and log messages on which text from files cannot move the cursor or hide other text."""
 
 import logging
-import re
 from collections.abc import Iterable
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-_NOT_PRINTED = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, of which escape starts terminals' commands
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # changes of direction
-    "\ud800-\udfff]"  # halves of characters, which cannot be encoded
-)
-
-
-def printable(text: str) -> str:
-    """Return ``text`` with U+FFFD for each character that a terminal would not print but obey."""
-    return _NOT_PRINTED.sub("\ufffd", text)
+from sktune.core.printable import printable
 
 
 class Terminal(Console):

@@ -32,12 +32,13 @@ from sktune.analysis.guide_options import OptionResult, Status, improvement_perc
 from sktune.analysis.model import Analysis
 from sktune.analysis.model_folder import model_or_recipe, place_of, settings_of
 from sktune.analysis.recommendation import recommend
-from sktune.analysis.sentences import LANGUAGES, SENTENCES, Sentences
+from sktune.analysis.sentences import SENTENCES
 from sktune.backends import availability
 from sktune.backends.availability import best_backend
 from sktune.cli import app
 from sktune.core.errors import BadInputError
 from sktune.core.events.search import SearchStarted, TargetReady
+from sktune.core.language import LANGUAGES, Sentences
 from sktune.core.layout import Layer, Layout, Unit
 from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup
 from sktune.core.plan_file import read_plan_file
@@ -276,7 +277,7 @@ def test_both_languages_say_the_same_with_the_same_values() -> None:
     for key, sentences in SENTENCES.items():
         values = [{name for _, name, _, _ in Formatter().parse(sentence) if name} for sentence in sentences]
         assert len(sentences) == len(LANGUAGES) and values[0] == values[1], key
-    text = Sentences("zh")
+    text = Sentences(SENTENCES, "zh")
     for key in (*(f"option.{option}" for option in ScopeOption), *(f"status.{status}" for status in Status)):
         assert text(key)
     for kind, questions in TREE.items():
@@ -368,7 +369,7 @@ def analysis_of(
 
     def fake_search(request: Any, listener: Any, began_s: Any) -> SearchResult:
         listener(SearchStarted(study="s", trials=None, time_budget_s=None, done=0, folder=str(study.folder)))
-        listener(TargetReady(description="", space_size=1, model_difference="", seconds={}))
+        listener(TargetReady(description="", space_size=1, units=1, model_difference="", seconds={}))
         outputs.write(study.result, study.folder)
         return study.result
 
@@ -509,7 +510,7 @@ def test_a_model_folder_gets_a_diff_of_its_source(
     assert analysis.change.diff.strip() in text
     assert "| exe_mode | ge_graph |" in text
     assert "| batch_size | 2 |" in text
-    assert f"| next_n | {Sentences(analysis.text.language)('not_known')} |" in text
+    assert f"| next_n | {Sentences(SENTENCES, analysis.text.language)('not_known')} |" in text
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert [path.name for path in report_files(analysis, out)] == [
         "superkernel_optimization_report.md", "baseline_performance.json", "performance_comparison.json",

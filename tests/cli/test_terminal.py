@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from sktune.cli.terminal import PrintableFormatter, Terminal, printable
+from sktune.cli.terminal import PrintableFormatter, Terminal
+from sktune.core.printable import printable
 from tests.builders import sktune_command, sktune_process
 
 EVIL = "a\x1b]0;title\x07\x1b[2Jb\x9b31mc\u202ed\r"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from sktune.core.events.base import ABSENT, Absent, Event
-from sktune.core.events.values import Count, Interval, Positive, Seconds, TrueOrNull, VerificationSummary
+from sktune.core.events.values import Count, Interval, Positive, Seconds, Span, TrueOrNull, VerificationSummary
 from sktune.core.outcome import Reason
 
 
@@ -56,6 +56,7 @@ class TargetReady(Event):
     Attributes:
         description: of the model, in one line.
         space_size: number of distinct plans; it may exceed 2^64.
+        units: number of units of a decode step.
         model_difference: where the baseline's bits differ from the uncompiled model's; empty if they do not, null if
             not compared.
         seconds: `load` (imports, model, prefill, trace), `baseline` (import of the compiler, capture, compile, verify).
@@ -64,6 +65,7 @@ class TargetReady(Event):
     event: ClassVar[str] = "target_ready"
     description: str
     space_size: Count
+    units: Count
     model_difference: str | None
     seconds: Seconds
 
@@ -97,12 +99,17 @@ class TrialStarted(Event):
         trial: its number in the study.
         origin: a starting point's name, or the sampler's.
         scopes: number of scopes in its plan.
+        shape: of its plan, in a few words.
+        spans: for each scope, the positions of its first and last unit in the step, from 0, and a number that is equal
+            for scopes with equal options.
     """
 
     event: ClassVar[str] = "trial_started"
     trial: Count
     origin: str
     scopes: Count
+    shape: str
+    spans: Sequence[Span]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +134,7 @@ class TrialFinished(Event):
         trial: its number in the study.
         origin: a starting point's name, or the sampler's.
         scopes: number of scopes in its plan.
+        shape: of its plan, in a few words.
         known: whether the stored result of the same plan was returned.
         probe: whether it only ran for the sampler to learn from; it never wins.
         simulated: whether the figures are simulated.
@@ -137,6 +145,7 @@ class TrialFinished(Event):
         latency_ms, baseline_ms: of a decode step; null if nothing was measured.
         speedup, ci95: against the baseline, with its 95% interval; the interval is null for simulated figures.
         comparison: against the baseline and beyond the noise floor; empty if nothing was compared.
+        verified_steps: number of decode steps whose outputs and state were compared with the baseline's, bit for bit.
         noise: what disturbed the measurement; empty if nothing did.
         seconds: by stage.
         regions: number of distinct regions in the plan.
@@ -150,6 +159,7 @@ class TrialFinished(Event):
     trial: Count
     origin: str
     scopes: Count
+    shape: str
     known: bool
     probe: bool
     simulated: bool
@@ -162,6 +172,7 @@ class TrialFinished(Event):
     speedup: float | None
     ci95: Interval | None
     comparison: Annotated[str, ("enum", ("", "faster", "slower", "same", "undecided"))]
+    verified_steps: Count
     noise: str
     seconds: Seconds
     regions: Count

@@ -175,6 +175,20 @@ class ReportWritten(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PageServed(Event):
+    """`serve`, and `search --open`: pages of studies can be opened now.
+
+    Attributes:
+        url: of the page; it contains a secret.
+        study: whose page it is; null for the index of all studies.
+    """
+
+    event: ClassVar[str] = "page_served"
+    url: str
+    study: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyCompared(Event):
     """`compare`: one line for each study.
 
@@ -219,4 +233,4 @@ class CompareFinished(Event):
     picture: str
 
 
-STUDY_EVENTS: tuple[type[Event], ...] = (StudyShown, ReportWritten, StudyCompared, CompareFinished)
+STUDY_EVENTS: tuple[type[Event], ...] = (StudyShown, ReportWritten, PageServed, StudyCompared, CompareFinished)

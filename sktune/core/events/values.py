@@ -12,6 +12,7 @@ Count = Annotated[int, ("minimum", 0)]
 Positive = Annotated[float, ("minimum", 0)]
 Share = Annotated[float, ("minimum", 0), ("maximum", 1)]
 Interval = Annotated[Sequence[float], ("minItems", 2), ("maxItems", 2)]
+Span = Annotated[Sequence[Count], ("minItems", 3), ("maxItems", 3)]
 TrueOrNull = Annotated[bool | None, ("enum", (True, None))]
 Seconds = Mapping[str, Positive]
 """Seconds by stage."""
