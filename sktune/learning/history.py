@@ -126,6 +126,7 @@ class Learned:
         self._taken: set[Plan] = set()
         self._weights: dict[Hyperparameters, float] = {}
         self._reference_ms: float | None = None
+        self._is_choosing = True
 
     def read(self, trials: Sequence[FrozenTrial], asking: int | None = None) -> list[Plan]:
         """Learn from newly finished trials; return the plans that are running elsewhere, except trial ``asking``."""
@@ -143,6 +144,14 @@ class Learned:
         self.seen |= set(pending)
         self.ranges |= {plan.ranges for plan in pending}
         return pending
+
+    def read_once(self, trials: Sequence[FrozenTrial]) -> None:
+        """Learn from the finished trials of a study that is only looked at: hyperparameters are chosen at the end."""
+        self._is_choosing = False
+        self.read(trials)
+        self._is_choosing = True
+        if self.model.count:
+            self._weights = self.model.choose()
 
     def posterior(self, pending: Sequence[Plan] = ()) -> Posterior:
         """Return the most probable posterior of the effects, given the plans that are running."""
@@ -253,7 +262,7 @@ class Learned:
         self.knows_scope_times |= bool(observation.scopes)
         self.model.add(observation)
         count = self.model.count
-        if count <= 12 or (count <= SETTLED and count % max(1, count // 8) == 0):
+        if self._is_choosing and (count <= 12 or (count <= SETTLED and count % max(1, count // 8) == 0)):
             self._weights = self.model.choose()
 
     def _observation(self, plan: Plan, outcome: Outcome | None, latency_ms: float | None) -> Observation:
