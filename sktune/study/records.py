@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from optuna.trial import FrozenTrial
 
@@ -21,6 +22,8 @@ class TrialRecord:
         outcome: None while it runs.
         values: the parameters.
         is_probe: whether it ran a plan other than that of its parameters, to learn from; it is never the incumbent.
+        began, ended: by the clock of the machine that ran it, without a time zone.
+        worker: host and process that ran it.
     """
 
     number: int
@@ -29,6 +32,9 @@ class TrialRecord:
     outcome: Outcome | None
     values: Mapping[str, Option]
     is_probe: bool = False
+    began: datetime | None = None
+    ended: datetime | None = None
+    worker: str = ""
 
     @property
     def judged_plan(self) -> Plan:
@@ -50,6 +56,9 @@ def record_of(trial: FrozenTrial) -> TrialRecord:
         Outcome.from_dict(stored) if stored else None,
         trial.params,
         PROBE in attributes,
+        trial.datetime_start,
+        trial.datetime_complete,
+        ":".join(str(proposal[part]) for part in ("host", "pid") if part in proposal),
     )
 
 

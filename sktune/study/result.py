@@ -3,11 +3,12 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from optuna.trial import FrozenTrial
 
 from sktune.backends import backend_info
 from sktune.backends.info import BackendInfo
@@ -38,6 +39,7 @@ class SearchResult:
         verdict: the recommendation; None before the final comparison.
         comparison: the final comparison; None before it, and if there was no time for one.
         facts: about the study as a whole.
+        history: the trials as Optuna stores them, for reports on what was learned.
     """
 
     study: str
@@ -46,6 +48,7 @@ class SearchResult:
     verdict: Verdict | None
     comparison: FinalComparison | None
     facts: StudyFacts
+    history: Sequence[FrozenTrial] = field(default=(), repr=False)
 
     @property
     def final(self) -> Sequence[FinalRow]:
@@ -67,6 +70,25 @@ class SearchResult:
         if self.final and self.final[0].speedup:
             return self.final[0].speedup.latency_ms
         return self.facts.baseline_ms
+
+    @property
+    def speedup(self) -> float | None:
+        """Speedup of the recommended plan; 1.0 if that is "no scope", None before the final comparison."""
+        if self.winner:
+            return self.winner.speedup.ratio
+        return 1.0 if self.verdict else None
+
+    @property
+    def ci95(self) -> tuple[float, float] | None:
+        """95% interval of ``speedup``; None without a winner, and for simulated figures."""
+        return self.winner.speedup.ci95 if self.winner else None
+
+    @property
+    def latency_ms(self) -> float | None:
+        """Decode step latency of the recommended plan; the baseline's if that is "no scope"."""
+        if self.winner:
+            return self.winner.speedup.latency_ms
+        return self.baseline_ms if self.verdict else None
 
     @property
     def best_plan(self) -> Plan:
@@ -209,8 +231,8 @@ class SearchResult:
             "pruned": self.pruned(),
             "baseline_ms": self.baseline_ms,
             "best_ms": winner.speedup.latency_ms if winner else None,
-            "speedup": winner.speedup.ratio if winner else (1.0 if self.verdict else None),
-            "ci95": ci95_list(winner.speedup if winner else None),
+            "speedup": self.speedup,
+            "ci95": list(self.ci95) if self.ci95 else None,
             # A plan known to differ never gets here, and the baseline equals itself.
             "bit_identical": True if self.verdict and self.is_verified else None,
             "processes": self.processes,
@@ -243,13 +265,14 @@ def result_of(study: TuningStudy, folder: Path) -> SearchResult:
     """Read the result of ``study``."""
     facts = study.facts
     trials = [record for record in study.records() if record.outcome]
+    history = study.trials()
     comparison = facts.final
     verdict = _verdict(comparison, trials) if comparison else None
     if facts.uncompared:
         newer = verdict_of_trials(_not_compared(trials, verdict, facts.final_trials), facts.noise_floor)
         if verdict is None or (newer and newer.winner and newer.winner.number != _winner_number(verdict)):
-            return SearchResult(study.name, folder, trials, newer, None, facts)
-    return SearchResult(study.name, folder, trials, verdict, comparison, facts)
+            return SearchResult(study.name, folder, trials, newer, None, facts, history)
+    return SearchResult(study.name, folder, trials, verdict, comparison, facts, history)
 
 
 def _not_compared(

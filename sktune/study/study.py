@@ -17,16 +17,14 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import optuna
-from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from sktune.backends import backend_info
 from sktune.core.contents import changed_file
 from sktune.core.errors import StudyError
 from sktune.core.outcome import Outcome, Reason
-from sktune.core.plan import Option, Plan
+from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, StartingPoint
 from sktune.core.verification import Verification
 from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE, Learned, amended
@@ -37,6 +35,7 @@ from sktune.study.distinct import DistinctSampler
 from sktune.study.facts import FORMAT, NewFacts, StudyFacts, to_attributes
 from sktune.study.records import TrialRecord, banned_regions, incumbent_first, record_of
 from sktune.study.storage import DATABASE, check_file, open_storage, shown, translated, undamaged
+from sktune.study.stored_space import space_of
 from sktune.study.strategy import Strategy
 
 MAX_ATTEMPTS = 3
@@ -116,6 +115,23 @@ class TuningStudy:
                 opened.remember(format=FORMAT)
             opened._save_backup()
             return opened
+
+    @classmethod
+    def of_storage(cls, name: str, storage: RDBStorage) -> "TuningStudy":
+        """Return the study ``name`` of an open storage, to read it.
+
+        Raises:
+            StudyError: there is no such study.
+        """
+        known = [study.study_name for study in storage.get_all_studies()]
+        if name not in known:
+            raise StudyError(f"there is no study {name!r}; the storage holds: {', '.join(known) or 'none'}")
+        return cls(name, storage, optuna.load_study(study_name=name, storage=storage), None)
+
+    @property
+    def optuna_study(self) -> optuna.Study:
+        """The Optuna study itself, for programs that show it."""
+        return self._study
 
     @property
     def facts(self) -> StudyFacts:
@@ -278,7 +294,7 @@ class TuningStudy:
             known = Outcome(Reason.CRASHED, f"killed the search process {MAX_ATTEMPTS} times")
         return Proposal(trial, plan, origin, known, is_probe)
 
-    def tell(self, proposal: Proposal, outcome: Outcome, latency_ms: float | None) -> None:
+    def tell(self, proposal: Proposal, outcome: Outcome, latency_ms: float | None, name: str = "") -> None:
         """Store the outcome of a proposal.
 
         Samplers learn from pruned trials, too: a slower plan is stored with its latency, an infeasible one with a
@@ -288,10 +304,13 @@ class TuningStudy:
             proposal: as returned by ``ask``.
             outcome: of its plan.
             latency_ms: the value to minimise, if any.
+            name: of the plan, for people who look at the study with other programs.
         """
         with translated(self.name):
             trial = proposal.trial
             trial.set_user_attr(OUTCOME, outcome.to_dict())
+            if name:
+                trial.set_user_attr("plan", name)
             trial.set_constraint("feasible", 0.0 if outcome.is_feasible else 1.0)
             if outcome.is_complete and not proposal.is_probe:
                 self._study.tell(trial, latency_ms)
@@ -330,18 +349,9 @@ class TuningStudy:
         Raises:
             StudyError: there is no trial yet.
         """
-        facts = self.facts
-        trials = [trial for trial in self.trials() if trial.state is not TrialState.WAITING and trial.params]
-        if not trials or facts.layout is None:
+        if (space := space_of(self.facts, self.trials())) is None:
             raise StudyError(f"study {self.name!r} has no trial yet; run `sktune search` first")
-        distributions = max(trials, key=lambda trial: len(trial.distributions)).distributions
-        choices: dict[str, tuple[Option, ...]] = {
-            name: tuple(value for value in distribution.choices if isinstance(value, bool | int | str))
-            for name, distribution in distributions.items()
-            if isinstance(distribution, CategoricalDistribution)
-        }
-        per_layer = any(name.startswith("layers.") for name in choices)
-        return SearchSpace(facts.layout, choices, backend_info(facts.fingerprint["backend"]).options.rules, per_layer)
+        return space
 
     def _sampler(self, space: SearchSpace, strategy: Strategy, seed: int, seen: Collection[Plan]) -> BaseSampler:
         """Return the sampler of the next proposal."""

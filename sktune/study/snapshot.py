@@ -1,0 +1,81 @@
+"""Snapshots of studies: copies in memory, so that a reader neither writes to a study nor keeps its search waiting."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from optuna.storages import RDBStorage
+from sqlalchemy.pool import StaticPool
+
+from sktune.core.errors import StudyError
+from sktune.study.result import SearchResult, result_of
+from sktune.study.storage import DATABASE, LOCK_WAIT_S, WAY_OUT, open_storage, shown, translated, undamaged
+from sktune.study.study import TuningStudy, folder_name
+
+SQLITE = "sqlite:///"
+
+
+def snapshot(name: str, url: str, folder: Path) -> SearchResult:
+    """Return the result of a study as it is now.
+
+    Args:
+        name: of the study.
+        url: of its storage.
+        folder: of its files.
+
+    Raises:
+        StudyError: it does not exist, or cannot be read.
+    """
+    with translated(shown(url), url), undamaged(name):
+        return result_of(TuningStudy.of_storage(name, _readable(url)), folder)
+
+
+def snapshot_names(url: str) -> list[str]:
+    """Return the names of all studies in a storage.
+
+    Raises:
+        StudyError: it cannot be read.
+    """
+    with translated(shown(url), url), undamaged(shown(url)):
+        return [study.study_name for study in _readable(url).get_all_studies()]
+
+
+def state_of(url: str) -> object:
+    """Return a value that is another one once the storage has changed: cheap to ask for often."""
+    if not url.startswith(SQLITE):
+        with translated(shown(url), url):
+            storage = _readable(url)
+            trials = [storage.get_all_trials(study._study_id, deepcopy=False) for study in storage.get_all_studies()]  # noqa: SLF001 - Optuna's own name
+            return [(len(each), sum(trial.state.is_finished() for trial in each)) for each in trials]
+    path = Path(url.removeprefix(SQLITE))
+    return tuple(_stat(each) for each in (path, path.with_name(f"{path.name}-wal")))
+
+
+def database_url(runs: Path, study: str) -> str:
+    """Return the URL of the database in the folder of ``study``."""
+    return f"{SQLITE}{runs / folder_name(study) / DATABASE}"
+
+
+def _stat(path: Path) -> tuple[int, int]:
+    try:
+        seen = path.stat()
+    except OSError:
+        return 0, 0
+    return seen.st_mtime_ns, seen.st_size
+
+
+def _readable(url: str) -> RDBStorage:
+    """Return a storage to read from: for SQLite a copy in memory."""
+    if not url.startswith(SQLITE):
+        return open_storage(url)
+    path = Path(url.removeprefix(SQLITE))
+    if not path.is_file():
+        raise StudyError(f"there is no study at {path}; start one with `sktune search`")
+    copy = sqlite3.connect(":memory:", check_same_thread=False)
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=LOCK_WAIT_S)) as original:
+            original.backup(copy)
+    except sqlite3.DatabaseError as failure:
+        raise StudyError(f"{path} cannot be read ({failure}); {WAY_OUT}") from failure
+    kwargs = {"creator": lambda: copy, "poolclass": StaticPool}
+    return RDBStorage("sqlite://", engine_kwargs=kwargs, skip_table_creation=True)
