@@ -7,7 +7,8 @@ verify.
 
 import importlib.util
 import logging
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +19,7 @@ from sktune.backends.npu.backend import NpuBackend
 from sktune.backends.sim.constants import ATLAS_A3, load_constants
 from sktune.backends.sim.deployment import deploy, deployment_notes
 from sktune.backends.sim.ge import from_ge_graph, units_plan
-from sktune.backends.sim.model import SimulatedFailure, StepModel
+from sktune.backends.sim.model import SimulatedFailure, Span, StepModel
 from sktune.backends.sim.operators import from_kernel_table
 from sktune.backends.sim.trace import trace_operators
 from sktune.core.errors import BackendError, SimulationError
@@ -85,7 +86,7 @@ class SimBackend:
         parts = [Part(scopes.get(span.label or ""), span.baseline_us / 1e3, span.time_us / 1e3) for span in step.spans]
         return Compiled(
             self._step, len(superkernels), 0, code_digest=plan.digest, simulated_ms=step.total_us / 1e3,
-            observe=lambda begin: scope_times(self._layout, parts),
+            observe=lambda begin: scope_times(self._layout, parts), fusion=_fusion(step.spans),
         )  # fmt: skip
 
     def written(self) -> Mapping[str, Any]:
@@ -95,6 +96,27 @@ class SimBackend:
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: nothing else is simulated."""
         return {}
+
+
+def _fusion(spans: Sequence[Span]) -> tuple[str, ...]:
+    """Return what the scopes became, in lines; scopes that became the same share one."""
+    alike: dict[str, list[str]] = {}
+    for span in spans:
+        if span.label is not None:
+            alike.setdefault(_became(span), []).append(span.label)
+    return tuple(
+        f"{labels[0]}" + (f" and {len(labels) - 1} like it" if len(labels) > 1 else "") + f": {became}"
+        for became, labels in alike.items()
+    )
+
+
+def _became(span: Span) -> str:
+    kinds = Counter(span.superkernels)
+    count = "1 SuperKernel" if len(span.superkernels) == 1 else f"{len(span.superkernels)} SuperKernels"
+    formed = f"{count} ({', '.join(f'{times} {kind}' for kind, times in kinds.items())})" if kinds else "no SuperKernel"
+    split = ", ".join(f"{times} {kind}" for kind, times in (span.split_by or {}).items())
+    operators = f"{span.operators} operator{'s' * (span.operators != 1)}"
+    return f"{operators}; {formed}" + (f"; split at {split}, which cannot be fused" if split else "") + "; simulated"
 
 
 def _converted(target: Target, layout: Layout, inputs: Inputs) -> GeGraph | None:
