@@ -3,9 +3,9 @@
 ``calls`` records the modules, ``units`` chooses those that are units.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
@@ -21,6 +21,16 @@ from sktune.targets.calls import record_calls
 from sktune.targets.units import layout_of
 
 TIMED_STEPS = 9
+TIMED_S = 2.0
+"""No further step is timed after this many seconds: of a large model, one or two are."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds that one eager step took, and those of modules in it, by name."""
+
+    total_s: float
+    modules_s: Mapping[str, float]
 
 
 def trace_layout(target: Target, spec: SpaceSpec) -> Layout:
@@ -43,23 +53,24 @@ def trace_layout(target: Target, spec: SpaceSpec) -> Layout:
 
 
 def _time_shares(target: Target, inputs: Sequence[Any], snapshot: Snapshot, names: Sequence[str]) -> dict[str, float]:
-    """Return each unit's median share of the eager step's time over ``TIMED_STEPS`` steps; 0 on the meta device."""
+    """Return each unit's share of the eager step's time, which has run once before; 0 on the meta device."""
     if any(parameter.is_meta for parameter in target.module.parameters()):
         return dict.fromkeys(names, 0.0)
     clock = device_of([*target.module.parameters(), *target.state.values()]).now_s
-    rounds = []
+    steps: list[StepTimes] = []
+    began_s = clock()
     with torch.no_grad():
-        for _ in range(TIMED_STEPS):
+        while not steps or (len(steps) < TIMED_STEPS and clock() - began_s < TIMED_S):
             snapshot.restore()
-            rounds.append(time_units(target.module, names, partial(target.decode_step, *inputs), clock)[1])
+            steps.append(time_modules(target.module, names, partial(target.decode_step, *inputs), clock)[1])
     snapshot.restore()
-    return median_shares(rounds)
+    return time_shares(steps, names)
 
 
-def time_units(
-    module: nn.Module, names: Sequence[str], step: Callable[[], Any], clock: Callable[[], float]
-) -> tuple[Any, dict[str, float]]:
-    """Run ``step`` once, eagerly; return its output and each named module's share of its time, 0 to 1."""
+def time_modules(
+    module: nn.Module, names: Iterable[str], step: Callable[[], Any], clock: Callable[[], float]
+) -> tuple[Any, StepTimes]:
+    """Run ``step`` once, eagerly; return its output, and how long it and each named module took on ``clock``."""
     modules = dict(module.named_modules())
     began: dict[str, float] = {}
     spent: dict[str, float] = {}
@@ -80,9 +91,18 @@ def time_units(
     finally:
         for handle in handles:
             handle.remove()
-    return output, {name: part / total for name, part in spent.items()}
+    return output, StepTimes(total, spent)
 
 
-def median_shares(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median share of each unit over several steps."""
-    return {name: median(shares.get(name, 0.0) for shares in rounds) for name in rounds[0]}
+def time_shares(steps: Sequence[StepTimes], names: Sequence[str]) -> dict[str, float]:
+    """Return the share of a warm, undisturbed step, 0 to 1, of modules that do not overlap.
+
+    It is made of the least time of each module and of the rest: first calls and other load only add to a time, and
+    other load can hit every step, each time elsewhere.
+    """
+    least_s = {
+        name: min((step.modules_s[name] for step in steps if name in step.modules_s), default=0.0) for name in names
+    }
+    rest_s = min(step.total_s - sum(step.modules_s.get(name, 0.0) for name in names) for step in steps)
+    total_s = sum(least_s.values()) + max(rest_s, 0.0)
+    return {name: spent_s / total_s if total_s else 0.0 for name, spent_s in least_s.items()}

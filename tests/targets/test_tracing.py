@@ -1,5 +1,7 @@
 """Layouts come from a traced step, which shows order, layers and kinds."""
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -135,6 +137,49 @@ def simple(module: nn.Module, fails: bool = False) -> Target:
 def test_a_module_that_runs_twice_is_not_a_unit() -> None:
     """It belongs to every scope around it."""
     assert names(trace_layout(simple(Twice()), SpaceSpec())) == ["once"]
+
+
+class Sleepy(nn.Linear):
+    """A module of which some calls take long."""
+
+    def __init__(self, seconds: Callable[[int], float]) -> None:
+        super().__init__(4, 4)
+        self.calls, self._seconds = 0, seconds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (.., 4) to the same shape."""
+        self.calls += 1
+        time.sleep(self._seconds(self.calls))
+        return super().forward(x)
+
+
+def shares_of(*modules: nn.Module) -> list[float]:
+    """Return the time shares of modules that run one after the other."""
+    return [unit.time_share for unit in trace_layout(simple(nn.Sequential(*modules)), SpaceSpec()).units]
+
+
+def test_shares_are_those_of_a_warm_step() -> None:
+    """What a module does in its first calls, such as loading a kernel, is in no share."""
+    one, other = shares_of(Sleepy(lambda call: 0.3 if call <= 6 else 0.02), Sleepy(lambda call: 0.02))
+    assert 0.1 < one < 0.9
+    assert one + other > 0.5
+
+
+def sleepy_in_turn(turn: int) -> Sleepy:
+    """Return a module that takes ten times as long in every third step."""
+    return Sleepy(lambda call: 0.1 if call % 3 == turn else 0.01)
+
+
+def test_shares_survive_load_that_hits_every_step_elsewhere() -> None:
+    """The modules still make up the step."""
+    assert sum(shares_of(*map(sleepy_in_turn, range(3)))) > 0.7
+
+
+def test_a_slow_model_is_not_run_nine_times_for_its_shares() -> None:
+    """Once to record its calls, and for about two seconds to time them."""
+    slow, quick = Sleepy(lambda call: 1.1), nn.Linear(4, 4)
+    assert shares_of(slow, quick)[0] > 0.9
+    assert 2 <= slow.calls <= 3
 
 
 class Contained(nn.Module):

@@ -38,7 +38,7 @@ from sktune.runners.program.tensors import as_one, digest_of, digests_of, output
 from sktune.targets.calls import Calls, record_calls
 from sktune.targets.marks import MakeScope, MarkedModel, Scope, attach, scope_maker
 from sktune.targets.object_graph import Leaf
-from sktune.targets.tracing import median_shares, time_units
+from sktune.targets.tracing import StepTimes, time_modules, time_shares
 from sktune.targets.units import layout_of
 
 logger = logging.getLogger(__name__)
@@ -233,7 +233,7 @@ class InspectedStep:
         self._function, self._tree, self._name, self._spec, self._reporter = function, tree, name, spec, reporter
         self._calls: dict[str, int] = {}
         self._traced: dict[str, Calls] = {}
-        self._shares: dict[str, list[dict[str, float]]] = {}
+        self._times: dict[str, list[StepTimes]] = {}
         atexit.register(self._report)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -247,8 +247,8 @@ class InspectedStep:
         if TIMED_CALLS[0] <= number <= TIMED_CALLS[1]:
             traced = self._traced[signature]
             clock = device_of(self._tree.parameters()).now_s
-            output, shares = time_units(self._tree, traced.names, step, clock)
-            self._shares.setdefault(signature, []).append(shares)
+            output, times = time_modules(self._tree, traced.names, step, clock)
+            self._times.setdefault(signature, []).append(times)
             return output
         return step()
 
@@ -256,7 +256,7 @@ class InspectedStep:
         parameters = sum(parameter.numel() for parameter in self._tree.parameters())
         for signature, calls in self._calls.items():
             layout, problem = None, f"it is called {calls} times, too few for a decode step"
-            if signature in self._shares:
+            if signature in self._times:
                 try:
                     layout, problem = self._layout(signature), ""
                 except SktuneError as failure:
@@ -267,7 +267,8 @@ class InspectedStep:
     def _layout(self, signature: str) -> dict[str, Any]:
         traced = self._traced[signature]
         layout = layout_of(self._tree, traced, self._spec)
-        return layout.with_time_shares(median_shares(self._shares[signature])).to_dict()
+        shares = time_shares(self._times[signature], [unit.name for unit in layout.units])
+        return layout.with_time_shares(shares).to_dict()
 
 
 class Rank:
