@@ -1,6 +1,7 @@
 """sktune: the fastest SuperKernel scopes for a model's decode step, with every output bit the same.
 
 result = sktune.search("deepseek-v3", trials=40)
+print(result)
 sktune.apply(model, result.best_plan)
 """
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from sktune.core.plan_file import read_plan
+    from sktune.reports.result import Result
     from sktune.study.result import SearchResult
     from sktune.targets.base import Target
     from sktune.targets.marks import MarkedModel
@@ -28,7 +30,7 @@ logger = logging.getLogger(__name__)
 # Imported on first use: torch takes seconds, and a worker does not need Optuna.
 _LAZY = {"SearchResult": "sktune.study.result", "Target": "sktune.targets.base", "read_plan": "sktune.core.plan_file"}
 
-__all__ = ["Plan", "Scope", "SearchResult", "SktuneError", "Target", "apply", "read_plan", "search"]
+__all__ = ["Plan", "Scope", "SearchResult", "SktuneError", "Target", "apply", "load", "read_plan", "search"]
 
 
 def search(
@@ -38,7 +40,7 @@ def search(
     time_budget_s: float | None = None,
     listener: Callable[[dict[str, Any]], None] = lambda event: None,
     **options: Any,
-) -> "SearchResult":
+) -> "Result":
     """Search as ``sktune search`` does, and return the study's result.
 
     Args:
@@ -51,6 +53,7 @@ def search(
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C.
     """
+    from sktune.reports.result import Result
     from sktune.tuning import fewer_layers
     from sktune.tuning.request import Request
 
@@ -60,7 +63,24 @@ def search(
     if unknown := options.keys() - known:
         raise BadInputError(f"a search has no option {min(unknown)!r}{nearest(min(unknown), known)}")
     request = Request(model, trials, time_budget_s=time_budget_s, **options)
-    return fewer_layers.search(request, lambda event: listener(event.to_dict()))
+    return Result.of(fewer_layers.search(request, lambda event: listener(event.to_dict())))
+
+
+def load(study: str, runs: Path | str = "runs", storage: str | None = None) -> "Result":
+    """Return the result of a stored study.
+
+    Args:
+        study: its name.
+        runs: folder that holds the studies.
+        storage: URL of its Optuna storage; None for the database in its folder.
+
+    Raises:
+        SktuneError: there is no such study, or it cannot be read.
+    """
+    from sktune.reports.result import Result
+    from sktune.study.result import stored_result
+
+    return Result.of(stored_result(study, Path(runs), storage))
 
 
 def apply(

@@ -18,14 +18,14 @@ LAYERS = (
     {"ascend", "measure", "profiling", "learning", "source"},
     {"targets", "backends"},
     {"samplers", "study", "reports", "runners"},
-    {"tuning", "analysis"},
-    {"agents", "cli"},
+    {"tuning", "analysis", "visualization"},
+    {"agents", "server", "cli"},
 )
 """Packages from the bottom up: each may import those of the layers below it."""
 WITHIN_A_LAYER = {
     ("profiling", "ascend"), ("backends", "targets"), ("reports", "study"), ("reports", "samplers"),
     ("samplers", "study"),  # the study defines the interface of a strategy, but does not know the strategies
-    ("analysis", "tuning"), ("cli", "agents"),
+    ("analysis", "tuning"), ("cli", "agents"), ("cli", "server"),
 }  # fmt: skip
 """Packages in the same layer of which the first may import the second."""
 NOT_WITHIN_A_PACKAGE = {
@@ -34,7 +34,7 @@ NOT_WITHIN_A_PACKAGE = {
     ("runners.worker", "runners.program"), ("runners.program", "runners.worker"),
 }  # fmt: skip
 """Subpackages of the same package of which the first may not import the second."""
-STARTED = {("agents.jobs", "cli")}
+STARTED = {("agents.jobs", "cli"), ("server.serve", "cli")}
 """Modules that start another as a program instead of importing it."""
 AT_THE_TOP = {"__init__.py", "launch.py", "py.typed"}
 MAX_LINES = 400

@@ -6,13 +6,20 @@ from pathlib import Path
 
 from sktune.core.errors import StudyError
 from sktune.core.files import write_text
+from sktune.core.language import Language
 from sktune.core.plan_file import ARTIFACTS
+from sktune.profiling.analysis import Profile
+from sktune.reports.page.page import page_html
 from sktune.reports.plan_output import plan_yaml
 from sktune.reports.study import report_markdown
+from sktune.reports.time_spent import trace_json
 from sktune.reports.trials_table import trials_csv
 from sktune.study.result import BEST_PLAN, SearchResult
+from sktune.study.storage import undamaged
 
+PAGE, TRACE = "report.html", "trace.json"
 OUTPUTS: Mapping[str, Callable[[SearchResult], str | None]] = {
+    PAGE: page_html,
     "report.md": report_markdown,
     "trials.csv": trials_csv,
     BEST_PLAN: lambda result: plan_yaml(result) if result.winner else None,
@@ -20,15 +27,33 @@ OUTPUTS: Mapping[str, Callable[[SearchResult], str | None]] = {
 """By file name, the function that returns its text, or None if there must be no such file."""
 
 
-def write(result: SearchResult, folder: Path) -> list[Path]:
+def write(
+    result: SearchResult,
+    folder: Path,
+    language: Language = "en",
+    profiles: tuple[Profile, ...] = (),
+    *,
+    trace: bool = False,
+) -> list[Path]:
     """Write the files into ``folder`` and return their paths.
 
     A plan file is written only if a plan won; otherwise that of an earlier verdict is removed.
 
+    Args:
+        result: of the study.
+        folder: for the files.
+        language: of the page.
+        profiles: of the baseline's step and of the winner's, for the page.
+        trace: whether to write a trace of where the time went, for Perfetto.
+
     Raises:
-        StudyError: the folder cannot be written.
+        StudyError: the folder cannot be written, or a stored value is damaged.
     """
-    texts = {name: text_of(result) for name, text_of in OUTPUTS.items()}
+    with undamaged(result.study):
+        texts = {name: text_of(result) for name, text_of in OUTPUTS.items() if name != PAGE}
+        texts[PAGE] = page_html(result, language, profiles)
+        if trace:
+            texts[TRACE] = trace_json(result)
     try:
         if not result.delivery:
             shutil.rmtree(folder / ARTIFACTS, ignore_errors=True)
@@ -41,4 +66,4 @@ def write(result: SearchResult, folder: Path) -> list[Path]:
         raise StudyError(
             f"{folder} cannot be written ({failure.strerror}); fix that and run `sktune report`"
         ) from failure
-    return [folder / name for name, text in texts.items() if text is not None]
+    return [folder / name for name in (*OUTPUTS, TRACE) if texts.get(name) is not None]

@@ -10,8 +10,10 @@ from html import escape
 from itertools import groupby
 from string import ascii_uppercase
 
+from sktune.core.language import Sentences
 from sktune.core.layout import Layout, Unit
-from sktune.core.plan import Options, Plan
+from sktune.core.plan import Options, Plan, options_text
+from sktune.reports.plan_names import ENGLISH, counted
 
 WIDTH, MARGIN = 900, 12
 CELL_WIDTHS = range(26, 73)
@@ -21,6 +23,7 @@ HEAD_HEIGHT = 36
 ROW_HEIGHT = BAR_HEIGHT + CELL_HEIGHT + 52
 LINE, CHARACTER = 22, 6.6
 """Height of a line of the legend, and an upper bound of a character's average width, in pixels."""
+DEFAULT = "default options"
 LONGEST_PERIOD = 8
 """Most layers in a pattern that repeats."""
 IN_LAYERS = (
@@ -70,19 +73,19 @@ class _Span:
     caption: str
 
 
-def plan_picture(plan: Plan, layout: Layout) -> str:
+def plan_picture(plan: Plan, layout: Layout, say: Sentences = ENGLISH) -> str:
     """Return an SVG of the plan over its layout; equal arguments give equal text.
 
     Raises:
         PlanError: the plan does not fit the layout.
     """
     layout.check(plan)
-    spans = tuple(_placed(tuple(_spans(plan, layout))))
+    spans = tuple(_placed(tuple(_spans(plan, layout, say))))
     marks = _marks(plan)
     colours = _colours(layout)
     below = _top(1 + max((span.cells[-1].row for span in spans), default=0))
-    legend, height = _legend(plan, marks, colours, below)
-    head = _head(plan, layout)
+    legend, height = _legend(plan, marks, colours, below, say)
+    head = _head(plan, layout, say)
     name = f"sk-plan-{plan.digest[:12]}"
     labelled = f'role="img" aria-labelledby="{name}-title {name}-description"'
     return "\n".join(
@@ -101,7 +104,7 @@ def plan_picture(plan: Plan, layout: Layout) -> str:
     )
 
 
-def _spans(plan: Plan, layout: Layout) -> Iterator[_Span]:
+def _spans(plan: Plan, layout: Layout, say: Sentences) -> Iterator[_Span]:
     """Yield the spans to draw: a pattern that repeats stands for all its layers."""
     groups = [tuple(cells) for _, cells in groupby(_cells(plan, layout), key=lambda cell: cell.unit.layer)]
     looks = [_look(group, plan, layout) for group in groups]
@@ -110,7 +113,7 @@ def _spans(plan: Plan, layout: Layout) -> Iterator[_Span]:
         period, times = _pattern(looks, at)
         end = at + period * times
         cells = tuple(cell for group in groups[at : at + period] for cell in group)
-        yield _Span(cells, _caption(groups[at][0].unit.layer, groups[end - 1][0].unit.layer, times, layout))
+        yield _Span(cells, _caption(groups[at][0].unit.layer, groups[end - 1][0].unit.layer, times, layout, say))
         at = end
 
 
@@ -147,14 +150,15 @@ def _pattern(looks: Sequence[object], at: int) -> tuple[int, int]:
     return best
 
 
-def _caption(first: int | None, last: int | None, times: int, layout: Layout) -> str:
+def _caption(first: int | None, last: int | None, times: int, layout: Layout, say: Sentences) -> str:
     if first is None or last is None:
         return ""
     kinds = "/".join(dict.fromkeys(layer.kind for layer in layout.layers[first : last + 1]))
     if times == 1:
-        return f"layer {first}, {kinds}"
+        return say("picture.layer", layer=first, kind=kinds)
     period = (last + 1 - first) // times
-    return f"layers {first} to {last}: {times} \u00d7 {f'{period} ' if period > 1 else ''}{kinds}"
+    pattern = f"{times} \u00d7 {f'{period} ' if period > 1 else ''}{kinds}"
+    return say("picture.layers", first=first, last=last, pattern=pattern)
 
 
 def _placed(spans: Sequence[_Span]) -> Iterator[_Span]:
@@ -199,28 +203,20 @@ def _colours(layout: Layout) -> dict[tuple[bool, str], str]:
     return colours | {(False, key): OUTSIDE[index % len(OUTSIDE)] for index, key in enumerate(outside)}
 
 
-def _head(plan: Plan, layout: Layout) -> str:
-    count = len(plan.scopes)
-    scopes = "No scope" if not count else "1 scope" if count == 1 else f"{count} scopes"
-    layers = "1 layer" if len(layout.layers) == 1 else f"{len(layout.layers)} layers"
-    return f"{scopes} over {layers}, {len(layout.units)} units in execution order"
+def _head(plan: Plan, layout: Layout, say: Sentences) -> str:
+    scopes = counted(len(plan.scopes), "scope", say) if plan.scopes else say("picture.no_scope")
+    return say("picture.head", scopes=scopes, layers=counted(len(layout.layers), "layer", say), units=len(layout.units))
 
 
 def _description(plan: Plan, layout: Layout) -> str:
     """Return the picture in words: each kind of layer, then each scope."""
     kinds = ". ".join(f"A layer of kind {kind} has the units {', '.join(keys)}" for kind, keys in layout.kinds.items())
     scopes = ". ".join(
-        f"Scope {scope.label}" + (f" with {_options_text(scope.options)}" if scope.options else "")
+        f"Scope {scope.label}" + (f" with {options_text(scope.options)}" if scope.options else "")
         for scope in plan.scopes
     )
-    step = f"Whole step: {_options_text(plan.options)}" if plan.options else ""
+    step = f"Whole step: {options_text(plan.options)}" if plan.options else ""
     return ". ".join(filter(None, (kinds, scopes, step))) + "."
-
-
-def _options_text(options: Options) -> str:
-    if not options:
-        return "default options"
-    return ", ".join(f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in options)
 
 
 def _top(row: int) -> int:
@@ -263,7 +259,7 @@ def _drawn_bars(spans: Sequence[_Span], plan: Plan, marks: dict[Options, str]) -
 
 
 def _bar_title(plan: Plan, scope: int) -> str:
-    return f"{plan.scopes[scope].label}: {_options_text(plan.scopes[scope].options)}"
+    return f"{plan.scopes[scope].label}: {options_text(plan.scopes[scope].options) or DEFAULT}"
 
 
 def _bar(left: int, right: int, y: int, *, round_left: bool, round_right: bool) -> str:
@@ -277,7 +273,7 @@ def _bar(left: int, right: int, y: int, *, round_left: bool, round_right: bool) 
 
 
 def _legend(
-    plan: Plan, marks: dict[Options, str], colours: dict[tuple[bool, str], str], y: int
+    plan: Plan, marks: dict[Options, str], colours: dict[tuple[bool, str], str], y: int, say: Sentences
 ) -> tuple[list[str], int]:
     """Return the lines that explain colours and letters, and the height of the whole picture."""
     lines: list[str] = []
@@ -294,11 +290,11 @@ def _legend(
         count = sum(scope.options == options for scope in plan.scopes)
         lines.append(f'<rect class="sk-bar" x="{MARGIN}" y="{y - 2}" width="24" height="16" rx="5"/>')
         lines.append(_text(MARGIN + 12, y + 10, mark, "sk-mark"))
-        scopes = "1 scope" if count == 1 else f"{count} scopes"
-        lines.append(_text(MARGIN + 32, y + 10, f"{scopes}: {_options_text(options)}"))
+        named = options_text(options) or say("no_options")
+        lines.append(_text(MARGIN + 32, y + 10, f"{counted(count, 'scope', say)}: {named}"))
     if plan.options:
         y += LINE
-        lines.append(_text(MARGIN, y + 10, f"Whole step: {_options_text(plan.options)}"))
+        lines.append(_text(MARGIN, y + 10, say("picture.step", options=options_text(plan.options))))
     return lines, y + LINE
 
 

@@ -1,18 +1,21 @@
 """``report.md``: a study's report, written from its record and without a device."""
 
+from collections.abc import Mapping
 from math import expm1, log
 
+from sktune.core.layout import Layout
 from sktune.core.outcome import FinalRow, Speedup
 from sktune.core.plan import Plan
 from sktune.measure.confidence_sequence import FARTHEST
 from sktune.measure.noise_floor import drift
-from sktune.measure.winner import BASELINE_REPEAT
+from sktune.measure.winner import BASELINE_REPEAT, FinalPlan
 from sktune.reports.application import how_to_apply
 from sktune.reports.markdown import table_cell
+from sktune.reports.plan_names import distinct_names, plan_name
 from sktune.reports.plan_output import verified_line
 from sktune.study.result import SearchResult
 
-REFERENCES = {
+REFERENCES: Mapping[str, str] = {
     "baseline": "baseline (no scope, kernel by kernel)",
     BASELINE_REPEAT: "the baseline, compiled again",
     "uncompiled": "the model uncompiled",
@@ -43,13 +46,13 @@ def verdict_line(result: SearchResult) -> str:
     if winner is None:
         no_gain = "no plan is significantly faster than the baseline"
         return f"No scope: {no_gain}. Leave the model unchanged.{_unfinished(result)}"
+    name = table_cell(plan_name(winner.plan, result.facts.layout))
+    ratio = f'"{name}" (trial {winner.number}) is {winner.speedup.ratio:.3f} times as fast as the baseline'
     if winner.speedup.ci95 is None:
-        ratio = f"{winner.speedup.ratio:.3f} times as fast as the baseline"
-        return f"Trial {winner.number} is {ratio}, simulated; verification was not done.{_doubt(result)}"
+        return f"The plan {ratio}, simulated; verification was not done.{_doubt(result)}"
     low, high = winner.speedup.ci95
     return (
-        f"Trial {winner.number} is {winner.speedup.ratio:.3f} times as fast as the baseline "
-        f"(95% interval {low:.3f} to {high:.3f}); its bits: {verified_line(result)}.{_doubt(result)}"
+        f"The plan {ratio} (95% interval {low:.3f} to {high:.3f}); its bits: {verified_line(result)}.{_doubt(result)}"
     )
 
 
@@ -156,39 +159,50 @@ def _time_spent(result: SearchResult) -> str:
     return f"Time: {facts.seconds:.0f} s, including {facts.final_seconds:.0f} s for the final comparison."
 
 
-def _interval(speedup: Speedup) -> str:
+def interval_text(speedup: Speedup, none: str = "none: too few steps, or a single average") -> str:
+    """Return the 95% interval of a figure; ``none`` if it has none."""
     if speedup.ci95 is None:
         return "simulated"
     if not _has_interval(speedup):
-        return "none: too few steps, or a single average"
+        return none
     return f"{speedup.ci95[0]:.3f} to {speedup.ci95[1]:.3f}"
+
+
+def final_names(result: SearchResult, references: Mapping[str, str] = REFERENCES) -> dict[str, str]:
+    """Return what the rows of the final comparison are, in words, by their names: plans by their shapes."""
+    plans = {str(record.number): record.judged_plan for record in result.trials}
+    numbers = [row.name for row in result.final if row.name in plans]
+    names = distinct_names([plans[number] for number in numbers], result.facts.layout)
+    return {row.name: row.name for row in result.final} | {**references} | dict(zip(numbers, names, strict=True))
 
 
 def final_rows(result: SearchResult) -> list[tuple[str, str, str, str, str]]:
     """Return name, latency, speedup, interval and bits of each row of the final comparison."""
-    return [_final_row(result, row) for row in result.final]
+    names = final_names(result)
+    return [_final_row(result, row, names[row.name]) for row in result.final]
 
 
-def _final_row(result: SearchResult, row: FinalRow) -> tuple[str, str, str, str, str]:
-    name = REFERENCES.get(row.name, f"trial {row.name}")
-    if result.winner and row.name == str(result.winner.number):
-        name += " (winner)"
+def _final_row(result: SearchResult, row: FinalRow, name: str) -> tuple[str, str, str, str, str]:
+    if row.name.isdigit():
+        is_winner = result.winner is not None and row.name == str(result.winner.number)
+        name = f"{name} (trial {row.name}{', winner' if is_winner else ''})"
     bits = "differ" if row.speedup and row.bit_identical is False else row.verdict
     if row.bit_identical and row.name.isdigit() and (verification := result.verification_of(int(row.name))):
         bits = f"identical on {verification.steps:,} steps"
     if (speedup := result.final_speedup(row)) is None:
         return name, "-", "-", "-", bits
-    interval = "-" if row.name == "baseline" else _interval(speedup)
+    interval = "-" if row.name == "baseline" else interval_text(speedup)
     return name, f"{speedup.latency_ms:.3f}", f"{speedup.ratio:.3f}", interval, bits
 
 
 def _final_table(result: SearchResult) -> str:
     lines = ["| | ms per step | speedup | 95% interval | bits |", "| --- | ---: | ---: | --- | --- |"]
-    lines += ["| " + " | ".join(table_cell(value) for value in row) + " |" for row in final_rows(result)]
-    differing = [row for row in result.final if row.bit_identical is False and row.speedup]
+    rows = final_rows(result)
+    lines += ["| " + " | ".join(table_cell(value) for value in row) + " |" for row in rows]
     notes = [
-        f"\n{table_cell(REFERENCES.get(row.name, 'trial ' + row.name))}: {table_cell(row.verdict)}."
-        for row in differing
+        f"\n{table_cell(cells[0])}: {table_cell(row.verdict)}."
+        for cells, row in zip(rows, result.final, strict=True)
+        if row.bit_identical is False and row.speedup
     ]
     return "\n".join(lines) + "\n" + "".join(note + "\n" for note in notes)
 
@@ -196,7 +210,7 @@ def _final_table(result: SearchResult) -> str:
 def _ties(result: SearchResult) -> str:
     if not result.verdict or not result.verdict.ties:
         return ""
-    ties = ", ".join(_tie(tie.number, tie.speedup, tie.plan) for tie in result.verdict.ties)
+    ties = ", ".join(_tie(tie, result.facts.layout) for tie in result.verdict.ties)
     return f"Not significantly slower than the winner, but not simpler: {ties}.\n"
 
 
@@ -222,9 +236,10 @@ def _doubts(result: SearchResult) -> str:
     return " ".join(lines) + "\n"
 
 
-def _tie(number: int, speedup: Speedup, plan: Plan) -> str:
-    scopes, options = plan.complexity
-    return f"trial {number} ({speedup.ratio:.3f}, {scopes} scopes, {options} options)"
+def _tie(tie: FinalPlan, layout: Layout | None) -> str:
+    _, options = tie.plan.complexity
+    name = table_cell(plan_name(tie.plan, layout))
+    return f"{name} (trial {tie.number}, {tie.speedup.ratio:.3f}, {options} options)"
 
 
 def _plan_table(plan: Plan) -> str:
@@ -245,7 +260,7 @@ def _trials_table(result: SearchResult) -> str:
         assert outcome is not None
         ended = "complete" if outcome.is_complete else f"{outcome.reason}: {outcome.detail}"
         ratio = f"{outcome.speedup.ratio:.3f}" if outcome.speedup else ""
-        interval = _interval(outcome.speedup) if outcome.speedup else ""
+        interval = interval_text(outcome.speedup) if outcome.speedup else ""
         cells = (str(record.number), record.origin, str(len(record.plan.scopes)), ended, ratio, interval)
         lines.append("| " + " | ".join(table_cell(cell) for cell in cells) + " |")
     return "\n".join(lines) + "\n"

@@ -4,24 +4,30 @@ from typing import Any
 
 import pandas as pd
 
+from sktune.reports.plan_names import plan_name
 from sktune.study.records import TrialRecord
 from sktune.study.result import SearchResult
 
 
 def trials_csv(result: SearchResult) -> str:
-    """Return a CSV table with one row for each trial: outcome, figures, parameters."""
-    rows = [_row(record, result.is_simulated) for record in result.trials]
-    table: str = pd.DataFrame(rows).to_csv(index=False)
+    """Return a CSV table with one row for each trial; see ``trials_frame``."""
+    table: str = trials_frame(result).to_csv(index=False)
     return table
 
 
-def _row(record: TrialRecord, is_simulated: bool) -> dict[str, Any]:
+def trials_frame(result: SearchResult) -> pd.DataFrame:
+    """Return a table with one row for each trial: plan, outcome, figures, parameters."""
+    return pd.DataFrame([_row(record, result) for record in result.trials])
+
+
+def _row(record: TrialRecord, result: SearchResult) -> dict[str, Any]:
     outcome = record.outcome
     assert outcome is not None
     speedup = outcome.speedup
     low, high = speedup.ci95 if speedup and speedup.ci95 else (None, None)
     return {
         "trial": record.number,
+        "shape": plan_name(record.judged_plan, result.facts.layout),
         "origin": record.origin,
         "state": "complete" if outcome.is_complete else "pruned",
         "reason": outcome.reason or "",
@@ -30,7 +36,7 @@ def _row(record: TrialRecord, is_simulated: bool) -> dict[str, Any]:
         "speedup": speedup.ratio if speedup else None,
         "ci95_low": low,
         "ci95_high": high,
-        "simulated": is_simulated,
+        "simulated": result.is_simulated,
         "scopes": len(record.plan.scopes),
         "comparison": outcome.comparison,
         "noise": outcome.noise,

@@ -1,5 +1,6 @@
 """Why: what a study has learned about units, borders, options and segments, and what it would try next."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -7,13 +8,17 @@ from typing import Any
 import numpy as np
 from optuna.trial import FrozenTrial
 
-from sktune.core.plan import Plan
+from sktune.core.plan import Plan, Scope, options_text
 from sktune.core.space import SearchSpace
+from sktune.learning.contributions import Contribution, Prediction, contributions, predictions
 from sktune.learning.evidence import Vector
 from sktune.learning.history import Learned
-from sktune.learning.savings import Posterior
+from sktune.learning.savings import Described, Posterior
 from sktune.learning.segments import SegmentCatalogue
+from sktune.learning.threads import one_blas_thread
 from sktune.samplers.partition import Outlook
+from sktune.study.result import SearchResult
+from sktune.study.stored_space import space_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +65,31 @@ class SegmentSavings:
     Attributes:
         kind: the layer kind.
         units: keys of its units.
-        saving_ms: by first and last unit, shape (units, units); NaN where no such scope exists.
+        saving_ms, sd_ms: mean and standard deviation by first and last unit, shape (units, units); NaN where no such
+            scope exists.
+        tried: by first and last unit, the number of plans that had such a scope, in any layer of any kind.
         in_scope: for each unit of the layer, the number of its scope in the incumbent plan; 0 for none.
     """
 
     kind: str
     units: tuple[str, ...]
     saving_ms: Vector
+    sd_ms: Vector
+    tried: Vector
     in_scope: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Why:
-    """What a study has learned. All savings are per decode step, against the baseline."""
+    """What a study has learned. All savings are per decode step, against the baseline.
+
+    Attributes:
+        parts: of the expected saving of the winner, or else of the incumbent, as shares of the baseline.
+        predictions: of the complete plans, each from the other trials.
+        expected_gain_left: as a share of the baseline; None if it was not asked for.
+        model_misfit: typical deviation of a step's latency from the model's prediction, in multiples of the
+            measurement's noise.
+    """
 
     baseline_ms: float
     units: tuple[Effect, ...]
@@ -81,9 +98,10 @@ class Why:
     blamed: tuple[Blame, ...]
     experiment: Experiment | None
     segments: tuple[SegmentSavings, ...]
-    expected_gain_left: float
+    parts: tuple[Contribution, ...]
+    predictions: tuple[Prediction, ...]
+    expected_gain_left: float | None
     model_misfit: float
-    """Typical deviation of a step's latency from the model's prediction, in multiples of the measurement's noise."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -99,17 +117,25 @@ class Why:
         }
 
 
-def explain(space: SearchSpace, trials: Sequence[FrozenTrial], baseline_ms: float, outlook: Outlook) -> Why | None:
+@one_blas_thread()
+def explain(
+    space: SearchSpace,
+    trials: Sequence[FrozenTrial],
+    baseline_ms: float,
+    plan: Plan | None = None,
+    outlook: Outlook | None = None,
+) -> Why | None:
     """Return what was learned from ``trials``; None before anything was measured.
 
     Args:
         space: of the study.
         trials: all trials of the study.
         baseline_ms: latency of the baseline's step.
-        outlook: what further trials are expected to find.
+        plan: whose saving to take apart; None for the incumbent.
+        outlook: what further trials are expected to find; None to leave that out.
     """
     learned = Learned(space)
-    learned.read(trials)
+    learned.read_once(trials)
     if not learned.model.count:
         return None
     posterior = learned.posterior()
@@ -120,9 +146,11 @@ def explain(space: SearchSpace, trials: Sequence[FrozenTrial], baseline_ms: floa
         _of_borders(learned, posterior, tried, baseline_ms),
         _of_options(learned, posterior, tried, baseline_ms),
         _blamed(learned),
-        _experiment(learned, posterior, outlook.candidates, baseline_ms),
+        _experiment(learned, posterior, outlook.candidates, baseline_ms) if outlook else None,
         tuple(_savings(learned, posterior, kind, baseline_ms) for kind in space.layout.kinds),
-        outlook.expected_gain_left,
+        contributions(learned, posterior, learned.incumbent if plan is None else plan),
+        predictions(learned, posterior),
+        outlook.expected_gain_left if outlook else None,
         posterior.chosen.step_noise,
     )
 
@@ -189,7 +217,7 @@ def _of_options(
         row = model.row(changed) - model.row(bare)
         carried = [{*plan.options, *(option for scope in plan.scopes for option in scope.options)} for plan in tried]
         count = sum((name, value) in options for options in carried)
-        effects.append(_effect(posterior, f"{name}={value}", row, count, baseline_ms))
+        effects.append(_effect(posterior, options_text(((name, value),)), row, count, baseline_ms))
     return tuple(effects)
 
 
@@ -228,21 +256,38 @@ def _experiment(
 
 
 def _savings(learned: Learned, posterior: Posterior, kind: str, baseline_ms: float) -> SegmentSavings:
-    catalogue, layout = learned.catalogue, learned.space.layout
+    catalogue, layout, model = learned.catalogue, learned.space.layout, learned.model
     # The last layer of the kind: the first one may be next to units outside of layers.
     layer = max(index for index, each in enumerate(layout.layers) if each.kind == kind)
     positions = [index for index, unit in enumerate(layout.units) if unit.layer == layer]
     options = learned.incumbent.scopes[0].options if learned.incumbent.scopes else ()
-    value = posterior.model.value(posterior.mean[None, :], [options])[:, 0]
-    table = np.full((len(positions), len(positions)), np.nan)
-    for row, first in enumerate(positions):
-        for column, last in enumerate(positions):
-            if first <= last and catalogue.class_of[first, last] >= 0:
-                table[row, column] = value[catalogue.class_of[first, last]] * baseline_ms
+    cells = [
+        (row, column)
+        for row, first in enumerate(positions)
+        for column, last in enumerate(positions)
+        if first <= last and catalogue.class_of[first, last] >= 0
+    ]
+    names = [layout.units[position].name for position in positions]
+    described = model.describe([Plan((Scope(names[row], names[column], options),)) for row, column in cells])
+    means, deviations = posterior.predict_plans(Described(described.rows - model.row(Plan()), described.unknown))
+    counts = Counter(segment for plan in learned.seen for segment in {key[0] for key in learned.keys(plan)})
+    saving_ms, sd_ms, tried = (np.full((len(positions), len(positions)), empty) for empty in (np.nan, np.nan, 0.0))
+    for (row, column), mean, sd in zip(cells, means, deviations, strict=True):
+        saving_ms[row, column], sd_ms[row, column] = mean * baseline_ms, sd * baseline_ms
+        tried[row, column] = counts[int(catalogue.class_of[positions[row], positions[column]])]
     scope_of = {
         position: number
         for number, (first, last) in enumerate(catalogue.positions(learned.incumbent), start=1)
         for position in range(first, last + 1)
     }
-    numbers = [scope_of.get(position, 0) for position in positions]
-    return SegmentSavings(kind, tuple(layout.units[position].key for position in positions), table, tuple(numbers))
+    numbers = tuple(scope_of.get(position, 0) for position in positions)
+    keys = tuple(layout.units[position].key for position in positions)
+    return SegmentSavings(kind, keys, saving_ms, sd_ms, tried, numbers)
+
+
+def learned_from(result: SearchResult, outlook: Outlook | None = None) -> Why | None:
+    """Return what a study has learned; None before anything was measured."""
+    space = space_of(result.facts, result.history)
+    if space is None or result.baseline_ms is None:
+        return None
+    return explain(space, result.history, result.baseline_ms, result.winner.plan if result.winner else None, outlook)

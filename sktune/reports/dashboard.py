@@ -1,0 +1,86 @@
+"""What ``optuna-dashboard`` shows of a study: names, notes and our figures, stored in the study as it expects them."""
+
+import importlib.util
+import logging
+import warnings
+from pathlib import Path
+
+import optuna
+from optuna.exceptions import ExperimentalWarning
+
+from sktune.core.printable import shortened
+from sktune.reports import figures
+from sktune.reports.application import how_to_apply
+from sktune.reports.markdown import table_cell
+from sktune.reports.plan_names import plan_options, trial_name
+from sktune.reports.study import verdict_line
+from sktune.study.records import TrialRecord, incumbent_first
+from sktune.study.result import SearchResult
+
+logger = logging.getLogger(__name__)
+
+OBJECTIVE = "decode step latency, ms"
+FIGURES = {
+    "sktune-history": figures.history,
+    "sktune-final": figures.final_comparison,
+    "sktune-effects": figures.effects,
+    "sktune-segments": figures.segments,
+}
+"""By the identifiers under which they are stored, so that they are replaced."""
+MAX_NOTES = 30
+"""Trials with a note: the best ones, and those that failed last. Each note takes some milliseconds to store."""
+
+
+def is_installed() -> bool:
+    """Whether ``optuna-dashboard`` is installed."""
+    return importlib.util.find_spec("optuna_dashboard") is not None
+
+
+def publish(study: optuna.Study, result: SearchResult) -> None:
+    """Store notes, names and figures in ``study``; a failure is logged, as the study itself has everything already."""
+    from optuna_dashboard import save_note, save_plotly_graph_object
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            study.set_metric_names([OBJECTIVE])
+        save_note(study, _note(result))
+        for name, make in FIGURES.items():
+            save_plotly_graph_object(study, make(result), graph_object_id=name)
+        for record in _noted(result):
+            save_note(_trial(study, record.number), _trial_note(result, record))
+    except Exception as failure:  # noqa: BLE001 - another program's format must not cost a search its end
+        logger.warning("the study was not prepared for optuna-dashboard: %s", failure)
+
+
+def _trial(study: optuna.Study, number: int) -> optuna.Trial:
+    trial_id = study.get_trials(deepcopy=False)[number]._trial_id  # noqa: SLF001 - no public way to a finished trial
+    return optuna.Trial(study, trial_id)
+
+
+def _note(result: SearchResult) -> str:
+    apply = how_to_apply(result, result.winner.plan) if result.winner else ""
+    page = f"The study in pictures: `{table_cell(str(Path(result.folder.name) / 'report.html'))}`"
+    return f"# {table_cell(verdict_line(result))}\n\n{table_cell(result.facts.description)}\n{apply}\n\n{page}\n"
+
+
+def _noted(result: SearchResult) -> list[TrialRecord]:
+    failed = [record for record in result.trials if record.outcome and not record.outcome.is_feasible]
+    best = incumbent_first(result.trials)[: MAX_NOTES // 2]
+    return [*best, *failed[-(MAX_NOTES - len(best)) :]]
+
+
+def _trial_note(result: SearchResult, record: TrialRecord) -> str:
+    outcome = record.outcome
+    assert outcome is not None
+    lines = [f"**{table_cell(trial_name(record.number, record.judged_plan, result.facts.layout))}**"]
+    if options := plan_options(record.judged_plan):
+        lines.append(f"options: {table_cell(options)}")
+    if outcome.speedup:
+        interval = " [{:.3f}, {:.3f}]".format(*outcome.speedup.ci95) if outcome.speedup.ci95 else ", simulated"
+        lines.append(f"{outcome.speedup.ratio:.3f} times as fast as the baseline{interval}")
+    if outcome.reason:
+        lines.append(f"{outcome.reason}: {table_cell(shortened(outcome.detail, 1000))}")
+    if outcome.log:
+        lines.append(f"log: `{table_cell(outcome.log)}`")
+    return "\n\n".join(lines)

@@ -1,0 +1,165 @@
+"""Every trial with its interval, the incumbent as a step line, failures in lanes by reason, origins by shape."""
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from sktune.core.outcome import Reason
+from sktune.reports.page.markup import element, joined, lines, number
+from sktune.reports.page.scale import Scale
+from sktune.reports.page.section import WIDTH, Section, legend, picture, text
+from sktune.reports.page.shown import Shown
+from sktune.study.records import TrialRecord
+
+LEFT, RIGHT, TOP, HEIGHT, LANE = 110.0, WIDTH - 16.0, 12.0, 280.0, 20.0
+MANY = 200
+"""Trials above which marks are smaller."""
+OUTLIERS = 4.0
+"""Trials slower than the baseline by more than this many times the best gain are drawn at the lower edge."""
+
+
+def history(shown: Shown) -> Section | None:
+    """Return the course of the search."""
+    trials, say = shown.result.trials, shown.say
+    if not trials:
+        return None
+    across = Scale(-0.5, max(record.number for record in trials) + 0.5, LEFT, RIGHT)
+    up = _vertical(trials)
+    failed = [reason for reason in Reason if reason is not Reason.SLOWER
+              and any(record.outcome and record.outcome.reason == reason for record in trials)]  # fmt: skip
+    bottom = TOP + HEIGHT + LANE * len(failed)
+    drawn = [*_axes(shown, across, up, bottom), *_lanes(shown, failed)]
+    size = 4.0 if len(trials) <= MANY else 3.0
+    drawn += [_trial(shown, record, across, up, failed, size) for record in trials]
+    incumbents = _incumbents(trials)
+    if incumbents:
+        drawn.append(element("path", d=_steps(incumbents, across, up), class_="incumbent"))
+    settled = settled_after(shown)
+    if settled is not None:
+        x = across(settled)
+        drawn += [
+            element("line", x1=x, x2=x, y1=TOP, y2=TOP + HEIGHT, class_="settled"),
+            text(x + 4, TOP + 10, say("history.settled", trial=settled), "small"),
+        ]
+    keys, used = legend(_legend(shown), LEFT, bottom + 46)
+    lead = say("history.lead", trials=len(trials))
+    if settled is not None:
+        lead += " " + say("history.settled_lead", trial=settled)
+    drawn.append(keys)
+    described = say("history.described", trials=len(trials), best=f"{incumbents[-1][1]:.3f}" if incumbents else "-")
+    return Section("history", say("history.title"), lead,
+                   picture("history-picture", say("history.title"), described, bottom + 46 + used, *drawn))  # fmt: skip
+
+
+def shape_of(shown: Shown, record: TrialRecord) -> str:
+    """Return the shape of a trial's mark: what proposed it."""
+    if record.is_probe:
+        return "probe"
+    return "sampler" if record.origin in shown.samplers or ":" in record.origin else "start"
+
+
+def mark(shape: str, x: float, y: float, look: str, size: float = 4.0) -> Markup:
+    """Return a trial's mark: a dot for a sampler, a diamond for a starting point, a square for a probe."""
+    if shape == "sampler":
+        return element("circle", cx=x, cy=y, r=size, class_=look)
+    if shape == "probe":
+        return element("rect", x=x - size, y=y - size, width=2 * size, height=2 * size, class_=look)
+    points = ((x, y - 1.4 * size), (x + 1.4 * size, y), (x, y + 1.4 * size), (x - 1.4 * size, y))
+    return element("path", d=lines(points) + "z", class_=look)
+
+
+def settled_after(shown: Shown) -> int | None:
+    """Return the first incumbent that no later trial was significantly better than; None without a gain."""
+    incumbents = _incumbents(shown.result.trials)
+    if not incumbents:
+        return None
+    floor = shown.result.facts.noise_floor if shown.result.facts.floor_looks else 0.0
+    bounds = {number: _bounds(shown, number) for number, _ in incumbents}
+    best = max(incumbents[:-1], key=lambda incumbent: incumbent[1])[0]
+    return next(number for number, _ in incumbents if bounds[number][1] * (1 + floor) >= bounds[best][0])
+
+
+def _bounds(shown: Shown, number: int) -> tuple[float, float]:
+    outcome = shown.records[number].outcome
+    return outcome.speedup.bounds if outcome and outcome.speedup else (1.0, 1.0)
+
+
+def _incumbents(trials: Sequence[TrialRecord]) -> list[tuple[int, float]]:
+    """Return each trial that became the incumbent, with its speedup, and the last trial."""
+    best, found = 1.0, []
+    for record in trials:
+        outcome = record.outcome
+        if outcome and outcome.is_complete and outcome.speedup and not record.is_probe and outcome.speedup.ratio > best:
+            best = outcome.speedup.ratio
+            found.append((record.number, best))
+    return [*found, (trials[-1].number, best)] if found else []
+
+
+def _vertical(trials: Sequence[TrialRecord]) -> Scale:
+    speedups = [record.outcome.speedup for record in trials if record.outcome and record.outcome.speedup]
+    best = max([1.0, *(speedup.ratio for speedup in speedups)])
+    lowest = 1.0 - OUTLIERS * max(best - 1.0, 0.01)
+    shown = [bound for speedup in speedups for bound in (*speedup.bounds, speedup.ratio) if bound >= lowest]
+    return Scale.around([1.0, *shown], TOP + HEIGHT, TOP)
+
+
+def _axes(shown: Shown, across: Scale, up: Scale, bottom: float) -> list[Markup]:
+    drawn = [
+        joined((element("line", x1=LEFT, x2=RIGHT, y1=up(tick), y2=up(tick), class_="grid"),
+                text(LEFT - 8, up(tick) + 4, f"{up.label(tick)}×", "small", "end")))
+        for tick in up.ticks()
+    ]  # fmt: skip
+    drawn.append(element("line", x1=LEFT, x2=RIGHT, y1=up(1.0), y2=up(1.0), class_="neutral"))
+    if floor := shown.result.facts.noise_floor if shown.result.facts.floor_looks else 0.0:
+        top, low = up(1 + floor), up(1 - floor)
+        drawn.append(element("rect", x=LEFT, y=top, width=RIGHT - LEFT, height=low - top, class_="band"))
+    ticks = [tick for tick in across.ticks(10) if tick == int(tick)]
+    drawn += [text(across(tick), bottom + 16, int(tick), "small", "middle") for tick in ticks]
+    drawn.append(text((LEFT + RIGHT) / 2, bottom + 32, shown.say("trial"), "small", "middle"))
+    return drawn
+
+
+def _lanes(shown: Shown, failed: Sequence[Reason]) -> list[Markup]:
+    drawn = []
+    for index, reason in enumerate(failed):
+        y = TOP + HEIGHT + LANE * (index + 0.5)
+        drawn += [
+            element("line", x1=LEFT, x2=RIGHT, y1=y, y2=y, class_="grid"),
+            text(LEFT - 8, y + 4, shown.say(f"outcome.{reason}"), "small", "end"),
+        ]
+    return drawn
+
+
+def _trial(
+    shown: Shown, record: TrialRecord, across: Scale, up: Scale, failed: Sequence[Reason], size: float
+) -> Markup:
+    outcome, x = record.outcome, across(record.number)
+    assert outcome is not None
+    look, shape = f"t {outcome.reason or 'complete'}", shape_of(shown, record)
+    if outcome.reason in failed:
+        y = TOP + HEIGHT + LANE * (failed.index(outcome.reason) + 0.5)
+        return element("g", mark(shape, x, y, look, size), data_t=record.number)
+    if outcome.speedup is None:
+        return element("g", mark(shape, x, TOP + HEIGHT, look), data_t=record.number)
+    low, high = outcome.speedup.bounds
+    y = up(outcome.speedup.ratio)
+    whisker = element("path", d=f"M{number(x)} {number(up(low))}V{number(up(high))}") if low < high else None
+    return element("g", whisker, mark(shape, x, y, look, size), data_t=record.number)
+
+
+def _steps(incumbents: Sequence[tuple[int, float]], across: Scale, up: Scale) -> str:
+    x, y = LEFT, up(1.0)
+    data = [f"M{number(x)} {number(y)}"]
+    for trial, ratio in incumbents:
+        data.append(f"H{number(across(trial))}V{number(up(ratio))}")
+    return "".join(data)
+
+
+def _legend(shown: Shown) -> list[tuple[Markup, str]]:
+    say = shown.say
+    shapes = dict.fromkeys(shape_of(shown, record) for record in shown.result.trials)
+    entries = [(mark(shape, 0, 0, "t complete"), say(f"history.{shape}")) for shape in shapes]
+    entries.append((element("path", d="M-6 3H0V-3H6", class_="incumbent"), say("history.incumbent")))
+    if any(record.outcome and record.outcome.reason is Reason.SLOWER for record in shown.result.trials):
+        entries.append((mark("sampler", 0, 0, "t slower"), say("history.slower")))
+    return entries

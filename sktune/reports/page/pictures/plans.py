@@ -1,0 +1,170 @@
+"""The winner as a strip over all units of the step, the runners-up beneath it, and what the scopes became."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from string import ascii_uppercase
+
+from markupsafe import Markup
+
+from sktune.core.layout import Layout
+from sktune.core.plan import Options, Plan, options_text
+from sktune.core.printable import shortened
+from sktune.reports.page.markup import EMPTY, element, joined, number
+from sktune.reports.page.scale import Scale
+from sktune.reports.page.section import WIDTH, Section, Table, legend, picture, text
+from sktune.reports.page.shown import Shown
+from sktune.reports.plan_names import kind_of
+from sktune.reports.plan_picture import plan_picture
+from sktune.study.records import TrialRecord
+
+LEFT, RIGHT = 8.0, WIDTH - 8.0
+LANE, ROW = 14.0, 46.0
+MIN_MARK = 22.0
+"""Width from which a scope has room for its mark, in pixels."""
+MAX_NAME = 110
+
+
+def plans(shown: Shown) -> Section | None:
+    """Return the strip of the best plans."""
+    layout, say = shown.layout, shown.say
+    if layout is None or not layout.units or not shown.best:
+        return None
+    marks = _marks([record.judged_plan for record in shown.best])
+    scale = Scale(0, len(layout.units), LEFT, RIGHT)
+    units, y = _units(shown, layout, scale)
+    rows = []
+    for record in shown.best:
+        rows.append(_row(shown, record, layout, scale, y, marks))
+        y += ROW
+    keys, used = legend(_legend(shown, marks), LEFT, y + 10)
+    drawn = picture("plans-picture", say("plans.title"), _description(shown), y + used + 6, units, *rows, keys)
+    winner = shown.best[0]
+    detail = element("figure", Markup(plan_picture(winner.judged_plan, layout, say)))  # noqa: S704 - it escapes
+    fusion = _became(winner, shown)
+    lead = say("plans.lead" if shown.result.winner else "plans.lead_so_far", plans=len(shown.best))
+    body = joined((drawn, fusion, element("h3", say("plans.detail")), detail))
+    return Section("plans", say("plans.title"), lead, body, _table(shown, winner, layout))
+
+
+def _units(shown: Shown, layout: Layout, scale: Scale) -> tuple[Markup, float]:
+    """Return the strip of units, one lane for each stream, with the layers' numbers, and where it ends."""
+    places = list(dict.fromkeys(unit.place for unit in layout.units)) or [""]
+    kinds = list(dict.fromkeys(kind_of(index, layout) for index in range(len(layout.units))))
+    drawn = []
+    for index, kind in enumerate(kinds):
+        spans = [
+            (first, last, places.index(place)) for first, last, (of_kind, place, _) in _runs(layout) if of_kind == kind
+        ]
+        path = "".join(_box(scale(first) + 0.4, scale(last + 1) - 0.4, 22 + LANE * lane, LANE - 2)
+                       for first, last, lane in spans)  # fmt: skip
+        look = "outside" if kind == "step" else f"s{index % 8 + 1}"
+        drawn.append(element("path", element("title", kind), d=path, class_=look))
+    below = 22 + LANE * len(places)
+    drawn += _layer_numbers(layout, scale, below + 10)
+    named = [(kind, "outside" if kind == "step" else f"s{index % 8 + 1}") for index, kind in enumerate(kinds)]
+    entries = [
+        (element("rect", x=-6, y=-6, width=12, height=12, class_=look),
+         shown.say("plans.outside") if kind == "step" else shown.say("plans.kind", kind=shortened(kind, 40)))
+        for kind, look in named
+    ]  # fmt: skip
+    if len(places) > 1:
+        entries += [(EMPTY, _lane(shown, lane, place)) for lane, place in enumerate(places, 1)]
+    keys, _ = legend(entries, LEFT, 8)
+    return joined((keys, *drawn)), below + 22
+
+
+def _lane(shown: Shown, lane: int, place: str) -> str:
+    return shown.say("plans.lane", row=lane, stream=shortened(place or shown.say("plans.main_stream"), 40))
+
+
+def _runs(layout: Layout) -> Iterator[tuple[int, int, tuple[str, str, int | None]]]:
+    """Yield first and last position of each layer's part on one stream, with kind, stream and layer."""
+    looks = ((kind_of(index, layout), unit.place, unit.layer) for index, unit in enumerate(layout.units))
+    at = 0
+    for look, run in groupby(looks):
+        length = sum(1 for _ in run)
+        yield at, at + length - 1, look
+        at += length
+
+
+def _layer_numbers(layout: Layout, scale: Scale, y: float) -> list[Markup]:
+    """Return the numbers of as many layers as have room."""
+    firsts: dict[int, int] = {}
+    for index, unit in enumerate(layout.units):
+        if unit.layer is not None:
+            firsts.setdefault(unit.layer, index)
+    every = max(1, -(-len(firsts) * 34 // int(RIGHT - LEFT)))
+    return [text(scale(first), y, layer, "small") for layer, first in firsts.items() if layer % every == 0]
+
+
+def _row(
+    shown: Shown, record: TrialRecord, layout: Layout, scale: Scale, y: float, marks: Mapping[Options, str]
+) -> Markup:
+    """Return one plan: its name, and a bar for each scope."""
+    plan, position = record.judged_plan, {unit.name: index for index, unit in enumerate(layout.units)}
+    speedup = shown.speedup_of(record)
+    figure = f"{speedup.ratio:.3f}×  " if speedup else ""
+    drawn = [
+        text(LEFT, y + 12, figure + shortened(shown.named(record), MAX_NAME)),
+        element("line", x1=LEFT, x2=RIGHT, y1=y + 26, y2=y + 26, class_="axis"),
+    ]
+    of_mark: dict[str, list[str]] = {}
+    for scope in plan.scopes:
+        left, right = scale(position[scope.first]) + 0.5, scale(position[scope.last] + 1) - 0.5
+        of_mark.setdefault(marks[scope.options], []).append(_box(left, right, y + 18, 16))
+        if right - left >= MIN_MARK:
+            drawn.append(text((left + right) / 2, y + 30, marks[scope.options], "mark", "middle"))
+    bars = (
+        element("path", d="".join(boxes), class_=f"bar b{list(marks.values()).index(mark) % 5 + 1}")
+        for mark, boxes in of_mark.items()
+    )
+    return element("g", *drawn[:2], *bars, *drawn[2:], data_t=record.number)
+
+
+def _box(left: float, right: float, top: float, height: float) -> str:
+    return f"M{number(left)} {number(top)}H{number(max(right, left + 0.6))}v{number(height)}H{number(left)}z"
+
+
+def _marks(plans: Sequence[Plan]) -> dict[Options, str]:
+    """Return a letter for each set of options of a scope."""
+    sets = dict.fromkeys(scope.options for plan in plans for scope in plan.scopes)
+    return {
+        options: ascii_uppercase[index % 26] + (str(index // 26) if index >= 26 else "")
+        for index, options in enumerate(sets)
+    }
+
+
+def _legend(shown: Shown, marks: Mapping[Options, str]) -> list[tuple[Markup, str]]:
+    return [
+        (joined((element("rect", x=-6, y=-7, width=14, height=14, rx=3, class_=f"bar b{index % 5 + 1}"),
+                 text(1, 4, mark, "mark", "middle"))), shortened(options_text(options), 120) or shown.say("no_options"))
+        for index, (options, mark) in enumerate(marks.items())
+    ]  # fmt: skip
+
+
+def _description(shown: Shown) -> str:
+    return "; ".join(shown.named(record) for record in shown.best)
+
+
+def _became(record: TrialRecord, shown: Shown) -> Markup | None:
+    """Return what became of the scopes, as far as the compiler reports it."""
+    lines = record.outcome.fusion if record.outcome else ()
+    if not lines:
+        return None
+    items = element("ul", *(element("li", line.strip()) for line in lines))
+    title = element("summary", shown.say("plans.became", scopes=len(record.judged_plan.scopes)))
+    return element("details", title, items, class_="became", data_keep="became")
+
+
+def _table(shown: Shown, record: TrialRecord, layout: Layout) -> Table:
+    say = shown.say
+    position = {unit.name: index for index, unit in enumerate(layout.units)}
+    times = {(piece.first, piece.last): piece for piece in (record.outcome.scope_times if record.outcome else ())}
+    rows = []
+    for index, scope in enumerate(record.judged_plan.scopes, 1):
+        piece = times.get((scope.first, scope.last))
+        count = position[scope.last] - position[scope.first] + 1
+        saved = f"{piece.baseline_ms - piece.latency_ms:.4f}" if piece else ""
+        rows.append((index, scope.first, scope.last, count, options_text(scope.options) or "-", saved))
+    head = ("#", say("first_unit"), say("last_unit"), say("units"), say("options"), say("plans.saved"))
+    return Table(head, rows, numeric=frozenset({0, 3, 5}))

@@ -1,0 +1,130 @@
+"""The verdict: which plan won, by how much, how sure that is, and what to do next."""
+
+import shlex
+
+from markupsafe import Markup
+
+from sktune.core.files import real_path
+from sktune.core.outcome import Speedup
+from sktune.reports.application import apply_block
+from sktune.reports.page.markup import EMPTY, element, joined
+from sktune.reports.page.section import Section
+from sktune.reports.page.shown import Shown
+from sktune.reports.plan_output import verified_line
+from sktune.study.result import BEST_PLAN
+from sktune.targets import Application
+
+
+def verdict(shown: Shown) -> Section:
+    """Return the card at the top of the page."""
+    result, say = shown.result, shown.say
+    card = element(
+        "div", element("div", *_headline(shown), class_="big"), element("dl", *_facts(shown), class_="facts"),
+        _next_step(shown), class_="card",
+    )  # fmt: skip
+    notes = [say("verdict.simulated")] if result.is_simulated and result.trials else []
+    if result.winner and not result.is_simulated and _is_inconsistent(result.winner.speedup):
+        notes.append(say("verdict.disturbed"))
+    if result.model_difference:
+        notes.append(say("verdict.model_difference", difference=result.model_difference))
+    return Section("verdict", say("verdict.title"), "", card, notes=tuple(notes))
+
+
+def _is_inconsistent(speedup: Speedup) -> bool:
+    """Whether the ratio of the medians lies outside of the interval of the speedup."""
+    low, high = speedup.bounds
+    return not low <= speedup.baseline_ms / speedup.latency_ms <= high
+
+
+def _headline(shown: Shown) -> list[Markup]:
+    result, say = shown.result, shown.say
+    if result.winner is None:
+        key = "verdict.none" if result.verdict else "verdict.running" if result.trials else "verdict.empty"
+        return [element("strong", say(key), class_="none"), *_so_far(shown)]
+    speedup = result.winner.speedup
+    doubt = say("verdict.interval", interval=shown.interval(speedup)) if speedup.ci95 else say("simulated")
+    return [
+        element("strong", f"{speedup.ratio:.3f}×"),
+        element("span", shown.name(result.winner.plan), class_="name"),
+        element("span", f"{speedup.baseline_ms:.3f} → {speedup.latency_ms:.3f} {say('ms_per_step')}", class_="figures"),
+        element("span", doubt, class_="figures"),
+    ]
+
+
+def _so_far(shown: Shown) -> list[Markup]:
+    """Return the best plan of a search that has not reached its verdict."""
+    if shown.result.verdict or not shown.best:
+        return []
+    record = shown.best[0]
+    speedup = shown.speedup_of(record)
+    figure = f"{speedup.ratio:.3f}× [{shown.interval(speedup)}]" if speedup else ""
+    return [element("span", shown.say("verdict.so_far", name=shown.named(record), figure=figure), class_="figures")]
+
+
+def _facts(shown: Shown) -> list[Markup]:
+    result, say = shown.result, shown.say
+    summary, facts = result.summary(), result.facts
+    pruned = ", ".join(f"{count} {say('outcome.' + reason)}" for reason, count in summary["pruned"].items() if count)
+    made = facts.fingerprint
+    versions = ", ".join(
+        f"{name} {made[name]}" for name in ("sktune", "torch", "torch_npu", "cann", "transformers", "python")
+        if made.get(name) and made[name] != "not installed"
+    )  # fmt: skip
+    ended = max((record.ended for record in result.trials if record.ended), default=None)
+    entries = [
+        ("bits", _bits(shown)),
+        ("plan", shown.options(result.winner.plan) or say("no_options") if result.winner else ""),
+        ("model", facts.description),
+        ("trials", say("verdict.trials_text", trials=summary["trials"], complete=summary["complete"],
+                       pruned=pruned or say("none"))),
+        ("noise", _noise(shown)),
+        ("time", say("verdict.time_text", seconds=f"{facts.seconds:,.0f}", final=f"{facts.final_seconds:,.0f}")),
+        ("device", " / ".join(filter(None, (made.get("backend"), made.get("device"))))),
+        ("versions", versions),
+        ("when", f"{ended:%Y-%m-%d %H:%M}" if ended else ""),
+    ]  # fmt: skip
+    return [joined((element("dt", say(f"verdict.{key}")), element("dd", value))) for key, value in entries if value]
+
+
+def _bits(shown: Shown) -> str:
+    result, say = shown.result, shown.say
+    if not result.trials:
+        return ""
+    if result.is_simulated:
+        return say("verdict.bits_simulated")
+    if result.winner is None:
+        return ""
+    if result.verification is None:
+        return verified_line(result)
+    checked = result.verification
+    exact = " " + say("verdict.exact") if checked.is_exact else ""
+    return say("verdict.bits_identical", steps=f"{checked.steps:,}", one_in=f"{checked.one_in:,}") + exact
+
+
+def _noise(shown: Shown) -> str:
+    result, say = shown.result, shown.say
+    if result.is_simulated or result.comparison is None:
+        return ""
+    return say("verdict.floor", floor=f"{result.comparison.noise_floor:.2%}", processes=result.processes)
+
+
+def _next_step(shown: Shown) -> Markup:
+    """Return what a reader should do now, with the command or the code."""
+    result, say = shown.result, shown.say
+    if result.winner is None:
+        has_failed = result.trials and not result.summary()["complete"]
+        key = "next.failed" if has_failed else "next.leave" if result.is_compared else "next.continue"
+        return element("div", element("p", element("b", say("next.title")), " ", say(key)), class_="next")
+    starts_program = result.usage.application is Application.AT_START
+    file = str(real_path(result.folder / BEST_PLAN)) if starts_program else BEST_PLAN
+    block = apply_block(result, result.winner.plan, file).strip().split("\n")[1:-1]
+    if starts_program and result.facts.directory:
+        block.insert(0, f"cd {shlex.quote(result.facts.directory)}")
+    recheck = element("p", say("next.recheck"), " ", element("code", f"sktune recheck {BEST_PLAN}"))
+    return element(
+        "div",
+        element("p", element("b", say("next.title")), " ", say("next.apply", file=BEST_PLAN)),
+        element("pre", "\n".join(block), tabindex="0"),
+        EMPTY if result.is_simulated or result.facts.target is None else recheck,
+        class_="next",
+    )

@@ -1,0 +1,68 @@
+"""Results that show themselves: what ``sktune.search`` and ``sktune.load`` return."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pandas as pd
+from markupsafe import Markup
+
+from sktune.core.language import Language
+from sktune.reports import outputs
+from sktune.reports.page.markup import element
+from sktune.reports.plan_names import distinct_names
+from sktune.reports.plan_output import verified_line
+from sktune.reports.study import verdict_line
+from sktune.reports.trials_table import trials_frame
+from sktune.study.records import incumbent_first
+from sktune.study.result import SearchResult
+
+BEST = 5
+"""Plans in the table of a notebook."""
+
+
+class Result(SearchResult):
+    """A study's result; ``print`` shows the verdict, and a notebook a card with the best plans."""
+
+    @classmethod
+    def of(cls, result: SearchResult) -> "Result":
+        """Return ``result`` as one that shows itself."""
+        return cls(**{field.name: getattr(result, field.name) for field in fields(result)})
+
+    @property
+    def bits(self) -> str:
+        """How far the winner's bits were compared with the baseline's; empty without a winner."""
+        return verified_line(self) if self.winner else ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row for each trial: plan, outcome, figures, parameters."""
+        return trials_frame(self)
+
+    def report(self, language: Language = "en") -> Path:
+        """Write the report's files into the study's folder, and return the path of the page.
+
+        Raises:
+            StudyError: the folder cannot be written.
+        """
+        outputs.write(self, self.folder, language)
+        return self.folder / outputs.PAGE
+
+    def __str__(self) -> str:
+        """Return the verdict in one line."""
+        return verdict_line(self)
+
+    def _repr_html_(self) -> str:
+        best = incumbent_first(self.trials)[:BEST]
+        names = distinct_names([record.judged_plan for record in best], self.facts.layout)
+        rows: list[Markup] = []
+        for record, name in zip(best, names, strict=True):
+            assert record.outcome and record.outcome.speedup
+            speedup = record.outcome.speedup
+            interval = "{:.3f} to {:.3f}".format(*speedup.ci95) if speedup.ci95 else "simulated"
+            cells = (record.number, name, f"{speedup.latency_ms:.3f}", f"{speedup.ratio:.3f}", interval)
+            rows.append(element("tr", *(element("td", cell) for cell in cells)))
+        head = ("trial", "plan", "ms per step", "speedup", "95% interval")
+        table = element(
+            "table", element("thead", element("tr", *(element("th", title) for title in head))),
+            element("tbody", *rows),
+        )  # fmt: skip
+        return element("div", element("p", element("b", self)), table if rows else None)

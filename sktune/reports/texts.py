@@ -1,0 +1,371 @@
+"""All words of reports and pages, in both languages."""
+
+from sktune.core.language import Texts
+
+TEXTS: Texts = {
+    "count.scope": ("{count} scope", "{count} 个 Scope"),
+    "count.scopes": ("{count} scopes", "{count} 个 Scope"),
+    "count.trial": ("{count} trial", "{count} 次试验"),
+    "count.trials": ("{count} trials", "{count} 次试验"),
+    "count.row": ("{count} row", "{count} 行"),
+    "count.rows": ("{count} rows", "{count} 行"),
+    "count.layer": ("{count} layer", "{count} 层"),
+    "count.layers": ("{count} layers", "{count} 层"),
+    "picture.no_scope": ("No scope", "无 Scope"),
+    "picture.head": (
+        "{scopes} over {layers}, {units} units in execution order",
+        "{scopes},共 {layers},{units} 个单元(按执行顺序)",
+    ),
+    "picture.layer": ("layer {layer}, {kind}", "第 {layer} 层,{kind}"),
+    "picture.layers": ("layers {first} to {last}: {pattern}", "第 {first} 至 {last} 层:{pattern}"),
+    "picture.step": ("Whole step: {options}", "整个单步:{options}"),
+    # Shapes of plans.
+    "shape.none": ("no scope", "无 Scope"),
+    "shape.whole_step": ("whole step, 1 scope", "整个单步,1 个 Scope"),
+    "shape.all_layers": ("all layers", "全部 Decoder 层"),
+    "shape.each_layer": ("each layer", "每层"),
+    "shape.some_layers": ("{count} single layers", "{count} 个单层"),
+    "shape.runs_of_layers": ("every {layers} layers", "每 {layers} 层"),
+    "shape.part": ("{part} of each layer", "每层的 {part}"),
+    "shape.part_of_some": ("{part} of {count} layers", "{count} 层的 {part}"),
+    "shape.range": ("{first} to {last}", "{first} 至 {last}"),
+    "shape.and": (" + ", " + "),
+    "shape.named": ("{shape}, {scopes}", "{shape},{scopes}"),
+    "shape.range_next": ("{first} to the next {last}", "{first} 至下一层 {last}"),
+    "shape.range_over": ("{first} to {last} over {layers} layers", "跨 {layers} 层的 {first} 至 {last}"),
+    "shape.mostly": ("mostly {shape}", "大多为 {shape}"),
+    "shape.mostly_one": ("most of the step as one", "单步大部分为一个"),
+    "shape.pieces": ("whole step in pieces", "整个单步分段"),
+    "shape.mixed": ("mixed", "混合形状"),
+    "shape.of_trial": ("{name} (trial {number})", "{name}(试验 {number})"),
+    # Words of tables and pictures.
+    "trial": ("trial", "试验"),
+    "trials": ("trials", "试验数"),
+    "plan": ("plan", "方案"),
+    "options": ("options", "选项"),
+    "no_options": ("default options", "默认选项"),
+    "origin": ("origin", "来源"),
+    "origin.probe": ("probe", "探测"),
+    "outcome": ("outcome", "结果"),
+    "speedup": ("speedup", "加速比"),
+    "speedup_simulated": ("speedup, simulated", "加速比(仿真)"),
+    "interval": ("95% interval", "95% 区间"),
+    "ms": ("ms", "ms"),
+    "simulated_ms": ("simulated ms", "仿真 ms"),
+    "ms_per_step": ("ms per step", "ms/步"),
+    "simulated": ("simulated", "仿真"),
+    "bits": ("bits", "逐位对比"),
+    "detail": ("detail", "说明"),
+    "none": ("none", "无"),
+    "kind": ("layer kind", "层类型"),
+    "units": ("units", "单元数"),
+    "scopes": ("scopes", "Scope 数"),
+    "first_unit": ("first unit", "首单元"),
+    "last_unit": ("last unit", "末单元"),
+    "outcome.complete": ("complete", "完成"),
+    "outcome.compile_failed": ("compile failed", "编译失败"),
+    "outcome.timeout": ("timeout", "超时"),
+    "outcome.crashed": ("crashed", "崩溃"),
+    "outcome.mismatch": ("bits differ", "逐位不一致"),
+    "outcome.slower": ("slower", "较慢"),
+    "table.show": ("Table ({rows})", "表格({rows})"),
+    "copy": ("Copy as CSV", "复制为 CSV"),
+    "copied": ("Copied", "已复制"),
+    "page.contents": ("Contents", "目录"),
+    "page.footer": (
+        "Written by sktune {version}. This file needs no network, and can be printed.",
+        "由 sktune {version} 生成。本文件无需网络,可打印。",
+    ),
+    "filter.origin": ("origin", "来源"),
+    "filter.outcome": ("outcome", "结果"),
+    "filter.worker": ("worker", "工作进程"),
+    "filter.least": ("scopes from", "Scope 数从"),
+    "filter.most": ("to", "到"),
+    "filter.all": ("all", "全部"),
+    "filter.reset": ("Reset", "重置"),
+    "filter.shown": ("{shown} of {all} trials", "{shown}/{all} 次试验"),
+    "live.on": ("Live: this page follows the search.", "实时:本页跟随搜索更新。"),
+    "live.changed": ("Live: {count} trials.", "实时:{count} 次试验。"),
+    "live.lost": (
+        "The server cannot be reached; this is the last state that it sent.",
+        "无法连接服务器;显示的是最后一次收到的状态。",
+    ),
+    "serve.title": ("sktune: all studies", "sktune:全部调优记录"),
+    "serve.study": ("study", "调优记录"),
+    "serve.none": ("There is no study yet; start one with: sktune search", "尚无调优记录;用 sktune search 开始"),
+    # The verdict.
+    "verdict.title": ("Verdict", "结论"),
+    "verdict.interval": ("95% interval {interval}", "95% 区间 {interval}"),
+    "verdict.none": ("No scope", "不使用 Scope"),
+    "verdict.running": ("No verdict yet", "尚无结论"),
+    "verdict.empty": ("No trial yet", "尚无试验"),
+    "verdict.so_far": ("best so far: {name}, {figure}", "目前最佳:{name},{figure}"),
+    "verdict.bits": ("bits", "逐位对比"),
+    "verdict.bits_simulated": (
+        "not compared: the figures are simulated",
+        "未对比:数值为仿真结果",
+    ),
+    "verdict.bits_identical": (
+        "identical to the baseline on {steps} steps; with 95% confidence fewer than 1 step in {one_in} differs",
+        "在 {steps} 步上与基线逐位一致;95% 置信度下每 {one_in} 步中不一致的少于 1 步",
+    ),
+    "verdict.exact": ("(all its regions are exact by construction)", "(其全部区域在构造上精确)"),
+    "verdict.plan": ("options", "选项"),
+    "verdict.model": ("model", "模型"),
+    "verdict.trials": ("trials", "试验"),
+    "verdict.trials_text": (
+        "{trials}: {complete} complete; pruned: {pruned}",
+        "{trials} 次:{complete} 次完成;剪枝:{pruned}",
+    ),
+    "verdict.noise": ("noise", "噪声"),
+    "verdict.floor": (
+        "two copies of the baseline differed by up to {floor}; compared in {processes} fresh processes",
+        "基线的两个副本最多相差 {floor};在 {processes} 个新进程中对比",
+    ),
+    "verdict.time": ("time", "用时"),
+    "verdict.time_text": (
+        "{seconds} s, of which {final} s for the final comparison",
+        "{seconds} s,其中最终对比 {final} s",
+    ),
+    "verdict.device": ("device", "设备"),
+    "verdict.versions": ("versions", "版本"),
+    "verdict.when": ("last trial", "最后一次试验"),
+    "verdict.simulated": (
+        "All figures are simulated: a model of Atlas A3 computed them. Measure before you rely on them.",
+        "所有数值均为仿真:由 Atlas A3 的模型计算。采用前请实测。",
+    ),
+    "verdict.disturbed": (
+        "The medians of the latencies do not give the speedup, as other load disturbed the processes; it compares runs "
+        "side by side.",
+        "由于其他负载的干扰,时延中位数之比与加速比不一致;加速比由并排交错的运行得出。",
+    ),
+    "verdict.model_difference": (
+        "The baseline itself is not bit-identical to the uncompiled model ({difference}): plans are compared with the "
+        "compiled model.",
+        "基线本身与未编译的模型并非逐位一致({difference}):方案与编译后的模型对比。",
+    ),
+    "next.title": ("Next:", "下一步:"),
+    "next.leave": (
+        "leave the model unchanged: no plan is significantly faster than the baseline.",
+        "保持模型不变:没有方案显著快于基线。",
+    ),
+    "next.continue": (
+        "run the same search again to continue; all finished trials are kept.",
+        "再次运行同一搜索命令以继续;已完成的试验均保留。",
+    ),
+    "next.failed": (
+        "no plan has passed yet. See what failed, and why, under Failures; then run the same search again to continue.",
+        "尚无方案通过。原因见“失败”一节;之后再次运行同一搜索命令以继续。",
+    ),
+    "next.apply": (
+        "apply the plan in {file}, which lies beside this page:",
+        "应用本页旁边 {file} 中的方案:",
+    ),
+    "next.recheck": ("After an upgrade, check code, bits and speed again:", "升级后重新检查代码、逐位一致性和速度:"),
+    # Plans.
+    "plans.title": ("The plan", "方案"),
+    "plans.lead": (
+        "Every unit of the decode step in execution order, and below it the winner and the next best plans: a bar is "
+        "one scope, its letter stands for its options.",
+        "Decode 单步的所有单元(按执行顺序),其下为胜出方案及次优方案:每条为一个 Scope,字母代表其选项。",
+    ),
+    "plans.lead_so_far": (
+        "Every unit of the decode step in execution order, and below it the best plans so far: a bar is one "
+        "scope, its "
+        "letter stands for its options.",
+        "Decode 单步的所有单元(按执行顺序),其下为目前最佳的方案:每条为一个 Scope,字母代表其选项。",
+    ),
+    "plans.kind": ("{kind} layers", "{kind} 层"),
+    "plans.outside": ("outside of layers", "层外"),
+    "plans.main_stream": ("main stream", "主流"),
+    "plans.lane": ("row {row}: {stream}", "第 {row} 行:{stream}"),
+    "plans.detail": ("The best plan in detail; layers that look alike are drawn once", "最佳方案细节;相同的层只画一次"),
+    "plans.became": ("What became of the {scopes} scopes", "{scopes} 个 Scope 的融合结果"),
+    "plans.saved": ("saved in its trial, ms", "试验中节省 (ms)"),
+    # The waterfall.
+    "waterfall.title": ("From the baseline to the best plan", "从基线到最佳方案"),
+    "waterfall.lead": (
+        "The best plan saves {saved} {unit} per step. What was learned from all trials explains {explained} "
+        "{unit} of it: "
+        "scopes by kind with default options first, then each option.",
+        "最佳方案每步节省 {saved} {unit}。由全部试验学到的模型解释其中 {explained} {unit}:先是各类 Scope(默认选项)"
+        ",再是各选项。",
+    ),
+    "waterfall.baseline": ("baseline", "基线"),
+    "waterfall.group": ("{name} ({scopes}×)", "{name}({scopes}×)"),
+    "waterfall.other_groups": ("{groups} other kinds ({scopes}×)", "其他 {groups} 类({scopes}×)"),
+    "waterfall.borders": ("borders between scopes, capture", "Scope 边界与捕获"),
+    "waterfall.unexplained": ("not explained", "未解释"),
+    "waterfall.change": ("change, {unit}", "变化 ({unit})"),
+    "waterfall.reached": ("reached, {unit}", "累计 ({unit})"),
+    "waterfall.axis": ("decode step latency, {unit}", "Decode 单步时延 ({unit})"),
+    # The final comparison.
+    "final.title": ("Final comparison", "最终对比"),
+    "final.lead": (
+        "The best plans measured again in {processes} fresh processes, interleaved with the baseline. Lines are 95% "
+        "intervals, rings single processes, the band the noise floor ({floor}): smaller effects are not reported.",
+        "最佳方案在 {processes} 个新进程中与基线交错重测。线为 95% 区间,圆环为单个进程,灰带为噪声底({floor}):更小"
+        "的效果不予报告。",
+    ),
+    "final.lead_simulated": (
+        "The best plans, simulated: these figures have no interval.",
+        "最佳方案(仿真):数值没有区间。",
+    ),
+    "final.baseline": ("baseline (no scope, kernel by kernel)", "基线(无 Scope,逐算子)"),
+    "final.baseline_again": ("the baseline, compiled again", "再次编译的基线"),
+    "final.uncompiled": ("the model uncompiled", "未编译的模型"),
+    "final.max_autotune": ('torch.compile(mode="max-autotune")', 'torch.compile(mode="max-autotune")'),
+    "final.by_process": ("by process", "各进程"),
+    # The history.
+    "history.title": ("Course of the search", "搜索过程"),
+    "history.lead": (
+        "All {trials} trials with their intervals, by their own measurement; failures are in lanes below.",
+        "全部 {trials} 次试验及其区间(各自测量);失败的列在下方。",
+    ),
+    "history.settled": ("settled", "已稳定"),
+    "history.settled_lead": (
+        "From trial {trial} on, no plan was significantly better.",
+        "自试验 {trial} 起,没有方案显著更好。",
+    ),
+    "history.described": ("{trials} trials, the best {best} times as fast", "{trials} 次试验,最佳为 {best} 倍"),
+    "history.sampler": ("sampler", "采样器"),
+    "history.start": ("starting point", "起点"),
+    "history.probe": ("probe (to learn from)", "探测(用于学习)"),
+    "history.incumbent": ("best so far", "目前最佳"),
+    "history.slower": ("slower", "较慢"),
+    # Segments.
+    "segments.title": ("What one scope saves", "单个 Scope 的收益"),
+    "segments.lead": (
+        "First unit down, last unit across, in {unit} per step for one layer. Strong colour: large and certain; "
+        "“?”: the "
+        "interval contains zero; hatched: never tried, inferred from others.",
+        "纵向为首单元,横向为末单元,单位为单层每步 {unit}。颜色深:大且确定;“?”:区间包含零;斜线:从未尝试,由其他推断。",
+    ),
+    "segments.in_scope": ("{unit}  (scope {scope})", "{unit}(Scope {scope})"),
+    "segments.never": ("never tried", "从未尝试"),
+    "segments.cell": (
+        "{first} to {last}: {saving} ± {doubt}; tried: {tried}",
+        "{first} 至 {last}:{saving} ± {doubt};尝试:{tried}",
+    ),
+    "segments.described": (
+        "Savings of one scope in a {kind} layer by first and last unit",
+        "{kind} 层中单个 Scope 的收益(按首末单元)",
+    ),
+    # Effects.
+    "effects.title": ("Effects of units, borders and options", "单元、边界与选项的效果"),
+    "effects.lead": (
+        "What each saves per step if it is inside a scope, or for an option, in the best plan; with 95% intervals.",
+        "每项在 Scope 内(选项则为最佳方案中)每步节省的时间,含 95% 区间。",
+    ),
+    "effects.misfit": (
+        "Steps deviate from the model's predictions by {times} times their noise: treat these figures with caution.",
+        "单步时延偏离模型预测达其噪声的 {times} 倍:请谨慎对待这些数值。",
+    ),
+    "effects.units": ("Units", "单元"),
+    "effects.borders": ("Borders", "边界"),
+    "effects.options": ("Options", "选项"),
+    "effects.sort": ("what", "类别"),
+    "effects.saves": ("saves, {unit}", "节省 ({unit})"),
+    "effects.tried": ("{name}  (in {trials})", "{name}({trials} 次)"),
+    "effects.more": ("{count} smaller ones are in the table.", "另有 {count} 项较小的见表格。"),
+    # Failures.
+    "failures.title": ("Failures", "失败"),
+    "failures.lead": (
+        "{failed} of {trials} trials failed: {what}. Red: the scope that is to blame contains this unit and has this "
+        "option; orange: it is one of several suspects.",
+        "{trials} 次试验中 {failed} 次失败:{what}。红色:被归因的 Scope 含此单元与此选项;橙色:多个嫌疑之一。",
+    ),
+    "failures.blamed": ("scope to blame", "归因的 Scope"),
+    "failures.unknown": ("unknown", "未知"),
+    "failures.options": ("its options", "其选项"),
+    "failures.line": ("the log's line", "日志行"),
+    "failures.log": ("log", "日志"),
+    "failures.cell_blamed": ("to blame in {count} trials: {trials}", "{count} 次试验被归因:{trials}"),
+    "failures.cell_suspected": ("suspected in {count} trials: {trials}", "{count} 次试验有嫌疑:{trials}"),
+    # Predictions.
+    "predicted.title": ("Predicted and measured", "预测与实测"),
+    "predicted.lead": (
+        "What the model expects of each plan from the other trials, against its own measurement: {within} of "
+        "{count} lie "
+        "within the 95% interval; the farthest is {worst} standard deviations off.",
+        "模型由其他试验对每个方案的预期与其自身实测的对照:{count} 个中有 {within} 个在 95% 区间内;最远偏离 {worst}"
+        " 个标准差。",
+    ),
+    "predicted.measured": ("measured saving", "实测节省"),
+    "predicted.expected": ("expected saving", "预期节省"),
+    "predicted.surprise": ("off by, sd", "偏离 (sd)"),
+    "predicted.described": ("Expected against measured savings of {count} plans", "{count} 个方案的预期与实测节省"),
+    # The machine.
+    "machine.title": ("The machine", "机器"),
+    "machine.lead": (
+        "The noise floor was {floor} (looks: {looks}); other load disturbed {disturbed} of {trials} trials.",
+        "{looks} 次观察中噪声底为 {floor};{trials} 次试验中 {disturbed} 次受其他负载干扰。",
+    ),
+    "machine.drift": (
+        "The baseline's latency changed by {drift} between its first and last look.",
+        "首末两次观察之间,基线时延变化 {drift}。",
+    ),
+    "machine.baseline": ("baseline's latency in each trial, ms", "各试验中的基线时延 (ms)"),
+    "machine.copies": ("second copy of the baseline against the first", "基线第二副本相对第一副本"),
+    "machine.quiet": ("undisturbed", "未受干扰"),
+    "machine.disturbed": ("disturbed by other load", "受其他负载干扰"),
+    "machine.before": ("before trial", "在试验之前"),
+    "machine.ratio": ("ratio", "比值"),
+    "machine.noise": ("what disturbed it", "干扰"),
+    "machine.described": (
+        "{trials} baseline latencies, {looks} looks at the noise floor",
+        "{trials} 个基线时延,{looks} 次噪声底观察",
+    ),
+    # Time.
+    "gantt.title": ("Where the time went", "时间去向"),
+    "gantt.lead": (
+        "{seconds} s: {parts}. Pauses between searches are cut out.",
+        "共 {seconds} s:{parts}。搜索之间的停顿已剪去。",
+    ),
+    "gantt.worker": ("worker", "工作进程"),
+    "gantt.stage": ("stage", "阶段"),
+    "gantt.seconds": ("seconds", "秒"),
+    "gantt.share": ("share", "占比"),
+    "stage.compile": ("compile", "编译"),
+    "stage.verify": ("verify", "验证"),
+    "stage.measure": ("measure", "测量"),
+    "stage.observe": ("observe scopes", "观察 Scope"),
+    "stage.other": ("propose, store, wait", "提议、存储、等待"),
+    "stage.final": ("final comparison", "最终对比"),
+    # Two plans.
+    "compared.title": ("Two plans compared", "两个方案对比"),
+    "compared.lead": ("The best two; choose any others.", "最佳的两个;可选择其他。"),
+    "compared.speedup": ("speedup", "加速比"),
+    "compared.interval": ("95% interval", "95% 区间"),
+    "compared.latency": ("ms per step", "ms/步"),
+    "compared.outcome": ("outcome", "结果"),
+    "compared.origin": ("origin", "来源"),
+    "compared.scopes": ("scopes", "Scope 数"),
+    "compared.options": ("options", "选项"),
+    "compared.only": ("only in this plan", "仅此方案有"),
+    "compared.more": ("and {count} more", "另有 {count} 个"),
+    # Profiles.
+    "steps.title": ("The step's timeline", "单步时间线"),
+    "steps.lead": (
+        "Every kernel of a profiled step by stream, before and after, on the same time axis.",
+        "被采集单步的每个 kernel(按流),前后对照,同一时间轴。",
+    ),
+    "steps.before": ("before", "之前"),
+    "steps.after": ("after", "之后"),
+    "steps.superkernel": ("SuperKernel", "SuperKernel"),
+    "steps.communication": ("communication", "通信"),
+    "steps.kernel": ("other kernels", "其他 kernel"),
+    "steps.gap": ("gap on the main stream", "主流空隙"),
+    "steps.step_ms": ("step, ms", "单步 (ms)"),
+    "steps.compute_ms": ("compute, ms", "计算 (ms)"),
+    "steps.exposed_ms": ("exposed communication, ms", "暴露的通信 (ms)"),
+    "steps.gap_ms": ("gaps, ms", "空隙 (ms)"),
+    "steps.kernels": ("kernels", "kernel 数"),
+    "steps.superkernels": ("SuperKernels", "SuperKernel 数"),
+    "trials.title": ("All trials", "全部试验"),
+    "trials.lead": (
+        "By their own measurement: the best of many looks better than it is; quote the final comparison.",
+        "按各自测量:多个中的最佳看起来好于实际;请引用最终对比的数值。",
+    ),
+}
+"""By key: English, then Chinese. Both take the same values."""

@@ -1,0 +1,248 @@
+"""``report.html``: its figures are the study's, it is safe, small, and complete without scripts and network."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sktune.core.errors import BadInputError
+from sktune.core.language import LANGUAGES, Language
+from sktune.profiling.analysis import analyse
+from sktune.profiling.readers.reading import read_profile
+from sktune.reports.page.page import SECTIONS, page_html, policy, script
+from sktune.reports.texts import TEXTS
+from sktune.study.result import SearchResult
+from tests import profiles
+from tests.builders import sktune_command
+from tests.reports.page_studies import HOSTILE, shown, study_in
+
+KEYS = ["verdict", "plans", "waterfall", "final", "history", "segments", "effects", "failures", "predicted", "machine",
+        "time", "compare", "trials"]  # fmt: skip
+
+
+class Reader(HTMLParser):
+    """Reads a page as a browser without scripts does."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.data = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element."""
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "input", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element without content."""
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        """Elements are nested."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Note text."""
+        if self.open and self.open[-1] == "script":
+            self.data = self.data or data
+        else:
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        """All text that is shown."""
+        return " ".join(self.texts)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
+    """A study with every kind of outcome."""
+    return study_in(tmp_path_factory.mktemp("page"), trials=30)
+
+
+@pytest.fixture(scope="module")
+def page(study: SearchResult) -> str:
+    """Its page."""
+    return page_html(study)
+
+
+def data_of(page: str) -> dict[str, Any]:
+    """Return the page's data."""
+    data: dict[str, Any] = json.loads(Reader(page).data)
+    return data
+
+
+def test_all_pictures_are_there_in_order(page: str) -> None:
+    """Each is a section with an anchor that the navigation links to."""
+    reader = Reader(page)
+    sections = [attributes["id"] for tag, attributes in reader.tags if tag == "section"]
+    assert sections == KEYS
+    assert not reader.open
+    links = [attributes["href"] for tag, attributes in reader.tags if tag == "a"]
+    assert {f"#{key}" for key in KEYS} <= set(links)
+
+
+def test_every_picture_has_a_title_a_description_and_a_table(study: SearchResult) -> None:
+    """They are what a screen reader reads."""
+    for make in SECTIONS:
+        section = make(shown(study))
+        if section is None or "<svg" not in section.body:
+            continue
+        assert section.table is not None or section.key == "history", section.key
+        tags = Reader(section.body).tags
+        ids = {attributes.get("id") for _, attributes in tags}
+        for tag, attributes in tags:
+            if tag == "svg":
+                assert attributes["role"] == "img"
+                assert set((attributes["aria-labelledby"] or "").split()) <= ids
+
+
+def test_the_figures_are_those_of_the_study(study: SearchResult, page: str) -> None:
+    """In the verdict, in the data, and in the tables."""
+    assert study.winner
+    text = Reader(page).text
+    assert f"{study.winner.speedup.ratio:.3f}×" in text
+    low, high = study.winner.speedup.ci95 or (0.0, 0.0)
+    assert f"{low:.3f} – {high:.3f}" in text
+    assert "identical to the baseline on 2,048 steps" in text
+    trials = {trial["n"]: trial for trial in data_of(page)["trials"]}
+    assert trials.keys() == {record.number for record in study.trials}
+    for record in study.trials:
+        assert record.outcome
+        trial = trials[record.number]
+        assert trial["r"] == str(record.outcome.reason or "complete")
+        if record.outcome.speedup:
+            assert trial["s"] == round(record.outcome.speedup.ratio, 5)
+            assert trial["ci"] == [round(bound, 5) for bound in record.outcome.speedup.ci95 or ()]
+            row = re.search(
+                rf'<tr data-t="{record.number}"><td>{record.number}</td>.*?</tr>', page.partition('id="trials"')[2]
+            )
+            assert row
+            assert f"<td>{record.outcome.speedup.ratio:.3f}</td>" in row.group()
+    for final in study.final:
+        if final.name.isdigit():
+            speedup = study.final_speedup(final)
+            assert speedup
+            assert trials[int(final.name)]["f"]["s"] == round(speedup.ratio, 5)
+
+
+def test_plans_can_be_read_from_the_data(study: SearchResult, page: str) -> None:
+    """Its short form of a plan has every scope, with its options."""
+    data = data_of(page)
+    for trial in data["trials"]:
+        plan = data["plans"][trial["p"]]
+        reached, scopes = 0, []
+        for group in filter(None, plan["s"].split(";")):
+            pattern, _, times = group.partition("*")
+            for piece in pattern.split(" ") * int(times or 1):
+                gap, length, options = map(int, piece.split("."))
+                scopes.append(
+                    (data["units"][reached + gap], data["units"][reached + gap + length - 1], data["options"][options])
+                )
+                reached += gap + length
+        plan_of_trial = next(record for record in study.trials if record.number == trial["n"]).judged_plan
+        assert [scope[:2] for scope in scopes] == [(scope.first, scope.last) for scope in plan_of_trial.scopes]
+        assert all(set(filter(None, options.split(", "))) == {f"{name}={value}" for name, value in scope.options}
+                   for (_, _, options), scope in zip(scopes, plan_of_trial.scopes, strict=True))  # fmt: skip
+
+
+def test_nothing_is_loaded_and_only_the_own_script_runs(page: str) -> None:
+    """No address but anchors, no inline handler, and a policy that forbids all else."""
+    for tag, attributes in Reader(page).tags:
+        assert tag not in ("img", "iframe", "object", "base", "form") or attributes.get("id") == "filters"
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            if name in ("href", "src"):
+                assert value == "data:," or (value or "").startswith("#")
+    assert policy().replace("'", "&#39;") in page
+    assert len(script().encode()) < 30_000
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_hostile_text_is_text(tmp_path: Path, language: Language) -> None:
+    """In the names of study and model, in what the compiler says: it adds no element, and takes little room."""
+    result = study_in(tmp_path, HOSTILE, trials=30, text=HOSTILE, description=HOSTILE, device=HOSTILE)
+    harmless = study_in(tmp_path, "harmless", trials=30)
+    page = page_html(result, language)
+    tags = [tag for tag, _ in Reader(page).tags]
+    assert sorted(tags) == sorted(tag for tag, _ in Reader(page_html(harmless, language)).tags)
+    assert page.count("<script") == 2
+    assert "\u202e" not in page
+    assert data_of(page)["study"].startswith("</script><script>")
+    assert len(page) < 250_000
+
+
+def test_texts_are_complete_in_both_languages(study: SearchResult) -> None:
+    """They take the same values, and Chinese pages have no English sentences left."""
+    for key, (english, chinese) in TEXTS.items():
+        assert sorted(re.findall(r"{(\w+)}", english)) == sorted(re.findall(r"{(\w+)}", chinese)), key
+    page = page_html(study, "zh")
+    assert '<html lang="zh">' in page
+    assert "每步" in page
+    shared = {"ms", "plan", "SuperKernel", "SuperKernels"}
+    for key, (english, _) in TEXTS.items():
+        if len(english.split()) > 4 and "{" not in english and english not in shared:
+            assert english not in Reader(page).text, key
+
+
+@pytest.mark.slow
+def test_a_page_of_a_thousand_trials_stays_small(tmp_path: Path) -> None:
+    """Below 1 MB over 61 layers; see benchmarks/results for the time a browser needs."""
+    result = study_in(tmp_path, trials=1000, layers=61, final=False)
+    assert len(page_html(result).encode()) < 1_000_000
+
+
+@pytest.mark.parametrize("trials", [0, 1, 7])
+def test_studies_that_have_not_come_far_have_a_page(tmp_path: Path, trials: int) -> None:
+    """It says what to do next."""
+    page = page_html(study_in(tmp_path, trials=trials, final=False))
+    assert "run the same search again" in Reader(page).text
+
+
+def test_the_report_command_writes_it_again(study: SearchResult) -> None:
+    """In either language, with a trace for Perfetto on request."""
+    runs = str(study.folder.parent)
+    done = sktune_command("report", "study", "--runs", runs, "--language", "zh", "--trace")
+    assert done.returncode == 0, done.stderr
+    assert '<html lang="zh">' in (study.folder / "report.html").read_text(encoding="utf-8")
+    events = json.loads((study.folder / "trace.json").read_text())["traceEvents"]
+    of_trial = [event for event in events if event["ph"] == "X" and event["args"].get("trial") == 0]
+    assert [event["name"] for event in of_trial][:4] == ["compile", "verify", "measure", "observe"]
+    assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
+    done = sktune_command("report", "study", "--runs", runs, "--language", "fr")
+    assert done.returncode == 2
+    assert done.stderr.strip() == "error: --language: there is no 'fr'; choose en or zh"
+
+
+def test_a_profile_after_needs_one_before(study: SearchResult, tmp_path: Path) -> None:
+    """The line says which option is missing."""
+    done = sktune_command("report", "study", "--runs", str(study.folder.parent), "--profile-after", str(tmp_path / "x"))
+    assert done.returncode == BadInputError.exit_code
+    assert "--profile" in done.stderr
+
+
+def test_profiles_show_the_step_before_and_after(study: SearchResult, tmp_path: Path) -> None:
+    """Every kernel is drawn, by what it is, and the table has the profile's own figures."""
+    before, after = (
+        profiles.write(tmp_path / name / "kernel_details.csv", profiles.kernel_details(profiles.deepseek(gap=gap)))
+        for name, gap in (("before", 4), ("after", 1))
+    )
+    files = ("--profile", str(before), "--profile-after", str(after))
+    done = sktune_command("report", "study", "--runs", str(study.folder.parent), *files)
+    assert done.returncode == 0, done.stderr
+    page = (study.folder / "report.html").read_text(encoding="utf-8")
+    page = page.partition('id="steps"')[2].partition("</section>")[0]
+    for path in (before, after):
+        profile = analyse(read_profile(path))
+        figures = next(step for step in profile.steps if step.number == profile.shown_step)
+        assert f"<td>{figures.step_ms:.3f}</td>" in page
+        assert f"<td>{figures.gap_ms:.3f}</td>" in page
+    kernels = "".join(re.findall(r'd="([^"]+)" class="k (?:kernel|superkernel|communication)"', page))
+    assert kernels.count("M") == 2 * figures.kernels
