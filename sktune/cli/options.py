@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from sktune.core import language as languages
+from sktune.core.errors import BadInputError
+
 MODEL_HELP = "A preset (deepseek-v3, llama, qwen3, qwen3-moe), a folder with config.json, or path/to/file.py:function."
 Model = Annotated[str, typer.Option(help=MODEL_HELP)]
 AnyModel = Annotated[str, typer.Option(help=f"{MODEL_HELP} Or give --recipe.")]
@@ -26,6 +29,7 @@ UntilSettled = Annotated[bool, typer.Option("--until-settled", hidden=True)]
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON lines on standard output, and text for people on standard error.")
 ]
+Language = Annotated[str, typer.Option(help="Language of the page: en or zh.")]
 Scale = Annotated[
     str | None, typer.Option(help="tiny, small or full; by default tiny on CPU and sim, small on CUDA and NPU.")
 ]
@@ -65,3 +69,14 @@ VerifySteps = Annotated[
 ProxyLayers = Annotated[
     int | None, typer.Option(help="Search a model with this many layers of each kind first, then try its best plans.")
 ]
+
+
+def chosen_language(name: str) -> languages.Language:
+    """Return the language of a page.
+
+    Raises:
+        BadInputError: there are no texts in it.
+    """
+    if name not in languages.LANGUAGES:
+        raise BadInputError(f"--language: there is no {name!r}; choose {' or '.join(languages.LANGUAGES)}")
+    return languages.LANGUAGES[languages.LANGUAGES.index(name)]

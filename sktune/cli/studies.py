@@ -10,13 +10,16 @@ from sktune.cli import options as arg
 from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
 from sktune.cli.views.search import comparison_table, result_table
-from sktune.core.errors import StudyError
+from sktune.core.errors import BadInputError, StudyError
 from sktune.core.events import print_event
 from sktune.core.events.studies import CompareFinished, ReportWritten, StudyShown
 from sktune.core.files import real_path
-from sktune.reports import outputs
+from sktune.profiling.analysis import Profile, analyse
+from sktune.profiling.readers.reading import read_profile
+from sktune.reports import dashboard, outputs
 from sktune.study.result import SearchResult, stored_result
 from sktune.study.storage import undamaged
+from sktune.study.stored_space import space_of
 from sktune.study.study import TuningStudy, sqlite_url
 
 
@@ -26,7 +29,7 @@ def show(
     runs: arg.Runs = Path("runs"),
     storage: arg.Storage = None,
     why: Annotated[
-        bool, typer.Option("--why", help="Also show what it has learned, in tables and a page with pictures.")
+        bool, typer.Option("--why", help="Also show what it has learned; report.html has pictures.")
     ] = False,
     json: arg.Json = False,
 ) -> None:
@@ -34,7 +37,7 @@ def show(
     result = stored_result(study, runs, storage)
     console = Terminal(stderr=json)
     console.print(result_table(result))
-    learned = _explained(study, result, storage, console) if why else {}
+    learned = _explained(result, console) if why else {}
     if json:
         details: dict[str, Any] = {
             "incumbent": result.incumbent(),
@@ -44,22 +47,22 @@ def show(
         print_event(StudyShown(**result.summary(), **details, **learned))
 
 
-def _explained(name: str, result: SearchResult, storage: str | None, console: Terminal) -> dict[str, Any]:
-    """Show what the study has learned, write it as a page, and return it for JSON."""
+def _explained(result: SearchResult, console: Terminal) -> dict[str, Any]:
+    """Show what the study has learned, write the page with it again, and return it for JSON."""
     from sktune.learning.threads import one_blas_thread
-    from sktune.reports import why_page  # imports plotly
-    from sktune.reports.why import explain
+    from sktune.reports.why import learned_from
+    from sktune.reports.why_tables import why_tables
     from sktune.samplers.partition import PartitionSampler
 
-    study = TuningStudy.open(name, storage or sqlite_url(real_path(result.folder)), create=False)
-    with one_blas_thread(), undamaged(name):
-        space = study.space()
-        outlook = PartitionSampler(space).outlook(study.trials())
-        why = explain(space, study.trials(), result.baseline_ms, outlook) if result.baseline_ms else None
+    space = space_of(result.facts, result.history)
+    with one_blas_thread(), undamaged(result.study):
+        outlook = PartitionSampler(space).outlook(result.history) if space else None
+        why = learned_from(result, outlook)
     if why is None:
-        raise StudyError(f"study {name!r} has measured nothing yet; run `sktune search` first")
-    console.print(why_page.why_tables(why, result.is_simulated))
-    page = why_page.write_page(why, result.study, result.is_simulated, result.folder)
+        raise StudyError(f"study {result.study!r} has measured nothing yet; run `sktune search` first")
+    console.print(why_tables(why, result.is_simulated))
+    outputs.write(result, result.folder)
+    page = result.folder / outputs.PAGE
     console.print(escape(str(page)), highlight=False)
     return {"why": why.to_dict(), "page": str(page)}
 
@@ -69,16 +72,32 @@ def report(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     runs: arg.Runs = Path("runs"),
     storage: arg.Storage = None,
+    language: arg.Language = "en",
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Also write trace.json: where the time went, for ui.perfetto.dev.")
+    ] = False,
+    profile: Annotated[Path | None, typer.Option(help="A profile of the baseline, to show its step.")] = None,
+    profile_after: Annotated[Path | None, typer.Option(help="A profile of the winner, to show its step.")] = None,
     json: arg.Json = False,
 ) -> None:
-    """Write a study's report, plan and trials again."""
+    """Write a study's page, report, plan and trials again."""
     result = stored_result(study, runs, storage)
-    files = outputs.write(result, result.folder)
+    profiles = _profiles(profile, profile_after)
+    files = outputs.write(result, result.folder, arg.chosen_language(language), profiles, trace=trace)
+    if dashboard.is_installed():
+        stored = TuningStudy.open(study, storage or sqlite_url(real_path(result.folder)), create=False)
+        dashboard.publish(stored.optuna_study, result)
     console = Terminal(stderr=json)
     for path in files:
         console.print(escape(str(path)), highlight=False)
     if json:
         print_event(ReportWritten(files=[str(path) for path in files]))
+
+
+def _profiles(before: Path | None, after: Path | None) -> tuple[Profile, ...]:
+    if after and not before:
+        raise BadInputError("--profile-after shows what changed; give the baseline's with --profile, too")
+    return tuple(analyse(read_profile(path)) for path in (before, after) if path)
 
 
 @app.command()

@@ -1,0 +1,142 @@
+"""The studies that are served, and their pages: each is made once for all readers, and again when it has changed."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from sktune.core.errors import SktuneError
+from sktune.core.language import Language, Sentences
+from sktune.core.printable import shortened
+from sktune.reports.page.markup import element
+from sktune.reports.page.page import page_html, policy, style
+from sktune.reports.plan_names import plan_name
+from sktune.reports.texts import TEXTS
+from sktune.study.facts import StudyFacts
+from sktune.study.result import SearchResult
+from sktune.study.snapshot import database_url, snapshot, snapshot_names, state_of
+from sktune.study.storage import DATABASE
+from sktune.study.study import folder_name
+
+MAX_MODEL = 100
+"""Characters of a model's description in the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    state: object
+    text: str
+
+
+class Shelf:
+    """Studies in a folder of runs, or in one storage.
+
+    Args:
+        runs: folder that holds the studies.
+        storage: URL of a storage; None for the databases in the studies' folders.
+        language: of the pages.
+    """
+
+    def __init__(self, runs: Path, storage: str | None = None, language: Language = "en") -> None:
+        self._runs, self._storage, self._language = runs.resolve(), storage, language
+        self._say = Sentences(TEXTS, language)
+        self._lock = threading.Lock()
+        self._being_made: dict[str, threading.Lock] = {}
+        self._made: dict[str, _Made] = {}
+
+    def names(self) -> list[str]:
+        """Return the names of all studies that can be read, the one that changed last first."""
+        if self._storage:
+            return snapshot_names(self._storage)
+        found: list[tuple[int, str]] = []
+        for database in self._runs.glob(f"*/{DATABASE}"):
+            url = f"sqlite:///{database}"
+            try:
+                # Folders may have been renamed; only a name that leads back to its folder is served.
+                names = [name for name in snapshot_names(url) if folder_name(name) == database.parent.name]
+            except SktuneError:
+                continue
+            found += [(database.stat().st_mtime_ns, name) for name in names]
+        return [name for _, name in sorted(found, reverse=True)]
+
+    def state(self, name: str) -> object:
+        """Return a value that changes with the study."""
+        return state_of(self._url(name))
+
+    def page(self, name: str, events: str) -> str:
+        """Return a study's page; ``events`` is where its browser asks for changes.
+
+        Raises:
+            StudyError: there is no such study, or it cannot be read.
+        """
+        return self._once(
+            name, lambda: self.state(name), lambda: page_html(self._read(name), self._language, events=events)
+        )
+
+    def index(self, address: Callable[[str], str]) -> str:
+        """Return a page with all studies; ``address`` gives the link to one."""
+        say, names = self._say, self.names()
+        rows = [self._row(name, address(name)) for name in names]
+        head = (say(key) for key in ("serve.study", "verdict.model", "trials", "speedup", "plan", "verdict.when"))
+        table = element(
+            "table", element("thead", element("tr", *(element("th", title, scope="col") for title in head))),
+            element("tbody", *rows),
+        )  # fmt: skip
+        body = table if rows else element("p", say("serve.none"))
+        page = element(
+            "html",
+            element(
+                "head", element("meta", charset="utf-8"),
+                element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+                element("meta", http_equiv="Content-Security-Policy", content=policy()),
+                element("link", rel="icon", href="data:,"), element("title", say("serve.title")),
+                element("style", Markup(style())),  # noqa: S704 - our own file
+            ),
+            element("body", element("header", element("h1", say("serve.title"))),
+                    element("main", element("section", body))),
+            lang=self._language,
+        )  # fmt: skip
+        return f"<!DOCTYPE html>\n{page}\n"
+
+    def _row(self, name: str, address: str) -> Markup:
+        return Markup(self._once(f"row {name}", lambda: self.state(name), lambda: self._made_row(name, address)))  # noqa: S704
+
+    def _made_row(self, name: str, address: str) -> str:
+        try:
+            result = self._read(name)
+        except SktuneError as failure:
+            return element("tr", element("td", name), element("td", str(failure), colspan=5))
+        say, incumbent = self._say, result.incumbent()
+        ratio = result.speedup or (incumbent["speedup"] if incumbent else None)
+        figure = f"{ratio:.3f}x" if ratio else ""
+        ended = max((record.ended for record in result.trials if record.ended), default=None)
+        layout = result.facts.layout
+        return element(
+            "tr", element("td", element("a", name, href=address)),
+            element("td", shortened(result.facts.description, MAX_MODEL)),
+            element("td", len(result.trials)), element("td", figure),
+            element("td", plan_name(result.best_plan, layout, say) if result.verdict else say("verdict.running")),
+            element("td", f"{ended:%Y-%m-%d %H:%M}" if ended else ""),
+        )  # fmt: skip
+
+    def _url(self, name: str) -> str:
+        return self._storage or database_url(self._runs, name)
+
+    def _read(self, name: str) -> SearchResult:
+        folder = self._runs / folder_name(name)
+        if not self._storage and not (folder / DATABASE).exists():
+            return SearchResult(name, folder, (), None, None, StudyFacts())  # its search has just begun
+        return snapshot(name, self._url(name), folder)
+
+    def _once(self, key: str, state_now: Callable[[], object], make: Callable[[], str]) -> str:
+        """Return what ``make`` returned for the present state; other readers wait instead of making it, too."""
+        with self._lock:
+            making = self._being_made.setdefault(key, threading.Lock())
+        with making:
+            state = state_now()
+            made = self._made.get(key)
+            if made is None or made.state != state:
+                made = self._made[key] = _Made(state, make())
+            return made.text
