@@ -11,7 +11,7 @@ from rich.table import Table
 from sktune.cli import options as arg
 from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
-from sktune.cli.views.search import inspection_view
+from sktune.cli.views.inspection import inspection_view
 from sktune.core.events import print_event
 from sktune.core.events.commands import CalibrateFinished, DoctorFinished, FusionFinished, Inspected, ProfileFinished
 from sktune.tuning.request import Request

@@ -1,5 +1,6 @@
 """Commands that search: ``search`` and ``analyze``."""
 
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -8,10 +9,12 @@ import typer
 from sktune.cli import options as arg
 from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
-from sktune.cli.views.search import following, result_table
+from sktune.cli.views.live import following
+from sktune.cli.views.search import result_table
 from sktune.core.events import Event, print_event
 from sktune.core.events.analysis import AnalysisFinished
 from sktune.core.events.search import StudyFinished
+from sktune.core.events.studies import PageServed
 from sktune.samplers import STRATEGIES
 from sktune.tuning import fewer_layers
 from sktune.tuning.request import DEFAULT_VERIFY_STEPS, Request
@@ -54,6 +57,7 @@ def search(
     constants: arg.Constants = None,
     profile: arg.Profile = None,
     seed: arg.Seed = 0,
+    open_page: Annotated[bool, typer.Option("--open", help="Show the study's page in a browser, live.")] = False,
     json: arg.Json = False,
 ) -> None:
     """Search for the best plan; run the same command again to continue."""
@@ -65,7 +69,9 @@ def search(
     )  # fmt: skip
     began_s = process_began_s()
     people = Terminal(stderr=json)
-    with following(people, in_place=not json) as shown:
+    if open_page:
+        _open_page(request, people, json=json)
+    with following(people, in_place=not json, began_s=began_s) as shown:
 
         def listen(event: Event) -> None:
             if json and not isinstance(event, StudyFinished):  # its line comes last
@@ -76,6 +82,18 @@ def search(
     people.print(result_table(result))
     if json:
         print_event(StudyFinished(**result.summary()))
+
+
+def _open_page(request: Request, people: Terminal, *, json: bool) -> None:
+    """Start a server for the study's page, which outlives the search, and open the page in a browser."""
+    from sktune.server.serve import serve_in_background
+
+    study = request.study or request.target()[0].study_name
+    url = serve_in_background(study, request.runs, request.storage)
+    if json:
+        print_event(PageServed(url=url, study=study))
+    people.print(f"the study's page: {url}", highlight=False, soft_wrap=True)
+    webbrowser.open(url)
 
 
 @app.command()
@@ -110,15 +128,16 @@ def analyze(
         runs=runs, scale=scale, dtype=dtype, backend=backend, device=device, batch=batch, context=context,
         profile=profile, seed=seed, trust=trust,
     )  # fmt: skip
+    began_s = process_began_s()
     people = Terminal(stderr=json)
-    with following(people, in_place=not json) as shown:
+    with following(people, in_place=not json, began_s=began_s) as shown:
 
         def listen(event: Event) -> None:
             if json:
                 print_event(event)
             shown(event)
 
-        analysis = analyze(request, listen, process_began_s())
+        analysis = analyze(request, listen, began_s)
     people.print(analysis_view(analysis))
     if json:
         print_event(AnalysisFinished(**analysis.summary()))

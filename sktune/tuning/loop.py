@@ -28,7 +28,7 @@ from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
 from sktune.learning.threads import one_blas_thread
 from sktune.measure.noise_floor import drift
-from sktune.reports import outputs
+from sktune.reports import dashboard, outputs
 from sktune.runners import make_runner
 from sktune.runners.base import Opened, Runner, RunnerFactory, RunnerSetup
 from sktune.samplers import find_strategy
@@ -109,6 +109,8 @@ def run(
                         search.run(runner, strategy, stop, cores)
         result = result_of(study, folder)
         outputs.write(result, folder)
+        if dashboard.is_installed():
+            dashboard.publish(study.optuna_study, result)
         listener(StudyFinished(**result.summary()))
         return result
 
@@ -152,6 +154,12 @@ class _Search:
                     f"--time-budget: {self._budget.seconds:g} s ended before a plan was tried; give more time"
                 ) from failure
             self._study.remember(uncompared=True)
+        except InterruptedSearchError:
+            self._add_seconds(began)
+            raise
+        self._add_seconds(began)
+
+    def _add_seconds(self, began: float) -> None:
         self._study.remember(seconds=self._study.facts.seconds + time.perf_counter() - began)
 
     def _search(self, runner: Runner, strategy: Strategy, stop: Stop, cores: CoresChosen | None) -> None:
@@ -190,7 +198,7 @@ class _Search:
             **opened.facts,
         )
         self._study.add_modules(opened.modules)
-        self._emit(TargetReady(description=opened.description, space_size=space.size,
+        self._emit(TargetReady(description=opened.description, space_size=space.size, units=len(space.layout.units),
                                model_difference=opened.facts.get("model_difference"),
                                seconds=dict(opened.seconds)))  # fmt: skip
         return space

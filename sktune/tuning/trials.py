@@ -7,10 +7,12 @@ from sktune.backends.info import BackendInfo
 from sktune.core.errors import OutOfTimeError
 from sktune.core.events import Listener
 from sktune.core.events.search import TimeBudgetSpent, TrialFinished, TrialStage, TrialStarted
+from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace
 from sktune.measure.noise_floor import Threshold
+from sktune.reports.plan_names import plan_name, plan_options, spans_and_options
 from sktune.runners.base import DurationEstimates, JudgeRequest, Opened, Runner
 from sktune.study.records import banned_regions, incumbent_first
 from sktune.study.strategy import Strategy
@@ -73,8 +75,9 @@ class Trials:
     def run(self, space: SearchSpace, strategy: Strategy) -> bool:
         """Run one trial, and return whether it finished within its time."""
         proposal = self._study.ask(space, strategy, self._request.seed)
-        number = proposal.number
-        self._emit(TrialStarted(trial=number, origin=proposal.origin, scopes=len(proposal.plan.scopes)))
+        number, layout = proposal.number, space.layout
+        values = _plan_values(proposal, layout)
+        self._emit(TrialStarted(**values, spans=spans_and_options(proposal.plan, layout)))
         outcome = proposal.known
         if outcome is None and proposal.plan.is_baseline:
             outcome = Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
@@ -86,11 +89,11 @@ class Trials:
             except OutOfTimeError:
                 self._emit(TimeBudgetSpent(trials=self._study.finished(), unfinished=number))
                 return False
-        self._study.tell(proposal, outcome, self._value(outcome))
+        name = "; ".join(filter(None, (values["shape"], plan_options(proposal.plan))))
+        self._study.tell(proposal, outcome, self._value(outcome), name)
         self._records = self._study.records()
         left = self._request.max_trials - self._study.finished()
-        self._emit(TrialFinished(trial=number, origin=proposal.origin, scopes=len(proposal.plan.scopes),
-                                 known=proposal.known is not None, probe=proposal.is_probe,
+        self._emit(TrialFinished(**values, known=proposal.known is not None, probe=proposal.is_probe,
                                  simulated=not self.measures_time, **_event_values(outcome),
                                  expected_left_s=self._budget.expected_left_s(left, self.estimates())))  # fmt: skip
         return True
@@ -154,6 +157,16 @@ class Trials:
         return reference / outcome.speedup.ratio
 
 
+def _plan_values(proposal: Proposal, layout: Layout) -> dict[str, Any]:
+    plan = proposal.plan
+    return {
+        "trial": proposal.number,
+        "origin": proposal.origin,
+        "scopes": len(plan.scopes),
+        "shape": plan_name(plan, layout),
+    }
+
+
 def _event_values(outcome: Outcome) -> dict[str, Any]:
     values = outcome.to_dict()
     speedup = values.pop("speedup") or {}
@@ -167,6 +180,7 @@ def _event_values(outcome: Outcome) -> dict[str, Any]:
         "speedup": speedup.get("ratio"),
         "ci95": speedup.get("ci95"),
         "comparison": outcome.comparison,
+        "verified_steps": outcome.verification.steps if outcome.verification else 0,
         "noise": outcome.noise,
         "seconds": values["seconds"],
         "regions": outcome.regions,

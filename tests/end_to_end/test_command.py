@@ -212,7 +212,7 @@ def test_show_and_report_read_the_record(own_study: tuple[list[dict[str, Any]], 
     """Without a model or a device."""
     _, folder = own_study
     shown = sktune_command("show", "own", "--runs", str(folder.parent))
-    assert "times as fast as the baseline" in shown.stdout
+    assert "times as fast as the baseline" in " ".join(shown.stdout.split())
     event = json.loads(sktune_command("show", "own", "--json", "--runs", str(folder.parent)).stdout.splitlines()[-1])
     with (folder / "trials.csv").open() as table:
         guilty = [row["blamed"] for row in csv.DictReader(table) if row["blamed"]]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sktune.cli.views.search import PlainView
+from sktune.cli.views.progress import PlainView
 from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
 from sktune.core.events import EVENTS
 from sktune.core.outcome import Outcome, Reason, Stage

@@ -1,0 +1,185 @@
+"""The progress of a search as lines of text: one for each event, for logs and terminals without a cursor."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import singledispatch
+
+from sktune.core.events import Event
+from sktune.core.events.analysis import AnalysisStarted, GuideWalked
+from sktune.core.events.search import (
+    Converged,
+    CoresChosen,
+    FinalStarted,
+    NoiseFloor,
+    PlanVerified,
+    SearchStarted,
+    Settled,
+    SpaceExhausted,
+    TargetReady,
+    TimeBudgetSpent,
+    TrialFinished,
+)
+from sktune.core.printable import shortened
+
+SHAPE_WIDTH, MAX_SHAPE_WIDTH = 34, 41
+"""Fit "self_attn of each layer, 61 scopes" and "self_attn + mlp of each layer, 122 scopes"."""
+
+
+@singledispatch
+def lines_of(event: Event) -> Sequence[str]:
+    """Return an event as lines of text; most kinds have none."""
+    del event
+    return ()
+
+
+@lines_of.register
+def _(event: SearchStarted) -> Sequence[str]:
+    of_all = f" of {event.trials:,}" if event.trials else ""
+    return [f"study {event.study} in {event.folder}: {event.done}{of_all} trials done"]
+
+
+@lines_of.register
+def _(event: CoresChosen) -> Sequence[str]:
+    return [event.text]
+
+
+@lines_of.register
+def _(event: TargetReady) -> Sequence[str]:
+    lines = [f"{event.description}  ({number_of(event.space_size, 'plan')})"]
+    if event.model_difference:
+        lines.append(f"the baseline is not bit-identical to the uncompiled model: {event.model_difference}")
+    return lines
+
+
+@lines_of.register
+def _(event: NoiseFloor) -> Sequence[str]:
+    noise = f"; {event.noise}" if event.noise else ""
+    return [f"noise floor {event.noise_floor:.2%}: the baseline compared with itself, {event.ratio:.4f}x{noise}"]
+
+
+@lines_of.register
+def _(event: TrialFinished) -> Sequence[str]:
+    took = sum(event.seconds.values())
+    head = f"trial {event.trial:>3}  {shortened(event.shape, MAX_SHAPE_WIDTH):<{SHAPE_WIDTH}}  {took:4.1f} s  "
+    if event.state == "complete":
+        noise = f"  ({event.noise})" if event.noise else ""
+        return [f"{head}{figure(event)}  {event.latency_ms:.3f} ms  {event.origin}{noise}"]
+    seen = " (known)" if event.known else ""
+    return [f"{head}pruned: {event.reason}{seen}, {event.detail[:150]}  {event.origin}"]
+
+
+@lines_of.register
+def _(event: SpaceExhausted) -> Sequence[str]:
+    return [f"the whole space was tried: {number_of(event.plans, 'plan')}"]
+
+
+@lines_of.register
+def _(event: TimeBudgetSpent) -> Sequence[str]:
+    cut = "" if event.unfinished is None else f"; trial {event.unfinished} was cut off and is postponed"
+    return [f"the time for trials is over after {number_of(event.trials, 'trial')}{cut}"]
+
+
+@lines_of.register
+def _(event: Converged) -> Sequence[str]:
+    left, threshold = event.expected_gain_left, event.threshold
+    return [f"converged: more trials are expected to save {left:.2%}, less than the threshold of {threshold:.2%}"]
+
+
+@lines_of.register
+def _(event: Settled) -> Sequence[str]:
+    del event  # the same as Converged, which comes before it
+    return ()
+
+
+@lines_of.register
+def _(event: FinalStarted) -> Sequence[str]:
+    references = "" if event.simulated or not event.references else ", and the alternatives without sktune"
+    return [f"final comparison: the best plans and the baseline{references}"]
+
+
+@lines_of.register
+def _(event: PlanVerified) -> Sequence[str]:
+    verdict = "" if event.identical else "rejected, "
+    return [f"trial {event.trial}: {verdict}{event.text}"]
+
+
+@lines_of.register(AnalysisStarted)
+@lines_of.register(GuideWalked)
+def _(event: AnalysisStarted | GuideWalked) -> Sequence[str]:
+    return event.lines
+
+
+def figure(event: TrialFinished) -> str:
+    """Return the speedup of a trial that was measured, with its interval."""
+    doubt = "[{:.3f}, {:.3f}]".format(*event.ci95) if event.ci95 else "simulated"
+    return f"{event.speedup:.3f}x {doubt}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in its largest sensible unit."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def number_of(count: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+class Gains:
+    """What a search has gained so far, among the trials that may win.
+
+    Args:
+        began_s: when the command began, on the clock of ``time.monotonic``; None for now.
+    """
+
+    def __init__(self, began_s: float | None = None) -> None:
+        self.began_s = time.monotonic() if began_s is None else began_s
+        self._best, self._has_gain = 1.0, False
+
+    def begin(self, event: SearchStarted) -> None:
+        """Begin a search; one that continues a study may have had its first gain in an earlier call."""
+        self._best, self._has_gain = 1.0, event.done > 0
+
+    def is_best(self, event: TrialFinished) -> bool:
+        """Whether a trial is better than all before it; if so, it becomes the best."""
+        if event.state != "complete" or event.probe or event.speedup is None or event.speedup <= self._best:
+            return False
+        self._best = event.speedup
+        return True
+
+    def first(self, event: TrialFinished) -> str:
+        """Return a line if a trial is the first that is faster than the baseline beyond doubt, otherwise nothing."""
+        low = event.ci95[0] if event.ci95 else event.speedup
+        if self._has_gain or event.state != "complete" or event.probe or low is None or low <= 1.0:
+            return ""
+        self._has_gain = True
+        steps = f" on {number_of(event.verified_steps, 'step')} so far" if event.verified_steps else ""
+        bits = "" if event.simulated else f", bits identical{steps}"
+        after = duration(time.monotonic() - self.began_s)
+        return f"first gain after {after}: {figure(event)}{bits} ({event.shape})"
+
+
+class PlainView:
+    """Prints a line for each event.
+
+    Args:
+        write: prints a line.
+        began_s: when the command began, on the clock of ``time.monotonic``; None for now.
+    """
+
+    def __init__(self, write: Callable[[str], None], began_s: float | None = None) -> None:
+        self._write = write
+        self._gains = Gains(began_s)
+
+    def __call__(self, event: Event) -> None:
+        """Show one event."""
+        if isinstance(event, SearchStarted):
+            self._gains.begin(event)
+        trial = event if isinstance(event, TrialFinished) else None
+        mark = "  <- best" if trial and self._gains.is_best(trial) else ""
+        for line in lines_of(event):
+            self._write(line + mark)
+        if trial and (gain := self._gains.first(trial)):
+            self._write(gain)
