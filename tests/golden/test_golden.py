@@ -19,15 +19,17 @@ import typer.main
 
 from sktune.agents.mcp_server import make_server
 from sktune.agents.permissions import Permissions
-from sktune.analysis.sentences import LANGUAGES
 from sktune.backends.sim.constants import ATLAS_A3
 from sktune.cli import app
+from sktune.core.language import LANGUAGES, Language
 from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
+from sktune.reports.page.page import SECTIONS
 from tests.analysis.test_analysis import analysis_of, fake_study
 from tests.golden import normalised
 from tests.projects import RANKS, TEMPLATE, ModelProject
+from tests.reports.page_studies import at_fixed_times, shown, study_in
 from tests.source.test_source import ATTENTION
 
 FILES = Path(__file__).parent / "files"
@@ -250,3 +252,19 @@ def test_the_tools_of_the_mcp_server(golden: Golden, folder: Path) -> None:
     seen = {"instructions.txt": f"{server.instructions}\n"}
     seen |= {f"{tool['name']}.txt": f"{normalised.laid_out(tool)}\n" for tool in tools}
     golden.check("mcp", seen)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_pictures(golden: Golden, tmp_path: Path, language: Language) -> None:
+    """Every section of ``report.html``, with the figures of a study that is always the same."""
+    content = shown(at_fixed_times(study_in(tmp_path / "runs", trials=30)), language)
+    sections = [section for make in SECTIONS if (section := make(content))]
+    golden.check(
+        f"pictures-{language}",
+        {f"{section.key}.svg.html": f"{section.title}\n{section.lead}\n{_one_per_line(section.body)}\n"
+         for section in sections},
+    )  # fmt: skip
+
+
+def _one_per_line(markup: str) -> str:
+    return str.replace(markup, "><", ">\n<")
