@@ -9,6 +9,8 @@ TEXTS: Texts = {
     "count.trials": ("{count} trials", "{count} 次试验"),
     "count.row": ("{count} row", "{count} 行"),
     "count.rows": ("{count} rows", "{count} 行"),
+    "count.plan": ("{count} other plan is", "另有 {count} 个方案"),
+    "count.plans": ("{count} other plans are", "另有 {count} 个方案"),
     "count.layer": ("{count} layer", "{count} 层"),
     "count.layers": ("{count} layers", "{count} 层"),
     "picture.no_scope": ("No scope", "无 Scope"),
@@ -111,6 +113,13 @@ TEXTS: Texts = {
     ),
     "verdict.exact": ("(all its regions are exact by construction)", "(其全部区域在构造上精确)"),
     "verdict.plan": ("options", "选项"),
+    "verdict.others": ("others", "其他"),
+    "verdict.ties": (
+        "{ties} not significantly slower, but not simpler",
+        "{ties}并不显著更慢,但不更简单",
+    ),
+    "verdict.bits_equal": ("bits equal", "逐位一致"),
+    "verdict.saves": ("{share} of the step's time saved", "每步节省 {share} 的时间"),
     "verdict.model": ("model", "模型"),
     "verdict.trials": ("trials", "试验"),
     "verdict.trials_text": (
@@ -319,8 +328,8 @@ TEXTS: Texts = {
     # Time.
     "gantt.title": ("Where the time went", "时间去向"),
     "gantt.lead": (
-        "{seconds} s: {parts}. Pauses between searches are cut out.",
-        "共 {seconds} s:{parts}。搜索之间的停顿已剪去。",
+        "{seconds} s of trials and final comparison: {parts}. Loading the model is not included, nor are pauses.",
+        "试验与最终对比共 {seconds} s:{parts}。不含加载模型的时间与搜索之间的停顿。",
     ),
     "gantt.worker": ("worker", "工作进程"),
     "gantt.stage": ("stage", "阶段"),
@@ -363,6 +372,7 @@ TEXTS: Texts = {
     "steps.kernels": ("kernels", "kernel 数"),
     "steps.superkernels": ("SuperKernels", "SuperKernel 数"),
     "trials.title": ("All trials", "全部试验"),
+    "trials.lead_only": ("By their own measurement.", "按各自测量。"),
     "trials.lead": (
         "By their own measurement: the best of many looks better than it is; quote the final comparison.",
         "按各自测量:多个中的最佳看起来好于实际;请引用最终对比的数值。",

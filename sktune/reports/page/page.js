@@ -87,7 +87,6 @@
   const strip = (scopes) => {
     const picture = svg("svg", { viewBox: `0 0 ${data.units.length} 10`, preserveAspectRatio: "none", class: "strip",
       "aria-hidden": "true" });
-    picture.append(svg("rect", { x: 0, y: 4, width: data.units.length, height: 2, class: "outside" }));
     for (const { first, last, options } of scopes)
       picture.append(svg("rect", { x: first + 0.06, y: 0, width: last - first + 0.88, height: 10,
         class: `bar b${(options % 5) + 1}` }));

@@ -25,4 +25,6 @@ def trials(shown: Shown) -> Section | None:
     head = (say("trial"), say("plan"), say("options"), say("origin"), say("outcome"), say("speedup"), say("interval"),
             say("ms_per_step"), say("detail"))  # fmt: skip
     table = Table(head, rows, list(shown.records), frozenset({0, 5, 7}))
-    return Section("trials", say("trials.title"), say("trials.lead"), table=table)
+    return Section(
+        "trials", say("trials.title"), say("trials.lead" if shown.result.final else "trials.lead_only"), table=table
+    )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from sktune.core.plan import options_text
 from sktune.reports.page.intervals import Interval, intervals
 from sktune.reports.page.markup import element, joined
 from sktune.reports.page.section import Section, Table, picture
@@ -19,8 +20,8 @@ def effects(shown: Shown) -> Section | None:
     why, say = shown.why, shown.say
     if why is None:
         return None
-    sorts = [(key, by_size(each)) for key, each in
-             (("units", why.units), ("borders", why.borders), ("options", why.options)) if each]  # fmt: skip
+    found = (("units", why.units), ("borders", why.borders), ("options", _varied(shown, why.options)))
+    sorts = [(key, by_size(each)) for key, each in found if each]
     drawn = [_of_sort(shown, key, each) for key, each in sorts]
     rows = [
         (say(f"effects.{key}"), effect.name, f"{effect.saving_ms:.4f}", "{:.4f} – {:.4f}".format(*effect.ci95),
@@ -33,6 +34,12 @@ def effects(shown: Shown) -> Section | None:
     if why.model_misfit > 5:
         lead += " " + say("effects.misfit", times=f"{why.model_misfit:.1f}")
     return Section("effects", say("effects.title"), lead, joined(drawn), Table(head, rows, numeric=frozenset({2, 4})))
+
+
+def _varied(shown: Shown, options: Sequence[Effect]) -> list[Effect]:
+    """Return the options that not every plan had: of the others, nothing can be told."""
+    common = {options_text((option,)) for option in shown.common_options}
+    return [effect for effect in options if effect.name not in common]
 
 
 def by_size(effects: Sequence[Effect]) -> list[Effect]:

@@ -16,7 +16,6 @@ from sktune.study.records import TrialRecord
 
 LEFT, TOP, CELL, HIGH = 250.0, 130.0, 46.0, 26.0
 MAX_COLUMNS = 15
-NO_OPTION = "-"
 
 
 def failures(shown: Shown) -> Section | None:
@@ -57,7 +56,7 @@ def _hit(shown: Shown, plan: Plan, scope: Scope) -> Iterator[tuple[str, str]]:
     position = {unit.name: index for index, unit in enumerate(layout.units)}
     if scope.first not in position or scope.last not in position:
         return
-    options = [f"{name}={value}" for name, value in (*scope.options, *plan.options)] or [NO_OPTION]
+    options = [f"{name}={value}" for name, value in (*scope.options, *plan.options)] or [shown.say("no_options")]
     inside = range(position[scope.first], position[scope.last] + 1)
     for unit in dict.fromkeys(f"{kind_of(index, layout)}.{layout.units[index].key}" for index in inside):
         for option in options:

@@ -6,10 +6,13 @@ from markupsafe import Markup
 
 from sktune.core.files import real_path
 from sktune.core.outcome import Speedup
+from sktune.measure.winner import BASELINE, BASELINE_REPEAT
 from sktune.reports.application import apply_block
 from sktune.reports.page.markup import EMPTY, element, joined
+from sktune.reports.page.pictures.forest import REFERENCES
 from sktune.reports.page.section import Section
 from sktune.reports.page.shown import Shown
+from sktune.reports.plan_names import counted
 from sktune.reports.plan_output import verified_line
 from sktune.study.result import BEST_PLAN
 from sktune.targets import Application
@@ -46,9 +49,28 @@ def _headline(shown: Shown) -> list[Markup]:
     return [
         element("strong", f"{speedup.ratio:.3f}×"),
         element("span", shown.name(result.winner.plan), class_="name"),
-        element("span", f"{speedup.baseline_ms:.3f} → {speedup.latency_ms:.3f} {say('ms_per_step')}", class_="figures"),
+        element("span", _latencies(shown, speedup), class_="figures"),
         element("span", doubt, class_="figures"),
     ]
+
+
+def _latencies(shown: Shown, speedup: Speedup) -> str:
+    """Return the latencies before and after, if their ratio is the speedup; otherwise the share that is saved."""
+    if _is_inconsistent(speedup) and not shown.result.is_simulated:
+        return shown.say("verdict.saves", share=f"{1 - 1 / speedup.ratio:.1%}")
+    return f"{speedup.baseline_ms:.3f} → {speedup.latency_ms:.3f} {shown.say('ms_per_step')}"
+
+
+def _alternatives(shown: Shown) -> str:
+    """Return the plans that tie with the winner, and what there is without sktune."""
+    result, say = shown.result, shown.say
+    ties = len(result.verdict.ties) if result.verdict else 0
+    parts = [say("verdict.ties", ties=counted(ties, "plan", say))] if ties else []
+    for row in result.final:
+        if row.name in REFERENCES and row.name not in (BASELINE, BASELINE_REPEAT) and row.speedup:
+            bits = say("verdict.bits_equal" if row.bit_identical else "outcome.mismatch")
+            parts.append(f"{say(REFERENCES[row.name])} {row.speedup.ratio:.3f}× ({bits})")
+    return "; ".join(parts)
 
 
 def _so_far(shown: Shown) -> list[Markup]:
@@ -74,6 +96,7 @@ def _facts(shown: Shown) -> list[Markup]:
     entries = [
         ("bits", _bits(shown)),
         ("plan", shown.options(result.winner.plan) or say("no_options") if result.winner else ""),
+        ("others", _alternatives(shown)),
         ("model", facts.description),
         ("trials", say("verdict.trials_text", trials=summary["trials"], complete=summary["complete"],
                        pruned=pruned or say("none"))),
