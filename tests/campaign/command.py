@@ -25,10 +25,12 @@ sktune.runners.worker.client.MIN_RUN_TIMEOUT_S = 20.0
 sktune.runners.program.run.ORPHAN_S = 1.0
 
 
-def forgetful(study: TuningStudy, proposal: Proposal, outcome: Outcome, latency_ms: float | None) -> None:
+def forgetful(
+    study: TuningStudy, proposal: Proposal, outcome: Outcome, latency_ms: float | None, name: str = ""
+) -> None:
     """Store an outcome, except for that of trial 1."""
     if proposal.number != 1:
-        tell(study, proposal, outcome, latency_ms)
+        tell(study, proposal, outcome, latency_ms, name)
 
 
 tell = TuningStudy.tell

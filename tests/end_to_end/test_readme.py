@@ -65,12 +65,6 @@ def source(folder: Path) -> None:
     (folder / "best_plan.yaml").write_text(write_plan(ATTENTION, {}, "npu", TEMPLATE.layers))
 
 
-def study(folder: Path) -> None:
-    """Search on the simulation."""
-    done = sktune_command("search", "--model", "llama", *SIMULATED, "--study", "STUDY", folder=folder)
-    assert done.returncode == 0, done.stderr
-
-
 @dataclass(frozen=True)
 class Run:
     """How a command of the README is run: files that it needs, options that make it quick, and the last event."""
@@ -92,10 +86,12 @@ RUNS: Mapping[str, Run] = {
     "ten minutes": Run(nothing, ("--backend", "sim", "--time-budget", "60s"), "analysis_finished"),
     "an agent": Run(nothing, (), "agent_installed"),
     "a plan for your source": Run(source, (), "plan_applied"),
-    "failed trials": Run(study, (), "study_shown"),
 }
 
-RUN_ELSEWHERE = {"a plan from before an upgrade": "tests/tuning/test_recheck.py"}
+RUN_ELSEWHERE = {
+    "a plan from before an upgrade": "tests/tuning/test_recheck.py",
+    "a study, running or done": "tests/server/test_serve.py",  # it runs until it is stopped
+}
 
 
 def test_each_command_of_the_table_is_run() -> None:
