@@ -7,6 +7,7 @@ from pathlib import Path
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import RandomSampler
 
 from sktune.core.printable import shortened
 from sktune.reports import figures
@@ -54,8 +55,11 @@ def publish(study: optuna.Study, result: SearchResult) -> None:
 
 
 def _trial(study: optuna.Study, number: int) -> optuna.Trial:
-    trial_id = study.get_trials(deepcopy=False)[number]._trial_id  # noqa: SLF001 - no public way to a finished trial
-    return optuna.Trial(study, trial_id)
+    """Return an ended trial, for which Optuna has no public way."""
+    storage = study._storage  # noqa: SLF001
+    # Optuna tells the sampler that a trial begins: some, as its grid's, then store something in it, and it has ended.
+    quiet = optuna.load_study(study_name=study.study_name, storage=storage, sampler=RandomSampler())
+    return optuna.Trial(quiet, storage.get_trial_id_from_study_id_trial_number(study._study_id, number))  # noqa: SLF001
 
 
 def _note(result: SearchResult) -> str:

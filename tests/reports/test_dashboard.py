@@ -114,3 +114,19 @@ def test_a_failure_costs_nothing(
     monkeypatch.setattr("optuna_dashboard.save_note", lambda *_: 1 / 0)
     dashboard.publish(study.optuna_study, result)
     assert "not prepared for optuna-dashboard" in caplog.text
+
+
+def test_the_searchs_sampler_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Opening a trial for its note tells a sampler that it begins, and some then store something in it."""
+
+    class Told(optuna.samplers.RandomSampler):
+        """Fails if a trial begins."""
+
+        def before_trial(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+            raise AssertionError("told")
+
+    result = study_in(tmp_path, trials=8)
+    study = TuningStudy.open("study", sqlite_url(result.folder), create=False).optuna_study
+    study.sampler = Told()
+    dashboard.publish(study, result)
+    assert not caplog.records
