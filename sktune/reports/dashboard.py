@@ -30,6 +30,7 @@ FIGURES = {
 """By the identifiers under which they are stored, so that they are replaced."""
 MAX_NOTES = 30
 """Trials with a note: the best ones, and those that failed last. Each note takes some milliseconds to store."""
+MARK = "*Written by sktune; what you write below this line stays.*"
 
 
 def is_installed() -> bool:
@@ -39,17 +40,17 @@ def is_installed() -> bool:
 
 def publish(study: optuna.Study, result: SearchResult) -> None:
     """Store notes, names and figures in ``study``; a failure is logged, as the study itself has everything already."""
-    from optuna_dashboard import save_note, save_plotly_graph_object
-
     try:
+        from optuna_dashboard import save_plotly_graph_object
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             study.set_metric_names([OBJECTIVE])
-        save_note(study, _note(result))
+        _save_note(study, _note(result))
         for name, make in FIGURES.items():
             save_plotly_graph_object(study, make(result), graph_object_id=name)
         for record in _noted(result):
-            save_note(_trial(study, record.number), _trial_note(result, record))
+            _save_note(_trial(study, record.number), _trial_note(result, record))
     except Exception as failure:  # noqa: BLE001 - another program's format must not cost a search its end
         logger.warning("the study was not prepared for optuna-dashboard: %s", failure)
 
@@ -60,6 +61,15 @@ def _trial(study: optuna.Study, number: int) -> optuna.Trial:
     # Optuna tells the sampler that a trial begins: some, as its grid's, then store something in it, and it has ended.
     quiet = optuna.load_study(study_name=study.study_name, storage=storage, sampler=RandomSampler())
     return optuna.Trial(quiet, storage.get_trial_id_from_study_id_trial_number(study._study_id, number))  # noqa: SLF001
+
+
+def _save_note(noted: optuna.Study | optuna.Trial, text: str) -> None:
+    """Store a note above what people have written into it."""
+    from optuna_dashboard import get_note, save_note
+
+    stored = get_note(noted)
+    _, mark, below = stored.partition(MARK)
+    save_note(noted, f"{text}\n\n{MARK}" + (below if mark else f"\n\n{stored}" if stored else ""))
 
 
 def _note(result: SearchResult) -> str:

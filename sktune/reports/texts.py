@@ -194,11 +194,9 @@ TEXTS: Texts = {
     # The waterfall.
     "waterfall.title": ("From the baseline to the best plan", "从基线到最佳方案"),
     "waterfall.lead": (
-        "The best plan saves {saved} {unit} per step. What was learned from all trials explains {explained} "
-        "{unit} of it: "
-        "scopes by kind with default options first, then each option.",
-        "最佳方案每步节省 {saved} {unit}。由全部试验学到的模型解释其中 {explained} {unit}:先是各类 Scope(默认选项)"
-        ",再是各选项。",
+        "The best plan saves {saved} {unit} per step. What was learned from all trials explains {explained} {unit} "
+        "of it: scopes by kind first, then each option.",
+        "最佳方案每步节省 {saved} {unit}。由全部试验学到的模型解释其中 {explained} {unit}:先是各类 Scope,再是各选项。",
     ),
     "waterfall.baseline": ("baseline", "基线"),
     "waterfall.group": ("{name} ({scopes}×)", "{name}({scopes}×)"),

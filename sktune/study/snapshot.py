@@ -2,17 +2,21 @@
 
 import sqlite3
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 from optuna.storages import RDBStorage
 from sqlalchemy.pool import StaticPool
 
 from sktune.core.errors import StudyError
+from sktune.learning.history import PREFIX
 from sktune.study.result import SearchResult, result_of
-from sktune.study.storage import DATABASE, LOCK_WAIT_S, WAY_OUT, open_storage, shown, translated, undamaged
+from sktune.study.storage import DATABASE, LOCK_WAIT_S, WAY_OUT, shown, translated, undamaged
 from sktune.study.study import TuningStudy, folder_name
 
 SQLITE = "sqlite:///"
+CHANGING = ("seconds", "final_trials", "uncompared", "delivery")
+"""Facts that are stored after a search's last trial."""
 
 
 def snapshot(name: str, url: str, folder: Path) -> SearchResult:
@@ -45,10 +49,15 @@ def state_of(url: str) -> object:
     if not url.startswith(SQLITE):
         with translated(shown(url), url):
             storage = _readable(url)
-            trials = [storage.get_all_trials(study._study_id, deepcopy=False) for study in storage.get_all_studies()]  # noqa: SLF001 - Optuna's own name
-            return [(len(each), sum(trial.state.is_finished() for trial in each)) for each in trials]
+            return [_state_of_study(storage, study._study_id) for study in storage.get_all_studies()]  # noqa: SLF001 - Optuna's own name
     path = Path(url.removeprefix(SQLITE))
     return tuple(_stat(each) for each in (path, path.with_name(f"{path.name}-wal")))
+
+
+def _state_of_study(storage: RDBStorage, study_id: int) -> object:
+    finished = sum(trial.state.is_finished() for trial in storage.get_all_trials(study_id, deepcopy=False))
+    facts = storage.get_study_user_attrs(study_id)
+    return finished, [facts.get(PREFIX + name) for name in CHANGING]
 
 
 def database_url(runs: Path, study: str) -> str:
@@ -67,7 +76,7 @@ def _stat(path: Path) -> tuple[int, int]:
 def _readable(url: str) -> RDBStorage:
     """Return a storage to read from: for SQLite a copy in memory."""
     if not url.startswith(SQLITE):
-        return open_storage(url)
+        return _connected(url)
     path = Path(url.removeprefix(SQLITE))
     if not path.is_file():
         raise StudyError(f"there is no study at {path}; start one with `sktune search`")
@@ -79,3 +88,9 @@ def _readable(url: str) -> RDBStorage:
         raise StudyError(f"{path} cannot be read ({failure}); {WAY_OUT}") from failure
     kwargs = {"creator": lambda: copy, "poolclass": StaticPool}
     return RDBStorage("sqlite://", engine_kwargs=kwargs, skip_table_creation=True)
+
+
+@cache
+def _connected(url: str) -> RDBStorage:
+    """Return the storage of a server, opened once; no table is created in it."""
+    return RDBStorage(url, skip_table_creation=True)

@@ -116,6 +116,22 @@ def test_a_failure_costs_nothing(
     assert "not prepared for optuna-dashboard" in caplog.text
 
 
+def test_what_people_have_written_stays(tmp_path: Path) -> None:
+    """Below sktune's own part of a note, which is replaced."""
+    from optuna_dashboard import get_note, save_note
+
+    result = study_in(tmp_path, trials=8)
+    study = TuningStudy.open("study", sqlite_url(result.folder), create=False).optuna_study
+    save_note(study, "mine")
+    for _ in range(2):
+        dashboard.publish(study, result)
+    assert get_note(study).endswith("\n\nmine")
+    assert get_note(study).count(dashboard.MARK) == 1
+    save_note(study, get_note(study) + " and more")
+    dashboard.publish(study, result)
+    assert get_note(study).endswith("\n\nmine and more")
+
+
 def test_the_searchs_sampler_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Opening a trial for its note tells a sampler that it begins, and some then store something in it."""
 

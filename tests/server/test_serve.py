@@ -3,8 +3,10 @@
 import http.client
 import json
 import re
+import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +18,7 @@ from sktune.core.outcome import Outcome
 from sktune.samplers import find_strategy
 from sktune.server.serve import serve
 from sktune.server.shelf import Shelf
+from sktune.study.snapshot import snapshot, state_of
 from sktune.study.study import TuningStudy, sqlite_url
 from tests.builders import sktune_command
 from tests.guard import no_hang
@@ -220,3 +223,34 @@ def test_it_ends_when_nobody_reads(tmp_path: Path) -> None:
     assert re.fullmatch(r"error: --port \d+: .*; choose another, or 0 for any", taken.stderr.strip())
     served._thread.join(30)
     assert not served._thread.is_alive()
+
+
+def test_the_end_of_a_search_on_a_storage_is_noticed(tmp_path: Path) -> None:
+    """Its verdict comes after its last trial; the URL is one that is not read as a file."""
+    result = study_in(tmp_path / "runs", "stored", trials=8, final=False)
+    url = f"sqlite+pysqlite:///{result.folder / 'study.db'}"
+    before = state_of(url)
+    assert state_of(url) == before
+    study = TuningStudy.open("stored", sqlite_url(result.folder), create=False)
+    study.remember(final_trials=8, seconds=200.0)
+    assert state_of(url) != before
+    assert snapshot("stored", url, result.folder).facts.final_trials == 8
+
+
+@pytest.mark.slow
+def test_a_search_with_open_starts_a_server_that_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its address is printed, and given to a browser; it ends when nobody reads."""
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("sktune.server.serve.IDLE_MINUTES", 0.1)
+    done = sktune_command("search", "--model", "llama", "--backend", "sim", "--trials", "2", "--study", "opened",
+                          "--runs", str(tmp_path), "--open", "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    served = next(event for line in done.stdout.splitlines() if (event := json.loads(line))["event"] == "page_served")
+    assert opened == [served["url"]]
+    with urllib.request.urlopen(served["url"], timeout=30) as answer:
+        assert "opened" in answer.read().decode()
+    with no_hang(60), pytest.raises(OSError):
+        while True:
+            with socket.create_connection(("127.0.0.1", urlsplit(served["url"]).port or 0), timeout=5):
+                time.sleep(1)
