@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import pandas as pd
@@ -19,6 +19,7 @@ from sktune.ascend.cann_log import Explanation
 from sktune.ascend.ge_graph import GeGraph, GeOperator
 from sktune.ascend.kernel_name import SUPERKERNEL, SuperKernelName, parse_superkernel_name
 from sktune.core.errors import SpaceError
+from sktune.core.fused_scopes import FusedPart, FusedScope, alike_together
 from sktune.core.plan import Option
 from sktune.core.scope_options import normalise, parse, render
 
@@ -318,6 +319,34 @@ def describe(fusion: RealisedFusion) -> list[str]:
         lines.append(f"{scope.label}: " + "; ".join(parts))
         lines += [f"  {reason}" for reason in scope.reasons]
     return lines
+
+
+def fused_scopes(fusion: RealisedFusion) -> tuple[FusedScope, ...]:
+    """Return what each scope became; empty where the sources do not show both what was marked and what was fused."""
+    if not fusion.is_known:
+        return ()
+    scopes = (FusedScope((scope.label,), _parts(scope), scope.reasons) for scope in fusion.scopes if scope.marked)
+    return alike_together(scopes)
+
+
+def _parts(scope: ScopeFusion) -> tuple[FusedPart, ...]:
+    """Return the marked operators in runs that are in the same SuperKernel, or in none; GE removed the others."""
+    inside: dict[str, str] = {}
+    names = [operator.name for operator in scope.marked]
+    for kernel in scope.superkernels:
+        members = [operator.name for operator in kernel.operators]
+        if not members and kernel.first in names and kernel.last in names:
+            members = names[names.index(kernel.first) : names.index(kernel.last) + 1]
+        inside.update(dict.fromkeys(members, kernel.name))
+    alone = {operator.name for operator in scope.left_out}
+    left = [operator for operator in scope.marked if operator.name in alone or operator.name in inside]
+    runs = groupby(left, key=lambda each: "" if each.name in alone else inside[each.name])
+    return tuple(_part(kernel, list(run)) for kernel, run in runs)
+
+
+def _part(kernel: str, operators: Sequence[Operator]) -> FusedPart:
+    types = () if kernel else tuple(operator.type for operator in operators)
+    return FusedPart(len(operators), SUPERKERNEL if kernel else "", types)
 
 
 def _formed(kernels: Sequence[FormedSuperKernel]) -> str:

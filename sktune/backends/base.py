@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from sktune.core.delivery import Delivery
+from sktune.core.fused_scopes import FusedScope
 from sktune.core.outcome import Reason, ScopeTime
 from sktune.core.plan import Plan
 from sktune.core.verification import RegionCheck
@@ -91,6 +92,7 @@ class Compiled:
         reused: how many of these were already compiled in this process.
         code_digest: identity of the generated code; equal for equal code, in every process.
         fusion: how each scope was fused, in readable lines, if known.
+        fused: the same as counts, scope by scope, if known.
         fusion_digest: equal for plans that became the same kernels; empty if unknown.
         simulated_ms: the step's latency if it is simulated, not measured.
         observe: measures each scope and each gap, beside the baseline; None if it is not possible.
@@ -107,6 +109,7 @@ class Compiled:
     reused: int = 0
     code_digest: str = ""
     fusion: tuple[str, ...] = ()
+    fused: tuple[FusedScope, ...] = ()
     fusion_digest: str = ""
     simulated_ms: float | None = None
     observe: Observe | None = None

@@ -5,6 +5,7 @@ from dataclasses import asdict, astuple, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from sktune.core.fused_scopes import FusedScope
 from sktune.core.plan import Option
 from sktune.core.verification import Verification
 
@@ -89,6 +90,7 @@ class Outcome:
         regions, reused: number of distinct regions of the plan, and how many of them had been compiled before.
         code_digest: digest of the generated code.
         fusion: what each scope was compiled to, in lines for people, if the compiler reports it.
+        fused: the same as counts, scope by scope.
         fusion_digest: equal for plans that were compiled to the same kernels.
         blamed: label of the scope that caused the failure; empty if unknown.
         changes_bits: labels of all scopes that change bits on their own, if each was compared; the others keep them.
@@ -112,6 +114,7 @@ class Outcome:
     reused: int = 0
     code_digest: str = ""
     fusion: tuple[str, ...] = ()
+    fused: tuple[FusedScope, ...] = ()
     fusion_digest: str = ""
     blamed: str = ""
     changes_bits: tuple[str, ...] = ()
@@ -163,6 +166,7 @@ class Outcome:
         values["stage"] = Stage(data["stage"]) if data.get("stage") else None
         values["changes_bits"] = tuple(values.pop("inexact", None) or data.get("changes_bits", ()))
         values["fusion"] = tuple(data.get("fusion", ()))
+        values["fused"] = tuple(FusedScope.from_dict(scope) for scope in data.get("fused", ()))
         values["scope_times"] = tuple(ScopeTime(*piece) for piece in data.get("scope_times", ()))
         stored = data.get("verification")
         values["verification"] = Verification.from_dict(stored) if stored else None

@@ -15,8 +15,17 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return ``text`` in at most ``limit`` characters, with an ellipsis in the middle if it is longer."""
+    """Return ``text`` in at most ``limit`` characters, with an ellipsis in the middle if it is longer.
+
+    It is cut between words where that costs less than half of either end.
+    """
     if len(text) <= limit:
         return text
-    head = limit // 2
-    return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
+    head = text[: limit // 2]
+    tail = text[len(text) - (limit - 1 - len(head)) :]
+    before, after = head.rfind(" ") + 1, tail.find(" ")
+    if before > len(head) // 2 and text[len(head)] != " ":
+        head = head[:before]
+    if 0 <= after < len(tail) // 2:
+        tail = tail[after:]
+    return f"{head}…{tail}"

@@ -17,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sktune.ascend.cann_log import Explanation
-from sktune.ascend.fusion import Operator, Split, describe, realised_fusion
+from sktune.ascend.fusion import Operator, Split, describe, fused_scopes, realised_fusion
 from sktune.ascend.ge_graph import GeGraph, GeOperator, read_ge_graph
 from sktune.ascend.kernel_name import SuperKernelName, parse_superkernel_name
 from sktune.backends.npu import backend as npu
+from sktune.core.fused_scopes import FusedPart
 from sktune.core.layout import Layout, Unit
 from sktune.core.plan import Option, Options, Plan
 from sktune.targets.base import Target
@@ -72,6 +73,18 @@ def test_marks_alone_show_only_what_is_marked() -> None:
         "mlp_start_0: 4 operators marked (1 MatMul, 1 SoftmaxV2, 1 Muls, 1 Cast); "
         "what was fused is not known; give GE's AfterSkGraph dump or a profile"
     )
+
+
+def test_what_a_scope_became_is_counted_part_by_part() -> None:
+    """With the marks and GE's dumps; with the marks alone nothing is claimed."""
+    assert fused_scopes(realised_fusion(marked=MARKED)) == ()
+    mlp, out = fused_scopes(realised_fusion(marked=MARKED, fused=FUSED))
+    own = FusedPart(1, types=("SoftmaxV2",))
+    assert mlp.parts == (FusedPart(1, "SuperKernel"), own, FusedPart(2, "SuperKernel"))
+    assert (mlp.labels, mlp.superkernels) == (("mlp_start_0",), 2)
+    assert out.parts == (FusedPart(4, "SuperKernel"),), "GE removed one of five"
+    seen = fused_scopes(realised_fusion(marked=MARKED, kernels=profile(STEP)))
+    assert seen[0].parts == mlp.parts
 
 
 def test_ge_dumps_show_what_is_in_each_superkernel() -> None:

@@ -23,6 +23,7 @@ from sktune.backends.sim.model import SimulatedFailure, SimulatedStep, StepModel
 from sktune.backends.sim.operators import Core, Operator, from_kernel_table, numbered
 from sktune.backends.sim.trace import trace_operators
 from sktune.core.errors import SimulationError, SpaceError, TargetError
+from sktune.core.fused_scopes import FusedPart
 from sktune.core.layout import Layout, Unit
 from sktune.core.outcome import Reason
 from sktune.core.plan import Options, Plan, Scope
@@ -170,8 +171,9 @@ def test_an_operator_that_cannot_be_fused_splits_the_scope() -> None:
     step = simulate(Plan((Scope("u0", "u0"),)), [vector(), vector(), cast, vector(), vector()])
     (span,) = step.spans
     assert step.tasks == 3
-    assert span.superkernels == ("MIX_AIV_1_0", "MIX_AIV_1_0")
-    assert span.split_by == {"Cast": 1}
+    own = FusedPart(1, types=("Cast",))
+    assert [part for part in span.parts if not part.superkernel] == [own]
+    assert [part.superkernel for part in span.parts] == ["MIX_AIV_1_0", "", "MIX_AIV_1_0"]
     assert gain_us([vector(), vector(), cast, vector(), vector()]) < gain_us([vector()] * 5)
 
 
@@ -196,7 +198,7 @@ def test_operators_between_two_units_belong_to_the_scope_around_them() -> None:
 )
 def test_kernel_types_merge_as_graph_autofusion_merges_them(inside: list[Operator], kind: str) -> None:
     """Facts 2.3."""
-    assert simulate(Plan((Scope("u0", "u0"),)), inside).spans[0].superkernels == (kind,)
+    assert simulate(Plan((Scope("u0", "u0"),)), inside).spans[0].parts == (FusedPart(len(inside), kind),)
 
 
 def test_mixed_borders_cost_more_than_borders_of_one_type() -> None:

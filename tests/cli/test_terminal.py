@@ -8,10 +8,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.table import Table
 
 from sktune.cli.terminal import PrintableFormatter, Terminal
-from sktune.core.printable import printable
+from sktune.core.printable import printable, shortened
 from tests.builders import sktune_command, sktune_process
 
 EVIL = "a\x1b]0;title\x07\x1b[2Jb\x9b31mc\u202ed\r"
@@ -34,6 +36,23 @@ def test_text_of_people_is_printed_as_it_is() -> None:
     """In every script, with tabs and line ends."""
     for text in ("使用自动分析工具\u3000ok", "naïve\tcafé\n", "🙂"):
         assert printable(text) == text
+
+
+@given(st.text("ab  ", max_size=60), st.integers(4, 40))
+def test_long_text_is_shortened_in_its_middle(text: str, limit: int) -> None:
+    """To at most the limit; both ends stay."""
+    short = shortened(text, limit)
+    assert len(short) <= limit
+    if len(text) > limit:
+        head, _, tail = short.partition("…")
+        assert text.startswith(head)
+        assert text.endswith(tail)
+
+
+def test_words_are_not_cut_where_that_costs_little() -> None:
+    """Names of plans consist of words."""
+    assert shortened("embed_tokens to mlp over 2 layers, 2 scopes", 36) == "embed_tokens to … layers, 2 scopes"
+    assert shortened("x" * 50, 9) == "xxxx…xxxx"
 
 
 def test_messages_in_the_log_are_printable() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from sktune.backends import backend_info
+from sktune.core.fused_scopes import FusedPart, FusedScope
 from sktune.core.language import Language, Sentences
 from sktune.core.layout import Layout
 from sktune.core.outcome import FinalRow, Outcome, Reason, ScopeTime, Speedup, Stage
@@ -76,9 +77,16 @@ def _outcome(plan: Plan, number: int, text: str, rng: np.random.Generator, *, sc
     pieces = tuple(ScopeTime(scope.first, scope.last, True, 1.0, 0.9) for scope in plan.scopes)
     reason = Reason.SLOWER if ratio < 1.0 else None
     return Outcome(
-        reason, "", measured(ratio), seconds, scope_times=pieces if scope_times else (),
+        reason, "", measured(ratio), seconds, scope_times=pieces if scope_times else (), fused=fused_of(plan),
         verification=Verification(64, 2, 4096), noise="other load" if number == 3 else "",
     )  # fmt: skip
+
+
+def fused_of(plan: Plan) -> tuple[FusedScope, ...]:
+    """Return what the scopes became: the first is split by a collective."""
+    whole, cut = FusedPart(6, "MIX_AIC_1_2"), FusedPart(1, types=("HcomAllReduce",))
+    parts = [(whole, cut, FusedPart(2, "MIX_AIV_1_0"))] + [(whole,)] * (len(plan.scopes) - 1)
+    return tuple(FusedScope((scope.label,), each) for scope, each in zip(plan.scopes, parts, strict=False))
 
 
 def _compare(study: TuningStudy, result: SearchResult) -> None:

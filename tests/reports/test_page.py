@@ -13,6 +13,7 @@ from sktune.core.language import LANGUAGES, Language
 from sktune.profiling.analysis import analyse
 from sktune.profiling.readers.reading import read_profile
 from sktune.reports.page.page import SECTIONS, page_html, policy, script
+from sktune.reports.page.pictures.plans import plans
 from sktune.reports.texts import TEXTS
 from sktune.study.result import SearchResult
 from tests import profiles
@@ -20,7 +21,7 @@ from tests.builders import sktune_command
 from tests.reports.page_studies import HOSTILE, shown, study_in
 
 KEYS = ["verdict", "plans", "waterfall", "final", "history", "segments", "effects", "failures", "predicted", "machine",
-        "time", "compare", "trials"]  # fmt: skip
+        "time", "compare", "trials", "terms"]  # fmt: skip
 
 
 class Reader(HTMLParser):
@@ -131,6 +132,18 @@ def test_the_figures_are_those_of_the_study(study: SearchResult, page: str) -> N
             speedup = study.final_speedup(final)
             assert speedup
             assert trials[int(final.name)]["f"]["s"] == round(speedup.ratio, 5)
+
+
+def test_what_the_scopes_became_is_drawn(study: SearchResult) -> None:
+    """A box for each SuperKernel of the winner, and for each kernel that was not fused."""
+    section = plans(shown(study))
+    assert section and study.winner
+    assert study.winner.number is not None
+    outcome = shown(study).records[study.winner.number].outcome
+    assert outcome and outcome.fused
+    boxes = {str(attributes["class"]): str(attributes["d"]).count("M") for tag, attributes in Reader(section.body).tags
+             if tag == "path" and str(attributes.get("class")).startswith("k ")}  # fmt: skip
+    assert boxes == {"k superkernel": sum(scope.superkernels for scope in outcome.fused), "k alone": 1}
 
 
 def test_plans_can_be_read_from_the_data(study: SearchResult, page: str) -> None:

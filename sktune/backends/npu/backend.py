@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from sktune.ascend.cann_log import explain_files
-from sktune.ascend.fusion import RealisedFusion, describe, realised_fusion
+from sktune.ascend.fusion import RealisedFusion, describe, fused_scopes, realised_fusion
 from sktune.ascend.ge_graph import GeGraph, read_ge_graph
 from sktune.backends.base import Compiled, CompileError, OnScope, Step, ignore
 from sktune.backends.npu.options import OPTIONS
@@ -84,7 +84,7 @@ class NpuBackend:
             self._baseline = step
         marked = {label: [each.name for each in operators] for label, operators in _joined(graphs).by_scope().items()}
         return Compiled(
-            step, len(plan.scopes), 0, _digest(graphs), fusion=tuple(describe(fusion)),
+            step, len(plan.scopes), 0, _digest(graphs), fusion=tuple(describe(fusion)), fused=fused_scopes(fusion),
             fusion_digest=fusion.digest_under(step_options(OPTIONS, plan)),
             observe=partial(self._observe, plan, step, marked) if plan.scopes else None,
         )  # fmt: skip

@@ -23,6 +23,7 @@ from sktune.backends.sim.model import SimulatedFailure, Span, StepModel
 from sktune.backends.sim.operators import from_kernel_table
 from sktune.backends.sim.trace import trace_operators
 from sktune.core.errors import BackendError, SimulationError
+from sktune.core.fused_scopes import FusedScope, alike_together
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
 from sktune.core.scope_times import Part, scope_times
@@ -81,12 +82,13 @@ class SimBackend:
         step = self._model.step(plan)
         if isinstance(step, SimulatedFailure):
             raise CompileError(step.detail, step.reason, step.blamed)
-        superkernels = [name for span in step.spans for name in span.superkernels]
+        fused = _fused(step.spans)
         scopes = {scope.label: scope for scope in plan.scopes}
         parts = [Part(scopes.get(span.label or ""), span.baseline_us / 1e3, span.time_us / 1e3) for span in step.spans]
         return Compiled(
-            self._step, len(superkernels), 0, code_digest=plan.digest, simulated_ms=step.total_us / 1e3,
-            observe=lambda begin: scope_times(self._layout, parts), fusion=_fusion(step.spans),
+            self._step, sum(len(scope.labels) * scope.superkernels for scope in fused), 0, code_digest=plan.digest,
+            simulated_ms=step.total_us / 1e3, observe=lambda begin: scope_times(self._layout, parts),
+            fusion=tuple(map(_line, fused)), fused=fused,
         )  # fmt: skip
 
     def written(self) -> Mapping[str, Any]:
@@ -98,25 +100,20 @@ class SimBackend:
         return {}
 
 
-def _fusion(spans: Sequence[Span]) -> tuple[str, ...]:
-    """Return what the scopes became, in lines; scopes that became the same share one."""
-    alike: dict[str, list[str]] = {}
-    for span in spans:
-        if span.label is not None:
-            alike.setdefault(_became(span), []).append(span.label)
-    return tuple(
-        f"{labels[0]}" + (f" and {len(labels) - 1} like it" if len(labels) > 1 else "") + f": {became}"
-        for became, labels in alike.items()
-    )
+def _fused(spans: Sequence[Span]) -> tuple[FusedScope, ...]:
+    return alike_together(FusedScope((span.label,), span.parts) for span in spans if span.label is not None)
 
 
-def _became(span: Span) -> str:
-    kinds = Counter(span.superkernels)
-    count = "1 SuperKernel" if len(span.superkernels) == 1 else f"{len(span.superkernels)} SuperKernels"
+def _line(scope: FusedScope) -> str:
+    """Return what a scope became, for people."""
+    kinds = Counter(part.superkernel for part in scope.parts if part.superkernel)
+    cuts = Counter(kind for part in scope.parts for kind in part.types)
+    more = f" and {len(scope.labels) - 1} like it" if len(scope.labels) > 1 else ""
+    operators = sum(part.operators for part in scope.parts)
+    count = "1 SuperKernel" if kinds.total() == 1 else f"{kinds.total()} SuperKernels"
     formed = f"{count} ({', '.join(f'{times} {kind}' for kind, times in kinds.items())})" if kinds else "no SuperKernel"
-    split = ", ".join(f"{times} {kind}" for kind, times in (span.split_by or {}).items())
-    operators = f"{span.operators} operator{'s' * (span.operators != 1)}"
-    return f"{operators}; {formed}" + (f"; split at {split}, which cannot be fused" if split else "") + "; simulated"
+    split = f"; split at {', '.join(f'{n} {kind}' for kind, n in cuts.items())}, which cannot be fused" if cuts else ""
+    return f"{scope.labels[0]}{more}: {operators} operator{'s' * (operators != 1)}; {formed}{split}; simulated"
 
 
 def _converted(target: Target, layout: Layout, inputs: Inputs) -> GeGraph | None:

@@ -15,6 +15,7 @@ from sktune.ascend.kernel_name import SUPERKERNEL
 from sktune.backends.sim.constants import Constants
 from sktune.backends.sim.operators import TABLE_COLUMNS, Operator
 from sktune.backends.sim.superkernel import TERMS, FusionOptions, SuperKernel, busy_us, fuse, head_us
+from sktune.core.fused_scopes import FusedPart
 from sktune.core.layout import Layout
 from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope
@@ -29,16 +30,14 @@ class Span:
         time_us: how much later the step ends because of it; all spans add up to the step's time.
         baseline_us: the same for these operators in the baseline.
         operators: number of unfused tasks.
-        superkernels: kernel types of its SuperKernels; one with a single operator gains nothing.
-        split_by: types of the operators that could not be fused, with counts.
+        parts: what a scope's operators became; a SuperKernel of a single one gains nothing.
     """
 
     label: str | None
     time_us: float
     baseline_us: float
     operators: int
-    superkernels: tuple[str, ...] = ()
-    split_by: Mapping[str, int] | None = None
+    parts: tuple[FusedPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,13 +281,18 @@ class StepModel:
         operators = sum(task.last - task.first + 1 for task in tasks)
         if scope is None:
             return Span(None, time_us, baseline_us, operators)
-        kinds = tuple(task.superkernel.kind for task in tasks if task.superkernel)
-        split: dict[str, int] = {}
-        for task in tasks:
-            if task.superkernel is None:
-                kind = self._operators[task.first].type
-                split[kind] = split.get(kind, 0) + 1
-        return Span(scope.label, time_us, baseline_us, operators, kinds, split)
+        return Span(scope.label, time_us, baseline_us, operators, tuple(self._parts(tasks)))
+
+    def _parts(self, tasks: Sequence[_Task]) -> Iterator[FusedPart]:
+        """Yield each SuperKernel, and each run of tasks that remain separate."""
+        for is_fused, run in groupby(tasks, key=lambda task: task.superkernel is not None):
+            if is_fused:
+                yield from (
+                    FusedPart(task.last - task.first + 1, task.superkernel.kind) for task in run if task.superkernel
+                )
+            else:
+                types = tuple(self._operators[task.first].type for task in run)
+                yield FusedPart(len(types), types=types)
 
     def _compile_s(self, pieces: Sequence[tuple[Scope | None, Sequence[_Task]]]) -> float:
         constants = self._constants

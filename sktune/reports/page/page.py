@@ -27,6 +27,7 @@ from sktune.reports.page.pictures.verdict import verdict
 from sktune.reports.page.pictures.waterfall import waterfall
 from sktune.reports.page.section import Section
 from sktune.reports.page.shown import Shown
+from sktune.reports.page.terms import terms
 from sktune.reports.page.trials import trials
 from sktune.reports.plan_names import counted
 from sktune.reports.texts import TEXTS
@@ -35,7 +36,7 @@ from sktune.study.result import SearchResult
 
 SECTIONS: tuple[Callable[[Shown], Section | None], ...] = (
     verdict, plans, waterfall, forest, history, segments, effects, failures, predicted, machine, gantt, compared,
-    steps, trials,
+    steps, trials, terms,
 )  # fmt: skip
 """In the order of the page."""
 _FOLDER = Path(__file__).parent

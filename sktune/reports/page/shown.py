@@ -77,6 +77,10 @@ class Shown:
                 return self.result.final_speedup(row)
         return record.outcome.speedup if record.outcome else None
 
+    def is_finalist(self, record: TrialRecord) -> bool:
+        """Whether the plan was measured in the final comparison."""
+        return any(row.name == str(record.number) and row.speedup for row in self.result.final)
+
     def name(self, plan: Plan) -> str:
         """Return a plan's name by its shape."""
         return plan_name(plan, self.layout, self.say)

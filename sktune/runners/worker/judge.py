@@ -173,6 +173,7 @@ class Judge:
             "reused": compiled.reused,
             "code_digest": compiled.code_digest,
             "fusion": compiled.fusion,
+            "fused": compiled.fused,
             "fusion_digest": compiled.fusion_digest,
             "peak_memory_bytes": self._device.peak_memory_bytes(),
             "verification": verification,

@@ -14,7 +14,8 @@ from sktune.reports.page.shown import Shown
 from sktune.reports.plan_names import kind_of
 from sktune.study.records import TrialRecord
 
-LEFT, TOP, CELL, HIGH = 250.0, 130.0, 46.0, 26.0
+LEFT, TOP, HIGH = 250.0, 130.0, 26.0
+MIN_CELL, MAX_CELL = 46.0, 120.0
 MAX_COLUMNS = 15
 
 
@@ -82,9 +83,10 @@ def _map(shown: Shown, failed: list[TrialRecord]) -> Markup:
     order = dict.fromkeys(f"{kind_of(i, shown.layout)}.{unit.key}" for i, unit in enumerate(shown.layout.units)
                           ) if shown.layout else {}  # fmt: skip
     units = [unit for unit in order if any(cell[0] == unit for cell in cells)]
+    wide = max(MIN_CELL, min(MAX_CELL, (WIDTH - LEFT - 60) / max(1, len(options))))
     drawn: list[Markup | None] = []
     for column, option in enumerate(options):
-        x = LEFT + CELL * column + CELL / 2
+        x = LEFT + wide * column + wide / 2
         drawn.append(element("text", shortened(option, 30), x=x, y=TOP - 8,
                              transform=f"rotate(-40 {x:.0f} {TOP - 8:.0f})"))  # fmt: skip
     for row, unit in enumerate(units):
@@ -92,20 +94,20 @@ def _map(shown: Shown, failed: list[TrialRecord]) -> Markup:
         drawn.append(text(LEFT - 10, y + HIGH / 2 + 4, shortened(unit, 38), None, "end"))
         for column, option in enumerate(options):
             cell = unit, option
-            drawn.append(_cell(shown, blamed.get(cell, []), suspected.get(cell, []), LEFT + CELL * column, y))
+            drawn.append(_cell(shown, blamed.get(cell, []), suspected.get(cell, []), LEFT + wide * column, y, wide))
     described = "; ".join(f"{unit} {option}: {len(numbers)}" for (unit, option), numbers in list(blamed.items())[:40])
     height = TOP + HIGH * len(units) + 8
     return picture("failures-picture", shown.say("failures.title"), described or "-", min(height, WIDTH * 2), *drawn)
 
 
-def _cell(shown: Shown, blamed: list[int], suspected: list[int], x: float, y: float) -> Markup:
+def _cell(shown: Shown, blamed: list[int], suspected: list[int], x: float, y: float, wide: float) -> Markup:
     numbers = blamed or suspected
     key = "failures.cell_blamed" if blamed else "failures.cell_suspected"
     title = shown.say(key, count=len(numbers), trials=", ".join(map(str, numbers[:20])))
     look = "blamed" if blamed else "suspected" if suspected else "empty"
     box = element(
-        "rect", element("title", title) if numbers else None, x=x + 1, y=y + 1, width=CELL - 2, height=HIGH - 2, rx=3,
+        "rect", element("title", title) if numbers else None, x=x + 1, y=y + 1, width=wide - 2, height=HIGH - 2, rx=3,
         class_=look,
     )  # fmt: skip
-    count = text(x + CELL / 2, y + HIGH / 2 + 4, len(numbers), "on" if blamed else "small", "middle")
+    count = text(x + wide / 2, y + HIGH / 2 + 4, len(numbers), "on" if blamed else "small", "middle")
     return element("g", box, count if numbers else None)

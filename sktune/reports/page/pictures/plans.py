@@ -18,7 +18,7 @@ from sktune.reports.plan_picture import plan_picture
 from sktune.study.records import TrialRecord
 
 LEFT, RIGHT = 8.0, WIDTH - 8.0
-LANE, ROW = 14.0, 46.0
+LANE, ROW, BECAME = 14.0, 46.0, 14.0
 MIN_MARK = 22.0
 """Width from which a scope has room for its mark, in pixels."""
 MAX_NAME = 110
@@ -36,6 +36,9 @@ def plans(shown: Shown) -> Section | None:
     for record in shown.best:
         rows.append(_row(shown, record, layout, scale, y, marks))
         y += ROW
+        if record is shown.best[0] and (fused := _fused(record, layout, scale, y - 8)):
+            rows.append(fused)
+            y += BECAME
     keys, used = legend(_legend(shown, marks), LEFT, y + 10)
     drawn = picture("plans-picture", say("plans.title"), _description(shown), y + used + 6, units, *rows, keys)
     winner = shown.best[0]
@@ -103,7 +106,8 @@ def _row(
     """Return one plan: its name, and a bar for each scope."""
     plan, position = record.judged_plan, {unit.name: index for index, unit in enumerate(layout.units)}
     speedup = shown.speedup_of(record)
-    figure = f"{speedup.ratio:.3f}×  " if speedup else ""
+    where = "" if shown.is_finalist(record) or not shown.result.final else shown.say("plans.in_its_trial")
+    figure = f"{speedup.ratio:.3f}×{where} · " if speedup else ""
     drawn = [
         text(LEFT, y + 12, figure + shortened(shown.named(record), MAX_NAME)),
         element("line", x1=LEFT, x2=RIGHT, y1=y + 26, y2=y + 26, class_="axis"),
@@ -135,7 +139,12 @@ def _marks(plans: Sequence[Plan]) -> dict[Options, str]:
 
 
 def _legend(shown: Shown, marks: Mapping[Options, str]) -> list[tuple[Markup, str]]:
-    return [
+    outcome = shown.best[0].outcome
+    parts = [part for scope in (outcome.fused if outcome else ()) for part in scope.parts]
+    looks = dict.fromkeys("superkernel" if part.superkernel else "alone" for part in parts)
+    became = [(element("rect", x=-6, y=-4, width=14, height=9, class_=f"k {look}"), shown.say(f"plans.{look}"))
+              for look in looks]  # fmt: skip
+    return became + [
         (joined((element("rect", x=-6, y=-7, width=14, height=14, rx=3, class_=f"bar b{index % 5 + 1}"),
                  text(1, 4, mark, "mark", "middle"))), shortened(options_text(options), 120) or shown.say("no_options"))
         for index, (options, mark) in enumerate(marks.items())
@@ -144,6 +153,26 @@ def _legend(shown: Shown, marks: Mapping[Options, str]) -> list[tuple[Markup, st
 
 def _description(shown: Shown) -> str:
     return "; ".join(shown.named(record) for record in shown.best)
+
+
+def _fused(record: TrialRecord, layout: Layout, scale: Scale, y: float) -> Markup | None:
+    """Return what the compiler made of each scope: SuperKernels, and between them kernels of their own."""
+    position = {unit.name: index for index, unit in enumerate(layout.units)}
+    places = {scope.label: (position[scope.first], position[scope.last] + 1) for scope in record.judged_plan.scopes}
+    fused, alone = list[str](), list[str]()
+    for scope in record.outcome.fused if record.outcome else ():
+        whole = sum(part.operators for part in scope.parts)
+        for first, end in (places[label] for label in scope.labels if label in places):
+            reached = 0
+            for part in scope.parts:
+                inside = Scale(0, whole, scale(first) + 0.5, scale(end) - 0.5)
+                box = _box(inside(reached) + 0.2, inside(reached + part.operators) - 0.2, y, 9)
+                (fused if part.superkernel else alone).append(box)
+                reached += part.operators
+    if not fused and not alone:
+        return None
+    paths = (("k superkernel", fused), ("k alone", alone))
+    return element("g", *(element("path", d="".join(boxes), class_=look) for look, boxes in paths if boxes))
 
 
 def _became(record: TrialRecord, shown: Shown) -> Markup | None:

@@ -1,11 +1,13 @@
 """The verdict: which plan won, by how much, how sure that is, and what to do next."""
 
+import re
 import shlex
 
 from markupsafe import Markup
 
 from sktune.core.files import real_path
-from sktune.core.outcome import Speedup
+from sktune.core.outcome import Outcome, Speedup
+from sktune.core.printable import shortened
 from sktune.measure.winner import BASELINE, BASELINE_REPEAT
 from sktune.reports.application import apply_block
 from sktune.reports.page.markup import EMPTY, element, joined
@@ -16,6 +18,8 @@ from sktune.reports.plan_names import counted
 from sktune.reports.plan_output import verified_line
 from sktune.study.result import BEST_PLAN
 from sktune.targets import Application
+
+MAX_CAUSES = 3
 
 
 def verdict(shown: Shown) -> Section:
@@ -42,8 +46,8 @@ def _is_inconsistent(speedup: Speedup) -> bool:
 def _headline(shown: Shown) -> list[Markup]:
     result, say = shown.result, shown.say
     if result.winner is None:
-        key = "verdict.none" if result.verdict else "verdict.running" if result.trials else "verdict.empty"
-        return [element("strong", say(key), class_="none"), *_so_far(shown)]
+        key = "none" if result.verdict else "failed" if _has_failed(shown) else "running" if result.trials else "empty"
+        return [element("strong", say(f"verdict.{key}"), class_="none"), *_so_far(shown)]
     speedup = result.winner.speedup
     doubt = say("verdict.interval", interval=shown.interval(speedup)) if speedup.ci95 else say("simulated")
     return [
@@ -131,13 +135,36 @@ def _noise(shown: Shown) -> str:
     return say("verdict.floor", floor=f"{result.comparison.noise_floor:.2%}", processes=result.processes)
 
 
+def _has_failed(shown: Shown) -> bool:
+    """Whether no trial has passed."""
+    return bool(shown.result.trials) and not shown.result.summary()["complete"]
+
+
+def _causes(shown: Shown) -> Markup:
+    """Return the commonest causes of failures, each with a trial that shows it."""
+    alike: dict[tuple[str, str], list[Outcome]] = {}
+    for record in shown.result.trials:
+        if record.outcome and record.outcome.reason:
+            cause = re.sub(r"\d+", "0", record.outcome.detail)
+            alike.setdefault((record.outcome.reason, cause), []).append(record.outcome)
+    commonest = sorted(alike.values(), key=len, reverse=True)[:MAX_CAUSES]
+    return element("ul", *(element("li", _cause(shown, outcomes)) for outcomes in commonest))
+
+
+def _cause(shown: Shown, outcomes: list[Outcome]) -> Markup:
+    first = outcomes[0]
+    trials = counted(len(outcomes), "trial", shown.say)
+    line = f"{trials}: {shown.ended(first)}. {shortened(first.detail, 300)}"
+    return joined((line, " ", element("code", first.log) if first.log else None))
+
+
 def _next_step(shown: Shown) -> Markup:
     """Return what a reader should do now, with the command or the code."""
     result, say = shown.result, shown.say
     if result.winner is None:
-        has_failed = result.trials and not result.summary()["complete"]
-        key = "next.failed" if has_failed else "next.leave" if result.is_compared else "next.continue"
-        return element("div", element("p", element("b", say("next.title")), " ", say(key)), class_="next")
+        key = "failed" if _has_failed(shown) else "leave" if result.is_compared else "continue"
+        advice = element("p", element("b", say("next.title")), " ", say(f"next.{key}"))
+        return element("div", advice, _causes(shown) if key == "failed" else None, class_="next")
     starts_program = result.usage.application is Application.AT_START
     file = str(real_path(result.folder / BEST_PLAN)) if starts_program else BEST_PLAN
     block = apply_block(result, result.winner.plan, file).strip().split("\n")[1:-1]

@@ -1,0 +1,54 @@
+"""What the scopes of a plan became: which of their operators the compiler put into one SuperKernel."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class FusedPart:
+    """Consecutive operators of a scope that became one SuperKernel, or that run as kernels of their own.
+
+    Attributes:
+        operators: how many.
+        superkernel: the SuperKernel's kernel type or name; empty for kernels of their own.
+        types: of the operators that run as kernels of their own.
+    """
+
+    operators: int
+    superkernel: str = ""
+    types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FusedScope:
+    """One scope, or several that became the same.
+
+    Attributes:
+        labels: of the scopes.
+        parts: in execution order.
+        reasons: why operators run as kernels of their own, as far as that is known.
+    """
+
+    labels: tuple[str, ...]
+    parts: tuple[FusedPart, ...]
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def superkernels(self) -> int:
+        """The number of SuperKernels that each scope became."""
+        return sum(bool(part.superkernel) for part in self.parts)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "FusedScope":
+        """Inverse of ``dataclasses.asdict``, from JSON."""
+        parts = (FusedPart(part["operators"], part["superkernel"], tuple(part["types"])) for part in data["parts"])
+        return cls(tuple(data["labels"]), tuple(parts), tuple(data["reasons"]))
+
+
+def alike_together(scopes: Iterable[FusedScope]) -> tuple[FusedScope, ...]:
+    """Return scopes that became the same as one entry."""
+    labels: dict[FusedScope, list[str]] = {}
+    for scope in scopes:
+        labels.setdefault(replace(scope, labels=()), []).extend(scope.labels)
+    return tuple(replace(scope, labels=tuple(names)) for scope, names in labels.items())
