@@ -14,6 +14,8 @@ NAMES, ROW = 400.0, 24.0
 """Width of the names, and height of a row, in pixels."""
 VALUES = 70.0
 MAX_NAME = 56
+FAR = 3.0
+"""Ranges of all points from which the end of an interval lies outside of the picture, marked by an arrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,7 @@ def intervals(
         band: half width of the range around it that counts as no effect.
         unit: after each value.
     """
-    shown = [value for row in rows for value in (row.value, row.low, row.high, *row.dots) if value is not None]
-    scale = Scale.around([*shown, neutral - band, neutral + band], NAMES, WIDTH - VALUES)
+    scale = _scale(rows, neutral, band)
     bottom = 6 + ROW * len(rows)
     drawn = []
     if band:
@@ -68,11 +69,23 @@ def intervals(
     return joined(drawn), bottom + 40
 
 
+def _scale(rows: Sequence[Interval], neutral: float, band: float) -> Scale:
+    """Return a scale of all points, and of the ends of intervals that are not far beyond them."""
+    points = [neutral - band, neutral + band, *(value for row in rows for value in (row.value, *row.dots))]
+    room = FAR * (max(points) - min(points))
+    low, high = min(points) - room, max(points) + room
+    ends = (end for row in rows for end in (row.low, row.high) if end is not None)
+    return Scale.around([*points, *(min(high, max(low, end)) for end in ends)], NAMES, WIDTH - VALUES)
+
+
 def _row(row: Interval, scale: Scale, y: float, decimals: int, unit: str) -> Markup:
     drawn = [text(NAMES - 14, y + 4, shortened(row.name, MAX_NAME), None, "end")]
     if row.low is not None and row.high is not None:
         low, high = scale(row.low), scale(row.high)
         drawn.append(element("line", x1=low, x2=high, y1=y, y2=y, class_="whisker"))
+        beyond = [(low, 6.0)] * (row.low < scale.low) + [(high, -6.0)] * (row.high > scale.high)
+        drawn += [element("path", d=f"M{x + into:.1f} {y - 4:.1f}L{x:.1f} {y:.1f}L{x + into:.1f} {y + 4:.1f}",
+                          class_="beyond") for x, into in beyond]  # fmt: skip
     drawn += [element("circle", cx=scale(dot), cy=y, r=3, class_="dot") for dot in row.dots]
     drawn.append(element("circle", cx=scale(row.value), cy=y, r=5, class_=row.look))
     drawn.append(text(WIDTH - VALUES + 10, y + 4, f"{row.value:.{decimals}f}{unit}"))

@@ -1,8 +1,12 @@
 """Scales: values to pixels, with round ticks."""
 
 import math
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+FAR = 5.0
+"""Distances between the quartiles from which a value lies far from most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,17 @@ class Scale:
         low, high = min(finite), max(finite)
         room = (high - low) * margin or max(abs(low), 1e-9) * margin
         return cls(low - room, high + room, start, end)
+
+    @classmethod
+    def around_most(cls, values: Iterable[float], start: float, end: float) -> "Scale":
+        """Return a scale like ``around`` without the values that lie far from most others; these move to its ends."""
+        finite = sorted(value for value in values if math.isfinite(value))
+        if len(finite) < 4:
+            return cls.around(finite, start, end)
+        low, _, high = statistics.quantiles(finite, n=4)
+        room = FAR * (high - low)
+        near = [value for value in finite if low - room <= value <= high + room]
+        return cls.around(near if room else finite, start, end)
 
     def __call__(self, value: float) -> float:
         """Return the pixel of a value; one outside is moved to the nearer end."""

@@ -14,8 +14,8 @@ from sktune.study.records import TrialRecord
 LEFT, RIGHT, TOP, HEIGHT, LANE = 110.0, WIDTH - 16.0, 12.0, 280.0, 20.0
 MANY = 200
 """Trials above which marks are smaller."""
-OUTLIERS = 4.0
-"""Trials slower than the baseline by more than this many times the best gain are drawn at the lower edge."""
+OUTLIERS = 2.0
+"""What lies beyond the baseline or the best by more than this many times the best gain is drawn at the edge."""
 
 
 def history(shown: Shown) -> Section | None:
@@ -98,8 +98,9 @@ def _incumbents(trials: Sequence[TrialRecord]) -> list[tuple[int, float]]:
 def _vertical(trials: Sequence[TrialRecord]) -> Scale:
     speedups = [record.outcome.speedup for record in trials if record.outcome and record.outcome.speedup]
     best = max([1.0, *(speedup.ratio for speedup in speedups)])
-    lowest = 1.0 - OUTLIERS * max(best - 1.0, 0.01)
-    shown = [bound for speedup in speedups for bound in (*speedup.bounds, speedup.ratio) if bound >= lowest]
+    room = OUTLIERS * max(best - 1.0, 0.01)
+    bounds = (bound for speedup in speedups for bound in (*speedup.bounds, speedup.ratio))
+    shown = [bound for bound in bounds if 1.0 - room <= bound <= best + room]
     return Scale.around([1.0, *shown], TOP + HEIGHT, TOP)
 
 

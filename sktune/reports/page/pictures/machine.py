@@ -6,7 +6,7 @@ from sktune.reports.page.scale import Scale
 from sktune.reports.page.section import WIDTH, Section, Table, legend, picture, text
 from sktune.reports.page.shown import Shown
 
-LEFT, RIGHT, TOP, HEIGHT, FLOOR = 110.0, WIDTH - 16.0, 12.0, 170.0, 110.0
+LEFT, RIGHT, TOP, HEIGHT, FLOOR = 110.0, WIDTH - 16.0, 28.0, 170.0, 110.0
 
 
 def machine(shown: Shown) -> Section | None:
@@ -19,7 +19,7 @@ def machine(shown: Shown) -> Section | None:
     numbers = [record.number for record in measured] + [look.before_trial for look in looks]
     across = Scale(-0.5, max(numbers) + 0.5, LEFT, RIGHT)
     latencies = [record.outcome.speedup.baseline_ms for record in measured if record.outcome and record.outcome.speedup]
-    up = Scale.around(latencies, TOP + HEIGHT, TOP)
+    up = Scale.around_most(latencies, TOP + HEIGHT, TOP)
     drawn = [
         joined((element("line", x1=LEFT, x2=RIGHT, y1=up(tick), y2=up(tick), class_="grid"),
                 text(LEFT - 8, up(tick) + 4, up.label(tick), "small", "end")))
@@ -30,7 +30,7 @@ def machine(shown: Shown) -> Section | None:
         state = "t crashed" if record.outcome.noise else "t complete"
         mark = element("circle", cx=across(record.number), cy=up(latency_ms), r=3, class_=state)
         drawn.append(element("g", mark, data_t=record.number))
-    drawn.append(text(LEFT, TOP - 2, say("machine.baseline"), "small"))
+    drawn.append(text(LEFT, TOP - 12, say("machine.baseline"), "small"))
     top = TOP + HEIGHT + 26
     bottom = TOP + HEIGHT
     if looks:

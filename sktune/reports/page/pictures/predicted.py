@@ -18,8 +18,8 @@ def predicted(shown: Shown) -> Section | None:
         return None
     by_plan = {record.plan: record for record in reversed(shown.result.trials) if not record.is_probe}
     known = [(each, by_plan[each.plan]) for each in why.predictions if each.plan in by_plan]
-    across = Scale.around([100 * each.saving for each, _ in known], LEFT, RIGHT)
-    up = Scale.around([100 * each.expected for each, _ in known], TOP + HEIGHT, TOP)
+    across = Scale.around_most([100 * each.saving for each, _ in known], LEFT, RIGHT)
+    up = Scale.around_most([100 * each.expected for each, _ in known], TOP + HEIGHT, TOP)
     bottom = TOP + HEIGHT
     drawn = [
         joined((element("line", x1=LEFT, x2=RIGHT, y1=up(tick), y2=up(tick), class_="grid"),

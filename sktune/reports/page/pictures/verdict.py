@@ -19,7 +19,8 @@ from sktune.reports.plan_output import verified_line
 from sktune.study.result import BEST_PLAN
 from sktune.targets import Application
 
-MAX_CAUSES = 3
+MAX_CAUSES = MAX_TIES = 3
+MAX_INCONSISTENCY = 0.05
 
 
 def verdict(shown: Shown) -> Section:
@@ -38,9 +39,10 @@ def verdict(shown: Shown) -> Section:
 
 
 def _is_inconsistent(speedup: Speedup) -> bool:
-    """Whether the ratio of the medians lies outside of the interval of the speedup."""
+    """Whether the ratio of the medians is not the speedup, within its interval and what a reader would call equal."""
     low, high = speedup.bounds
-    return not low <= speedup.baseline_ms / speedup.latency_ms <= high
+    ratio = speedup.baseline_ms / speedup.latency_ms
+    return not low <= ratio <= high or abs(ratio / speedup.ratio - 1.0) > MAX_INCONSISTENCY
 
 
 def _headline(shown: Shown) -> list[Markup]:
@@ -68,8 +70,12 @@ def _latencies(shown: Shown, speedup: Speedup) -> str:
 def _alternatives(shown: Shown) -> str:
     """Return the plans that tie with the winner, and what there is without sktune."""
     result, say = shown.result, shown.say
-    ties = len(result.verdict.ties) if result.verdict else 0
-    parts = [say("verdict.ties", ties=counted(ties, "plan", say))] if ties else []
+    ties = result.verdict.ties if result.verdict else ()
+    listed = ", ".join(
+        f"{shown.named(shown.records[plan.number])} {plan.speedup.ratio:.3f}×"
+        for plan in ties[:MAX_TIES] if plan.number in shown.records
+    )  # fmt: skip
+    parts = [say("verdict.ties", ties=counted(len(ties), "plan", say), listed=listed)] if ties else []
     for row in result.final:
         if row.name in REFERENCES and row.name not in (BASELINE, BASELINE_REPEAT) and row.speedup:
             bits = say("verdict.bits_equal" if row.bit_identical else "outcome.mismatch")
