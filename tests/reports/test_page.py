@@ -218,7 +218,7 @@ def test_a_page_stays_below_a_kilobyte_for_each_trial(tmp_path: Path) -> None:
 def test_studies_that_have_not_come_far_have_a_page(tmp_path: Path, trials: int) -> None:
     """It says what to do next."""
     page = page_html(study_in(tmp_path, trials=trials, final=False))
-    assert "run the same search again" in Reader(page).text
+    assert "run it again to continue" in Reader(page).text
 
 
 def test_the_report_command_writes_it_again(study: SearchResult) -> None:
