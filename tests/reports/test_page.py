@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,17 @@ import pytest
 
 from sktune.core.errors import BadInputError
 from sktune.core.language import LANGUAGES, Language
+from sktune.measure.winner import BASELINE_REPEAT
 from sktune.profiling.analysis import analyse
 from sktune.profiling.readers.reading import read_profile
 from sktune.reports.page.page import SECTIONS, page_html, policy, script
 from sktune.reports.page.pictures.plans import plans
+from sktune.reports.page.pictures.verdict import verdict
 from sktune.reports.texts import TEXTS
 from sktune.study.result import SearchResult
 from tests import profiles
 from tests.builders import sktune_command
-from tests.reports.page_studies import HOSTILE, shown, study_in
+from tests.reports.page_studies import HOSTILE, measured, shown, study_in
 
 KEYS = ["verdict", "plans", "waterfall", "final", "history", "segments", "effects", "failures", "predicted", "machine",
         "time", "compare", "trials", "terms"]  # fmt: skip
@@ -134,6 +137,17 @@ def test_the_figures_are_those_of_the_study(study: SearchResult, page: str) -> N
             assert trials[int(final.name)]["f"]["s"] == round(speedup.ratio, 5)
 
 
+def test_a_gain_smaller_than_its_doubt_comes_with_a_warning(study: SearchResult) -> None:
+    """So does one that a copy of the baseline had, too."""
+    assert study.winner
+    assert "Too noisy" not in verdict(shown(study)).body
+    assert study.comparison
+    rows = study.comparison.rows
+    copy = tuple(replace(row, speedup=measured(1.09)) if row.name == BASELINE_REPEAT else row for row in rows)
+    noisy = replace(study, comparison=replace(study.comparison, rows=copy))
+    assert "Too noisy" in verdict(shown(noisy)).body
+
+
 def test_what_the_scopes_became_is_drawn(study: SearchResult) -> None:
     """A box for each SuperKernel of the winner, and for each kernel that was not fused."""
     section = plans(shown(study))
@@ -142,8 +156,8 @@ def test_what_the_scopes_became_is_drawn(study: SearchResult) -> None:
     outcome = shown(study).records[study.winner.number].outcome
     assert outcome and outcome.fused
     boxes = {str(attributes["class"]): str(attributes["d"]).count("M") for tag, attributes in Reader(section.body).tags
-             if tag == "path" and str(attributes.get("class")).startswith("k ")}  # fmt: skip
-    assert boxes == {"k superkernel": sum(scope.superkernels for scope in outcome.fused), "k alone": 1}
+             if tag == "path" and str(attributes.get("class")).startswith("f ")}  # fmt: skip
+    assert boxes == {"f superkernel": sum(scope.superkernels for scope in outcome.fused), "f alone": 1}
 
 
 def test_plans_can_be_read_from_the_data(study: SearchResult, page: str) -> None:

@@ -72,6 +72,7 @@ class _Encoder:
             "r": str(outcome.reason or "complete") if outcome else "",
             "s": round(speedup.ratio, 5) if speedup else None,
             "ci": [round(bound, 5) for bound in speedup.ci95] if speedup and speedup.ci95 else None,
+            "b": round(speedup.baseline_ms, 4) if speedup else None,
             "ms": round(speedup.latency_ms, 4) if speedup else None,
             "f": self._final(number),
             "p": self._plan(record.judged_plan),
@@ -87,7 +88,12 @@ class _Encoder:
         if speedup is None:
             return None
         ci95 = {"ci": [round(bound, 5) for bound in speedup.ci95]} if speedup.ci95 else {}
-        return {"s": round(speedup.ratio, 5), "ms": round(speedup.latency_ms, 4), **ci95}
+        return {
+            "s": round(speedup.ratio, 5),
+            "b": round(speedup.baseline_ms, 4),
+            "ms": round(speedup.latency_ms, 4),
+            **ci95,
+        }
 
     def _plan(self, plan: Plan) -> int:
         if plan not in self._plans:

@@ -14,8 +14,6 @@ NAMES, ROW = 400.0, 24.0
 """Width of the names, and height of a row, in pixels."""
 VALUES = 70.0
 MAX_NAME = 56
-FAR = 3.0
-"""Ranges of all points from which the end of an interval lies outside of the picture, marked by an arrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +68,11 @@ def intervals(
 
 
 def _scale(rows: Sequence[Interval], neutral: float, band: float) -> Scale:
-    """Return a scale of all points, and of the ends of intervals that are not far beyond them."""
+    """Return a scale of all points, and of most ends of intervals; the others are marked by an arrow."""
     points = [neutral - band, neutral + band, *(value for row in rows for value in (row.value, *row.dots))]
-    room = FAR * (max(points) - min(points))
-    low, high = min(points) - room, max(points) + room
-    ends = (end for row in rows for end in (row.low, row.high) if end is not None)
-    return Scale.around([*points, *(min(high, max(low, end)) for end in ends)], NAMES, WIDTH - VALUES)
+    lows = Scale.around_most([row.low for row in rows if row.low is not None] or points, 0, 1)
+    highs = Scale.around_most([row.high for row in rows if row.high is not None] or points, 0, 1)
+    return Scale.around([*points, lows.low, highs.high], NAMES, WIDTH - VALUES)
 
 
 def _row(row: Interval, scale: Scale, y: float, decimals: int, unit: str) -> Markup:

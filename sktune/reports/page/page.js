@@ -40,7 +40,7 @@
     const plan = data.plans[trial.p];
     const interval = trial.ci ? ` [${trial.ci.map((bound) => bound.toFixed(3)).join(", ")}]` : "";
     const figure = trial.s ? `${trial.s.toFixed(3)}×${interval}${data.simulated ? ` ${word("simulated")}` : ""}` : "";
-    const latency = trial.ms ? `${trial.ms.toFixed(3)} ${word("ms_per_step")}` : "";
+    const latency = trial.ms ? `${trial.b.toFixed(3)} → ${trial.ms.toFixed(3)} ${word("ms_per_step")}` : "";
     return [`${word("trial")} ${trial.n}: ${plan.name}`, optionsOf(plan), [word(`outcome.${trial.r}`), trial.o].join(", "), figure, latency,
       trial.d].filter(Boolean).join("\n");
   };
@@ -105,7 +105,7 @@
     const figure = trial.f || trial;
     return { speedup: figure.s ? `${figure.s.toFixed(3)}×` : "-",
       interval: figure.ci ? figure.ci.map((bound) => bound.toFixed(3)).join(" – ") : data.simulated ? word("simulated") : "-",
-      latency: figure.ms ? figure.ms.toFixed(3) : "-", outcome: word(`outcome.${trial.r}`), origin: trial.o, scopes: plan.k,
+      latency: figure.ms ? `${figure.b.toFixed(3)} → ${figure.ms.toFixed(3)}` : "-", outcome: word(`outcome.${trial.r}`), origin: trial.o, scopes: plan.k,
       options: optionsOf(plan) || "-", only: only.length ? list : "-" };
   };
   const choice = (chosen, change) => {

@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-FAR = 5.0
-"""Distances between the quartiles from which a value lies far from most."""
+FAR = 8.0
+"""Median absolute deviations from which a value lies far from most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Scale:
         finite = sorted(value for value in values if math.isfinite(value))
         if len(finite) < 4:
             return cls.around(finite, start, end)
-        low, _, high = statistics.quantiles(finite, n=4)
-        room = FAR * (high - low)
-        near = [value for value in finite if low - room <= value <= high + room]
+        middle = statistics.median(finite)
+        room = FAR * statistics.median(abs(value - middle) for value in finite)
+        near = [value for value in finite if abs(value - middle) <= room]
         return cls.around(near if room else finite, start, end)
 
     def __call__(self, value: float) -> float:

@@ -35,7 +35,7 @@ def _value(shown: Shown, record: TrialRecord, key: str) -> object:
     if key == "interval":
         return shown.interval(speedup) or "-"
     if key == "latency":
-        return f"{speedup.latency_ms:.3f}" if speedup else "-"
+        return f"{speedup.baseline_ms:.3f} → {speedup.latency_ms:.3f}" if speedup else "-"
     if key == "outcome":
         return shown.ended(record.outcome) if record.outcome else "-"
     if key == "origin":

@@ -1,5 +1,7 @@
 """The final comparison as a forest plot: finalists and references, the noise floor as a band, processes as dots."""
 
+from math import expm1
+
 from sktune.core.outcome import FinalRow
 from sktune.measure.winner import BASELINE, BASELINE_REPEAT
 from sktune.reports.page.intervals import Interval, intervals
@@ -12,6 +14,9 @@ REFERENCES = {
     "uncompiled": "final.uncompiled",
     "torch.compile(mode='max-autotune')": "final.max_autotune",
 }
+
+MIN_BIAS = 0.0005
+"""Log ratio from which the correction of the winner's figure can be seen."""
 
 
 def forest(shown: Shown) -> Section | None:
@@ -30,6 +35,8 @@ def forest(shown: Shown) -> Section | None:
         lead = say("final.lead_simulated")
     else:
         lead = say("final.lead", processes=result.processes, floor=f"{floor:.2%}")
+        if result.winner and result.verdict and result.verdict.selection_bias > MIN_BIAS:
+            lead += " " + say("final.bias", bias=f"{expm1(result.verdict.selection_bias):.1%}")
     return Section("final", say("final.title"), lead, drawn, _table(shown))
 
 

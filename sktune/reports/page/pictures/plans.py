@@ -142,7 +142,7 @@ def _legend(shown: Shown, marks: Mapping[Options, str]) -> list[tuple[Markup, st
     outcome = shown.best[0].outcome
     parts = [part for scope in (outcome.fused if outcome else ()) for part in scope.parts]
     looks = dict.fromkeys("superkernel" if part.superkernel else "alone" for part in parts)
-    became = [(element("rect", x=-6, y=-4, width=14, height=9, class_=f"k {look}"), shown.say(f"plans.{look}"))
+    became = [(element("rect", x=-6, y=-4, width=14, height=9, class_=f"f {look}"), shown.say(f"plans.{look}"))
               for look in looks]  # fmt: skip
     return became + [
         (joined((element("rect", x=-6, y=-7, width=14, height=14, rx=3, class_=f"bar b{index % 5 + 1}"),
@@ -171,7 +171,7 @@ def _fused(record: TrialRecord, layout: Layout, scale: Scale, y: float) -> Marku
                 reached += part.operators
     if not fused and not alone:
         return None
-    paths = (("k superkernel", fused), ("k alone", alone))
+    paths = (("f superkernel", fused), ("f alone", alone))
     return element("g", *(element("path", d="".join(boxes), class_=look) for look, boxes in paths if boxes))
 
 
@@ -180,9 +180,15 @@ def _became(record: TrialRecord, shown: Shown) -> Markup | None:
     lines = record.outcome.fusion if record.outcome else ()
     if not lines:
         return None
+    fused = record.outcome.fused if record.outcome else ()
+    parts = [part for scope in fused for part in scope.parts * len(scope.labels)]
+    alone = sum(part.operators for part in parts if not part.superkernel)
+    counts = shown.say("plans.counts", operators=sum(part.operators for part in parts), alone=alone,
+                       superkernels=sum(bool(part.superkernel) for part in parts))  # fmt: skip
     items = element("ul", *(element("li", line.strip()) for line in lines))
     title = element("summary", shown.say("plans.became", scopes=len(record.judged_plan.scopes)))
-    return element("details", title, items, class_="became", data_keep="became")
+    details = element("details", title, items, class_="became", data_keep="became")
+    return joined((element("p", counts, class_="note") if parts else None, details))
 
 
 def _table(shown: Shown, record: TrialRecord, layout: Layout) -> Table:

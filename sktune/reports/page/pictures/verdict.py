@@ -26,10 +26,8 @@ MAX_INCONSISTENCY = 0.05
 def verdict(shown: Shown) -> Section:
     """Return the card at the top of the page."""
     result, say = shown.result, shown.say
-    card = element(
-        "div", element("div", *_headline(shown), class_="big"), element("dl", *_facts(shown), class_="facts"),
-        _next_step(shown), class_="card",
-    )  # fmt: skip
+    head, facts = element("div", *_headline(shown), class_="big"), element("dl", *_facts(shown), class_="facts")
+    card = element("div", head, _warning(shown), facts, _next_step(shown), class_="card")
     notes = [say("verdict.simulated")] if result.is_simulated and result.trials else []
     if result.winner and not result.is_simulated and _is_inconsistent(result.winner.speedup):
         notes.append(say("verdict.disturbed"))
@@ -53,11 +51,37 @@ def _headline(shown: Shown) -> list[Markup]:
     speedup = result.winner.speedup
     doubt = say("verdict.interval", interval=shown.interval(speedup)) if speedup.ci95 else say("simulated")
     return [
-        element("strong", f"{speedup.ratio:.3f}×"),
+        element("strong", f"{speedup.ratio:.3f}×", class_="none" if _is_doubtful(shown) else None),
         element("span", shown.name(result.winner.plan), class_="name"),
         element("span", _latencies(shown, speedup), class_="figures"),
         element("span", doubt, class_="figures"),
     ]
+
+
+def _warning(shown: Shown) -> Markup | None:
+    if not _is_doubtful(shown):
+        return None
+    return element("p", shown.say("verdict.doubtful"), class_="warning")
+
+
+def _is_doubtful(shown: Shown) -> bool:
+    """Whether the winner's gain is smaller than its doubt, or than what a copy of the baseline appeared to gain."""
+    result = shown.result
+    if result.winner is None or result.is_simulated:
+        return False
+    speedup, again = result.winner.speedup, _copy(shown)
+    low, high = speedup.bounds
+    gain = speedup.ratio - 1.0
+    return high - low > 2.0 * gain or (again is not None and abs(again.ratio - 1.0) > gain / 2.0)
+
+
+def _copy(shown: Shown) -> Speedup | None:
+    """Return the figures of the baseline's second copy in the final comparison."""
+    return next((row.speedup for row in shown.result.final if row.name == BASELINE_REPEAT), None)
+
+
+def _disturbed(shown: Shown) -> int:
+    return sum(bool(record.outcome and record.outcome.noise) for record in shown.result.trials)
 
 
 def _latencies(shown: Shown, speedup: Speedup) -> str:
@@ -74,7 +98,7 @@ def _alternatives(shown: Shown) -> str:
     listed = ", ".join(
         f"{shown.named(shown.records[plan.number])} {plan.speedup.ratio:.3f}×"
         for plan in ties[:MAX_TIES] if plan.number in shown.records
-    )  # fmt: skip
+    ) + (", …" if len(ties) > MAX_TIES else "")  # fmt: skip
     parts = [say("verdict.ties", ties=counted(len(ties), "plan", say), listed=listed)] if ties else []
     for row in result.final:
         if row.name in REFERENCES and row.name not in (BASELINE, BASELINE_REPEAT) and row.speedup:
@@ -138,7 +162,12 @@ def _noise(shown: Shown) -> str:
     result, say = shown.result, shown.say
     if result.is_simulated or result.comparison is None:
         return ""
-    return say("verdict.floor", floor=f"{result.comparison.noise_floor:.2%}", processes=result.processes)
+    parts = [say("verdict.floor", floor=f"{result.comparison.noise_floor:.2%}", processes=result.processes)]
+    if again := _copy(shown):
+        parts.append(say("verdict.copy", ratio=f"{again.ratio:.3f}"))
+    if disturbed := _disturbed(shown):
+        parts.append(say("verdict.disturbed_trials", disturbed=disturbed, trials=len(result.trials)))
+    return "; ".join(parts)
 
 
 def _has_failed(shown: Shown) -> bool:

@@ -105,7 +105,7 @@ def _picture(shown: Shown, steps: Sequence[_Step]) -> Markup:
         if step.sd_ms:
             low, high = scale(step.end_ms - 1.96 * step.sd_ms), scale(step.end_ms + 1.96 * step.sd_ms)
             drawn.append(element("line", x1=low, x2=high, y1=y + 11, y2=y + 11, class_="whisker"))
-    drawn.append(text((NAMES + WIDTH - 90) / 2, bottom + 32, shown.say("waterfall.axis", unit=_unit(shown)), "small",
-                      "middle"))  # fmt: skip
+    axis = shown.say("waterfall.axis", unit=_unit(shown), low=scale.label(scale.low))
+    drawn.append(text((NAMES + WIDTH - 90) / 2, bottom + 32, axis, "small", "middle"))
     described = "; ".join(f"{step.name}: {step.end_ms:.3f}" for step in steps)
     return picture("waterfall-picture", shown.say("waterfall.title"), described, bottom + 40, *drawn)
