@@ -242,7 +242,7 @@ def test_a_search_with_open_starts_a_server_that_outlives_it(tmp_path: Path, mon
     """Its address is printed, and given to a browser; it ends when nobody reads."""
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    monkeypatch.setattr("sktune.server.serve.IDLE_MINUTES", 0.1)
+    monkeypatch.setattr("sktune.server.serve.IDLE_MINUTES", 0.4)
     done = sktune_command("search", "--model", "llama", "--backend", "sim", "--trials", "2", "--study", "opened",
                           "--runs", str(tmp_path), "--open", "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -250,7 +250,7 @@ def test_a_search_with_open_starts_a_server_that_outlives_it(tmp_path: Path, mon
     assert opened == [served["url"]]
     with urllib.request.urlopen(served["url"], timeout=30) as answer:
         assert "opened" in answer.read().decode()
-    with no_hang(60), pytest.raises(OSError):
+    with no_hang(90), pytest.raises(OSError):
         while True:
             with socket.create_connection(("127.0.0.1", urlsplit(served["url"]).port or 0), timeout=5):
                 time.sleep(1)
