@@ -19,7 +19,7 @@ from benchmarks.landscapes.optimum import Savings, best_tied_saving
 from sktune.backends.sim.constants import Constants, load_constants
 from sktune.backends.sim.deployment import deploy
 from sktune.backends.sim.operators import Operator
-from sktune.backends.sim.superkernel import FusionOptions, busy_us, fuse, head_us
+from sktune.backends.sim.superkernel import busy_us, fuse, head_us
 from sktune.backends.sim.trace import trace_operators
 from sktune.core.outcome import ScopeTime
 from sktune.core.plan import Option, Options, Plan
@@ -133,7 +133,7 @@ class _Pieces:
         assert len({operator.stream for operator in operators}) == 1
         self._operators, self._constants = operators, constants
         self._index = {chosen: index for index, chosen in enumerate(options)}
-        self._fusion = [FusionOptions.of(dict(chosen)) for chosen in options]
+        self._fusion = [dict(chosen) for chosen in options]
         gap = constants["dispatch_gap_us"]
         self._gap_us = [gap if operator.wait_us is None else operator.wait_us for operator in operators]
         self._gap_us[0] = 0.0  # nothing comes before

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -40,6 +40,7 @@ class FormedSuperKernel:
         first, last: names of its first and last operators.
         operators: its content, if GE's own dump shows it; empty if only a profile was given.
         is_split: whether its scope became several SuperKernels.
+        is_on_one_stream: whether all its operators are known to be on one stream.
     """
 
     name: str
@@ -47,6 +48,7 @@ class FormedSuperKernel:
     last: str
     operators: tuple[Operator, ...] = ()
     is_split: bool = False
+    is_on_one_stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,12 @@ class RealisedFusion:
         """
         if self.is_known:
             groups = [
-                (kernel.first, kernel.last, [each.name for each in kernel.operators], _acting(scope.options))
+                (
+                    kernel.first,
+                    kernel.last,
+                    [each.name for each in kernel.operators],
+                    _acting(scope.options, is_on_one_stream=kernel.is_on_one_stream),
+                )
                 for scope in self.scopes
                 for kernel in scope.superkernels
             ]
@@ -215,11 +222,23 @@ class _Step:
         return [row.operator for row in self._rows if row.operator.name in names and row.operator.type != SUPERKERNEL]
 
 
+@dataclass(slots=True)
+class _Members:
+    """The operators inside a SuperKernel, and their streams."""
+
+    operators: list[Operator] = field(default_factory=list)
+    streams: set[str] = field(default_factory=set)
+
+    def of(self, name: SuperKernelName) -> tuple[tuple[Operator, ...], bool, bool]:
+        """Return the content of a SuperKernel, whether it is a fragment, and whether it is on one stream."""
+        return tuple(self.operators), name.is_fragment, len(self.streams) == 1
+
+
 def _scope(
     label: str,
     marks: Sequence[GeOperator],
     step: _Step,
-    members: Mapping[str, tuple[Operator, ...]],
+    members: Mapping[str, _Members],
     explanations: Sequence[Explanation],
 ) -> ScopeFusion:
     findings = [each for each in explanations if each.scope == label]
@@ -237,7 +256,7 @@ def _scope(
         marks[0].options if marks else "",
         tuple(
             FormedSuperKernel(
-                row.operator.name, name.first, name.last, members.get(row.operator.name, ()), name.is_fragment
+                row.operator.name, name.first, name.last, *members.get(row.operator.name, _Members()).of(name)
             )
             for row, name in step.superkernels(label)
         ),
@@ -255,14 +274,16 @@ def _contradictions(label: str, marks: Sequence[GeOperator]) -> Iterator[str]:
         yield f"operators of scope {label} carry different options, {listed}; use one string per label"
 
 
-def _members(graphs: Iterable[GeGraph]) -> dict[str, tuple[Operator, ...]]:
-    """Return the operators inside each SuperKernel, by its name."""
-    members: dict[str, list[Operator]] = {}
+def _members(graphs: Iterable[GeGraph]) -> dict[str, _Members]:
+    """Return what is inside each SuperKernel, by its name."""
+    members: dict[str, _Members] = {}
     for graph in graphs:
         for operator in graph.device_tasks:
             if operator.superkernel:
-                members.setdefault(operator.superkernel, []).append(Operator(operator.name, operator.type))
-    return {name: tuple(operators) for name, operators in members.items()}
+                inside = members.setdefault(operator.superkernel, _Members())
+                inside.operators.append(Operator(operator.name, operator.type))
+                inside.streams.add(operator.stream)
+    return members
 
 
 def _graph_rows(graphs: Iterable[GeGraph]) -> list[_Row]:
@@ -292,10 +313,16 @@ def _profile_rows(kernels: pd.DataFrame) -> list[_Row]:
     return rows
 
 
-def _acting(options: str) -> str:
-    """Return the options that have an effect, so that scopes that compile to the same thing are equal."""
+def _acting(options: str, *, is_on_one_stream: bool = False) -> str:
+    """Return the options that have an effect, so that scopes that compile to the same thing are equal.
+
+    On one stream, ``early-start=2`` and ``stream-fusion=1`` give the same code (graph-autofusion 8d0b4fbc).
+    """
     try:
-        return render(normalise(parse(options)))
+        acting = normalise(parse(options))
+        if is_on_one_stream and acting.get("early-start") == 2:
+            acting = {name: value for name, value in acting.items() if name != "early-start"} | {"stream-fusion": 1}
+        return render(acting)
     except SpaceError:
         return options
 

@@ -87,11 +87,12 @@ class SuperKernelOption:
 _TABLE = (
     SuperKernelOption(
         "stream-fusion", _FLAG, 0, "searched",
-        "operators of two streams run concurrently; early-start is off", (0, 1), True, "torchair 7.1.0",
+        "cube and vector cores run operators of two streams concurrently; no hooks for early start", (0, 1), True,
+        "torchair 7.1.0",
     ),
     SuperKernelOption(
         "early-start", _choice(0, 1, 2), 1, "searched",
-        "0: full barrier between operators; 1: the next operator's prologue overlaps; 2: without hooks in sub-kernels",
+        "0: full barrier between operators; 1: the next operator's prologue overlaps; 2: barriers of 1, without hooks",
         (1, 0, 2),
     ),
     SuperKernelOption(
@@ -242,8 +243,8 @@ def render(options: Mapping[str, Option]) -> str:
 def normalise(options: Mapping[str, Option]) -> dict[str, Option]:
     """Return the options that have an effect: option sets that compile to the same thing become equal.
 
-    Defaults are removed; lists are sorted; ``early-start`` is removed if ``stream-fusion=1`` turns it off, even on one
-    stream, as sub-kernels are then compiled without it.
+    Defaults are removed; lists are sorted; ``early-start=2`` is removed beside ``stream-fusion=1``, with which
+    sub-kernels are compiled without hooks, too. ``early-start=0`` is not: its full barriers remain on one stream.
 
     Raises:
         SpaceError: as ``check_options``.
@@ -256,8 +257,8 @@ def normalise(options: Mapping[str, Option]) -> dict[str, Option]:
             value = ",".join(sorted(_types(options, option.name)))
         if value != option.default:
             effective[option.name] = value
-    if effective.get("stream-fusion") == 1:
-        effective.pop("early-start", None)
+    if effective.get("stream-fusion") == 1 and effective.get("early-start") == 2:
+        del effective["early-start"]
     return effective
 
 

@@ -197,14 +197,24 @@ def test_grouping_counts() -> None:
 
 
 def test_options_count_if_they_have_an_effect() -> None:
-    """The same fusion with stream-fusion=1 is another kernel; adding early-start to it does nothing."""
+    """The same fusion with stream-fusion=1 is another kernel; adding early-start=2 to it does nothing."""
 
     def digest(options: str) -> str:
         operators = tuple(replace(op, options=options if op.scope else "") for op in MARKED.operators)
         return realised_fusion(marked=GeGraph("g", operators), fused=FUSED).digest
 
     assert digest("stream-fusion=1") != digest("")
-    assert digest("stream-fusion=1:early-start=0") == digest("stream-fusion=1")
+    assert digest("stream-fusion=1:early-start=2") == digest("stream-fusion=1")
+    assert digest("stream-fusion=1:early-start=0") != digest("stream-fusion=1")
+    on_one = [replace(graph, operators=tuple(replace(op, stream="0") for op in graph.operators)) for graph in FUSED]
+    one = {
+        options: realised_fusion(
+            marked=GeGraph("g", tuple(replace(op, options=options if op.scope else "") for op in MARKED.operators)),
+            fused=on_one,
+        ).digest
+        for options in ("early-start=2", "stream-fusion=1", "")
+    }
+    assert one["early-start=2"] == one["stream-fusion=1"] != one[""], "the same code, byte for byte, on one stream"
     assert digest("split-mode=4") == digest("")
 
 

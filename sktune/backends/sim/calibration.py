@@ -17,16 +17,17 @@ import numpy.typing as npt
 import pandas as pd
 
 from sktune.ascend.kernel_name import SUPERKERNEL
+from sktune.ascend.superkernel_parts import Refusal
 from sktune.backends.sim.constants import Constant, Constants
 from sktune.backends.sim.operators import Operator, from_kernel_table, in_steps, tasks_of, typical_step
-from sktune.backends.sim.superkernel import FusionOptions, barrier_weights, busy_us, fuse, roofline_us
+from sktune.backends.sim.superkernel import barrier_weights, busy_us, fuse, generated, roofline_us
 from sktune.core.errors import SimulationError
 
 MIN_ROWS = 8
 """Observations below which a constant is not fitted."""
 MIN_SPREAD = 0.5
 """Least spread of usual waits, relative to their third quartile: equal waits make a slightly longer one no outlier."""
-_BARRIERS = ("barrier_vector_us", "barrier_cube_us", "barrier_mix_us")
+_BARRIERS = ("barrier_vector_us", "barrier_cube_us", "barrier_mix_us", "signal_us")
 _BUSY = ("head_us", "busy_floor_us", "cube_efficiency", "hbm_efficiency")
 
 Matrix = npt.NDArray[np.float64]
@@ -247,16 +248,18 @@ def _barrier_rows(
 ) -> Iterator[tuple[float, ...]]:
     """Yield for each SuperKernel its barriers' weights, and the time to explain by them."""
     place = {operator.name: index for index, operator in enumerate(operators)}
-    defaults = FusionOptions()
     # Samples of one SuperKernel share the baseline's error: their mean is one observation.
     durations = frame[frame["type"] == SUPERKERNEL].groupby("name")["duration_us"].mean()
     for name, duration_us in durations.items():
         members = _members(str(name), place, operators)
         if len(members) > 1 and len({operator.stream for operator in members}) == 1:
-            weights = barrier_weights(members, defaults, constants)
-            known = fuse(members, defaults, constants)
-            rest = float(duration_us) - (known.duration_us - known.terms["barrier"])
-            yield (*(weights[border] for border in ("vector", "cube", "mix")), rest)
+            code = generated(members, {}, constants)
+            if isinstance(code, Refusal):
+                continue
+            weights = barrier_weights(code, constants)
+            known = fuse(members, {}, constants)
+            fixed = known.duration_us - sum(weights[name] * constants[name] for name in _BARRIERS)
+            yield (*(weights[name] for name in _BARRIERS), float(duration_us) - fixed)
 
 
 def _members(name: str, place: Mapping[str, int], operators: Sequence[Operator]) -> Sequence[Operator]:

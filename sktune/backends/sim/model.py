@@ -1,8 +1,8 @@
 """The cost model: how long a decode step takes under a plan, on a simulated Atlas A3.
 
-Unfused, each task costs a gap and a head. In a scope, consecutive fusable operators become SuperKernels
-(``superkernel``); an operator that cannot be fused remains a separate task and splits the scope.
-Tasks of one stream run sequentially, streams run in parallel.
+Unfused, each task costs a gap and a head. Which operators of a scope become one SuperKernel is what GE's pass does
+(``sktune.ascend.superkernel_pass``), and what is generated for them graph-autofusion's (``superkernel``). Tasks of one
+stream run sequentially, streams run in parallel and wait for each other's events (``schedule``).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,13 +12,30 @@ from itertools import accumulate, groupby, pairwise
 import pandas as pd
 
 from sktune.ascend.kernel_name import SUPERKERNEL
+from sktune.ascend.superkernel_parts import Refusal
+from sktune.ascend.superkernel_pass import Group, Node, group
 from sktune.backends.sim.constants import Constants
 from sktune.backends.sim.operators import TABLE_COLUMNS, Operator
-from sktune.backends.sim.superkernel import TERMS, FusionOptions, SuperKernel, busy_us, fuse, head_us
+from sktune.backends.sim.schedule import DeadlockError, Task, schedule
+from sktune.backends.sim.superkernel import TERMS, Events, SuperKernel, busy_us, fuse, head_us
 from sktune.core.fused_scopes import FusedPart
 from sktune.core.layout import Layout
 from sktune.core.outcome import Reason
-from sktune.core.plan import Plan, Scope
+from sktune.core.plan import Option, Plan, Scope
+from sktune.core.scope_options import check_options, normalise, render
+
+FIXES: Mapping[Refusal, str] = {
+    Refusal.UNLINKED_STREAMS: "set stream-fusion=1, or end the scope where the stream changes",
+    Refusal.EVENT_WITHIN_STREAM: "end the scope between these operators",
+    Refusal.EVENT_WITHIN_OPERATOR: "leave the operator out of the scope",
+    Refusal.FIRST_WAITS: "begin the scope earlier",
+    Refusal.LAST_NOTIFIES: "end the scope later",
+    Refusal.CORES_RATIO: "set debug-aiv-num to debug-aic-num or twice that",
+    Refusal.CORES_OF_DEVICE: "set fewer cores",
+    Refusal.CORES_OF_OPERATOR: "set debug-aic-num and debug-aiv-num to what the largest operator needs, or neither",
+    Refusal.UNDEFINED_NAME: "end the scope before the operator that waits",
+}
+"""What to change in a plan that the generator refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +85,13 @@ class SimulatedFailure:
     blamed: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    first: int
-    last: int
-    streams: tuple[int, ...]
-    gap_us: float
-    duration_us: float
-    superkernel: SuperKernel | None = None
-
-
 class _PlanFailsError(Exception):
-    def __init__(self, reason: Reason, detail: str, scope: Scope) -> None:
+    def __init__(self, reason: Reason, detail: str, label: str) -> None:
         super().__init__(detail)
-        self.failure = SimulatedFailure(reason, detail, scope.label)
+        self.failure = SimulatedFailure(reason, detail, label)
+
+
+_Piece = tuple[Scope | None, list[Task]]
 
 
 class StepModel:
@@ -99,7 +109,7 @@ class StepModel:
         self._busy_us = [busy_us(operator, constants) for operator in operators]
         self._head_us = [head_us(operator, constants) for operator in operators]
         self._alone = [
-            _Task(i, i, (operator.stream,), self._gap_us[i], self._head_us[i] + self._busy_us[i])
+            Task((i,), operator.stream, self._gap_us[i], (self._head_us[i] + self._busy_us[i],))
             for i, operator in enumerate(self._operators)
         ]
         classes: dict[Operator, int] = {}
@@ -108,12 +118,11 @@ class StepModel:
             classes.setdefault(replace(op, name="", unit=None, module="", position=0, after=()), len(classes))
             for op in self._operators
         ]
-        self._has_streams = len({operator.stream for operator in self._operators}) > 1
+        self._nodes = tuple(map(_node, self._operators))
         self._range = _unit_ranges(self._operators)
-        starts, _ = self._schedule(self._alone)
-        ends = (start + task.duration_us for start, task in zip(starts, self._alone, strict=True))
-        self._alone_done = list(accumulate(ends, max))
-        self._fused: dict[tuple[tuple[int, ...], FusionOptions], SuperKernel] = {}
+        self._alone_ends, _ = schedule(self._alone, self._operators)
+        self._alone_done = list(accumulate(self._alone_ends, max))
+        self._fused: dict[tuple[object, ...], SuperKernel] = {}
 
     def step(self, plan: Plan) -> SimulatedStep | SimulatedFailure:
         """Return the step's time under ``plan``, or why there is none.
@@ -124,15 +133,14 @@ class StepModel:
         """
         try:
             pieces = self._plan_tasks(plan)
+            ends, _ = self._scheduled(pieces)
         except _PlanFailsError as failed:
             return failed.failure
         tasks = _flat(pieces)
-        starts, total = self._schedule(tasks)
+        total = max(ends, default=0.0)
         terms = self._terms(tasks, total)
-        spans = tuple(
-            self._span(scope, piece, *times)
-            for (scope, piece), times in zip(pieces, self._span_times(pieces, starts), strict=True)
-        )
+        times = self._span_times(pieces, ends)
+        spans = tuple(self._span(scope, piece, *each) for (scope, piece), each in zip(pieces, times, strict=True))
         return SimulatedStep(total, terms, spans, len(tasks), self._compile_s(pieces))
 
     def time_shares(self) -> dict[str, float]:
@@ -153,16 +161,49 @@ class StepModel:
         """
         try:
             pieces = self._plan_tasks(plan)
+            _, starts = self._scheduled(pieces)
         except _PlanFailsError:
             return pd.DataFrame(columns=list(TABLE_COLUMNS))
         tasks = [(scope, task) for scope, piece in pieces for task in piece]
-        starts, _ = self._schedule([task for _, task in tasks])
-        rows = [self._row(scope, task, start) for (scope, task), start in zip(tasks, starts, strict=True)]
+        rows = [self._row(scope, task, starts[task.operators[0]]) for scope, task in tasks]
         return pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
 
-    def _plan_tasks(self, plan: Plan) -> list[tuple[Scope | None, list[_Task]]]:
+    def _scheduled(self, pieces: Sequence[_Piece]) -> tuple[list[float], list[float]]:
+        try:
+            return schedule(_flat(pieces), self._operators)
+        except DeadlockError as failure:
+            waiting = self._operators[failure.operator]
+            scope = next(
+                scope for scope, piece in pieces if scope and any(failure.operator in t.operators for t in piece)
+            )
+            raise _PlanFailsError(
+                Reason.TIMEOUT,
+                f"simulated hang in scope {scope.label!r}: its SuperKernel and an operator outside wait for each other "
+                f"({waiting.type}, {waiting.name}); end the scope before it",
+                scope.label,
+            ) from None
+
+    def _plan_tasks(self, plan: Plan) -> list[_Piece]:
         self._layout.check(plan)
-        return [(scope, list(self._tasks(first, last, scope))) for first, last, scope in self._pieces(plan)]
+        pieces = list(self._pieces(plan))
+        nodes = list(self._nodes)
+        for first, last, scope in pieces:
+            if scope is not None:
+                check_options(dict(scope.options))
+                text = render(dict(scope.options))
+                nodes[first : last + 1] = [
+                    replace(node, label=scope.label, options=text) for node in nodes[first : last + 1]
+                ]
+        grouping = group(nodes)
+        if grouping.failure:
+            raise _PlanFailsError(Reason.COMPILE_FAILED, f"simulated: {grouping.failure}", grouping.blamed)
+        of_label: dict[str, list[Group]] = {}
+        for each in grouping.groups:
+            of_label.setdefault(each.label, []).append(each)
+        return [
+            (scope, self._tasks(first, last, scope, of_label.get(scope.label, []) if scope else []))
+            for first, last, scope in pieces
+        ]
 
     def _pieces(self, plan: Plan) -> Iterator[tuple[int, int, Scope | None]]:
         """Yield first and last operator of each scope and of each gap between scopes."""
@@ -185,141 +226,103 @@ class StepModel:
         ranges = [self._range[name] for name in inside if name in self._range]
         return (min(first for first, _ in ranges), max(last for _, last in ranges)) if ranges else None
 
-    def _tasks(self, first: int, last: int, scope: Scope | None) -> Iterator[_Task]:
-        options = FusionOptions.of(dict(scope.options)) if scope else None
-        if scope is None or options is None or not self._is_kept(first, last, scope, options):
-            yield from self._alone[first : last + 1]
-            return
-        for can_fuse, group in groupby(range(first, last + 1), key=lambda index: self._operators[index].can_fuse):
-            run = list(group)
-            if can_fuse:
-                yield self._superkernel(run[0], run[-1], scope, options)
-            else:
-                yield from self._alone[run[0] : run[-1] + 1]
+    def _tasks(self, first: int, last: int, scope: Scope | None, groups: Sequence[Group]) -> list[Task]:
+        """Return the tasks of consecutive operators, by their first operator: the groups, and what is in none."""
+        if scope is None or not groups:
+            return self._alone[first : last + 1]
+        inside = {node for each in groups for node in each.nodes}
+        tasks = [self._alone[index] for index in range(first, last + 1) if index not in inside]
+        tasks += [self._superkernel(each, scope) for each in groups]
+        return sorted(tasks, key=lambda task: task.operators[0])
 
-    def _is_kept(self, first: int, last: int, scope: Scope, options: FusionOptions) -> bool:
-        """Whether GE keeps the scope; ``strict-scope-check`` ignores collectives (fact sheet, 2.2)."""
-        if not options.strict_scope_check:
-            return True
-        inside = self._operators[first : last + 1]
-        foreign = [op for op in inside if not op.can_fuse and op.core != "communication"]
-        if foreign and options.strict_scope_check == "abort":
-            raise _PlanFailsError(
-                Reason.COMPILE_FAILED,
-                f"simulated: strict-scope-check=abort: scope {scope.label!r} contains {foreign[0].type}, "
-                f"which cannot be fused ({foreign[0].name}); end the scope before it",
-                scope,
-            )
-        return not foreign
-
-    def _superkernel(self, first: int, last: int, scope: Scope, options: FusionOptions) -> _Task:
-        operators = self._operators[first : last + 1]
-        streams = tuple(sorted({operator.stream for operator in operators}))
-        if len(streams) > 2:
-            raise _PlanFailsError(
-                Reason.COMPILE_FAILED,
-                f"simulated: scope {scope.label!r} has operators on {len(streams)} streams, a SuperKernel supports 2; "
-                "end the scope where the stream changes",
-                scope,
-            )
-        key = (tuple(self._class[first : last + 1]), options)
-        # Events between streams depend on positions, which are not part of the key.
-        fused = None if len(streams) > 1 else self._fused.get(key)
+    def _superkernel(self, each: Group, scope: Scope) -> Task:
+        options = dict(scope.options)
+        events = _events(each)
+        key = (tuple(self._class[node] for node in each.nodes), tuple(sorted(normalise(options).items())), events)
+        fused = self._fused.get(key)
+        operators = [self._operators[node] for node in each.nodes]
         if fused is None:
-            fused = self._fused[key] = fuse(operators, options, self._constants)
+            fused = self._fused[key] = fuse(operators, options, self._constants, events)
+        if fused.refusal:
+            raise _PlanFailsError(
+                Reason.COMPILE_FAILED,
+                f"simulated: scope {scope.label!r} is refused (EB0500): {fused.refusal}; {FIXES[fused.refusal]}",
+                scope.label,
+            )
         if fused.hang:
-            raise _PlanFailsError(Reason.TIMEOUT, f"simulated hang in scope {scope.label!r}: {fused.hang}", scope)
-        return _Task(first, last, streams, self._gap_us[first], fused.duration_us, fused)
+            raise _PlanFailsError(Reason.TIMEOUT, f"simulated hang in scope {scope.label!r}: {fused.hang}", scope.label)
+        busy = [self._busy_us[node] for node in each.nodes]
+        shares = tuple(fused.duration_us * time_us / sum(busy) for time_us in busy)
+        return Task(each.nodes, each.stream, self._gap_us[each.nodes[0]], shares, fused)
 
-    def _schedule(self, tasks: Sequence[_Task]) -> tuple[list[float], float]:
-        """Return each task's start and the step's end; a stream's first task has no gap before it."""
-        clocks: dict[int, float] = {}
-        ends: dict[int, float] = {}
-        starts: list[float] = []
-        for task in tasks:
-            start = max((clocks[stream] + task.gap_us for stream in task.streams if stream in clocks), default=0.0)
-            if self._has_streams:
-                waits = (p for i in range(task.first, task.last + 1) for p in self._operators[i].after)
-                start = max([start, *(ends[position] for position in waits if position in ends)])
-            end = start + task.duration_us
-            clocks.update(dict.fromkeys(task.streams, end))
-            if self._has_streams:
-                ends.update(dict.fromkeys(range(task.first, task.last + 1), end))
-            starts.append(start)
-        return starts, max(clocks.values(), default=0.0)
-
-    def _terms(self, tasks: Sequence[_Task], total: float) -> dict[str, float]:
+    def _terms(self, tasks: Sequence[Task], total: float) -> dict[str, float]:
         terms = dict.fromkeys(TERMS, 0.0)
         seen: set[int] = set()
         for task in tasks:
-            if seen.intersection(task.streams):
+            if task.stream in seen:
                 terms["gap"] += task.gap_us
-            seen.update(task.streams)
+            seen.add(task.stream)
             if task.superkernel is None:
-                terms["busy"] += self._busy_us[task.first]
-                terms["head"] += self._head_us[task.first]
+                terms["busy"] += self._busy_us[task.operators[0]]
+                terms["head"] += self._head_us[task.operators[0]]
             else:
                 for name, value in task.superkernel.terms.items():
                     terms[name] += value
-        if self._has_streams:  # time saved by running in parallel, plus the waits of streams for each other
-            terms["stream_overlap"] += total - sum(terms.values())
+        # Time saved by running in parallel, plus the waits of streams for each other.
+        rest = total - sum(terms.values())
+        terms["stream_overlap"] += rest if len({operator.stream for operator in self._operators}) > 1 else 0.0
         return terms
 
-    def _span_times(
-        self, pieces: Sequence[tuple[Scope | None, Sequence[_Task]]], starts: Sequence[float]
-    ) -> list[tuple[float, float]]:
+    def _span_times(self, pieces: Sequence[_Piece], ends: Sequence[float]) -> list[tuple[float, float]]:
         """Return for each piece how much later the step ends because of it, under the plan and in the baseline."""
-        done = list(accumulate((s + t.duration_us for s, t in zip(starts, _flat(pieces), strict=True)), max))
-        tasks = list(accumulate(len(piece) for _, piece in pieces))
-        operators = [piece[-1].last + 1 for _, piece in pieces]
-        plan_us = [0.0, *(done[count - 1] for count in tasks)]
+        done = list(accumulate(ends, max))
+        operators = list(accumulate(sum(len(task.operators) for task in piece) for _, piece in pieces))
+        plan_us = [0.0, *(done[count - 1] for count in operators)]
         baseline_us = [0.0, *(self._alone_done[count - 1] for count in operators)]
         plan_steps, baseline_steps = pairwise(plan_us), pairwise(baseline_us)
         return [(b - a, d - c) for (a, b), (c, d) in zip(plan_steps, baseline_steps, strict=True)]
 
-    def _span(self, scope: Scope | None, tasks: Sequence[_Task], time_us: float, baseline_us: float) -> Span:
-        operators = sum(task.last - task.first + 1 for task in tasks)
+    def _span(self, scope: Scope | None, tasks: Sequence[Task], time_us: float, baseline_us: float) -> Span:
+        operators = sum(len(task.operators) for task in tasks)
         if scope is None:
             return Span(None, time_us, baseline_us, operators)
         return Span(scope.label, time_us, baseline_us, operators, tuple(self._parts(tasks)))
 
-    def _parts(self, tasks: Sequence[_Task]) -> Iterator[FusedPart]:
+    def _parts(self, tasks: Sequence[Task]) -> Iterator[FusedPart]:
         """Yield each SuperKernel, and each run of tasks that remain separate."""
         for is_fused, run in groupby(tasks, key=lambda task: task.superkernel is not None):
             if is_fused:
-                yield from (
-                    FusedPart(task.last - task.first + 1, task.superkernel.kind) for task in run if task.superkernel
-                )
+                yield from (FusedPart(len(task.operators), task.superkernel.kind) for task in run if task.superkernel)
             else:
-                types = tuple(self._operators[task.first].type for task in run)
+                types = tuple(self._operators[task.operators[0]].type for task in run)
                 yield FusedPart(len(types), types=types)
 
-    def _compile_s(self, pieces: Sequence[tuple[Scope | None, Sequence[_Task]]]) -> float:
+    def _compile_s(self, pieces: Sequence[_Piece]) -> float:
         constants = self._constants
         seconds = constants["compile_graph_s"]
-        compiled: set[tuple[tuple[int, ...], FusionOptions]] = set()
+        compiled: set[tuple[tuple[int, ...], tuple[tuple[str, Option], ...]]] = set()
         for scope, tasks in pieces:
             if scope is None:
                 continue
-            options = FusionOptions.of(dict(scope.options))
-            copies = 1 + constants["compile_copy_share"] * options.split_mode
+            options = normalise(dict(scope.options))
+            copies = 1 + constants["compile_copy_share"] * int(options.get("split-mode", 4))
             for task in tasks:
-                key = (tuple(self._class[task.first : task.last + 1]), options)
+                key = (tuple(self._class[index] for index in task.operators), tuple(sorted(options.items())))
                 if task.superkernel and key not in compiled:
                     compiled.add(key)
                     seconds += constants["compile_superkernel_s"]
                     seconds += len(key[0]) * constants["compile_sub_kernel_s"] * copies
         return seconds
 
-    def _row(self, scope: Scope | None, task: _Task, start: float) -> tuple[object, ...]:
-        first, last = self._operators[task.first], self._operators[task.last]
+    def _row(self, scope: Scope | None, task: Task, start: float) -> tuple[object, ...]:
+        first, last = self._operators[task.operators[0]], self._operators[task.operators[-1]]
         if task.superkernel is None or scope is None:
             name, kind, core, blocks = first.name, first.type, _CORE_NAMES[first.core], first.blocks
         else:
             name = f"sk_{scope.label}_start_{first.name}_end_{last.name}"
             kind, blocks = SUPERKERNEL, task.superkernel.blocks
             core = "MIX_AIV" if task.superkernel.kind.startswith("MIX_AIV") else "MIX_AIC"
-        return 0, 0, first.stream, name, kind, core, start, task.duration_us, task.gap_us, blocks
+        return 0, 0, task.stream, name, kind, core, start, task.duration_us, task.gap_us, blocks
 
 
 _CORE_NAMES: Mapping[str, str] = {
@@ -331,8 +334,36 @@ _CORE_NAMES: Mapping[str, str] = {
 }
 
 
-def _flat(pieces: Sequence[tuple[Scope | None, Sequence[_Task]]]) -> list[_Task]:
-    return [task for _, piece in pieces for task in piece]
+def _node(operator: Operator) -> Node:
+    """Return what GE's pass sees of an operator."""
+    is_collective = operator.core == "communication" and operator.can_fuse
+    return Node(
+        operator.name, operator.type, stream=operator.stream, is_supported=operator.can_fuse and not is_collective,
+        is_collective=is_collective, waits_for=operator.after,
+    )  # fmt: skip
+
+
+def _events(each: Group) -> tuple[Events, ...]:
+    """Return the numbered events of each operator of a group; empty if there are none."""
+    if not (each.links or each.waits or each.notifies):
+        return ()
+    place = {node: index for index, node in enumerate(each.nodes)}
+    sends: list[list[int]] = [[] for _ in each.nodes]
+    receives: list[list[int]] = [[] for _ in each.nodes]
+    number = 0
+    for source, target in sorted(each.links):
+        number += 1
+        sends[place[source]].append(number)
+        receives[place[target]].append(number)
+    for of_node, into in ((each.notifies, sends), (each.waits, receives)):
+        for node, count in of_node.items():
+            into[place[node]] += range(number + 1, number + 1 + count)
+            number += count
+    return tuple(Events(tuple(sent), tuple(received)) for sent, received in zip(sends, receives, strict=True))
+
+
+def _flat(pieces: Sequence[_Piece]) -> list[Task]:
+    return [task for _, tasks in pieces for task in tasks]
 
 
 def _unit_ranges(operators: Sequence[Operator]) -> dict[str, tuple[int, int]]:

@@ -1,0 +1,272 @@
+"""Which operators GE puts into one SuperKernel: the rules of its ``SuperKernelPass``.
+
+Restated from ``super_kernel_pass.cc`` in hicann/ge (ffdcbc9) and held to what the pass itself does
+(``tests/golden/ge``). The pass runs after streams are assigned, so that an operator's stream is its real one. It does
+not know kernel types: ``superkernel_code`` says what is generated, and refused, for the operators of one SuperKernel.
+
+Not restated: the check for deadlocks of ``libascendsk.so``, which the pass calls where that library is installed and
+which splits scopes further; it is not public.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+STRICT = "strict-scope-check"
+EVENT_TYPES = frozenset({"Send", "Recv", "SendNotify", "RecvNotify", "SendMem", "RecvMem"})
+IGNORED_TYPES = EVENT_TYPES | {"Data", "Variable", "Constant", "Const", "ConstPlaceHolder"}
+"""Types that lose a scope's label without cutting it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of the graph before the pass, in topological order.
+
+    Attributes:
+        label: of its scope; empty outside of scopes.
+        options: of its scope, as marked.
+        stream: the number of its stream; GE gives -1 to nodes that it deletes.
+        is_supported: whether its kernel was built for SuperKernels (``supportSuperKernel``).
+        is_collective: whether HCCL lets it take part (``_hccl``), whatever its kernel.
+        uses_local_memory: whether it is a SIMT operator (``local_memory_size``), which is never fused.
+        reuses_binary: whether its tiling may run on AI CPU and its binary is reused, so that it is not fused.
+        waits_for: indices of nodes on other streams for which an event makes it wait.
+    """
+
+    name: str
+    type: str
+    label: str = ""
+    options: str = ""
+    stream: int = 0
+    is_supported: bool = True
+    is_collective: bool = False
+    uses_local_memory: bool = False
+    reuses_binary: bool = False
+    waits_for: tuple[int, ...] = ()
+
+    @property
+    def can_fuse(self) -> bool:
+        """Whether the pass accepts it where a scope surrounds it."""
+        return self.is_collective or (self.is_supported and not self.uses_local_memory)
+
+    @property
+    def strict(self) -> str | None:
+        """Its ``strict-scope-check``; None if it is not given."""
+        pairs = [part.split("=") for part in self.options.split(":")]
+        return next((pair[1] for pair in reversed(pairs) if len(pair) == 2 and pair[0] == STRICT), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a scope was cut: by an operator that cannot be fused, or by one that is not in the scope."""
+
+    label: str
+    node: int
+    is_foreign: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """The operators of one SuperKernel.
+
+    Attributes:
+        label: of the scope; ``scope`` is the pass' name for it, which says between which nodes a fragment lies.
+        nodes: indices, in execution order.
+        stream: on which it runs.
+        links: pairs of its nodes on two streams with an event between them.
+        waits, notifies: how many events from and to nodes outside each of its nodes has inside the SuperKernel.
+    """
+
+    label: str
+    scope: str
+    nodes: tuple[int, ...]
+    stream: int
+    links: frozenset[tuple[int, int]] = frozenset()
+    waits: Mapping[int, int] = field(default_factory=dict)
+    notifies: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """What the pass makes of a graph.
+
+    Attributes:
+        groups: the SuperKernels.
+        cuts: where scopes were cut.
+        bypassed: labels that ``strict-scope-check=bypass`` left unfused.
+        failure: why compilation fails; empty if it does not. There are no groups then.
+        blamed: label of the scope that makes it fail.
+    """
+
+    groups: tuple[Group, ...]
+    cuts: tuple[Cut, ...] = ()
+    bypassed: tuple[str, ...] = ()
+    failure: str = ""
+    blamed: str = ""
+
+
+def group(nodes: Sequence[Node]) -> Grouping:
+    """Return the SuperKernels that the pass forms."""
+    scopes, invalid = _scopes(nodes)
+    if invalid:
+        return Grouping((), failure=f"{STRICT} of scope {invalid} is invalid; use bypass or abort", blamed=invalid)
+    groups: list[Group] = []
+    cuts: list[Cut] = []
+    bypassed: list[str] = []
+    for scope in sorted(scopes, key=lambda each: each.label):
+        found, is_whole, problem = _cuts(scope, nodes)
+        if problem:
+            return Grouping((), failure=problem, blamed=scope.label)
+        cuts += found
+        points = [*scope.removed_on_its_streams, *(cut.node for cut in found)]
+        if is_whole and not points:
+            groups.append(_group(scope.label, scope.label, scope.kept, nodes))
+        elif not points:
+            bypassed.append(scope.label)
+        else:
+            groups += _fragments(scope, points, nodes)
+    cuts += [Cut(scope.label, node, False) for scope in scopes for node in scope.removed_on_its_streams]
+    merged = sorted(_with_events(groups, nodes), key=lambda each: each.nodes)
+    return Grouping(tuple(merged), tuple(sorted(cuts, key=lambda cut: cut.node)), tuple(bypassed))
+
+
+@dataclass(slots=True)
+class _Scope:
+    """A scope after its labels were read.
+
+    ``kept`` are the nodes that keep the label; ``removed`` those that lost it, by stream.
+    """
+
+    label: str
+    kept: list[int] = field(default_factory=list)
+    removed: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    strict: str | None = None
+    streams: set[int] = field(default_factory=set)
+
+    @property
+    def removed_on_its_streams(self) -> list[int]:
+        """A node that cannot be fused cuts the scope only on a stream where the scope keeps a node."""
+        return [node for stream in sorted(self.streams) for node in self.removed[stream]]
+
+
+def _scopes(nodes: Sequence[Node]) -> tuple[list[_Scope], str]:
+    """Return the scopes that keep a node, and the label of one whose ``strict-scope-check`` has no valid value."""
+    scopes: dict[str, _Scope] = {}
+    for index, node in enumerate(nodes):
+        if node.type in IGNORED_TYPES or not node.label:
+            continue
+        scope = scopes.setdefault(node.label, _Scope(node.label))
+        if node.strict is not None:
+            if node.strict not in ("bypass", "abort"):
+                return [], node.label
+            scope.strict = node.strict
+        if (node.can_fuse and not (node.reuses_binary and not node.is_collective)) or node.strict is not None:
+            scope.kept.append(index)
+            scope.streams.add(node.stream)
+        else:
+            scope.removed[node.stream].append(index)
+    return [scope for scope in scopes.values() if scope.kept], ""
+
+
+def _cuts(scope: _Scope, nodes: Sequence[Node]) -> tuple[list[Cut], bool, str]:
+    """Return where the scope is cut between its ends on each stream, whether it is whole, and why compilation fails."""
+    cuts: list[Cut] = []
+    inside, removed = set(scope.kept), {node for each in scope.removed.values() for node in each}
+    is_whole = True
+    for stream in sorted(scope.streams):
+        on_stream = [node for node in scope.kept if nodes[node].stream == stream]
+        for index in range(on_stream[0], on_stream[-1] + 1):
+            node = nodes[index]
+            if node.stream != stream or node.type in IGNORED_TYPES or (index in inside and node.can_fuse):
+                continue
+            is_whole = False
+            if scope.strict == "abort":
+                why = "cannot be fused" if not node.can_fuse else "is not in the scope"
+                return [], False, f"{STRICT}=abort: {node.type} ({node.name}) in scope {scope.label} {why}"
+            if scope.strict != "bypass" and index not in removed:
+                cuts.append(Cut(scope.label, index, index not in inside))
+    return cuts, is_whole, ""
+
+
+def _fragments(scope: _Scope, points: Sequence[int], nodes: Sequence[Node]) -> Iterator[Group]:
+    borders = sorted([scope.kept[0] - 1, *points, scope.kept[-1] + 1])
+    for low, high in pairwise(borders):
+        inside = [node for node in scope.kept if low < node < high]
+        if inside:
+            yield _group(scope.label, f"{scope.label}_split_{low}_{high}", inside, nodes)
+
+
+def _group(label: str, scope: str, inside: Sequence[int], nodes: Sequence[Node]) -> Group:
+    streams = sorted({nodes[node].stream for node in inside})
+    stream = nodes[inside[0]].stream
+    if nodes[inside[0]].is_collective:
+        # A SuperKernel does not run on the stream of collectives, which would need many events.
+        firsts = {each: next(nodes[node] for node in inside if nodes[node].stream == each) for each in streams}
+        stream = next((each for each in streams if not firsts[each].is_collective), stream)
+    return Group(label, scope, tuple(inside), stream)
+
+
+def _with_events(groups: Sequence[Group], nodes: Sequence[Node]) -> tuple[Group, ...]:
+    """Add the events inside each group, and those from and to the outside, in the order in which the pass merges."""
+    if len({node.stream for node in nodes if node.type not in IGNORED_TYPES}) == 1:
+        return tuple(groups)
+    merging = _Merging(nodes)
+    links = {each: merging.merge(each) for each in sorted(groups, key=lambda each: each.scope)}
+    return tuple(replace(merging.with_outer_events(each), links=links[each]) for each in groups)
+
+
+class _Merging:
+    """The graph while groups become SuperKernels, one after the other: its nodes by stream, and the events left.
+
+    A node is its index, a SuperKernel a negative number. The first node's waits and the last node's notifications are
+    the whole SuperKernel's, as are the waits of the first node on any other stream.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._order = [index for index, node in enumerate(nodes) if node.type not in EVENT_TYPES]
+        self._stream = {index: nodes[index].stream for index in self._order}
+        self._events = dict.fromkeys((source, index) for index in self._order for source in nodes[index].waits_for)
+        self._merged = 0
+
+    def with_outer_events(self, each: Group) -> Group:
+        """Return a group with how often its nodes wait for the outside and notify it, once all are merged."""
+        notifies = Counter(source for source, _ in self._events if source in each.nodes)
+        waits = Counter(target for _, target in self._events if target in each.nodes)
+        return replace(each, waits=dict(sorted(waits.items())), notifies=dict(sorted(notifies.items())))
+
+    def merge(self, each: Group) -> frozenset[tuple[int, int]]:
+        """Merge a group, and return the events inside it."""
+        inside, last = set(each.nodes), each.nodes[-1]
+        firsts, borders = self._borders(each)
+        events = dict.fromkeys((*self._events, *borders))
+        links = frozenset(event for event in events if inside.issuperset(event))
+        self._merged -= 1
+        self._replace(each, dict.fromkeys(firsts, self._merged), {last: self._merged}, events, links)
+        return links
+
+    def _borders(self, each: Group) -> tuple[set[int], list[tuple[int, int]]]:
+        """Return the first node on each stream, and the events that order a second stream around the SuperKernel."""
+        firsts, borders = {each.nodes[0]}, list[tuple[int, int]]()
+        for stream in sorted({self._stream[node] for node in each.nodes} - {each.stream}):
+            on_stream = [node for node in self._order if self._stream[node] == stream]
+            own = [node for node in each.nodes if self._stream[node] == stream]
+            first, end = on_stream.index(own[0]), on_stream.index(own[-1])
+            firsts.add(own[0])
+            borders += [(on_stream[first - 1], own[0])] * (first > 0)
+            borders += [(own[-1], node) for node in on_stream[end + 1 : end + 2]]
+        return firsts, borders
+
+    def _replace(
+        self, each: Group, targets: Mapping[int, int], sources: Mapping[int, int],
+        events: Mapping[tuple[int, int], None], links: frozenset[tuple[int, int]],
+    ) -> None:  # fmt: skip
+        left = (event for event in events if event not in links)
+        self._events = dict.fromkeys(
+            (sources.get(source, source), targets.get(target, target)) for source, target in left
+        )
+        self._order[self._order.index(each.nodes[0])] = self._merged
+        merged = set(each.nodes)
+        self._order = [node for node in self._order if node not in merged]
+        self._stream[self._merged] = each.stream

@@ -1,0 +1,203 @@
+"""What is generated for a SuperKernel of two streams: a queue for each kind of cores, and signals between them.
+
+Restated from the same generator as ``superkernel_code`` (``super_kernel_op_infos.py``, ``insert_sync_by_stream_idx`` to
+``optimize_sync_pass``, ``gen_2_real_stream_*`` in ``super_kernel.py``); the result depends on its order of removals.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Literal
+
+from sktune.ascend.superkernel_parts import (
+    Core,
+    GeneratedCode,
+    KernelType,
+    Refusal,
+    SubKernel,
+    preloaded_lines,
+    starved,
+)
+from sktune.core.plan import Option
+
+Queue = Literal["cube", "vector"]
+QUEUES: tuple[Queue, ...] = ("cube", "vector")
+"""In the order in which they are generated."""
+_OTHER: Mapping[Queue, Queue] = {"cube": "vector", "vector": "cube"}
+
+
+def synchronise(
+    kernels: Sequence[SubKernel], value: Mapping[str, Option], kernel_type: KernelType, blocks: int,
+    inner: frozenset[int],
+) -> GeneratedCode | Refusal:  # fmt: skip
+    """Return what is generated for kernels on two streams that are not all linked by events."""
+    last = len(kernels) - 1
+    if any(set(each.sends) & set(each.receives) for each in kernels):
+        return Refusal.EVENT_WITHIN_OPERATOR
+    queues = _Queues(kernels, inner)
+    for queue in QUEUES:
+        if 0 in queues.of(queue) and kernels[0].receives:
+            return Refusal.FIRST_WAITS
+        if last in queues.of(queue) and kernels[last].sends:
+            return Refusal.LAST_NOTIFIES
+    barriers, signals = Counter[Core](), Counter[Core]()
+    waits = notifies = 0
+    for queue in QUEUES:
+        places = queues.of(queue)
+        for before, place in pairwise([None, *places]):
+            if before is not None:
+                queues.send(before, queue, barriers, signals)
+                notifies += queues.notifies(before, queue)
+                outer = len(set(kernels[place].receives) - inner) if place is not None else 0
+                if outer and place is not None:
+                    waits += outer
+                    barriers[kernels[place].kernel_type.core] += 1
+        if places:
+            queues.send(places[-1], queue, barriers, signals)
+            notifies += queues.notifies(places[-1], queue)
+        if value["debug-sync-all"] == 1:
+            barriers[queue] += len(places)
+    feeds = value["feed-sync-all"] == 1
+    if feeds:
+        barriers["cube" if kernel_type.core == "cube" else "vector"] += 1
+    hungry = starved(kernels, kernel_type, blocks)
+    lines = value["preload-code"]
+    in_queues = [[kernels[place] for place in queues.of(queue)] for queue in QUEUES]
+    return GeneratedCode(
+        kernel_type, blocks, True, barriers, {}, waits, notifies,
+        preloaded_lines=sum(preloaded_lines(each, lines) for each in in_queues if each),
+        copies=int(value["split-mode"]), fed=hungry if feeds else (), starved=() if feeds else hungry,
+        clears_workspace=feeds, signals=signals,
+    )  # fmt: skip
+
+
+class _Queues:
+    """The kernels by queue, and what each must signal to which."""
+
+    def __init__(self, kernels: Sequence[SubKernel], inner: frozenset[int]) -> None:
+        self._kernels, self._inner = kernels, inner
+        self._queue: dict[Queue, list[int]] = {
+            "cube": [place for place, each in enumerate(kernels) if each.kernel_type.core != "vector"],
+            "vector": [place for place, each in enumerate(kernels) if each.kernel_type.core != "cube"],
+        }
+        self._sends: list[dict[int, str]] = [{} for _ in kernels]
+        self._receives: list[dict[int, str]] = [{} for _ in kernels]
+        self._notify_queue: dict[int, Queue] = {
+            place: "cube" if each.kernel_type.core == "cube" else "vector" for place, each in enumerate(kernels)
+        }
+        streams = dict.fromkeys(each.stream for each in kernels)
+        on = {stream: [place for place, each in enumerate(kernels) if each.stream == stream] for stream in streams}
+        self._ends_stream = {places[-1] for places in on.values()}
+        for places in on.values():
+            for before, after in pairwise(places):
+                self._link(before, after)
+        self._link_events()
+        self._link_notifiers()
+        self._remove_crossed()
+        self._keep_one(self._sends, self._receives, latest=False)
+        self._keep_one(self._receives, self._sends, latest=True)
+
+    def of(self, queue: Queue) -> list[int]:
+        """Return the positions of a queue's kernels."""
+        return self._queue[queue]
+
+    def send(self, place: int, queue: Queue, barriers: Counter[Core], signals: Counter[Core]) -> None:
+        """Count what a kernel does at its end for those that depend on it."""
+        if place == len(self._kernels) - 1:
+            return
+        events = [event for text in self._sends[place].values() for event in text.split(";")]
+        within = f"{queue}:{queue}", f"{_OTHER[queue]}:{queue}"
+        across = f"{queue}:{_OTHER[queue]}"
+        notifies_outside = place in self._ends_stream and self._outer(place) > 0
+        if across in events or notifies_outside or any(event in events for event in within):
+            barriers[queue] += 1
+            signals[queue] += sum(across in text.split(";") for text in self._sends[place].values())
+
+    def notifies(self, place: int, queue: Queue) -> int:
+        """Return the number of events to the outside that a kernel sends from this queue."""
+        return self._outer(place) if self._notify_queue[place] == queue else 0
+
+    def _outer(self, place: int) -> int:
+        return len(set(self._kernels[place].sends) - self._inner)
+
+    def _core(self, place: int) -> Core:
+        return self._kernels[place].kernel_type.core
+
+    def _link(self, before: int, after: int) -> None:
+        one, other = self._core(before), self._core(after)
+        if one == other == "mix":
+            event = "cube:vector;vector:cube"
+        elif one == "mix":
+            event = "vector:cube" if other == "cube" else "cube:vector"
+        elif other == "mix":
+            event = "cube:vector" if one == "cube" else "vector:cube"
+        else:
+            event = f"{one}:{other}"
+        self._sends[before][after] = self._receives[after][before] = event
+
+    def _link_events(self) -> None:
+        senders = {event: place for place, each in enumerate(self._kernels) for event in each.sends}
+        receivers = {event: place for place, each in enumerate(self._kernels) for event in each.receives}
+        for event, sender in senders.items():
+            if event in receivers:
+                self._link(sender, receivers[event])
+
+    def _link_notifiers(self) -> None:
+        """A mix kernel that notifies the outside does so before the next operator, on whose core that takes."""
+        for place in range(len(self._kernels) - 1):
+            if self._core(place) != "mix" or not self._outer(place):
+                continue
+            if self._core(place + 1) == "cube":
+                self._notify_queue[place] = "cube"
+            if self._kernels[place + 1].stream != self._kernels[place].stream and place + 1 not in self._sends[place]:
+                self._link(place, place + 1)
+
+    def _index(self, place: int, queue: Queue) -> int:
+        return self._queue[queue].index(place) if place in self._queue[queue] else 0
+
+    def _remove_crossed(self) -> None:
+        """Remove signals that a later one to an earlier receiver makes needless."""
+        removed = list[tuple[int, int, str]]()
+        for queue in QUEUES:
+            across = f"{queue}:{_OTHER[queue]}"
+            for sender in self._queue[queue]:
+                for receiver, text in self._sends[sender].items():
+                    if across in text.split(";") and self._is_crossed(sender, receiver, queue):
+                        removed.append((sender, receiver, _without(text, across)))
+        self._apply(removed)
+
+    def _is_crossed(self, sender: int, receiver: int, queue: Queue) -> bool:
+        other = _OTHER[queue]
+        sent, received = self._index(sender, queue), self._index(receiver, other)
+        return any(
+            self._index(source, queue) > sent
+            for earlier in self._queue[other][:received]
+            for source, text in self._receives[earlier].items()
+            if f"{queue}:{other}" in text
+        )
+
+    def _keep_one(self, ends: Sequence[Mapping[int, str]], _others: object, *, latest: bool) -> None:
+        """Of several signals in one direction, keep that to the earliest receiver, or from the latest sender."""
+        for queue in reversed(QUEUES):
+            across = f"{_OTHER[queue]}:{queue}" if latest else f"{queue}:{_OTHER[queue]}"
+            removed = list[tuple[int, int, str]]()
+            for place in self._queue[queue]:
+                found = [(each, text) for each, text in ends[place].items() if across in text]
+                if len(ends[place]) > 1 and len(found) > 1:
+                    found.sort(key=lambda pair: self._index(pair[0], _OTHER[queue]), reverse=latest)
+                    for each, text in found[1:]:
+                        sender, receiver = (each, place) if latest else (place, each)
+                        removed.append((sender, receiver, _without(text, across)))
+            self._apply(removed)
+
+    def _apply(self, removed: Sequence[tuple[int, int, str]]) -> None:
+        for sender, receiver, rest in removed:
+            for events, key in ((self._sends[sender], receiver), (self._receives[receiver], sender)):
+                if rest:
+                    events[key] = rest
+                else:
+                    events.pop(key, None)
+
+
+def _without(text: str, event: str) -> str:
+    return ";".join(each for each in text.split(";") if each != event)
