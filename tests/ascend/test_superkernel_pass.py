@@ -38,3 +38,37 @@ def test_the_groups_are_those_of_the_pass(number: int) -> None:
     grouping = group(nodes)
     seen = {"failed": True} if grouping.failure else {"groups": [facts(each, nodes) for each in grouping.groups]}
     assert seen == case["facts"]
+
+
+MODELS = json.loads((TESTS / "golden" / "ge" / "models.json").read_text())["models"]
+
+
+def expanded(runs: list[list[Any]]) -> list[Any]:
+    """Return a list from its values and how often each repeats."""
+    return [value for value, count in runs for _ in range(count)]
+
+
+def model_nodes(types: list[str], case: dict[str, Any]) -> list[Node]:
+    """Return the nodes of a model under a plan."""
+    tasks = {index for first, last in case["tasks"] for index in range(first, last + 1)}
+    options = f"strict-scope-check={case['strict']}" if case["strict"] else ""
+    return [
+        Node(str(index), kind, label, options if label else "", stream,
+             index in tasks and kind not in case["unsupported"])
+        for index, (kind, label, stream) in enumerate(
+            zip(types, expanded(case["labels"]), expanded(case["streams"]), strict=True)
+        )
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "number"), [(place, number) for place, each in enumerate(MODELS)
+                                               for number in range(len(each["cases"]))])  # fmt: skip
+def test_models_are_grouped_as_by_the_pass(model: int, number: int) -> None:
+    """TorchAir's graphs of eight architectures under starting points and random plans, views left and deleted."""
+    case = MODELS[model]["cases"][number]
+    grouping = group(model_nodes(MODELS[model]["types"], case))
+    found = sorted(list(each.nodes) for each in grouping.groups)
+    recorded = case["facts"]
+    assert bool(grouping.failure) == recorded.get("failed", False)
+    assert found == [[index for first, last in each for index in range(first, last + 1)]
+                     for each in recorded.get("groups", [])]  # fmt: skip
