@@ -39,7 +39,7 @@ class FormedSuperKernel:
     Attributes:
         first, last: names of its first and last operators.
         operators: its content, if GE's own dump shows it; empty if only a profile was given.
-        is_split: whether its scope became several SuperKernels.
+        is_split: whether its scope was cut; it may be the only SuperKernel, as an end that cannot be fused cuts, too.
         is_on_one_stream: whether all its operators are known to be on one stream.
     """
 
@@ -209,12 +209,16 @@ class _Step:
     def superkernels(self, label: str) -> list[tuple[_Row, SuperKernelName]]:
         return [(self._rows[place], name) for place, name in self._names.items() if name.scope == label]
 
-    def between(self, label: str) -> Iterator[Operator | None]:
-        """Yield what runs between the SuperKernels of a scope on their streams, None where nothing does."""
+    def between(self, label: str, members: Mapping[str, "_Members"]) -> Iterator[Operator | None]:
+        """Yield what runs between the SuperKernels of a scope on its streams, None where nothing does."""
         places = [place for place, name in self._names.items() if name.scope == label]
         for left, right in pairwise(places):
-            # One operator cuts a scope on all its streams.
-            streams = {self._rows[left].stream, self._rows[right].stream}
+            # One operator cuts a scope on all its streams; a SuperKernel itself runs on one of them.
+            rows = self._rows[left], self._rows[right]
+            streams = {row.stream for row in rows}
+            streams |= {
+                stream for row in rows if row.operator.name in members for stream in members[row.operator.name].streams
+            }
             inside = [row.operator for row in self._rows[left + 1 : right] if row.stream in streams]
             yield from inside or (None,)
 
@@ -242,7 +246,7 @@ def _scope(
     explanations: Sequence[Explanation],
 ) -> ScopeFusion:
     findings = [each for each in explanations if each.scope == label]
-    between = list(step.between(label))
+    between = list(step.between(label, members))
     splits = [Split(each.name, each.type) if each else Split("", "") for each in between]
     if not splits:
         # Without a graph or profile of the step, the logs name the first operator of each type that cut it.

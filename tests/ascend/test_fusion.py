@@ -108,6 +108,17 @@ def test_ge_dumps_show_what_is_in_each_superkernel() -> None:
     )
 
 
+def test_an_operator_on_the_scopes_other_stream_is_what_cut_it() -> None:
+    """A SuperKernel runs on one stream, but its scope had operators on two, and was cut on both."""
+
+    def moved(operator: GeOperator) -> GeOperator:
+        return replace(operator, stream="7") if operator.name in ("MatMul", "SoftmaxV2") else operator
+
+    fused = [replace(graph, operators=tuple(map(moved, graph.operators))) for graph in FUSED]
+    (mlp, _) = realised_fusion(marked=MARKED, fused=fused).scopes
+    assert mlp.splits == (Split("SoftmaxV2", "SoftmaxV2"),)
+
+
 @pytest.mark.parametrize("marked_steps", [True, False])
 def test_a_profile_shows_what_ran(marked_steps: bool) -> None:
     """One step is used, however many were profiled, with or without the profiler's step numbers."""

@@ -66,7 +66,7 @@ class SuperKernelShown(TypedDict):
         name: of its kernel.
         first, last: names of its first and last operator.
         operators: the operators in it, if GE's dump lists them.
-        is_split: whether its scope became several SuperKernels.
+        is_split: whether its scope was cut; it may be the only SuperKernel.
     """
 
     name: str
