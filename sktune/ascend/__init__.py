@@ -2,3 +2,12 @@
 
 Only text and files are read here; compiling for Ascend is in ``backends.npu``.
 """
+
+NOT_RESTATED = (
+    "streams and order of operators, which GE assigns after TorchAir",
+    "splits by libascendsk.so, where streams or a SyncAll on fewer cores would deadlock",
+    "views that GE leaves on a stream, where they cut a scope",
+    "sub-kernels with dynamic shapes",
+    "which kernels have hooks for early start",
+)
+"""What GE and graph-autofusion do with scopes that ``superkernel_pass`` and ``superkernel_code`` do not know."""

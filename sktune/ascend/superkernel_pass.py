@@ -182,7 +182,7 @@ def _cuts(scope: _Scope, nodes: Sequence[Node]) -> tuple[list[Cut], bool, str]:
                 continue
             is_whole = False
             if scope.strict == "abort":
-                why = "cannot be fused" if not node.can_fuse else "is not in the scope"
+                why = "is not in the scope" if node.label != scope.label else "cannot be fused"
                 return [], False, f"{STRICT}=abort: {node.type} ({node.name}) in scope {scope.label} {why}"
             if scope.strict != "bypass" and index not in removed:
                 cuts.append(Cut(scope.label, index, index not in inside))

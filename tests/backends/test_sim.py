@@ -301,6 +301,16 @@ def test_an_operator_on_a_stream_of_its_own_does_not_cut_the_scope() -> None:
     assert simulate(Plan((Scope("u0", "u0"),)), within).tasks == 3
 
 
+def test_a_refused_collective_is_foreign_on_the_scopes_stream_and_nothing_on_its_own() -> None:
+    """It has lost the label when the scope is checked."""
+    strict = (("strict-scope-check", "abort"),)
+    refused = operator("communication", 10, "HcomAllReduce", 48, can_fuse=False)
+    within = [vector(10), refused, vector(10)]
+    assert "is not in the scope" in failure_of(within, *strict).detail
+    apart = [vector(10), replace(refused, stream=1, after=(0,)), vector(10, after=(1,)), vector(10)]
+    assert simulate(Plan((Scope("u0", "u0", strict),)), apart).tasks == 2
+
+
 def test_a_cube_operator_that_waits_after_a_vector_operator_does_not_compile() -> None:
     """The generator of 9.0.0 to master uses a name there that it does not define."""
     waiting = [vector(10), vector(10, kind="HcomAllReduce", stream=1, can_fuse=False), cube(10, after=(1,)), vector(10)]

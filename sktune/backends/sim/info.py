@@ -2,10 +2,11 @@
 
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sktune.backends.info import META_DEVICE, BackendInfo
+from sktune.ascend import NOT_RESTATED
+from sktune.backends.info import META_DEVICE, BackendInfo, Finding, State
 from sktune.backends.installed import package_version
 from sktune.backends.npu.info import INFO as NPU
 from sktune.backends.npu.options import SuperKernelOptions
@@ -33,6 +34,12 @@ def _takes_torchair(device: str) -> bool:
     return device != META_DEVICE and importlib.util.find_spec("torch_npu") is not None
 
 
+def _examine() -> Sequence[Finding]:
+    """Return which of the compiler's rules the simulation does not know."""
+    known = f"GE's and graph-autofusion's, but for {len(NOT_RESTATED)}: {'; '.join(NOT_RESTATED)}"
+    return [Finding("sim", "compiler rules", State.OK, known)]
+
+
 INFO = BackendInfo(
     name="sim",
     backend_class="sktune.backends.sim.backend:SimBackend",
@@ -45,5 +52,6 @@ INFO = BackendInfo(
     worker_environment=_worker_environment,
     takes_torchair=_takes_torchair,
     fingerprint=_fingerprint,
+    examine=_examine,
     rescue=NPU.rescue,
 )

@@ -119,6 +119,8 @@ class StepModel:
             for op in self._operators
         ]
         self._nodes = tuple(map(_node, self._operators))
+        # A collective that is not fused loses the label before the pass (GE, hcom_ops_kernel_builder.cc).
+        self._loses_label = [op.core == "communication" and not op.can_fuse for op in self._operators]
         self._range = _unit_ranges(self._operators)
         self._alone_ends, _ = schedule(self._alone, self._operators)
         self._alone_done = list(accumulate(self._alone_ends, max))
@@ -191,9 +193,9 @@ class StepModel:
             if scope is not None:
                 check_options(dict(scope.options))
                 text = render(dict(scope.options))
-                nodes[first : last + 1] = [
-                    replace(node, label=scope.label, options=text) for node in nodes[first : last + 1]
-                ]
+                for index in range(first, last + 1):
+                    if not self._loses_label[index]:
+                        nodes[index] = replace(nodes[index], label=scope.label, options=text)
         grouping = group(nodes)
         if grouping.failure:
             raise _PlanFailsError(Reason.COMPILE_FAILED, f"simulated: {grouping.failure}", grouping.blamed)
