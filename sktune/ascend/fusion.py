@@ -356,7 +356,7 @@ def fused_scopes(fusion: RealisedFusion) -> tuple[FusedScope, ...]:
     """Return what each scope became; empty where the sources do not show both what was marked and what was fused."""
     if not fusion.is_known:
         return ()
-    scopes = (FusedScope((scope.label,), _parts(scope), scope.reasons) for scope in fusion.scopes if scope.marked)
+    scopes = (FusedScope((scope.label,), _parts(scope)) for scope in fusion.scopes if scope.marked)
     return alike_together(scopes)
 
 

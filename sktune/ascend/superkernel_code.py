@@ -14,11 +14,13 @@ from sktune.ascend.superkernel_parts import (
     KernelType,
     Refusal,
     SubKernel,
+    feed_barrier,
     inner_events,
     merge,
     preloaded_lines,
     starved,
 )
+from sktune.ascend.superkernel_streams import synchronise
 from sktune.core.plan import Option
 from sktune.core.scope_options import option_defaults
 
@@ -35,10 +37,8 @@ def generate(kernels: Sequence[SubKernel], options: Mapping[str, Option]) -> Gen
     kernel_type, blocks = merged
     inner = inner_events(kernels)
     if two_streams:
-        from sktune.ascend.superkernel_streams import synchronise
-
         return synchronise(kernels, value, kernel_type, blocks, inner)
-    refusal, barriers = _barriers(kernels, value, kernel_type)
+    refusal, barriers = _barriers(kernels, value, kernel_type, inner)
     if refusal:
         return refusal
     starts_early = value["early-start"] != 0
@@ -79,7 +79,7 @@ def _two_streams(kernels: Sequence[SubKernel], *, is_fused: bool) -> bool | Refu
 
 
 def _barriers(
-    kernels: Sequence[SubKernel], value: Mapping[str, Option], kernel_type: KernelType
+    kernels: Sequence[SubKernel], value: Mapping[str, Option], kernel_type: KernelType, inner: frozenset[int]
 ) -> tuple[Refusal | None, Counter[Core]]:
     """Return why events are refused, and the barriers between operators, and those that events make necessary."""
     barriers = Counter[Core]()
@@ -92,7 +92,7 @@ def _barriers(
             continue
         if before.sends:
             # A notification and a wait at one border need a barrier between them.
-            if set(after.receives) - inner_events(kernels):
+            if set(after.receives) - inner:
                 barriers[kernel_type.core] += 1
             continue
         match before.kernel_type.core, after.kernel_type.core:
@@ -105,5 +105,5 @@ def _barriers(
     if value["debug-sync-all"] == 1:
         barriers[kernel_type.core] += len(kernels)
     if value["feed-sync-all"] == 1:
-        barriers["cube" if kernel_type.core == "cube" else "vector"] += 1
+        barriers[feed_barrier(kernel_type)] += 1
     return None, barriers

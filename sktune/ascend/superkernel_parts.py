@@ -166,6 +166,11 @@ def _is_starved(kernel: SubKernel, kernel_type: KernelType, blocks: int) -> bool
     return kernel.blocks < (2 * blocks if is_doubled else blocks)
 
 
+def feed_barrier(kernel_type: KernelType) -> Core:
+    """Return the cores that meet after clearing the workspace of ``feed-sync-all``."""
+    return "cube" if kernel_type.core == "cube" else "vector"
+
+
 def preloaded_lines(kernels: Sequence[SubKernel], mode: Option) -> int:
     """Return how many lines of code are preloaded, for one copy: of each next kernel, or 8 at the beginning."""
     if mode == "none":

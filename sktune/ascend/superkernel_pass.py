@@ -30,7 +30,6 @@ class Node:
         is_supported: whether its kernel was built for SuperKernels (``supportSuperKernel``).
         is_collective: whether HCCL lets it take part (``_hccl``), whatever its kernel.
         uses_local_memory: whether it is a SIMT operator (``local_memory_size``), which is never fused.
-        reuses_binary: whether its tiling may run on AI CPU and its binary is reused, so that it is not fused.
         waits_for: indices of nodes on other streams for which an event makes it wait.
     """
 
@@ -42,7 +41,6 @@ class Node:
     is_supported: bool = True
     is_collective: bool = False
     uses_local_memory: bool = False
-    reuses_binary: bool = False
     waits_for: tuple[int, ...] = ()
 
     @property
@@ -55,15 +53,6 @@ class Node:
         """Its ``strict-scope-check``; None if it is not given."""
         pairs = [part.split("=") for part in self.options.split(":")]
         return next((pair[1] for pair in reversed(pairs) if len(pair) == 2 and pair[0] == STRICT), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Where a scope was cut: by an operator that cannot be fused, or by one that is not in the scope."""
-
-    label: str
-    node: int
-    is_foreign: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,15 +82,11 @@ class Grouping:
 
     Attributes:
         groups: the SuperKernels.
-        cuts: where scopes were cut.
-        bypassed: labels that ``strict-scope-check=bypass`` left unfused.
         failure: why compilation fails; empty if it does not. There are no groups then.
         blamed: label of the scope that makes it fail.
     """
 
     groups: tuple[Group, ...]
-    cuts: tuple[Cut, ...] = ()
-    bypassed: tuple[str, ...] = ()
     failure: str = ""
     blamed: str = ""
 
@@ -112,23 +97,15 @@ def group(nodes: Sequence[Node]) -> Grouping:
     if invalid:
         return Grouping((), failure=f"{STRICT} of scope {invalid} is invalid; use bypass or abort", blamed=invalid)
     groups: list[Group] = []
-    cuts: list[Cut] = []
-    bypassed: list[str] = []
     for scope in sorted(scopes, key=lambda each: each.label):
         found, is_whole, problem = _cuts(scope, nodes)
         if problem:
             return Grouping((), failure=problem, blamed=scope.label)
-        cuts += found
-        points = [*scope.removed_on_its_streams, *(cut.node for cut in found)]
-        if is_whole and not points:
-            groups.append(_group(scope.label, scope.label, scope.kept, nodes))
-        elif not points:
-            bypassed.append(scope.label)
-        else:
+        if points := [*scope.removed_on_its_streams, *found]:
             groups += _fragments(scope, points, nodes)
-    cuts += [Cut(scope.label, node, False) for scope in scopes for node in scope.removed_on_its_streams]
-    merged = sorted(_with_events(groups, nodes), key=lambda each: each.nodes)
-    return Grouping(tuple(merged), tuple(sorted(cuts, key=lambda cut: cut.node)), tuple(bypassed))
+        elif is_whole:  # else strict-scope-check=bypass leaves it unfused
+            groups.append(_group(scope.label, scope.label, scope.kept, nodes))
+    return Grouping(tuple(sorted(_with_events(groups, nodes), key=lambda each: each.nodes)))
 
 
 @dataclass(slots=True)
@@ -161,7 +138,7 @@ def _scopes(nodes: Sequence[Node]) -> tuple[list[_Scope], str]:
             if node.strict not in ("bypass", "abort"):
                 return [], node.label
             scope.strict = node.strict
-        if (node.can_fuse and not (node.reuses_binary and not node.is_collective)) or node.strict is not None:
+        if node.can_fuse or node.strict is not None:
             scope.kept.append(index)
             scope.streams.add(node.stream)
         else:
@@ -169,9 +146,9 @@ def _scopes(nodes: Sequence[Node]) -> tuple[list[_Scope], str]:
     return [scope for scope in scopes.values() if scope.kept], ""
 
 
-def _cuts(scope: _Scope, nodes: Sequence[Node]) -> tuple[list[Cut], bool, str]:
-    """Return where the scope is cut between its ends on each stream, whether it is whole, and why compilation fails."""
-    cuts: list[Cut] = []
+def _cuts(scope: _Scope, nodes: Sequence[Node]) -> tuple[list[int], bool, str]:
+    """Return what cuts the scope between its ends on each stream, whether it is whole, and why compilation fails."""
+    cuts: list[int] = []
     inside, removed = set(scope.kept), {node for each in scope.removed.values() for node in each}
     is_whole = True
     for stream in sorted(scope.streams):
@@ -185,7 +162,7 @@ def _cuts(scope: _Scope, nodes: Sequence[Node]) -> tuple[list[Cut], bool, str]:
                 why = "is not in the scope" if node.label != scope.label else "cannot be fused"
                 return [], False, f"{STRICT}=abort: {node.type} ({node.name}) in scope {scope.label} {why}"
             if scope.strict != "bypass" and index not in removed:
-                cuts.append(Cut(scope.label, index, index not in inside))
+                cuts.append(index)
     return cuts, is_whole, ""
 
 
@@ -224,7 +201,6 @@ class _Merging:
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self._nodes = nodes
         self._order = [index for index, node in enumerate(nodes) if node.type not in EVENT_TYPES]
         self._stream = {index: nodes[index].stream for index in self._order}
         self._events = dict.fromkeys((source, index) for index in self._order for source in nodes[index].waits_for)

@@ -15,6 +15,7 @@ from sktune.ascend.superkernel_parts import (
     KernelType,
     Refusal,
     SubKernel,
+    feed_barrier,
     preloaded_lines,
     starved,
 )
@@ -44,22 +45,18 @@ def synchronise(
     waits = notifies = 0
     for queue in QUEUES:
         places = queues.of(queue)
-        for before, place in pairwise([None, *places]):
-            if before is not None:
-                queues.send(before, queue, barriers, signals)
-                notifies += queues.notifies(before, queue)
-                outer = len(set(kernels[place].receives) - inner) if place is not None else 0
-                if outer and place is not None:
-                    waits += outer
-                    barriers[kernels[place].kernel_type.core] += 1
-        if places:
-            queues.send(places[-1], queue, barriers, signals)
-            notifies += queues.notifies(places[-1], queue)
+        for place in places:
+            queues.send(place, queue, barriers, signals)
+            notifies += queues.notifies(place, queue)
+        for place in places[1:]:
+            outer = len(set(kernels[place].receives) - inner)
+            waits += outer
+            barriers[kernels[place].kernel_type.core] += outer > 0
         if value["debug-sync-all"] == 1:
             barriers[queue] += len(places)
     feeds = value["feed-sync-all"] == 1
     if feeds:
-        barriers["cube" if kernel_type.core == "cube" else "vector"] += 1
+        barriers[feed_barrier(kernel_type)] += 1
     hungry = starved(kernels, kernel_type, blocks)
     lines = value["preload-code"]
     in_queues = [[kernels[place] for place in queues.of(queue)] for queue in QUEUES]
@@ -94,8 +91,8 @@ class _Queues:
         self._link_events()
         self._link_notifiers()
         self._remove_crossed()
-        self._keep_one(self._sends, self._receives, latest=False)
-        self._keep_one(self._receives, self._sends, latest=True)
+        self._keep_one(self._sends, latest=False)
+        self._keep_one(self._receives, latest=True)
 
     def of(self, queue: Queue) -> list[int]:
         """Return the positions of a queue's kernels."""
@@ -176,7 +173,7 @@ class _Queues:
             if f"{queue}:{other}" in text
         )
 
-    def _keep_one(self, ends: Sequence[Mapping[int, str]], _others: object, *, latest: bool) -> None:
+    def _keep_one(self, ends: Sequence[Mapping[int, str]], *, latest: bool) -> None:
         """Of several signals in one direction, keep that to the earliest receiver, or from the latest sender."""
         for queue in reversed(QUEUES):
             across = f"{_OTHER[queue]}:{queue}" if latest else f"{queue}:{_OTHER[queue]}"

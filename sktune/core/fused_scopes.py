@@ -27,12 +27,10 @@ class FusedScope:
     Attributes:
         labels: of the scopes.
         parts: in execution order.
-        reasons: why operators run as kernels of their own, as far as that is known.
     """
 
     labels: tuple[str, ...]
     parts: tuple[FusedPart, ...]
-    reasons: tuple[str, ...] = ()
 
     @property
     def superkernels(self) -> int:
@@ -43,7 +41,7 @@ class FusedScope:
     def from_dict(cls, data: Mapping[str, Any]) -> "FusedScope":
         """Inverse of ``dataclasses.asdict``, from JSON."""
         parts = (FusedPart(part["operators"], part["superkernel"], tuple(part["types"])) for part in data["parts"])
-        return cls(tuple(data["labels"]), tuple(parts), tuple(data["reasons"]))
+        return cls(tuple(data["labels"]), tuple(parts))
 
 
 def alike_together(scopes: Iterable[FusedScope]) -> tuple[FusedScope, ...]:

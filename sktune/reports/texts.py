@@ -144,9 +144,8 @@ TEXTS: Texts = {
     ),
     "verdict.doubtful": (
         "Too noisy to rely on: the gain is smaller than its doubt, or a copy of the baseline gained as much. "
-        "Repeat the comparison on a quiet machine (sktune recheck best_plan.yaml).",
-        "噪声过大,不可依赖:收益小于其不确定度,或基线副本的偏差与之相当。请在安静的机器上重测"
-        "(sktune recheck best_plan.yaml)。",
+        "Repeat the comparison on a quiet machine.",
+        "噪声过大,不可依赖:收益小于其不确定度,或基线副本的偏差与之相当。请在安静的机器上重测。",
     ),
     "verdict.time": ("time", "用时"),
     "verdict.time_text": (

@@ -17,7 +17,7 @@ CASES = json.loads((TESTS / "golden" / "ge" / "grouping.json").read_text())["cas
 def node(recorded: list[Any]) -> Node:
     """Return a recorded node."""
     name, kind, label, options, stream, flags, waits_for = recorded
-    return Node(name, kind, label, options, stream, "s" in flags, "c" in flags, "m" in flags, False, tuple(waits_for))
+    return Node(name, kind, label, options, stream, "s" in flags, "c" in flags, "m" in flags, tuple(waits_for))
 
 
 def facts(each: Group, nodes: list[Node]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import pytest
 
 from sktune.core.errors import BadInputError
 from sktune.core.language import LANGUAGES, Language
-from sktune.measure.winner import BASELINE_REPEAT
+from sktune.core.outcome import Reason
+from sktune.measure.winner import BASELINE_REPEAT, Verdict
 from sktune.profiling.analysis import analyse
 from sktune.profiling.readers.reading import read_profile
 from sktune.reports.page.page import SECTIONS, page_html, policy, script
@@ -146,6 +147,18 @@ def test_a_gain_smaller_than_its_doubt_comes_with_a_warning(study: SearchResult)
     copy = tuple(replace(row, speedup=measured(1.09)) if row.name == BASELINE_REPEAT else row for row in rows)
     noisy = replace(study, comparison=replace(study.comparison, rows=copy))
     assert "Too noisy" in verdict(shown(noisy)).body
+
+
+@pytest.mark.parametrize(("reason", "headline", "advice"), [
+    (Reason.SLOWER, "No scope", "leave the model unchanged"),
+    (Reason.COMPILE_FAILED, "No plan passed", "Mend what these lines name"),
+])  # fmt: skip
+def test_slower_plans_have_not_failed(study: SearchResult, reason: Reason, headline: str, advice: str) -> None:
+    """If all were compared and none won, the model stays as it is; only failures are to be mended."""
+    ended = [replace(record, outcome=replace(record.outcome, reason=reason)) for record in study.trials
+             if record.outcome]  # fmt: skip
+    body = verdict(shown(replace(study, trials=ended, verdict=Verdict(None, ())))).body
+    assert headline in body and advice in body
 
 
 def test_what_the_scopes_became_is_drawn(study: SearchResult) -> None:

@@ -142,7 +142,7 @@ def fuse(
         weights = barrier_weights(code, constants)
         terms["barrier"] = sum(weight * constants[name] for name, weight in weights.items())
         terms["early_start"] = -_early_start_us(operators, busy, options, constants)
-        terms["icache"] = _icache_us(operators, busy, options, constants)
+        terms["icache"] = _icache_us(operators, busy, options, code.copies, constants)
         terms["stream_event"] = constants["stream_event_us"] * (code.waits + code.notifies)
         if code.is_two_streams:
             terms["stream_overlap"] = -_overlap_us(operators, busy, events)
@@ -200,11 +200,11 @@ def _early_start_us(
 
 
 def _icache_us(
-    operators: Sequence[Operator], busy: Sequence[float], options: Mapping[str, Option], constants: Constants
-) -> float:
+    operators: Sequence[Operator], busy: Sequence[float], options: Mapping[str, Option], copies: int,
+    constants: Constants,
+) -> float:  # fmt: skip
     """Return the time that sub-kernels wait for their code; the first one's is part of the head."""
     value = {**option_defaults(), **options}
-    copies = int(value["split-mode"])
     cold = (
         constants["icache_fetch_us"] + constants["icache_contention_us"] / copies + constants["icache_copy_us"] * copies
     )

@@ -75,11 +75,10 @@ def random_case(rng: random.Random) -> tuple[list[dict], dict]:
     return kernels, fused | rng.choice(OPTIONS)
 
 
-def counted(code: str, info: dict, kernels: list[dict], options: dict) -> dict:
+def counted(code: str, info: dict) -> dict:
     """Return the facts of generated code."""
     begin = code.index("auto_gen_")
     body = code[begin:]
-    copies = options.get("split-mode", 4)
     count = lambda pattern: len(re.findall(pattern, body))  # noqa: E731
     main = [match for match in re.findall(r"[^_]preload\(\(const void \*\)(\w+), (\d+)\)", body)
             if not re.search(r"_split\d+$", match[0])]  # fmt: skip
@@ -99,7 +98,7 @@ def counted(code: str, info: dict, kernels: list[dict], options: dict) -> dict:
         "lines": sum(int(lines) for _, lines in main) + 8 * count(r"AscendC::PreLoad\(8\)"),
         "fed": sorted({int(place) for place in (
             re.findall(r"ConfigGmBaseAddr \+ (\d+) \* 64;\n}\nif ASCEND_IS_AIV", re.sub(r"\n +", "\n", body)))}),
-        "copies": copies,
+        "copies": 1 + max((int(number) for number in re.findall(r"void op\d+\w*_split(\d+)\(", code)), default=0),
     }  # fmt: skip
 
 
@@ -146,7 +145,7 @@ class Generator:
                         return {"refused": name}
                 raise
             code = next(Path(folder).rglob("*_kernel.cpp")).read_text()
-        facts = counted(code, self._info, kernels, options)
+        facts = counted(code, self._info)
         kernel_types = ("AIV_ONLY", "AIC_ONLY", "", "", "MIX_AIV_1_0", "MIX_AIC_1_0", "MIX_AIC_1_1", "MIX_AIC_1_2")
         return {"type": kernel_types[self._info["kernel_type"]], **facts}
 

@@ -46,7 +46,7 @@ def _is_inconsistent(speedup: Speedup) -> bool:
 def _headline(shown: Shown) -> list[Markup]:
     result, say = shown.result, shown.say
     if result.winner is None:
-        key = "none" if result.verdict else "failed" if _has_failed(shown) else "running" if result.trials else "empty"
+        key = "failed" if _has_failed(shown) else "none" if result.verdict else "running" if result.trials else "empty"
         return [element("strong", say(f"verdict.{key}"), class_="none"), *_so_far(shown)]
     speedup = result.winner.speedup
     doubt = say("verdict.interval", interval=shown.interval(speedup)) if speedup.ci95 else say("simulated")
@@ -171,8 +171,9 @@ def _noise(shown: Shown) -> str:
 
 
 def _has_failed(shown: Shown) -> bool:
-    """Whether no trial has passed."""
-    return bool(shown.result.trials) and not shown.result.summary()["complete"]
+    """Whether no plan can be used, fast or slow."""
+    outcomes = [record.outcome for record in shown.result.trials if record.outcome]
+    return bool(outcomes) and not any(outcome.is_feasible for outcome in outcomes)
 
 
 def _causes(shown: Shown) -> Markup:
