@@ -1,6 +1,7 @@
 """The studies that are served, and their pages: each is made once for all readers, and again when it has changed."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,10 @@ MAX_MODEL = 100
 
 @dataclass(frozen=True, slots=True)
 class _Made:
+    """A page of the study's ``state`` at ``looked_s``, on the clock of ``time.monotonic``."""
+
     state: object
+    looked_s: float
     text: str
 
 
@@ -131,12 +135,17 @@ class Shelf:
         return snapshot(name, self._url(name), folder)
 
     def _once(self, key: str, state_now: Callable[[], object], make: Callable[[], str]) -> str:
-        """Return what ``make`` returned for the present state; other readers wait instead of making it, too."""
+        """Return what ``make`` returned for the state now or later; other readers wait instead of making it, too.
+
+        A study may change faster than its page is made: those who wait get the same page, not one each.
+        """
+        asked_s = time.monotonic()
         with self._lock:
             making = self._being_made.setdefault(key, threading.Lock())
         with making:
-            state = state_now()
             made = self._made.get(key)
-            if made is None or made.state != state:
-                made = self._made[key] = _Made(state, make())
+            if made is None or made.looked_s < asked_s:
+                looked_s, state = time.monotonic(), state_now()
+                text = made.text if made and made.state == state else make()
+                made = self._made[key] = _Made(state, looked_s, text)
             return made.text

@@ -18,6 +18,7 @@ from sktune.core.outcome import Outcome
 from sktune.samplers import find_strategy
 from sktune.server.serve import serve
 from sktune.server.shelf import Shelf
+from sktune.study.result import SearchResult
 from sktune.study.snapshot import snapshot, state_of
 from sktune.study.study import TuningStudy, sqlite_url
 from tests.builders import sktune_command
@@ -175,6 +176,36 @@ def test_many_readers_hear_of_a_new_trial_and_see_it(tmp_path: Path) -> None:
     assert [trial["s"] for trial in data["trials"] if trial["n"] == proposal.number] == [1.5]
     for stream in streams:
         stream.close()
+
+
+def test_a_study_that_changes_faster_than_its_page_is_made_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits while a page is made gets the next one, which is not older than their question."""
+    result = study_in(tmp_path / "runs", "quick", trials=2, final=False)
+    assert result.facts.layout
+    study = TuningStudy.open("quick", sqlite_url(result.folder), create=False)
+    space = space_of(result.facts.layout)
+    asked, made = threading.Barrier(READERS), list[str]()
+
+    def slow_page(shown: SearchResult, *_: object, **__: object) -> str:
+        time.sleep(0.5)
+        proposal = study.ask(space, find_strategy("random"), seed=len(made))
+        study.tell(proposal, Outcome(speedup=measured(1.5)), 10 / 1.5)
+        made.append(f"{len(shown.trials)} trials")
+        return made[-1]
+
+    monkeypatch.setattr("sktune.server.shelf.page_html", slow_page)
+    shelf = Shelf(tmp_path / "runs")
+
+    def read(_: int) -> str:
+        asked.wait(30)
+        return shelf.page("quick", "")
+
+    with ThreadPoolExecutor(READERS) as pool:
+        assert set(pool.map(read, range(READERS))) == set(made)
+    assert len(made) <= 3
+    assert shelf.page("quick", "") == f"{2 + len(made) - 1} trials"
 
 
 def test_a_study_may_begin_after_its_page(tmp_path: Path) -> None:

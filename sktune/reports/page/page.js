@@ -214,7 +214,12 @@
     };
     const source = new EventSource(address);
     let running = Promise.resolve();
-    source.addEventListener("change", () => { running = running.then(update).catch(() => {}); });
+    let waiting = false;
+    source.addEventListener("change", () => {
+      if (waiting) return;
+      waiting = true;
+      running = running.then(() => { waiting = false; return update(); }).catch(() => {});
+    });
     source.onerror = () => { state.textContent = word("live.lost"); };
   };
 
