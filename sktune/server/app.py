@@ -5,10 +5,12 @@ another page in the browser can read a study. Everything is read-only.
 """
 
 import asyncio
+import math
 import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -35,6 +37,7 @@ HEADERS = {
 }
 
 Handler = Callable[[Request], Awaitable[Response]]
+Answer = TypeVar("Answer")
 
 
 class Pages:
@@ -49,8 +52,8 @@ class Pages:
         self.token = secrets.token_urlsafe(24)
         self.last_asked_s = time.monotonic()
         self._shelf = shelf
-        self._states: dict[str, tuple[float, object]] = {}
-        self._looking: dict[str, asyncio.Lock] = {}
+        self._answers: dict[str, tuple[float, Any]] = {}
+        self._finding: dict[str, asyncio.Lock] = {}
         self.followers = 0
 
     def app(self) -> Starlette:
@@ -84,12 +87,14 @@ class Pages:
         return guarded
 
     async def _index(self, _request: Request) -> Response:
-        return HTMLResponse(await run_in_threadpool(self._shelf.index, self.address))
+        return HTMLResponse(await self._shared("index", lambda: self._shelf.index(self.address), time.monotonic()))
 
     async def _study(self, request: Request) -> Response:
         name = request.path_params["name"]
         events = f"/{self.token}/events/{quote(name, safe='')}"
-        return HTMLResponse(await run_in_threadpool(self._shelf.page, name, events))
+        return HTMLResponse(
+            await self._shared(f"page {name}", lambda: self._shelf.page(name, events), time.monotonic())
+        )
 
     async def _events(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -116,10 +121,18 @@ class Pages:
             self.followers -= 1
 
     async def _state(self, name: str) -> object:
-        """Return the study's state; it is looked at once for all followers."""
-        async with self._looking.setdefault(name, asyncio.Lock()):
-            looked_s, state = self._states.get(name, (-POLL_S, None))
-            if time.monotonic() - looked_s >= POLL_S / 2:
-                state = await run_in_threadpool(self._shelf.state, name)
-                self._states[name] = time.monotonic(), state
-            return state
+        oldest_s = time.monotonic() - POLL_S / 2
+        return await self._shared(f"state {name}", lambda: self._shelf.state(name), oldest_s)
+
+    async def _shared(self, key: str, find: Callable[[], Answer], oldest_s: float) -> Answer:
+        """Return what ``find`` returned when it was called at ``oldest_s`` or later, once for all who wait for it.
+
+        A study may change faster than its page is made: those who wait get the next page, not one each.
+        """
+        async with self._finding.setdefault(key, asyncio.Lock()):
+            began_s, answer = self._answers.get(key, (-math.inf, None))
+            if began_s < oldest_s:
+                began_s = time.monotonic()
+                answer = await run_in_threadpool(find)
+                self._answers[key] = began_s, answer
+            return cast("Answer", answer)

@@ -1,7 +1,5 @@
-"""The studies that are served, and their pages: each is made once for all readers, and again when it has changed."""
+"""The studies that are served, and their pages: each is made again when its study has changed."""
 
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +25,7 @@ MAX_MODEL = 100
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A page of the study's ``state`` at ``looked_s``, on the clock of ``time.monotonic``."""
-
     state: object
-    looked_s: float
     text: str
 
 
@@ -46,8 +41,6 @@ class Shelf:
     def __init__(self, runs: Path, storage: str | None = None, language: Language = "en") -> None:
         self._runs, self._storage, self._language = runs.resolve(), storage, language
         self._say = Sentences(TEXTS, language)
-        self._lock = threading.Lock()
-        self._being_made: dict[str, threading.Lock] = {}
         self._made: dict[str, _Made] = {}
 
     def names(self) -> list[str]:
@@ -75,9 +68,7 @@ class Shelf:
         Raises:
             StudyError: there is no such study, or it cannot be read.
         """
-        return self._once(
-            name, lambda: self.state(name), lambda: page_html(self._read(name), self._language, events=events)
-        )
+        return self._cached(f"page {name}", name, lambda: page_html(self._read(name), self._language, events=events))
 
     def index(self, address: Callable[[str], str]) -> str:
         """Return a page with all studies; ``address`` gives the link to one."""
@@ -105,7 +96,7 @@ class Shelf:
         return f"<!DOCTYPE html>\n{page}\n"
 
     def _row(self, name: str, address: str) -> Markup:
-        return Markup(self._once(f"row {name}", lambda: self.state(name), lambda: self._made_row(name, address)))  # noqa: S704
+        return Markup(self._cached(f"row {name}", name, lambda: self._made_row(name, address)))  # noqa: S704
 
     def _made_row(self, name: str, address: str) -> str:
         try:
@@ -134,18 +125,10 @@ class Shelf:
             return SearchResult(name, folder, (), None, None, StudyFacts())  # its search has just begun
         return snapshot(name, self._url(name), folder)
 
-    def _once(self, key: str, state_now: Callable[[], object], make: Callable[[], str]) -> str:
-        """Return what ``make`` returned for the state now or later; other readers wait instead of making it, too.
-
-        A study may change faster than its page is made: those who wait get the same page, not one each.
-        """
-        asked_s = time.monotonic()
-        with self._lock:
-            making = self._being_made.setdefault(key, threading.Lock())
-        with making:
-            made = self._made.get(key)
-            if made is None or made.looked_s < asked_s:
-                looked_s, state = time.monotonic(), state_now()
-                text = made.text if made and made.state == state else make()
-                made = self._made[key] = _Made(state, looked_s, text)
-            return made.text
+    def _cached(self, key: str, name: str, make: Callable[[], str]) -> str:
+        """Return what ``make`` returned for the present state of the study."""
+        state = self.state(name)
+        made = self._made.get(key)
+        if made is None or made.state != state:
+            made = self._made[key] = _Made(state, make())
+        return made.text

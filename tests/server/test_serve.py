@@ -196,16 +196,16 @@ def test_a_study_that_changes_faster_than_its_page_is_made_keeps_nobody_waiting(
         return made[-1]
 
     monkeypatch.setattr("sktune.server.shelf.page_html", slow_page)
-    shelf = Shelf(tmp_path / "runs")
+    served = Served(tmp_path / "runs")
 
     def read(_: int) -> str:
         asked.wait(30)
-        return shelf.page("quick", "")
+        return served.page("quick")[1]
 
     with ThreadPoolExecutor(READERS) as pool:
         assert set(pool.map(read, range(READERS))) == set(made)
     assert len(made) <= 3
-    assert shelf.page("quick", "") == f"{2 + len(made) - 1} trials"
+    assert served.page("quick")[1] == f"{2 + len(made) - 1} trials"
 
 
 def test_a_study_may_begin_after_its_page(tmp_path: Path) -> None:
