@@ -18,6 +18,7 @@ from sktune.profiling.readers.reading import read_profile
 from sktune.reports.page.page import SECTIONS, page_html, policy, script
 from sktune.reports.page.pictures.plans import plans
 from sktune.reports.page.pictures.verdict import verdict
+from sktune.reports.page.scale import Scale
 from sktune.reports.texts import TEXTS
 from sktune.study.result import SearchResult
 from tests import profiles
@@ -246,6 +247,22 @@ def test_studies_that_have_not_come_far_have_a_page(tmp_path: Path, trials: int)
     """It says what to do next."""
     page = page_html(study_in(tmp_path, trials=trials, final=False))
     assert "run it again to continue" in Reader(page).text
+
+
+def test_a_running_study_has_not_taken_no_time(study: SearchResult) -> None:
+    """The time is said when it is known: at the end of a run."""
+    running = replace(study, facts=replace(study.facts, seconds=0.0, final_seconds=0.0))
+    assert "100 s" in str(verdict(shown(study)))
+    assert not re.search(r"\b0 s\b", Reader(str(verdict(shown(running)))).text)
+
+
+@pytest.mark.parametrize("wanted", [4, 5, 8, 10])
+@pytest.mark.parametrize(("low", "high"), [(3.79, 3.83), (0.0, 1.0), (-2.5, 11.0), (0.9996, 1.0004), (0.0, 6_300.0)])
+def test_labels_tell_ticks_apart(low: float, high: float, wanted: int) -> None:
+    """Whatever number of ticks is asked for."""
+    labels = [label for _, label in Scale(low, high, 0.0, 100.0).ticks(wanted)]
+    assert len(labels) > 1
+    assert len(set(labels)) == len(labels)
 
 
 def test_the_report_command_writes_it_again(study: SearchResult) -> None:

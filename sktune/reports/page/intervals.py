@@ -58,8 +58,8 @@ def intervals(
         drawn.append(element("rect", x=left, y=0.0, width=right - left, height=bottom, class_="band"))
     drawn += [
         joined((element("line", x1=scale(tick), x2=scale(tick), y1=0.0, y2=bottom, class_="grid"),
-                text(scale(tick), bottom + 14, scale.label(tick), "small", "middle")))
-        for tick in scale.ticks()
+                text(scale(tick), bottom + 14, label, "small", "middle")))
+        for tick, label in scale.ticks()
     ]  # fmt: skip
     drawn.append(element("line", x1=scale(neutral), x2=scale(neutral), y1=0.0, y2=bottom, class_="neutral"))
     drawn += [_row(row, scale, 6 + ROW * index + ROW / 2, decimals, unit) for index, row in enumerate(rows)]

@@ -42,12 +42,15 @@ class Scale:
         share = (value - self.low) / (self.high - self.low)
         return self.start + min(1.0, max(0.0, share)) * (self.end - self.start)
 
-    def ticks(self, wanted: int = 5) -> list[float]:
-        """Return about ``wanted`` round values in the range: multiples of 1, 2 or 5 times a power of ten."""
+    def ticks(self, wanted: int = 5) -> list[tuple[float, str]]:
+        """Return about ``wanted`` round values in the range, with labels that tell them apart.
+
+        They are multiples of 1, 2 or 5 times a power of ten.
+        """
         step = self.step(wanted)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
-        return [index * step for index in range(first, last + 1)]
+        return [(index * step, self.label(index * step, wanted)) for index in range(first, last + 1)]
 
     def step(self, wanted: int = 5) -> float:
         """Return the distance of the ticks."""

@@ -29,11 +29,11 @@ def gantt(shown: Shown) -> Section | None:
     in_units = Scale(0.0, scale.high / unit_s, LEFT, RIGHT)
     bottom = TOP + LANE * len(workers)
     drawn: list[Markup] = []
-    for tick in in_units.ticks(8):
+    for tick, label in in_units.ticks(8):
         x = in_units(tick)
         drawn += [
             element("line", x1=x, x2=x, y1=TOP, y2=bottom, class_="grid"),
-            text(x, bottom + 16, f"{in_units.label(tick, 8)} {unit}", "small", "middle"),
+            text(x, bottom + 16, f"{label} {unit}", "small", "middle"),
         ]
     for index, worker in enumerate(workers):
         drawn.append(

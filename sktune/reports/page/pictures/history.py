@@ -107,14 +107,14 @@ def _vertical(trials: Sequence[TrialRecord]) -> Scale:
 def _axes(shown: Shown, across: Scale, up: Scale, bottom: float) -> list[Markup]:
     drawn = [
         joined((element("line", x1=LEFT, x2=RIGHT, y1=up(tick), y2=up(tick), class_="grid"),
-                text(LEFT - 8, up(tick) + 4, f"{up.label(tick)}×", "small", "end")))
-        for tick in up.ticks()
+                text(LEFT - 8, up(tick) + 4, f"{label}×", "small", "end")))
+        for tick, label in up.ticks()
     ]  # fmt: skip
     drawn.append(element("line", x1=LEFT, x2=RIGHT, y1=up(1.0), y2=up(1.0), class_="neutral"))
     if floor := shown.result.facts.noise_floor if shown.result.facts.floor_looks else 0.0:
         top, low = up(1 + floor), up(1 - floor)
         drawn.append(element("rect", x=LEFT, y=top, width=RIGHT - LEFT, height=low - top, class_="band"))
-    ticks = [tick for tick in across.ticks(10) if tick == int(tick)]
+    ticks = [tick for tick, _ in across.ticks(10) if tick == int(tick)]
     drawn += [text(across(tick), bottom + 16, int(tick), "small", "middle") for tick in ticks]
     drawn.append(text((LEFT + RIGHT) / 2, bottom + 32, shown.say("trial"), "small", "middle"))
     return drawn

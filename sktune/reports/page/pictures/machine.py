@@ -22,8 +22,8 @@ def machine(shown: Shown) -> Section | None:
     up = Scale.around_most(latencies, TOP + HEIGHT, TOP)
     drawn = [
         joined((element("line", x1=LEFT, x2=RIGHT, y1=up(tick), y2=up(tick), class_="grid"),
-                text(LEFT - 8, up(tick) + 4, up.label(tick), "small", "end")))
-        for tick in up.ticks(4)
+                text(LEFT - 8, up(tick) + 4, label, "small", "end")))
+        for tick, label in up.ticks(4)
     ]  # fmt: skip
     for record, latency_ms in zip(measured, latencies, strict=True):
         assert record.outcome is not None
@@ -38,8 +38,8 @@ def machine(shown: Shown) -> Section | None:
         floor = Scale.around([*bounds, 0.0], top + FLOOR, top)
         drawn += [
             joined((element("line", x1=LEFT, x2=RIGHT, y1=floor(tick), y2=floor(tick), class_="grid"),
-                    text(LEFT - 8, floor(tick) + 4, f"{floor.label(tick, 4)}%", "small", "end")))
-            for tick in floor.ticks(4)
+                    text(LEFT - 8, floor(tick) + 4, f"{label}%", "small", "end")))
+            for tick, label in floor.ticks(4)
         ]  # fmt: skip
         drawn.append(text(LEFT, top - 4, say("machine.copies"), "small"))
         for look in looks:
@@ -50,7 +50,7 @@ def machine(shown: Shown) -> Section | None:
             ]
         bottom = top + FLOOR
     drawn += [text(across(tick), bottom + 16, int(tick), "small", "middle")
-              for tick in across.ticks(10) if tick == int(tick)]  # fmt: skip
+              for tick, _ in across.ticks(10) if tick == int(tick)]  # fmt: skip
     drawn.append(text((LEFT + RIGHT) / 2, bottom + 32, say("trial"), "small", "middle"))
     entries = [(element("circle", r=4, class_="t complete"), say("machine.quiet")),
                (element("circle", r=4, class_="t crashed"), say("machine.disturbed"))]  # fmt: skip

@@ -23,10 +23,10 @@ def predicted(shown: Shown) -> Section | None:
     bottom = TOP + HEIGHT
     drawn = [
         joined((element("line", x1=LEFT, x2=RIGHT, y1=up(tick), y2=up(tick), class_="grid"),
-                text(LEFT - 8, up(tick) + 4, f"{up.label(tick)}%", "small", "end")))
-        for tick in up.ticks()
+                text(LEFT - 8, up(tick) + 4, f"{label}%", "small", "end")))
+        for tick, label in up.ticks()
     ]  # fmt: skip
-    drawn += [text(across(tick), bottom + 16, f"{across.label(tick)}%", "small", "middle") for tick in across.ticks(8)]
+    drawn += [text(across(tick), bottom + 16, f"{label}%", "small", "middle") for tick, label in across.ticks(8)]
     low, high = max(across.low, up.low), min(across.high, up.high)
     if low < high:
         drawn.append(element("line", x1=across(low), x2=across(high), y1=up(low), y2=up(high), class_="neutral"))

@@ -33,7 +33,7 @@ def steps(shown: Shown) -> Section | None:
         drawn.append(part)
         y += used + STEP_GAP
     y -= STEP_GAP - 6
-    drawn += [text(scale(tick), y + 12, f"{scale.label(tick, 8)} ms", "small", "middle") for tick in scale.ticks(8)]
+    drawn += [text(scale(tick), y + 12, f"{label} ms", "small", "middle") for tick, label in scale.ticks(8)]
     looks = ("superkernel", "communication", "kernel", "gap")
     entries = [(element("rect", x=-6, y=-6, width=12, height=12, class_=f"k {look}"), say(f"steps.{look}"))
                for look in looks]  # fmt: skip

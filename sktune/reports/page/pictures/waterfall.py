@@ -88,8 +88,8 @@ def _picture(shown: Shown, steps: Sequence[_Step]) -> Markup:
     bottom = ROW * len(steps) + 4
     drawn = [
         joined((element("line", x1=scale(tick), x2=scale(tick), y1=0.0, y2=bottom, class_="grid"),
-                text(scale(tick), bottom + 14, scale.label(tick), "small", "middle")))
-        for tick in scale.ticks()
+                text(scale(tick), bottom + 14, label, "small", "middle")))
+        for tick, label in scale.ticks()
     ]  # fmt: skip
     for index, step in enumerate(steps):
         y = 4 + ROW * index
