@@ -20,6 +20,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from sktune.core.fused_scopes import FusedScope
 from sktune.core.outcome import Outcome, Reason, ScopeTime, Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace
@@ -46,6 +47,7 @@ class Truth:
         changes_bits: labels of all scopes that change bits, if each can be compared alone; ``blamed`` is the first.
         scope_times: of each scope and each gap, in execution order; empty if they cannot be observed. A plan that
             compiles and changes bits may have them, too.
+        fused: what the scopes became, if that is known.
     """
 
     latency_ms: float | None
@@ -53,6 +55,7 @@ class Truth:
     blamed: str = ""
     changes_bits: tuple[str, ...] = ()
     scope_times: tuple[ScopeTime, ...] = ()
+    fused: tuple[FusedScope, ...] = ()
 
 
 class Landscape(Protocol):
@@ -261,14 +264,17 @@ def measured(landscape: Landscape, plan: Plan, truth: Truth, seed: int, scope_ti
     if truth.latency_ms is None:
         pieces = _noisy(truth.scope_times, rng) if scope_times else ()
         why = "fails in this landscape"
-        return Outcome(truth.reason, why, blamed=truth.blamed, changes_bits=truth.changes_bits, scope_times=pieces)
+        return Outcome(
+            truth.reason, why, blamed=truth.blamed, changes_bits=truth.changes_bits, scope_times=pieces,
+            fused=truth.fused,
+        )  # fmt: skip
     latency_ms = truth.latency_ms * (1 + landscape.noise * rng.standard_normal())
     ratio = landscape.baseline_ms / latency_ms
     halfwidth = 1.96 * landscape.noise * ratio
     speedup = Speedup(landscape.baseline_ms, latency_ms, ratio, (ratio - halfwidth, ratio + halfwidth), rounds=60)
     reason = Reason.SLOWER if speedup.bounds[1] < 1.0 else None
     pieces = _noisy(truth.scope_times, rng) if scope_times else ()
-    return Outcome(reason, speedup=speedup, scope_times=pieces)
+    return Outcome(reason, speedup=speedup, scope_times=pieces, fused=truth.fused)
 
 
 def _noisy(pieces: Sequence[ScopeTime], rng: np.random.Generator) -> tuple[ScopeTime, ...]:

@@ -6,7 +6,7 @@ A landscape is one of those in benchmarks/landscapes, or ``file.py:function``, a
 ``benchmarks.landscape.Landscape``. Each seed determines the landscape's parameters, if any, the noise, and the
 sampler's random state; all samplers get the same. A sampler is one of Optuna's (``tpe``, with independent parameters,
 ``tpe-multivariate``, ``gp``, ``random``), a strategy of Kernel Tuner as ``kt-NAME`` (needs the extra ``bench``),
-another strategy of sktune, or your own ``module:function``.
+another strategy of sktune, or your own ``module:function``; on devices also ``oracle``, which knows their law.
 """
 
 import argparse
@@ -40,6 +40,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a script can only import modules beside it
 
 from benchmarks.landscape import Landscape, Run, replay  # noqa: E402
+from benchmarks.landscapes.device_oracle import oracle  # noqa: E402
+from benchmarks.landscapes.devices import DEVICES, DeviceLandscape  # noqa: E402
 from benchmarks.landscapes.failing import Thinnable, with_failures  # noqa: E402
 from benchmarks.landscapes.recorded import RECORDED  # noqa: E402
 from benchmarks.landscapes.simulated import SIMULATED  # noqa: E402
@@ -141,7 +143,7 @@ def landscape_source(name: str) -> Source:
     Raises:
         BadInputError: there is no such landscape, or the file cannot be imported.
     """
-    thinnable: Mapping[str, Callable[[int], Thinnable]] = {**SIMULATED, **RECORDED}
+    thinnable: Mapping[str, Callable[[int], Thinnable]] = {**SIMULATED, **RECORDED, **DEVICES}
     failing = {f"failing-{base}": partial(with_failures, source) for base, source in thinnable.items()}
     known: Mapping[str, Source] = {**SYNTHETIC, **thinnable, **failing}
     if name in known:
@@ -180,6 +182,8 @@ def contender(name: str) -> Replay:
     Raises:
         BadInputError: there is no such sampler, or its package is missing.
     """
+    if name == "oracle":
+        return _oracle
     if name.startswith("kt-"):
         return _kernel_tuner(name.removeprefix("kt-"))
     strategy = _OPTUNA.get(name) or find_strategy(name)
@@ -188,6 +192,12 @@ def contender(name: str) -> Replay:
         return replay(landscape, strategy, trials, seed, scope_times, workers, by_figure)
 
     return search
+
+
+def _oracle(landscape: Landscape, trials: int, seed: int, scope_times: bool, workers: int, by_figure: bool) -> Run:
+    if not isinstance(landscape, DeviceLandscape):
+        raise BadInputError(f"there is no oracle for {landscape.name}; it knows the laws of devices alone")
+    return replay(landscape, oracle(landscape), trials, seed, scope_times, workers, by_figure)
 
 
 def _kernel_tuner(strategy: str) -> Replay:

@@ -1,6 +1,6 @@
 """The backend protocol: compile a plan and run a step."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,6 +9,7 @@ import torch
 
 from sktune.core.delivery import Delivery
 from sktune.core.fused_scopes import FusedScope
+from sktune.core.layout import Kernel
 from sktune.core.outcome import Reason, ScopeTime
 from sktune.core.plan import Plan
 from sktune.core.verification import RegionCheck
@@ -149,6 +150,10 @@ class Backend(Protocol):
 
         They are the same objects for the lifetime of the target; ``Target.state`` may include some of them, or none.
         """
+        ...
+
+    def kernels(self) -> Sequence[tuple[str | None, Kernel]]:
+        """Return the kernels of the unfused step in execution order, each with its unit; empty if they are unknown."""
         ...
 
     def references(self) -> dict[str, Callable[[], Compiled]]:

@@ -12,8 +12,10 @@ from sktune.cli import options as arg
 from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
 from sktune.cli.views.inspection import inspection_view
+from sktune.core.errors import BadInputError
 from sktune.core.events import print_event
 from sktune.core.events.commands import CalibrateFinished, DoctorFinished, FusionFinished, Inspected, ProfileFinished
+from sktune.study.result import stored_result
 from sktune.tuning.request import Request
 
 
@@ -118,7 +120,9 @@ def doctor(json: arg.Json = False) -> None:
 
 @app.command()
 def calibrate(
-    profiles: Annotated[list[Path], typer.Argument(help="Profiles of the baseline, and of candidates with scopes.")],
+    profiles: Annotated[
+        list[Path] | None, typer.Argument(help="Profiles of the baseline, and of candidates with scopes.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="The model that was profiled, to fit heads and efficiencies as well.")
     ] = None,
@@ -127,14 +131,28 @@ def calibrate(
     batch: arg.Batch = None,
     context: arg.Context = None,
     constants: arg.Constants = None,
+    study: Annotated[
+        str | None, typer.Option(help="Instead of profiles: what this study has found its device to be.")
+    ] = None,
+    runs: arg.Runs = Path("runs"),
+    storage: arg.Storage = None,
     out: Annotated[Path, typer.Option(help="Where to write the constants.")] = Path("runs/constants.yaml"),
     json: arg.Json = False,
 ) -> None:
-    """Fit the constants of the simulated device to profiles, for `search --constants`."""
-    from sktune.tuning.calibrate import calibrate_to  # imports torch
+    """Fit the constants of the simulated device to profiles or to a study, for `search --constants`."""
+    from sktune.tuning.calibrate import calibrate_to, calibrate_to_study  # imports torch
 
-    request = Request(model, backend="sim", scale=scale, batch=batch, context=context, trust=trust) if model else None
-    fitted = calibrate_to(profiles, constants, request, out)
+    if bool(profiles) == bool(study):
+        raise BadInputError("give either profiles or --study NAME")
+    if study:
+        if model:
+            raise BadInputError("--model is for profiles; leave it out with --study")
+        fitted = calibrate_to_study(stored_result(study, runs, storage), constants, out)
+    else:
+        request = (
+            Request(model, backend="sim", scale=scale, batch=batch, context=context, trust=trust) if model else None
+        )
+        fitted = calibrate_to(profiles or [], constants, request, out)
     table = Table("constant", "before", "after", "standard error", "note", title=f"written to {escape(str(out))}")
     for row in fitted.rows():
         table.add_row(*map(escape, row))

@@ -4,15 +4,33 @@
 """
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, astuple, dataclass, replace
+from typing import Any, Literal
 
 from sktune.core.errors import PlanError, nearest
 from sktune.core.plan import Plan
 
 OUTSIDE = "step"
 """The group of units outside of decoder layers: embedding, final norm, head."""
+
+
+KernelCore = Literal["cube", "vector", "mix", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A device task of the unfused step, as far as it matters to what fusion saves.
+
+    Attributes:
+        type: GE's operator type.
+        core: the cores that it runs on; "other" for AI CPU and collectives of their own.
+        can_fuse: whether the compiler is expected to put it into a SuperKernel.
+    """
+
+    type: str
+    core: KernelCore
+    can_fuse: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +43,8 @@ class Unit:
         layer: index of its decoder layer; None outside of layers.
         time_share: its share of the eager step's time, 0 to 1.
         place: the stream or core limit that the model's own code gives it; all units of a scope have the same one.
+        kernels: its device tasks, in execution order; empty if they are not known.
+        between: the device tasks between it and the next unit: a scope over both holds them, too.
     """
 
     name: str
@@ -32,6 +52,8 @@ class Unit:
     layer: int | None = None
     time_share: float = 0.0
     place: str = ""
+    kernels: tuple[Kernel, ...] = ()
+    between: tuple[Kernel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +82,7 @@ class Layout:
 
     @property
     def digest(self) -> str:
-        """Digest of the structure; time shares are not part of it."""
+        """Digest of the structure; time shares and kernels are not part of it."""
         text = repr([(unit.name, unit.key, unit.layer) for unit in self.units] + list(self.layers))
         if places := [unit.place for unit in self.units if unit.place]:
             text += repr(places)
@@ -69,6 +91,28 @@ class Layout:
     def with_time_shares(self, shares: Mapping[str, float]) -> "Layout":
         """Return the layout with new time shares, 0 to 1, by unit name."""
         return replace(self, units=tuple(replace(unit, time_share=shares.get(unit.name, 0.0)) for unit in self.units))
+
+    def with_kernels(self, kernels: Iterable[tuple[str | None, Kernel]]) -> "Layout":
+        """Return the layout with the kernels of its units.
+
+        Args:
+            kernels: of the unfused step in execution order, each with its unit's name; those of no unit follow the unit
+                before them.
+        """
+        inside: dict[str, list[Kernel]] = {unit.name: [] for unit in self.units}
+        between: dict[str, list[Kernel]] = {unit.name: [] for unit in self.units}
+        current = ""
+        for name, kernel in kernels:
+            if name in inside:
+                current = str(name)
+                inside[current] += [*between[current], kernel]
+                between[current] = []
+            elif current:
+                between[current].append(kernel)
+        units = (
+            replace(unit, kernels=tuple(inside[unit.name]), between=tuple(between[unit.name])) for unit in self.units
+        )
+        return replace(self, units=tuple(units))
 
     def check(self, plan: Plan) -> None:
         """Raise ``PlanError`` unless the plan's scopes are disjoint runs of these units, in execution order."""
@@ -95,13 +139,26 @@ class Layout:
             end = last
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return asdict(self)
+        """Return plain values, ready for JSON; equal lists of kernels, as of alike layers, are stored once."""
+        layers = [asdict(layer) for layer in self.layers]
+        units = [asdict(replace(unit, kernels=(), between=())) for unit in self.units]
+        for unit in units:
+            del unit["kernels"], unit["between"]
+        if not any(unit.kernels for unit in self.units):
+            return {"units": units, "layers": layers}
+        lists: dict[tuple[Kernel, ...], int] = {}
+        for values, unit_ in zip(units, self.units, strict=True):
+            values["kernels"] = lists.setdefault(unit_.kernels, len(lists))
+            values["between"] = lists.setdefault(unit_.between, len(lists))
+        kernels = [[list(astuple(kernel)) for kernel in each] for each in lists]
+        return {"units": units, "layers": layers, "kernels": kernels}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Layout":
-        """Inverse of ``to_dict``."""
-        return cls(
-            tuple(Unit(**unit) for unit in data["units"]),
-            tuple(Layer(**layer) for layer in data["layers"]),
-        )
+        """Inverse of ``to_dict``; also reads the layouts of studies without kernels."""
+        lists = [tuple(Kernel(*kernel) for kernel in kernels) for kernels in data.get("kernels", ())]
+        units = []
+        for unit in data["units"]:
+            kernels = {name: lists[unit[name]] for name in ("kernels", "between") if name in unit}
+            units.append(Unit(**{**unit, **kernels}))
+        return cls(tuple(units), tuple(Layer(**layer) for layer in data["layers"]))

@@ -19,7 +19,9 @@ from sktune.core.plan import Option, Options, Plan, Ranges
 from sktune.core.space import LAYERS_PER_SCOPE, SearchSpace, limit_of
 from sktune.core.verification import Verification
 from sktune.learning.failures import Feasibility, Key
-from sktune.learning.savings import MIN_NOISE, Hyperparameters, Observation, Posterior, ScopeSaving, SegmentModel
+from sktune.learning.law import Law
+from sktune.learning.observations import Hyperparameters, Observation, ScopeSaving
+from sktune.learning.savings import MIN_NOISE, Posterior, SegmentModel
 from sktune.learning.segments import SegmentCatalogue
 
 Point = dict[str, Option]
@@ -108,7 +110,9 @@ class Learned:
         self.combinations = _combinations(space)
         options = [option for combination in self.combinations for option in combination.of_scope]
         of_step = [option for combination in self.combinations for option in combination.of_step]
-        self.model = SegmentModel(self.catalogue, tuple(dict.fromkeys(options + of_step)), space.options.of_step)
+        law = Law(self.catalogue) if any(unit.kernels for unit in space.layout.units) else None
+        self.model = SegmentModel(self.catalogue, tuple(dict.fromkeys(options + of_step)), space.options.of_step, law)
+        self._unfusable, self._inside = frozenset[str](), frozenset[str]()
         searched = {name: value for name, value in space.options.defaults.items() if name in space.option_names}
         self.feasibility = Feasibility(self.catalogue, searched, space.options.changes_bits)
         self.ranked: list[CompletePlan] = []
@@ -230,6 +234,7 @@ class Learned:
         if not works or not math.isfinite(latency_ms or 0.0):
             self._learn_failure(trial.number, plan, outcome or Outcome())
             return
+        self._learn_fusion(outcome)
         self.failures.append(False)
         self.working_ranges.add(plan.ranges)
         self.feasibility.succeeded(self.keys(plan))
@@ -238,6 +243,17 @@ class Learned:
         if not is_probe and observation.saving is not None:
             complete = CompletePlan(observation.saving, _stated_noise(outcome), plan, dict(trial.params))
             insort(self.ranked, complete, key=lambda item: -item.saving)
+
+    def _learn_fusion(self, outcome: Outcome | None) -> None:
+        """Learn which types of operators the compiler does not fuse, and the baseline's latency."""
+        if outcome is None or not self.model.law:
+            return
+        if outcome.speedup and not self.model.baseline_us:
+            self.model.baseline_us = 1e3 * outcome.speedup.baseline_ms
+        outside = {kind for scope in outcome.fused for part in scope.parts for kind in part.types}
+        if not outside <= self._unfusable:
+            self._unfusable |= outside
+            self.model.follow(Law(self.catalogue, self._unfusable))
 
     def _learn_failure(self, number: int, plan: Plan, outcome: Outcome) -> None:
         keys = self.keys(plan)

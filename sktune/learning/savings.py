@@ -10,8 +10,9 @@ the evidence prefers that they do not, and a search that relied on it alone woul
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ import scipy.linalg
 
 from sktune.core.plan import Option, Options, Plan
 from sktune.learning.evidence import Evidence, Vector
+from sktune.learning.law import Law
+from sktune.learning.observations import Described, Hyperparameters, Observation
 from sktune.learning.segments import SegmentCatalogue
 
 Indices = npt.NDArray[np.int64]
@@ -46,68 +49,11 @@ STEP_OPTION_SD = 0.02
 """Of an option of the whole step, as a share of the baseline."""
 CAPTURE_SD = 0.003
 """Of the effect of capturing scopes at all, as a share of the baseline."""
+NO_EFFECT_SD = 1e-9
+"""Of the law's terms where scopes do not follow it, as a share of the baseline."""
 MAX_SEGMENT_EFFECTS = 256
 MIN_NOISE = 1e-3
 """Relative noise of a step's latency if the study does not state it, and of the expected saving of a running plan."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScopeSaving:
-    """The saving of one class of segments in a trial: mean over its scopes, as a share of the baseline step."""
-
-    segment: int
-    options: Options
-    saving: float
-    noise_sd: float
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """The measurements of one trial.
-
-    Attributes:
-        plan: that ran.
-        saving: of the step, as a share of the baseline; None if only single scopes count.
-        noise_sd: of ``saving``.
-        scopes: savings of single scopes.
-    """
-
-    plan: Plan
-    saving: float | None
-    noise_sd: float
-    scopes: tuple[ScopeSaving, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Hyperparameters:
-    """The parameters chosen by the evidence.
-
-    Attributes:
-        unit_sd: typical saving of one unit, as a share of the baseline step.
-        segment_ratio: spread of a segment class's own effect, in units of ``unit_sd`` times the root of its length.
-        step_noise, scope_noise: factor from the stated noise to the actual one, including misfit of the model.
-        option_ratio: factor from the stated spread of the effects of options to the actual one.
-    """
-
-    unit_sd: float
-    segment_ratio: float = 0.5
-    step_noise: float = 1.0
-    scope_noise: float = 1.0
-    option_ratio: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """Plans as rows of the linear model.
-
-    Attributes:
-        rows: shape (n_plans, n_effects); their product with the effects is the savings of the plans.
-        unknown: shape (n_plans,); over the plan's classes of segments without observations, the sum of length times
-            squared count, to which the variance that they add is proportional.
-    """
-
-    rows: Vector
-    unknown: Vector
 
 
 OPTION_RATIOS = (1.0, 3.0, 10.0)
@@ -119,17 +65,29 @@ MIN_WEIGHT = 0.05
 MAX_ROUNDS = 3
 """Passes over the grids in search of the largest evidence."""
 GRIDS: Mapping[str, tuple[float, ...]] = {
-    "unit_sd": (0.1, 0.3, 1.0, 3.0, 10.0),
+    "unit_sd": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
     "segment_ratio": (0.1, 0.3, 1.0, 3.0),
     "step_noise": (1.0, 2.0, 5.0, 15.0),
     "scope_noise": (0.5, 1.0, 3.0, 10.0),
+    "beyond_law": (0.05, 0.2, 1.0),
 }
 
 
 class SegmentModel:
-    """Collects observations; ``fit`` returns the posterior."""
+    """Collects observations; ``fit`` returns the posterior.
 
-    def __init__(self, catalogue: SegmentCatalogue, options: Sequence[tuple[str, Option]], of_step: frozenset[str]):
+    Attributes:
+        law: of SuperKernels; None if the operators are not known.
+        baseline_us: of the step, for the law's constants; 0 while it is not known.
+    """
+
+    def __init__(
+        self,
+        catalogue: SegmentCatalogue,
+        options: Sequence[tuple[str, Option]],
+        of_step: frozenset[str],
+        law: Law | None = None,
+    ) -> None:
         self.catalogue = catalogue
         self.options = tuple(option for option in options if option[0] not in of_step)
         self.step_options = tuple(option for option in options if option[0] in of_step)
@@ -141,18 +99,35 @@ class SegmentModel:
         self._cuts_at = base + small * len(self.options)
         self._steps_at = self._cuts_at + len(self.borders)
         self._others_at = self._steps_at + len(self.step_options)  # capture, observed scope, observed unit
-        self.n_fixed = self._others_at + 3
+        self.law_at = self._others_at + 3
+        self.law, self.baseline_us = law, 0.0
+        self._law_weights: dict[Options, Vector] = {}
+        self.n_fixed = self.law_at + (len(law.terms) if law else 0)
         self._prior = self._fixed_prior()
         self._effects: list[int] = []
         """Classes of segments with an effect of their own, in order."""
         self._effect_of = np.full(len(catalogue.first), -1)
         self._steps, self._scopes = Evidence(self.n_fixed), Evidence(self.n_fixed)
         self._per_unit: list[float] = []
-        self.count = 0
+        self._observations: list[Observation] = []
+
+    @property
+    def count(self) -> int:
+        """The number of observations."""
+        return len(self._observations)
+
+    def follow(self, law: Law) -> None:
+        """Replace the law by one with the same terms."""
+        self.law, self._law_weights = law, {}
+        self._steps, self._scopes = Evidence(self.n_fixed), Evidence(self.n_fixed)
+        self._per_unit.clear()
+        observations, self._observations = self._observations, []
+        for observation in observations:
+            self.add(observation)
 
     def add(self, observation: Observation) -> None:
         """Add an observation."""
-        self.count += 1
+        self._observations.append(observation)
         segments = self._segments(observation.plan)
         self._give_effects(segments)
         size = self.n_fixed + len(self._effects)
@@ -192,6 +167,13 @@ class SegmentModel:
             unknown[number] = (counts**2 * self.catalogue.length[new]).sum()
         return Described(rows, unknown)
 
+    def law_row(self, segment: int, options: Options) -> Vector:
+        """Return the law's part of the row of one scope, shape (n_effects,)."""
+        row = np.zeros(self.n_fixed + len(self._effects))
+        if self.law and segment >= 0:
+            row[self.law_at : self.n_fixed] = self.law.counts[segment] @ self._weights(options)
+        return row
+
     def row(self, plan: Plan) -> Vector:
         """Return the row of one plan, shape (n_effects,)."""
         row: Vector = self.describe([plan]).rows[0]
@@ -215,20 +197,24 @@ class SegmentModel:
         """
         evidence = cache(lambda chosen: self.fit(chosen).log_evidence)
         ratios = OPTION_RATIOS if self.options else OPTION_RATIOS[:1]
-        best = {chosen: evidence(chosen) for chosen in (self._climb(ratio, evidence) for ratio in ratios)}
+        laws = (False, True) if self.law and self.baseline_us else (False,)
+        begin = [replace(self.begin(), option_ratio=ratio, follows_law=law) for ratio in ratios for law in laws]
+        best = {chosen: evidence(chosen) for chosen in (self._climb(each, evidence) for each in begin)}
         largest = max(best.values())
         weights = {chosen: math.exp((value - largest) / TEMPERING) for chosen, value in best.items()}
         likely = {chosen: weight for chosen, weight in weights.items() if weight > MIN_WEIGHT * sum(weights.values())}
         total = sum(likely.values())
         return {chosen: likely[chosen] / total for chosen in sorted(likely, key=lambda chosen: -likely[chosen])}
 
-    def _climb(self, option_ratio: float, evidence: Callable[[Hyperparameters], float]) -> Hyperparameters:
-        begin = chosen = replace(self.begin(), option_ratio=option_ratio)
+    def _climb(self, begin: Hyperparameters, evidence: Callable[[Hyperparameters], float]) -> Hyperparameters:
+        chosen = begin
         for _ in range(MAX_ROUNDS):
             before = chosen
             for name, grid in GRIDS.items():
+                if name == "beyond_law" and not begin.follows_law:
+                    continue
                 base = begin.unit_sd if name == "unit_sd" else 1.0
-                tried = [chosen, *(replace(chosen, **{name: base * factor}) for factor in grid)]
+                tried = [chosen, *(_with(chosen, name, base * factor) for factor in grid)]
                 chosen = max(tried, key=evidence)
             if chosen == before:
                 break
@@ -242,13 +228,15 @@ class SegmentModel:
         fixed = slice(self._steps_at, self._others_at + 1)
         prior[fixed] = self._prior[fixed]  # shares of the baseline
         prior[self._options_at : self._cuts_at] *= chosen.option_ratio
+        expected = self._put_law_prior(prior, chosen)
         step, scope = chosen.step_noise**-2, chosen.scope_noise**-2
         precision = self._steps.gram(size) * step + self._scopes.gram(size) * scope
         precision[np.diag_indices(size)] += prior**-2.0
-        target = self._steps.moment(size) * step + self._scopes.moment(size) * scope
+        target = self._steps.moment(size) * step + self._scopes.moment(size) * scope + expected * prior**-2.0
         factor = scipy.linalg.cho_factor(precision, lower=True, check_finite=False)
         mean = scipy.linalg.cho_solve(factor, target, check_finite=False)
         squares = self._steps.squares * step + self._scopes.squares * scope - float(target @ mean)
+        squares += float(((expected / prior) ** 2).sum())
         log_det = 2 * np.log(np.diag(factor[0])).sum() + 2 * np.log(prior).sum()
         rows = self._steps.count * math.log(chosen.step_noise) + self._scopes.count * math.log(chosen.scope_noise)
         lower = factor[0]
@@ -256,6 +244,20 @@ class SegmentModel:
             running = np.array([self.row(plan) for plan in pending]) / (MIN_NOISE * chosen.step_noise)
             lower = scipy.linalg.cholesky(precision + running.T @ running, lower=True, check_finite=False)
         return Posterior(self, chosen, mean, lower, -0.5 * (squares + float(log_det)) - rows)
+
+    def _put_law_prior(self, prior: Vector, chosen: Hyperparameters) -> Vector:
+        """Set the prior standard deviations of the law's terms, and return the prior mean of all effects."""
+        expected = np.zeros_like(prior)
+        if self.law:
+            inside = slice(self.law_at, self.n_fixed)
+            prior[inside] = NO_EFFECT_SD
+            if chosen.follows_law:
+                ratio = chosen.beyond_law
+                prior[inside] = [
+                    term.sd_us * (1.0 if term.mean_us else ratio) / self.baseline_us for term in self.law.terms
+                ]
+                expected[inside] = [term.mean_us / self.baseline_us for term in self.law.terms]
+        return expected
 
     def value(self, effects: Vector, options: Sequence[Options], segments: Indices | None = None) -> Singles:
         """Return the saving of each class of segments.
@@ -286,7 +288,18 @@ class SegmentModel:
             columns.append(np.sum(active, axis=0) if active else np.zeros_like(base))
         stacked = base[:, :, None] + np.stack(columns, axis=2)
         flat: Singles = stacked.reshape(len(base), -1)
+        if self.law:
+            of_law = effects[:, self.law_at : self.n_fixed]
+            each = np.stack([self._weights(combination) @ of_law.T for combination in options], axis=2)
+            counts = self.law.counts if segments is None else self.law.counts[segments]
+            flat += counts @ each.reshape(len(each), -1).astype(np.float32)
         return flat
+
+    def _weights(self, options: Options) -> Vector:
+        assert self.law
+        if options not in self._law_weights:
+            self._law_weights[options] = self.law.weights(options)
+        return self._law_weights[options]
 
     def cut(self, effects: Vector, repeats: int) -> Vector:
         """Return the saving of each cut by position, shape (n_units, n_draws * repeats)."""
@@ -317,6 +330,8 @@ class SegmentModel:
                 row[at : at + width] += described[self.catalogue.small]
         known = self._effect_of[segments]
         np.add.at(row, self.n_fixed + known[known >= 0], 1.0)
+        if self.law:
+            row[self.law_at : self.n_fixed] += self.law.counts[segments].sum(axis=0) @ self._weights(options)
 
     def _give_effects(self, segments: Indices) -> None:
         for segment in dict.fromkeys(segments.tolist()):
@@ -334,7 +349,13 @@ class SegmentModel:
             + [PRIOR_SD["cut"]] * len(self.borders)
             + [STEP_OPTION_SD] * len(self.step_options)
             + [CAPTURE_SD, PRIOR_SD["observed scope"], PRIOR_SD["observed unit"]]
+            + [NO_EFFECT_SD] * (self.n_fixed - self.law_at)
         )
+
+
+def _with(chosen: Hyperparameters, name: str, value: float) -> Hyperparameters:
+    changed: dict[str, Any] = {name: value}
+    return replace(chosen, **changed)
 
 
 class Posterior:
@@ -368,6 +389,14 @@ class Posterior:
         """Return mean and standard deviation of ``rows @ effects``, without unknown segments."""
         spread = scipy.linalg.solve_triangular(self._factor, rows.T, lower=True, check_finite=False)
         return rows @ self.mean, np.sqrt((spread**2).sum(axis=0))
+
+    def predict_law(self, rows: Vector) -> tuple[Vector, Vector]:
+        """Return mean and standard deviation, in us, of sums of the law's terms, shape (n_sums, n_terms)."""
+        model = self.model
+        whole = np.zeros((len(rows), len(self.mean)))
+        whole[:, model.law_at : model.n_fixed] = rows
+        mean, sd = self.predict(whole)
+        return mean * model.baseline_us, sd * model.baseline_us
 
     def predict_plans(self, plans: Described) -> tuple[Vector, Vector]:
         """Return mean and standard deviation of the plans' savings, as shares of the baseline."""

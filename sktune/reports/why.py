@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 from optuna.trial import FrozenTrial
 
-from sktune.core.plan import Plan, Scope, options_text
+from sktune.core.plan import Options, Plan, Scope, options_text
 from sktune.core.space import SearchSpace
 from sktune.learning.contributions import Contribution, Prediction, contributions, predictions
+from sktune.learning.device import Found, found
 from sktune.learning.evidence import Vector
 from sktune.learning.history import Learned
-from sktune.learning.savings import Described, Posterior
+from sktune.learning.observations import Described
+from sktune.learning.savings import Posterior
 from sktune.learning.segments import SegmentCatalogue
 from sktune.learning.threads import one_blas_thread
 from sktune.samplers.partition import Outlook
@@ -87,6 +89,7 @@ class Why:
         parts: of the expected saving of the winner, or else of the incumbent, as shares of the baseline.
         predictions: of the complete plans, each from the other trials.
         expected_gain_left: as a share of the baseline; None if it was not asked for.
+        device: what the device was found to be; empty if that is not known.
         model_misfit: typical deviation of a step's latency from the model's prediction, in multiples of the
             measurement's noise.
     """
@@ -102,6 +105,7 @@ class Why:
     predictions: tuple[Prediction, ...]
     expected_gain_left: float | None
     model_misfit: float
+    device: tuple[Found, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -114,6 +118,7 @@ class Why:
             else {**asdict(self.experiment), "plan": self.experiment.plan.to_dict()},
             "expected_gain_left": self.expected_gain_left,
             "model_misfit": self.model_misfit,
+            "device": [asdict(found) for found in self.device],
         }
 
 
@@ -152,6 +157,7 @@ def explain(
         predictions(learned, posterior),
         outlook.expected_gain_left if outlook else None,
         posterior.chosen.step_noise,
+        found(posterior),
     )
 
 
@@ -167,6 +173,8 @@ def _of_units(learned: Learned, posterior: Posterior, tried: Sequence[Plan], bas
     for name in dict.fromkeys(catalogue.types):
         key = name.partition(".")[2]
         row = _row(posterior, catalogue, {("unit", "unit"), ("unit key", key), ("unit type", name)})
+        at = catalogue.types.index(name)
+        row += posterior.model.law_row(int(catalogue.class_of[at, at]), _options(learned))
         count = sum(any(name in catalogue.types[first : last + 1] for first, last in catalogue.positions(plan))
                     for plan in tried)  # fmt: skip
         effects.append(_effect(posterior, name, row, count, baseline_ms))
@@ -183,9 +191,20 @@ def _of_borders(
         at = next(position for position in range(1, catalogue.n_units) if catalogue.border(position) == name)
         crossing = {("crossing", "crossing")} if units[at - 1].layer != units[at].layer else set()
         row = _row(posterior, catalogue, {("border type", name), *crossing})
+        if catalogue.class_of[at - 1, at] >= 0:
+            both, left, right = (
+                posterior.model.law_row(int(catalogue.class_of[pair]), _options(learned))
+                for pair in ((at - 1, at), (at - 1, at - 1), (at, at))
+            )
+            row += both - left - right
         count = sum(_holds_border(catalogue, plan, name) for plan in tried)
         effects.append(_effect(posterior, name, row, count, baseline_ms))
     return tuple(effects)
+
+
+def _options(learned: Learned) -> Options:
+    """Return the options of the best plan's scopes."""
+    return learned.incumbent.scopes[0].options if learned.incumbent.scopes else ()
 
 
 def _holds_border(catalogue: SegmentCatalogue, plan: Plan, name: str) -> bool:
@@ -260,7 +279,7 @@ def _savings(learned: Learned, posterior: Posterior, kind: str, baseline_ms: flo
     # The last layer of the kind: the first one may be next to units outside of layers.
     layer = max(index for index, each in enumerate(layout.layers) if each.kind == kind)
     positions = [index for index, unit in enumerate(layout.units) if unit.layer == layer]
-    options = learned.incumbent.scopes[0].options if learned.incumbent.scopes else ()
+    options = _options(learned)
     cells = [
         (row, column)
         for row, first in enumerate(positions)

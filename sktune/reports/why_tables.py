@@ -23,7 +23,20 @@ def why_tables(why: Why, is_simulated: bool) -> RenderableType:
             options = ", ".join(f"{name}={value}" for name, value in blame.options.items())
             blamed.add_row(*map(escape_markup, (blame.segment, options, _numbers(blame.trials), blame.reason)))
         tables.append(blamed)
+    if why.device:
+        tables.append(_device(why))
     return Group(*tables, *_sentences(why, unit))
+
+
+def _device(why: Why) -> Table:
+    table = Table("", "us", "+-", "", title="the device: what an operator in a SuperKernel costs or saves",
+                  title_justify="left")  # fmt: skip
+    for each in why.device:
+        note = "" if each.is_determined else "not determined yet"
+        table.add_row(each.name, f"{each.us:.2f}", f"{each.sd_us:.2f}", note)
+    for column in table.columns[1:3]:
+        column.justify = "right"
+    return table
 
 
 def _sentences(why: Why, unit: str) -> list[str]:

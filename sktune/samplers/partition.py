@@ -26,7 +26,8 @@ from sktune.core.space import OUT, SearchSpace, StartingPoint
 from sktune.learning.best_partition import Partitioner
 from sktune.learning.evidence import Vector
 from sktune.learning.history import ORIGIN, PROBE, Belief, Learned, Point, amended
-from sktune.learning.savings import Described, Posterior
+from sktune.learning.observations import Described
+from sktune.learning.savings import Posterior
 from sktune.learning.threads import one_blas_thread
 from sktune.samplers.draws import AVERSIONS, MIN_RISK, Draws, promising_options
 from sktune.samplers.probes import Prober
@@ -35,9 +36,9 @@ from sktune.study.strategy import Strategy, distributions, seed_of_trial
 
 NEW_VALUE_EVERY = 4
 """While starting points are tried, only one in this many trials may have a new option value, to compare partitions."""
-HOPELESS = 3.0
+HOPELESS, HOPELESS_BY_LAW = 3.0, 0.5
 """A starting point that is expected to miss the best plan by this many standard deviations has to wait, unless it sets
-options."""
+options; the second where the law of SuperKernels says what to expect."""
 MAX_SHORTENED, MAX_FAILED = 6, 2
 """Limit of the ways to shorten a starting point's scopes, and failures after which no more are tried."""
 MAX_COMBINATIONS = 32
@@ -215,9 +216,10 @@ class PartitionSampler(BaseSampler):
             return list(candidates)
         mean, sd = posterior.predict_plans(self._learned.model.describe([candidate.plan for candidate in candidates]))
         missing = (_best_saving(posterior, self._likely_best()) - mean) / sd
+        limit = HOPELESS_BY_LAW if posterior.chosen.follows_law else HOPELESS
         wanted = {start.name for start, _ in self._starts if start.sets_options}
         pairs = zip(candidates, missing, strict=True)
-        return [candidate for candidate, sds in pairs if candidate.origin in wanted or sds < HOPELESS]
+        return [candidate for candidate, sds in pairs if candidate.origin in wanted or sds < limit]
 
     def _options_to_begin(self, posterior: Posterior, rng: np.random.Generator) -> list[Mapping[str, Option]]:
         """Return promising options; now and then with one new value at most, to learn its effect."""

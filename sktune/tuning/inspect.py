@@ -29,7 +29,7 @@ class Inspection:
         """Return plain values, ready for JSON."""
         return {
             "description": self.description,
-            "units": self.layout.to_dict()["units"],
+            "units": self.layout.with_kernels(()).to_dict()["units"],
             "layers": self.layout.to_dict()["layers"],
             "kinds": {kind: list(keys) for kind, keys in self.layout.kinds.items()},
             "plans": self.space.size,

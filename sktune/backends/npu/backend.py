@@ -20,12 +20,13 @@ import torch
 from sktune.ascend.cann_log import explain_files
 from sktune.ascend.fusion import RealisedFusion, describe, fused_scopes, realised_fusion
 from sktune.ascend.ge_graph import GeGraph, read_ge_graph
+from sktune.ascend.unit_kernels import unit_kernels, units_plan
 from sktune.backends.base import Compiled, CompileError, OnScope, Step, ignore
 from sktune.backends.npu.options import OPTIONS
 from sktune.backends.npu.scope_profile import profile_interleaved, scope_parts
 from sktune.backends.options import step_options
 from sktune.core.errors import BackendError, SktuneError
-from sktune.core.layout import Layout
+from sktune.core.layout import Kernel, Layout
 from sktune.core.outcome import ScopeTime
 from sktune.core.plan import Plan
 from sktune.core.scope_times import scope_times
@@ -106,6 +107,14 @@ class NpuBackend:
         config.debug.run_eagerly = True
         _, graphs = self._convert(plan, config)
         return _joined(graphs)
+
+    def kernels(self) -> Sequence[tuple[str | None, Kernel]]:
+        """See ``Backend.kernels``: as TorchAir converts the step; nothing is compiled for the device."""
+        try:
+            return tuple(unit_kernels(self.graph_of(units_plan(self._layout)), self._layout))
+        except SktuneError as failure:
+            logger.warning("the search does without the operators of the step: %s", failure)
+            return ()
 
     def _convert(self, plan: Plan, config: Any) -> tuple[Step, list[GeGraph]]:
         self._activate(None)

@@ -14,17 +14,19 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from sktune.ascend.ge_graph import GeGraph
+from sktune.ascend.unit_kernels import units_plan
 from sktune.backends.base import Compiled, CompileError, OnScope, Step, ignore
 from sktune.backends.npu.backend import NpuBackend
 from sktune.backends.sim.constants import ATLAS_A3, load_constants
 from sktune.backends.sim.deployment import deploy, deployment_notes
-from sktune.backends.sim.ge import from_ge_graph, units_plan
+from sktune.backends.sim.ge import from_ge_graph
 from sktune.backends.sim.model import SimulatedFailure, Span, StepModel
-from sktune.backends.sim.operators import from_kernel_table
+from sktune.backends.sim.operators import Operator, from_kernel_table
+from sktune.backends.sim.superkernel import core_in_superkernel
 from sktune.backends.sim.trace import trace_operators
 from sktune.core.errors import BackendError, SimulationError
 from sktune.core.fused_scopes import FusedScope, alike_together
-from sktune.core.layout import Layout
+from sktune.core.layout import Kernel, KernelCore, Layout
 from sktune.core.plan import Plan
 from sktune.core.scope_times import Part, scope_times
 from sktune.profiling.analysis import analyse
@@ -71,11 +73,18 @@ class SimBackend:
             if any(parameter.is_meta for parameter in target.module.parameters()):
                 self.notes = deployment_notes(operators, values) or self.notes
                 operators = deploy(operators, values)
+        self._operators = operators
         self._model = StepModel(operators, layout, values)
 
     def time_shares(self) -> dict[str, float]:
         """Return each unit's share of the simulated baseline, 0 to 1."""
         return self._model.time_shares()
+
+    def kernels(self) -> list[tuple[str | None, Kernel]]:
+        """See ``Backend.kernels``."""
+        return [
+            (operator.unit, Kernel(operator.type, _core(operator), operator.can_fuse)) for operator in self._operators
+        ]
 
     def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:  # noqa: ARG002 - it returns immediately
         """See ``Backend.compile``."""
@@ -114,6 +123,13 @@ def _line(scope: FusedScope) -> str:
     formed = f"{count} ({', '.join(f'{times} {kind}' for kind, times in kinds.items())})" if kinds else "no SuperKernel"
     split = f"; split at {', '.join(f'{n} {kind}' for kind, n in cuts.items())}, which cannot be fused" if cuts else ""
     return f"{scope.labels[0]}{more}: {operators} operator{'s' * (operators != 1)}; {formed}{split}; simulated"
+
+
+def _core(operator: Operator) -> KernelCore:
+    """Return the cores that it runs on in a SuperKernel."""
+    if operator.core == "aicpu" or (operator.core == "communication" and not operator.can_fuse):
+        return "other"
+    return core_in_superkernel(operator)
 
 
 def _converted(target: Target, layout: Layout, inputs: Inputs) -> GeGraph | None:

@@ -3,19 +3,14 @@
 from math import prod, sqrt
 
 from sktune.ascend.ge_graph import GeGraph, GeOperator, TensorSpec
+from sktune.ascend.unit_kernels import units_plan
 from sktune.backends.sim.constants import Constants
 from sktune.backends.sim.operators import DYNAMIC_TYPES, DType, Operator, core_of, cores_filled, fusable
 from sktune.core.errors import SimulationError
 from sktune.core.layout import Layout
-from sktune.core.plan import Plan, Scope
 
 _SIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
 _GATHERS = ("Gather", "Index", "StridedSlice", "Slice")
-
-
-def units_plan(layout: Layout) -> Plan:
-    """Return the plan with which to dump a graph: each unit is a scope, so each operator names its unit."""
-    return Plan(tuple(Scope(unit.name, unit.name) for unit in layout.units))
 
 
 def from_ge_graph(graph: GeGraph, layout: Layout, constants: Constants) -> tuple[Operator, ...]:

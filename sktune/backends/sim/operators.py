@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from sktune.ascend.kernel_name import SUPERKERNEL
+from sktune.ascend.unit_kernels import CUBE_TYPES, MIX_TYPES
 from sktune.backends.sim.constants import Constants
 from sktune.core.errors import SimulationError
 from sktune.core.layout import Layout
@@ -28,17 +29,6 @@ _CORES: dict[str, Core] = {
     "HCCL": "communication",
     "COMMUNICATION": "communication",
 }
-# Prefixes of GE's operator types that run on cube units, and of those that run on cube and vector units together.
-_CUBE_TYPES = (
-    "MatMul",
-    "BatchMatMul",
-    "GroupedMatmul",
-    "QuantBatchMatmul",
-    "QuantMatmul",
-    "TransposeBatchMatMul",
-    "Conv",
-)
-_MIX_TYPES = ("FusedInferAttention", "FlashAttention", "PromptFlashAttention", "IncreFlashAttention", "MlaProlog")
 _LOOK_BACK = 256
 """How many preceding tasks one may have waited for; keeps long profiles linear."""
 DYNAMIC_TYPES = frozenset({"NonZero", "Unique"})
@@ -102,7 +92,7 @@ def core_of(kind: str, constants: Constants) -> Core:
         return "communication"
     if kind in constants.aicpu_types.value:
         return "aicpu"
-    return "cube" if kind.startswith(_CUBE_TYPES) else "mix" if kind.startswith(_MIX_TYPES) else "vector"
+    return "cube" if kind.startswith(CUBE_TYPES) else "mix" if kind.startswith(MIX_TYPES) else "vector"
 
 
 def cores_filled(core: Core, shape: Sequence[int], largest_bytes: float, constants: Constants) -> int:

@@ -119,6 +119,21 @@ class Experiment(TypedDict):
     ci95: Interval
 
 
+class DeviceConstant(TypedDict):
+    """What the device was found to be: a sum of constants of the law of SuperKernels.
+
+    Attributes:
+        name: what it is.
+        us, sd_us: mean and standard deviation, in microseconds.
+        prior_sd_us: the standard deviation before the first trial.
+    """
+
+    name: str
+    us: float
+    sd_us: float
+    prior_sd_us: float
+
+
 class WhyShown(TypedDict):
     """What a study has learned.
 
@@ -129,6 +144,7 @@ class WhyShown(TypedDict):
         next_experiment: null if no plan is expected to save more.
         expected_gain_left: share of the baseline step that more trials are expected to save.
         model_misfit: how far the model of the effects is from the measurements.
+        device: empty if its operators are unknown, or if scopes do not save what the law of SuperKernels says.
     """
 
     baseline_ms: float
@@ -139,6 +155,7 @@ class WhyShown(TypedDict):
     next_experiment: Experiment | None
     expected_gain_left: float
     model_misfit: float
+    device: Sequence[DeviceConstant]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -279,7 +279,10 @@ class WorkerRunner:
             folder, delivery = self._setup.delivered
             delivered = [str(folder), delivery.to_dict()]
         space = self._setup.space.model_dump(mode="json")
-        request = {"do": "open", "spec": self._spec.to_dict(), "space": space, "delivered": delivered}
+        request = {
+            "do": "open", "spec": self._spec.to_dict(), "space": space, "delivered": delivered,
+            "kernels": self._starts == 1,
+        }  # fmt: skip
         try:
             for message in self._ask("worker.log", **request):
                 if "opened" in message:

@@ -102,6 +102,8 @@ class Session:
         backend = info.load()(target, layout, decode_inputs(target, 0, 1)[0], **info.settings_of(spec))
         if info.is_simulated:
             layout = layout.with_time_shares(backend.time_shares())  # on the meta device nothing takes time
+        if request["kernels"]:
+            layout = layout.with_kernels(backend.kernels())
         facts = {} if request["delivered"] is None else {"not_delivered": _install(info, *request["delivered"])}
         self._judge = Judge(target, backend, lambda: self.answer(alive=True))
         self.answer(

@@ -1,0 +1,98 @@
+"""The law of SuperKernels: what it counts, its prior, what is found of a device, and devices that do not follow it."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from sktune.backends.sim.constants import load_constants
+from sktune.core.layout import Kernel, KernelCore, Layer, Layout, Unit
+from sktune.core.scope_options import option_defaults
+from sktune.learning.law import CODE_KNOTS_KIB, DEFAULTS, PRELOADED_KIB, PRIOR_US, TEXT_KIB, Law
+from sktune.learning.segments import SegmentCatalogue
+
+
+def layout_of(rng: np.random.Generator, units: int = 9) -> Layout:
+    """Return units with a few random kernels each, some of them with none."""
+    cores: tuple[KernelCore, ...] = ("vector", "vector", "cube", "mix")
+
+    def kernels(most: int) -> tuple[Kernel, ...]:
+        count = int(rng.integers(most + 1))
+        return tuple(Kernel(f"T{rng.integers(4)}", cores[int(rng.integers(4))], bool(rng.random() < 0.8))
+                     for _ in range(count))  # fmt: skip
+
+    return Layout(
+        tuple(Unit(f"layers.{n // 3}.u{n % 3}", f"u{n}", n // 3, kernels=kernels(6), between=kernels(2))
+              for n in range(units)),
+        tuple(Layer(f"layers.{n}", f"kind{n}") for n in range(units // 3)),
+    )  # fmt: skip
+
+
+def counted(layout: Layout, first: int, last: int) -> dict[str, float]:
+    """Return what the law counts in one scope, operator by operator."""
+    kernels: list[Kernel] = []
+    for number, unit in enumerate(layout.units[first : last + 1], first):
+        kernels += unit.kernels + (unit.between if number < last else ())
+    # What lies between before the first kernel, or after the last one, is not in the scope.
+    while kernels and not layout.units[first].kernels:
+        first += 1
+        kernels = kernels[len(layout.units[first - 1].between) :]
+        if first > last:
+            return {}
+    runs: list[list[Kernel]] = [[]]
+    for kernel in kernels:
+        if kernel.can_fuse:
+            runs[-1].append(kernel)
+        else:
+            runs.append([])
+    found: dict[str, float] = {"superkernel_us": 0.0}
+    for run in runs:
+        found["superkernel_us"] += len(run) > 1
+        cores = {kernel.core for kernel in run}
+        whole = cores.pop() if len(cores) == 1 else "mix"
+        loaded = TEXT_KIB[run[0].core] if run else 0.0
+        for before, after in pairwise(run):
+            loaded += TEXT_KIB[after.core]
+            names = ["links", f"after {before.core}", f"full {whole}", f"type {after.type}"]
+            names += ["crossings"] if before.core != after.core and "mix" not in (before.core, after.core) else []
+            if before.type != after.type:
+                names += ["changes", *(["changes after the first lines"] if loaded > PRELOADED_KIB else [])]
+            for name in names:
+                found[name] = found.get(name, 0.0) + 1
+            for knot in CODE_KNOTS_KIB:
+                name = f"code beyond {knot:g} KiB"
+                found[name] = found.get(name, 0.0) - (loaded > knot)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_counts_are_those_of_the_operators(seed: int) -> None:
+    """In each class of segments of random layouts, against a count operator by operator."""
+    layout = layout_of(np.random.default_rng(seed))
+    if not layout.units[0].kernels or not all(unit.kernels for unit in layout.units):
+        layout = Layout(tuple(unit for unit in layout.units if unit.kernels), layout.layers)
+    catalogue = SegmentCatalogue(layout, float("inf"))
+    law = Law(catalogue)
+    for number, (first, last) in enumerate(zip(catalogue.first, catalogue.last, strict=True)):
+        expected = counted(layout, int(first), int(last))
+        for column, name in enumerate(law.names):
+            if not name.startswith("pair ") and name != "changes beyond the preload":
+                assert law.counts[number, column] == expected.get(name, 0.0), (name, first, last)
+
+
+def test_the_prior_is_the_simulators() -> None:
+    """Its means are the constants of the simulated device, and its defaults those of the compiler."""
+    constants = load_constants()
+    for name, (mean_us, _) in PRIOR_US.items():
+        expected = constants["dispatch_gap_us"] + constants["head_us"] if name == "task_us" else constants[name]
+        assert mean_us == expected
+    assert DEFAULTS.items() <= option_defaults().items()
+
+
+def test_types_that_stay_outside_are_not_counted() -> None:
+    """As soon as they were seen outside of SuperKernels."""
+    layout = layout_of(np.random.default_rng(3))
+    catalogue = SegmentCatalogue(layout, float("inf"))
+    law = Law(catalogue, frozenset({"T1"}))
+    assert not law.counts[:, law.names.index("type T1")].any()
+    assert law.counts.sum() != Law(catalogue).counts.sum()
