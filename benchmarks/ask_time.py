@@ -1,6 +1,6 @@
 """Time that the partition sampler takes for one proposal as a study grows, without the storage.
 
-    python benchmarks/ask_time.py [--trials 1000] [--layers 61] [--units 12] [--failing]
+    python benchmarks/ask_time.py [--trials 1000] [--layers 61] [--units 12] [--kernels 8] [--failing]
 
 Every layer has separate parameters. The study is in memory; each trial reports its latency and scope times, from a
 landscape that is a sum over units, borders and options. Prints a table and the machine.
@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from benchmarks.landscapes.failing import Faults
 from sktune.backends.installed import device_name
-from sktune.core.layout import Layer, Layout, Unit
+from sktune.core.layout import Kernel, Layer, Layout, Unit
 from sktune.core.outcome import Outcome, ScopeTime, Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
@@ -57,14 +57,21 @@ class Timed(PartitionSampler):
         return point
 
 
-def space_of(layers: int, units: int) -> SearchSpace:
-    """Return a space with parameters for each layer of a model whose first layers are dense, with three options."""
+def space_of(layers: int, units: int, kernels: int = 0) -> SearchSpace:
+    """Return a space with parameters for each layer of a model whose first layers are dense, with three options.
+
+    Each unit has ``kernels`` kernels of 40 types; with none, the sampler does not know the operators.
+    """
     keys = [f"unit_{index}" for index in range(units)]
     layout_units = tuple(Unit(f"layers.{layer}.{key}", key, layer) for layer in range(layers) for key in keys)
     kinds = tuple(Layer(f"layers.{layer}", "dense" if layer < 3 else "moe") for layer in range(layers))
+    layout = Layout(layout_units, kinds).with_kernels(
+        (unit.name, Kernel(f"T{(int(unit.key[5:]) + 7 * number) % 40}", "vector" if number else "cube"))
+        for unit in layout_units for number in range(kernels)
+    )  # fmt: skip
     options: dict[str, tuple[bool | int | str, ...]] = {"fusion": (0, 1), "early": (1, 0, 2), "split": (4, 1)}
     rules = OptionRules({"fusion": 0, "early": 1, "split": 4})
-    return bind(SpaceSpec(per_layer=True, layers_per_scope=[1, 2, "all"]), Layout(layout_units, kinds), options, rules)
+    return bind(SpaceSpec(per_layer=True, layers_per_scope=[1, 2, "all"]), layout, options, rules)
 
 
 def judged(space: SearchSpace, plan: Plan) -> Outcome:
@@ -129,11 +136,12 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--layers", type=int, default=61)
     parser.add_argument("--units", type=int, default=12)
+    parser.add_argument("--kernels", type=int, default=0, help="of each unit; 0: the operators are not known")
     parser.add_argument("--failing", action="store_true", help="a fifth of the segments fail")
     arguments = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.simplefilter("ignore", ExperimentalWarning)
-    space = space_of(arguments.layers, arguments.units)
+    space = space_of(arguments.layers, arguments.units, arguments.kernels)
     before_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     sampler = run(space, arguments.trials, arguments.failing)
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

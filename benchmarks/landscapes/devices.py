@@ -258,6 +258,15 @@ class DeviceLandscape:
         return float(Partitioner(self.space, self._catalogue).solve(savings, cut).score.max())
 
     @property
+    def links(self) -> tuple[int, ...]:
+        """How often each of ``sktune.learning.device.SUMS`` applies, if everything that can be fused is."""
+        cube_before = self._linked & (self._before(self._is_cube) > 0)
+        crosses = self._linked & (self._before(self._is_cube) != self._is_cube)
+        changes = int((self._linked & (self._before(self._type) != self._type)).sum())
+        every, cubes = int(self._linked.sum()), int(cube_before.sum())
+        return every - cubes, cubes, int(crosses.sum()), every, changes, changes
+
+    @property
     def potential_us(self) -> float:
         """All gaps and heads of the step."""
         return self.device.us["task"] * len(self._operators.types)

@@ -100,6 +100,25 @@ class GeGraph:
                 tasks.append(operator)
         return tuple(tasks)
 
+    @property
+    def waits(self) -> tuple[tuple[int, ...], ...]:
+        """For each device task, the last one of each other stream whose output it takes, also through views.
+
+        A stand-in for GE's allocation of streams, which is not restated: it waits with an event for each of these.
+        """
+        tasks = self.device_tasks
+        place = {task.name: index for index, task in enumerate(tasks)}
+        needs: dict[str, set[int]] = {}
+        for operator in self.operators:
+            producers = [name.rpartition(":")[0] for name in operator.inputs]
+            found = [{place[name]} if name in place else needs.get(name, set()) for name in producers]
+            needs[operator.name] = set().union(*found)
+        waits = []
+        for task in tasks:
+            last = {tasks[index].stream: index for index in sorted(needs[task.name])}
+            waits.append(tuple(sorted(index for stream, index in last.items() if stream != task.stream)))
+        return tuple(waits)
+
     def by_scope(self) -> dict[str, tuple[GeOperator, ...]]:
         """Return the device tasks of each scope, by its label, in order of first appearance."""
         scopes: dict[str, list[GeOperator]] = {}

@@ -152,10 +152,6 @@ class Backend(Protocol):
         """
         ...
 
-    def kernels(self) -> Sequence[tuple[str | None, Kernel]]:
-        """Return the kernels of the unfused step in execution order, each with its unit; empty if they are unknown."""
-        ...
-
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """Return the alternatives without sktune: functions that compile them, by name; they may raise CompileError."""
         ...
@@ -166,4 +162,12 @@ class SimulatedBackend(Backend, Protocol):
 
     def time_shares(self) -> Mapping[str, float]:
         """Return each unit's share of the baseline's latency, 0 to 1."""
+        ...
+
+
+class SuperKernelBackend(Backend, Protocol):
+    """A backend whose scopes become SuperKernels (``ScopeFlavour.SUPERKERNEL``)."""
+
+    def kernels(self) -> Sequence[tuple[str | None, Kernel]]:
+        """Return the kernels of the unfused step in execution order, each with its unit; empty if they are unknown."""
         ...

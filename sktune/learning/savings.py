@@ -22,9 +22,8 @@ from sktune.core.plan import Option, Options, Plan
 from sktune.learning.evidence import Evidence, Vector
 from sktune.learning.law import Law
 from sktune.learning.observations import Described, Hyperparameters, Observation
-from sktune.learning.segments import SegmentCatalogue
+from sktune.learning.segments import Ints, SegmentCatalogue
 
-Indices = npt.NDArray[np.int64]
 Singles = npt.NDArray[np.float32]
 
 PRIOR_SD: Mapping[str, float] = {
@@ -214,7 +213,8 @@ class SegmentModel:
                 if name == "beyond_law" and not begin.follows_law:
                     continue
                 base = begin.unit_sd if name == "unit_sd" else 1.0
-                tried = [chosen, *(_with(chosen, name, base * factor) for factor in grid)]
+                changed: list[dict[str, Any]] = [{name: base * factor} for factor in grid]
+                tried = [chosen, *(replace(chosen, **each) for each in changed)]
                 chosen = max(tried, key=evidence)
             if chosen == before:
                 break
@@ -259,7 +259,7 @@ class SegmentModel:
                 expected[inside] = [term.mean_us / self.baseline_us for term in self.law.terms]
         return expected
 
-    def value(self, effects: Vector, options: Sequence[Options], segments: Indices | None = None) -> Singles:
+    def value(self, effects: Vector, options: Sequence[Options], segments: Ints | None = None) -> Singles:
         """Return the saving of each class of segments.
 
         Args:
@@ -315,12 +315,12 @@ class SegmentModel:
                 total += effects[:, self._steps_at + index]
         return total
 
-    def _segments(self, plan: Plan) -> Indices:
+    def _segments(self, plan: Plan) -> Ints:
         """Return the classes of a plan's scopes."""
         firsts, lasts = np.array(self.catalogue.positions(plan), dtype=np.int64).reshape(-1, 2).T
         return self.catalogue.class_of[firsts, lasts]
 
-    def _put_scopes(self, row: Vector, segments: Indices, options: Options) -> None:
+    def _put_scopes(self, row: Vector, segments: Ints, options: Options) -> None:
         described = self.catalogue.matrix[segments].sum(axis=0)
         row[: self._options_at] += described
         width = len(self.catalogue.small)
@@ -333,7 +333,7 @@ class SegmentModel:
         if self.law:
             row[self.law_at : self.n_fixed] += self.law.counts[segments].sum(axis=0) @ self._weights(options)
 
-    def _give_effects(self, segments: Indices) -> None:
+    def _give_effects(self, segments: Ints) -> None:
         for segment in dict.fromkeys(segments.tolist()):
             if self._effect_of[segment] < 0 and len(self._effects) < MAX_SEGMENT_EFFECTS:
                 self._effect_of[segment] = len(self._effects)
@@ -351,11 +351,6 @@ class SegmentModel:
             + [CAPTURE_SD, PRIOR_SD["observed scope"], PRIOR_SD["observed unit"]]
             + [NO_EFFECT_SD] * (self.n_fixed - self.law_at)
         )
-
-
-def _with(chosen: Hyperparameters, name: str, value: float) -> Hyperparameters:
-    changed: dict[str, Any] = {name: value}
-    return replace(chosen, **changed)
 
 
 class Posterior:

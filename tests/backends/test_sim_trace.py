@@ -10,6 +10,7 @@ import pytest
 from transformers import LlamaConfig
 
 from sktune.ascend.ge_graph import GeGraph, GeOperator, TensorSpec
+from sktune.ascend.unit_kernels import unit_kernels
 from sktune.backends.sim.deployment import COMBINE, DISPATCH, deploy, deployment_notes
 from sktune.backends.sim.ge import from_ge_graph
 from sktune.backends.sim.model import SimulatedStep
@@ -116,6 +117,10 @@ def test_a_ge_graph_gives_the_tasks_of_its_units() -> None:
     assert matmul.bytes_moved == 2 * (96 * 512 + 1024 * 512 + 96 * 1024)
     assert (cast.core, cast.unit, cast.can_fuse) == ("vector", None, False)
     assert cast.stream != matmul.stream
+    # On another stream it waits for what it takes, through a view: one event, as GE would insert it.
+    assert (matmul.after, cast.after) == ((), (0,))
+    kernels = [(name, kernel.type, kernel.core) for name, kernel in unit_kernels(graph, layout)]
+    assert kernels == [("u0", "MatMulV2", "cube"), (None, "Cast", "vector")]
     with pytest.raises(SimulationError, match="units_plan"):
         from_ge_graph(graph, Layout((Unit("u1", "u1"),), ()), CONSTANTS)
 

@@ -1,13 +1,18 @@
 """The law of SuperKernels: what it counts, its prior, what is found of a device, and devices that do not follow it."""
 
+import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from benchmarks.device_constants import learned_on, truth
+from benchmarks.landscapes.devices import TEST, device
 from sktune.backends.sim.constants import load_constants
 from sktune.core.layout import Kernel, KernelCore, Layer, Layout, Unit
 from sktune.core.scope_options import option_defaults
+from sktune.learning.device import found
 from sktune.learning.law import CODE_KNOTS_KIB, DEFAULTS, PRELOADED_KIB, PRIOR_US, TEXT_KIB, Law
 from sktune.learning.segments import SegmentCatalogue
 
@@ -96,3 +101,37 @@ def test_types_that_stay_outside_are_not_counted() -> None:
     law = Law(catalogue, frozenset({"T1"}))
     assert not law.counts[:, law.names.index("type T1")].any()
     assert law.counts.sum() != Law(catalogue).counts.sum()
+
+
+def test_layouts_keep_their_kernels() -> None:
+    """Stored and read again; equal lists are stored once, and the digest is that of the layout without them."""
+    layout = layout_of(np.random.default_rng(5))
+    assert Layout.from_dict(json.loads(json.dumps(layout.to_dict()))) == layout
+    bare = layout.with_kernels(())
+    assert "kernels" not in str(bare.to_dict())
+    assert bare.digest == layout.digest
+    alike = bare.with_kernels((unit.name, Kernel("Add", "vector")) for unit in bare.units)
+    assert len(alike.to_dict()["kernels"]) == 2
+
+
+def test_a_device_is_found() -> None:
+    """After ten trials on a device that follows the law, what a study can determine is close to the truth."""
+    landscape = device("known", (), 4)
+    determined = [each for each in found(learned_on(landscape, 10, seed=0).posterior()) if each.is_determined]
+    true = truth(landscape)
+    assert len(determined) >= 2
+    for each in determined:
+        assert abs(each.us - true[each.name]) < 4 * each.sd_us + 0.25 * abs(true[each.name]), each
+
+
+def test_the_law_is_dropped_where_devices_do_not_follow_it() -> None:
+    """Kernels that say nothing about what scopes save: the evidence prefers the model without them."""
+    landscape = device("test", TEST, 2)
+    rng = np.random.default_rng(0)
+    kinds = {unit.key: tuple(Kernel(f"K{n}", "vector") for n in range(int(rng.integers(1, 40))))
+             for unit in landscape.space.layout.units}  # fmt: skip
+    units = tuple(replace(unit, kernels=kinds[unit.key], between=()) for unit in landscape.space.layout.units)
+    landscape.space = replace(landscape.space, layout=replace(landscape.space.layout, units=units))
+    learned = learned_on(landscape, 12, seed=0)
+    follows = sum(belief.weight for belief in learned.beliefs() if belief.posterior.chosen.follows_law)
+    assert follows < 0.5

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from sktune.backends.base import Compiled, Step
-from sktune.core.layout import Kernel
 from sktune.core.plan import Plan, Scope
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.devices import Cpu
@@ -48,9 +47,6 @@ class Slow:
     def written(self) -> Mapping[str, Any]:
         """Return nothing."""
         return {}
-
-    def kernels(self) -> Sequence[tuple[str | None, Kernel]]:
-        return ()
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """Return nothing."""

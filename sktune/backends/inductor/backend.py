@@ -32,7 +32,7 @@ from sktune.backends.inductor.region_check import RegionChecks
 from sktune.backends.inductor.regions import Cutting, MarkedGraph, Span, cut, strip_marks
 from sktune.core.delivery import Delivery, digest_of
 from sktune.core.errors import BackendError, SktuneError, TargetError, described
-from sktune.core.layout import Kernel, Layout
+from sktune.core.layout import Layout
 from sktune.core.outcome import ScopeTime
 from sktune.core.plan import Options, Plan
 from sktune.core.scope_times import Part, scope_times
@@ -103,10 +103,6 @@ class InductorBackend:
     def exactness(self, plan: Plan) -> dict[str, tuple[str, ...]]:
         """Return, by label, the operators of each scope that may change bits; see ``bit_changing_operators``."""
         return {slot.label: self._regions.changes_bits(slot) for slot in self._cut(plan).slots}
-
-    def kernels(self) -> Sequence[tuple[str | None, Kernel]]:
-        """See ``Backend.kernels``: Inductor decides them anew for each region."""
-        return ()
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: the uncompiled model, and the whole step in max-autotune."""

@@ -109,7 +109,7 @@ class NpuBackend:
         return _joined(graphs)
 
     def kernels(self) -> Sequence[tuple[str | None, Kernel]]:
-        """See ``Backend.kernels``: as TorchAir converts the step; nothing is compiled for the device."""
+        """See ``SuperKernelBackend.kernels``: as TorchAir converts the step; nothing is compiled for the device."""
         try:
             return tuple(unit_kernels(self.graph_of(units_plan(self._layout)), self._layout))
         except SktuneError as failure:

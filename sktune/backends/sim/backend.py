@@ -81,7 +81,7 @@ class SimBackend:
         return self._model.time_shares()
 
     def kernels(self) -> list[tuple[str | None, Kernel]]:
-        """See ``Backend.kernels``."""
+        """See ``SuperKernelBackend.kernels``."""
         return [
             (operator.unit, Kernel(operator.type, _core(operator), operator.can_fuse)) for operator in self._operators
         ]

@@ -1,5 +1,6 @@
 """Operators from TorchAir's GE graph, with GE's types and shapes, after the real conversion."""
 
+from dataclasses import replace
 from math import prod, sqrt
 
 from sktune.ascend.ge_graph import GeGraph, GeOperator, TensorSpec
@@ -28,9 +29,10 @@ def from_ge_graph(graph: GeGraph, layout: Layout, constants: Constants) -> tuple
         got = f"the scope {min(foreign)!r}" if foreign else "no scope"
         raise SimulationError(f"the graph's scopes must be the layout's units, got {got}; dump it with units_plan")
     streams = {name: index for index, name in enumerate(dict.fromkeys(["", *(task.stream for task in tasks)]))}
+    waits = graph.waits if len(streams) > 1 else [()] * len(tasks)
     return tuple(
-        _operator(task, position, streams[task.stream], labels.get(task.scope), constants)
-        for position, task in enumerate(tasks)
+        replace(_operator(task, position, streams[task.stream], labels.get(task.scope), constants), after=after)
+        for position, (task, after) in enumerate(zip(tasks, waits, strict=True))
     )
 
 

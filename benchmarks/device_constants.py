@@ -1,0 +1,125 @@
+"""How well a search finds out what a device is: the constants of devices whose law is known, after ten trials.
+
+    python benchmarks/device_constants.py --first 100 --seeds 100 --output FILE.md
+
+A constant matters if it is worth more than 2% of the step, counted over all operators that can be fused. The table has
+the relative error of what ``sktune show --why`` prints, by constant.
+"""
+
+import argparse
+import multiprocessing
+import platform
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import optuna
+import torch
+from optuna.trial import create_trial
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # a script can only import modules beside it
+
+from benchmarks.landscape import Record, replay  # noqa: E402
+from benchmarks.landscapes.devices import DEVICES, DeviceLandscape  # noqa: E402
+from sktune.backends.installed import device_name  # noqa: E402
+from sktune.learning.device import SUMS, Found, found  # noqa: E402
+from sktune.learning.history import OUTCOME, PROBE, Learned  # noqa: E402
+from sktune.samplers.partition import PARTITION  # noqa: E402
+from sktune.study.strategy import distributions  # noqa: E402
+
+MATTERS = 0.02
+LOADING = ("fetch", "contention", "copy")
+
+
+def learned_on(landscape: DeviceLandscape, trials: int, seed: int) -> Learned:
+    """Return what is known after a search, as ``sktune show --why`` does."""
+    record = Record(landscape, seed)
+    wanted = distributions(landscape.space)
+    point = {name: values[0] for name, values in landscape.space.choices.items()}
+    kept = []
+    for plan in dict.fromkeys(replay(landscape, PARTITION, trials, seed).plans):
+        outcome = record.judge(plan)
+        assert outcome.speedup
+        # As probes, plans need no parameters.
+        attributes = {PROBE: plan.to_dict(), OUTCOME: outcome.to_dict()}
+        kept.append(create_trial(
+            params=point, distributions=wanted, value=outcome.speedup.latency_ms, user_attrs=attributes,
+        ))  # fmt: skip
+    for number, trial in enumerate(kept):
+        trial.number = number
+    learned = Learned(landscape.space)
+    learned.read_once(kept)
+    return learned
+
+
+def truth(landscape: DeviceLandscape) -> dict[str, float]:
+    """Return the true value of each of ``SUMS``, in us."""
+    us: Mapping[str, float] = landscape.device.us
+    terms = {f"{name.replace(' ', '_')}_us": value for name, value in us.items()}
+    terms |= {f"icache_{name}_us": us[name] for name in LOADING}
+    return {name: sum(factor * terms[term] for term, factor in parts.items()) for name, parts in SUMS.items()}
+
+
+def errors(trials: int, seed: int) -> dict[str, tuple[float, Found]]:
+    """Return the relative error of each constant that matters."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    landscape = DEVICES["known-devices"](seed)
+    true, counts = truth(landscape), dict(zip(SUMS, landscape.links, strict=True))
+    result = {}
+    for each in found(learned_on(landscape, trials, seed).posterior()):
+        if abs(true[each.name]) * counts[each.name] > MATTERS * 1e3 * landscape.baseline_ms:
+            result[each.name] = abs(each.us - true[each.name]) / abs(true[each.name]), each
+    return result
+
+
+def main() -> None:
+    """Write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--output", type=Path, metavar="FILE.md")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("fork")) as pool:
+        results = list(pool.map(partial(errors, arguments.trials), seeds))
+    command = f"--trials {arguments.trials} --first {arguments.first} --seeds {arguments.seeds}"
+    dropped = sum(not each for each in results)
+    meaning = (
+        f"After {arguments.trials} trials on devices whose law is known ({dropped} of {len(results)} searches had "
+        f"dropped the law). A constant matters where it is worth more than {MATTERS:.0%} of the step. Error: of the "
+        "mean, relative to the truth."
+    )
+    lines = [
+        f"# python benchmarks/device_constants.py {command}",
+        "",
+        f"{datetime.now(UTC):%Y-%m-%d}; {device_name('cpu')}; Python {platform.python_version()}",
+        "",
+        meaning,
+        "",
+        "| constant | devices where it matters | median error | within 25% |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    every: list[float] = []
+    for name in (*SUMS, ""):
+        values = np.array([each[name][0] for each in results if name in each] if name else every)
+        every += values.tolist() if name else []
+        if len(values):
+            lines.append(
+                f"| {name or 'all'} | {len(values)} | {np.median(values):.1%} | {(values < 0.25).mean():.0%} |"
+            )
+    text = "\n".join(lines) + "\n"
+    print(text)
+    if arguments.output:
+        arguments.output.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
