@@ -11,7 +11,11 @@ import pytest
 from sktune.ascend.superkernel_pass import Group, Node, group
 from tests.builders import TESTS
 
-CASES = json.loads((TESTS / "golden" / "ge" / "grouping.json").read_text())["cases"]
+CASES = [
+    case
+    for name in ("grouping.json", "streams.json")
+    for case in json.loads((TESTS / "golden" / "ge" / name).read_text())["cases"]
+]
 
 
 def node(recorded: list[Any]) -> Node:
