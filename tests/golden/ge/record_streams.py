@@ -1,12 +1,12 @@
-"""Records what GE's own ``SuperKernelPass`` makes of the operators of eight models on several streams, with collectives.
+"""Records what GE's own ``SuperKernelPass`` makes of eight models on several streams and with collectives, as facts.
 
     python -m tests.golden.ge.record_streams ROOT tests/golden/ge/streams.json [SEED CASES]
 
 ROOT is a folder with the pass, built as ``README.md`` says. The operators are TorchAir's
 (``benchmarks/data/operators.json``), of the step's beginning, one layer of each kind, and its end. What comes between
-TorchAir and the pass is a stand-in: a part of some units runs on another stream, as with ``npu_stream_switch``, and joins
-at the unit's end; collectives follow attention and feed-forward units; types that cannot be fused are drawn; plans are
-random runs of units.
+TorchAir and the pass is a stand-in: a part of some units runs on another stream, as with ``npu_stream_switch``, and
+joins at the unit's end; collectives follow attention and feed-forward units; types that cannot be fused are drawn;
+plans are random runs of units.
 """
 
 import json
