@@ -9,6 +9,7 @@ import yaml
 
 from sktune.backends.availability import examine, usable
 from sktune.backends.info import State
+from sktune.backends.sim.constants import ATLAS_A3
 from sktune.core.scope_options import has_superkernel
 from sktune.tuning.prepare import bind_space, check_space_options, space_spec
 from sktune.tuning.request import Request
@@ -96,6 +97,35 @@ def test_the_simulation_uses_calibrated_constants(tmp_path: Path) -> None:
     fitted = sktune_command(*search, "--study", "fitted", "--constants", "mine.yaml", folder=tmp_path)
     baselines = [json.loads(each.stdout.splitlines()[-1])["baseline_ms"] for each in (shipped, fitted)]
     assert baselines[1] > baselines[0]
+
+
+@pytest.mark.slow
+def test_a_study_finds_what_its_device_is(tmp_path: Path) -> None:
+    """On a simulated device with gaps that nobody expects, `show --why` and `calibrate --study` say so."""
+    device = yaml.safe_load(ATLAS_A3.read_text(encoding="utf-8"))
+    device["constants"]["dispatch_gap_us"]["value"] = 4.0
+    (tmp_path / "device.yaml").write_text(yaml.safe_dump(device))
+    search = ("search", "--model", "llama", "--backend", "sim", "--study", "s", "--constants", "device.yaml")
+    done = sktune_command(*search, "--trials", "12", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = sktune_command("show", "s", "--why", "--json", folder=tmp_path)
+    known = {row["name"]: row for row in json.loads(done.stdout.splitlines()[-1])["why"]["device"]}
+    vector = known["gap and head, less a barrier of vector cores"]
+    assert vector["us"] > 3.0
+    assert "gap and head, less" in done.stderr
+    done = sktune_command("calibrate", "--study", "s", "--out", "mine.yaml", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    constants = yaml.safe_load((tmp_path / "mine.yaml").read_text())["constants"]
+    assert constants["dispatch_gap_us"]["value"] + constants["head_us"]["value"] == pytest.approx(5.0, abs=1.25)
+    assert constants["barrier_vector_us"]["value"] == 0.75
+    for wrong, message in (
+        (("calibrate",), "give either profiles or --study"),
+        (("calibrate", "a.csv", "--study", "s"), "give either profiles or --study"),
+        (("calibrate", "--study", "other"), "other"),
+    ):
+        done = sktune_command(*wrong, folder=tmp_path)
+        assert (done.returncode, len(done.stderr.strip().splitlines())) == (2, 1)
+        assert message in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from sktune.backends.npu.backend import NpuBackend
 from sktune.backends.sim.backend import SimBackend
 from sktune.core.plan import Plan
 from sktune.targets import describe
@@ -28,3 +29,22 @@ def test_the_simulation_starts_from_torchairs_graph(model: str) -> None:
     baseline, fused = simulation.compile(Plan()).simulated_ms, simulation.compile(whole).simulated_ms
     assert baseline is not None and fused is not None
     assert fused < baseline
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["deepseek-v3", "llama"])
+def test_the_backend_knows_the_kernels_of_each_unit(model: str) -> None:
+    """As the true TorchAir converts them; alike layers have equal ones, and the model's state is as before."""
+    torch.set_grad_enabled(False)
+    target = load(describe(model, backend="npu", device="cpu")[0], takes_torchair=True)
+    layout = trace_layout(target, load_preset(model).space)
+    before = {name: tensor.clone() for name, tensor in target.state.items()}
+    backend = NpuBackend(target, layout, decode_inputs(target, 0, 1)[0])
+    layout = layout.with_kernels(backend.kernels())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in target.state.items())
+    attention = [unit.kernels for unit in layout.units if unit.key == "self_attn"]
+    assert {kernel.core for kernel in attention[0]} == {"vector", "cube"}
+    assert len(set(attention)) == 1
+    assert all(unit.kernels for unit in layout.units)
+    simulation = SimBackend(target, layout, decode_inputs(target, 0, 1)[0])
+    assert [kernel.type for _, kernel in simulation.kernels()] == [kernel.type for _, kernel in backend.kernels()]
