@@ -112,7 +112,7 @@ class Learned:
         of_step = [option for combination in self.combinations for option in combination.of_step]
         law = Law(self.catalogue) if any(unit.kernels for unit in space.layout.units) else None
         self.model = SegmentModel(self.catalogue, tuple(dict.fromkeys(options + of_step)), space.options.of_step, law)
-        self._unfusable, self._inside = frozenset[str](), frozenset[str]()
+        self._unfusable = frozenset[str]()
         searched = {name: value for name, value in space.options.defaults.items() if name in space.option_names}
         self.feasibility = Feasibility(self.catalogue, searched, space.options.changes_bits)
         self.ranked: list[CompletePlan] = []

@@ -1,11 +1,12 @@
 """The savings of scopes: a Bayesian linear model of segments, learned from whole steps and from single scopes.
 
 A plan's saving is a sum over its scopes; a scope's saving is a sum over its units and inner borders, terms for the
-scope itself, its length and the layer borders that it crosses, effects of its options, and an effect of its class of
-segments. All effects have normal priors whose spread is shared by group, so that knowledge about a layer kind or an
-option carries over to plans that were never tried. Spread and noise are chosen by the evidence (type II maximum
-likelihood; MacKay 1992, "Bayesian interpolation"), once for each belief about how much options matter: with few trials
-the evidence prefers that they do not, and a search that relied on it alone would never try them again.
+scope itself, its length and the layer borders that it crosses, effects of its options, an effect of its class of
+segments, and the terms of the law of SuperKernels (``law``). All effects have normal priors whose spread is shared by
+group, so that what is learned carries over to plans that were never tried. Spread and noise are chosen by the evidence
+(type II maximum likelihood; MacKay 1992, "Bayesian interpolation"), once for each belief about how much options matter
+and whether scopes follow the law: with few trials the evidence prefers that options do not matter, and a search that
+relied on it alone would never try them again.
 """
 
 import math
