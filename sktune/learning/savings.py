@@ -5,8 +5,7 @@ scope itself, its length and the layer borders that it crosses, effects of its o
 segments, and the terms of the law of SuperKernels (``law``). All effects have normal priors whose spread is shared by
 group, so that what is learned carries over to plans that were never tried. Spread and noise are chosen by the evidence
 (type II maximum likelihood; MacKay 1992, "Bayesian interpolation"), once for each belief about how much options matter
-and whether scopes follow the law: with few trials the evidence prefers that options do not matter, and a search that
-relied on it alone would never try them again.
+(by the evidence of few trials not at all: a search would never try them again) and whether scopes follow the law.
 """
 
 import math
