@@ -112,7 +112,7 @@ class NpuBackend:
         """See ``SuperKernelBackend.kernels``: as TorchAir converts the step; nothing is compiled for the device."""
         try:
             return tuple(unit_kernels(self.graph_of(units_plan(self._layout)), self._layout))
-        except SktuneError as failure:
+        except (CompileError, SktuneError) as failure:
             logger.warning("the search does without the operators of the step: %s", failure)
             return ()
 
