@@ -131,21 +131,25 @@ def counted(places: "object") -> list[list[int]]:
     return sorted([place, count] for place, count in counts.items())
 
 
+def recorded(root: Path, operators: list[dict]) -> str:
+    """Return a graph's nodes and what the pass forms of them, as a line of JSON."""
+    nodes = nodes_of(operators)
+    places = {node["name"]: index for index, node in enumerate(nodes)}
+    listed = [
+        [node["name"], node["type"], node.get("label", ""), node.get("options", ""), node["stream"],
+         "".join(letter for letter, key in FLAGS if node.get(key)), [places[name] for name in node.get("waits", ())]]
+        for node in nodes
+    ]  # fmt: skip
+    return json.dumps({"nodes": listed, "facts": facts(root, nodes, operators)}, separators=(",", ":"))
+
+
 def main() -> None:
     """Write the facts of all cases."""
     seed, cases = map(int, sys.argv[3:5]) if len(sys.argv) > 3 else (SEED, CASES)
     root, rng, rows = Path(sys.argv[1]).resolve(), random.Random(seed), []
     for _ in range(cases):
         operators = random_graph(rng)
-        nodes = nodes_of(operators)
-        places = {node["name"]: index for index, node in enumerate(nodes)}
-        listed = [
-            [node["name"], node["type"], node.get("label", ""), node.get("options", ""), node["stream"],
-             "".join(letter for letter, key in FLAGS if node.get(key)),
-             [places[name] for name in node.get("waits", ())]]
-            for node in nodes
-        ]  # fmt: skip
-        rows.append(json.dumps({"nodes": listed, "facts": facts(root, nodes, operators)}, separators=(",", ":")))
+        rows.append(recorded(root, operators))
     source = "hicann/ge ffdcbc9, hicann/metadef 786891c; streams and events are a stand-in; no libascendsk.so"
     text = f'{{"source": {json.dumps(source)}, "cases": [\n' + ",\n".join(rows) + "\n]}\n"
     Path(sys.argv[2]).write_text(text)

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.golden.ge.record_grouping import FLAGS, facts, nodes_of
+from tests.golden.ge.record_grouping import recorded
 
 SEED, CASES = 37, 48
 OPERATORS = Path(__file__).resolve().parents[3] / "benchmarks" / "data" / "operators.json"
@@ -96,15 +96,7 @@ def main() -> None:
     models = json.loads(OPERATORS.read_text())["models"]
     for number in range(cases):
         operators = model_graph(models[number % len(models)]["parts"], rng)
-        nodes = nodes_of(operators)
-        places = {node["name"]: index for index, node in enumerate(nodes)}
-        listed = [
-            [node["name"], node["type"], node.get("label", ""), node.get("options", ""), node["stream"],
-             "".join(letter for letter, key in FLAGS if node.get(key)),
-             [places[name] for name in node.get("waits", ())]]
-            for node in nodes
-        ]  # fmt: skip
-        rows.append(json.dumps({"nodes": listed, "facts": facts(root, nodes, operators)}, separators=(",", ":")))
+        rows.append(recorded(root, operators))
     source = "hicann/ge ffdcbc9, TorchAir of torch_npu 2.13.0; streams, events and collectives are a stand-in"
     text = f'{{"source": {json.dumps(source)}, "cases": [\n' + ",\n".join(rows) + "\n]}\n"
     Path(sys.argv[2]).write_text(text)
