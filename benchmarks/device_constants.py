@@ -65,15 +65,16 @@ def truth(landscape: DeviceLandscape) -> dict[str, float]:
     return {name: sum(factor * terms[term] for term, factor in parts.items()) for name, parts in SUMS.items()}
 
 
-def errors(trials: int, seed: int) -> dict[str, tuple[float, Found]]:
-    """Return the relative error of each constant that matters."""
+def errors(trials: int, seed: int) -> dict[str, tuple[float, Found, float]]:
+    """Return the relative error of each constant that matters, what was found, and the truth in us."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     landscape = DEVICES["known-devices"](seed)
     true, counts = truth(landscape), dict(zip(SUMS, landscape.links, strict=True))
     result = {}
     for each in found(learned_on(landscape, trials, seed).posterior()):
         if abs(true[each.name]) * counts[each.name] > MATTERS * 1e3 * landscape.baseline_ms:
-            result[each.name] = abs(each.us - true[each.name]) / abs(true[each.name]), each
+            true_us = true[each.name]
+            result[each.name] = abs(each.us - true_us) / abs(true_us), each, true_us
     return result
 
 
@@ -95,7 +96,7 @@ def main() -> None:
     meaning = (
         f"After {arguments.trials} trials on devices whose law is known ({dropped} of {len(results)} searches had "
         f"dropped the law). A constant matters where it is worth more than {MATTERS:.0%} of the step. Error: of the "
-        "mean, relative to the truth."
+        "mean, relative to the truth; covered: the truth lies within two of the stated standard deviations."
     )
     lines = [
         f"# python benchmarks/device_constants.py {command}",
@@ -104,16 +105,17 @@ def main() -> None:
         "",
         meaning,
         "",
-        "| constant | devices where it matters | median error | within 25% |",
-        "| --- | ---: | ---: | ---: |",
+        "| constant | devices where it matters | median error | within 25% | covered |",
+        "| --- | ---: | ---: | ---: | ---: |",
     ]
-    every: list[float] = []
     for name in (*SUMS, ""):
-        values = np.array([each[name][0] for each in results if name in each] if name else every)
-        every += values.tolist() if name else []
-        if len(values):
+        rows = [row for each in results for found_as, row in each.items() if name in (found_as, "")]
+        if rows:
+            relative = np.array([error for error, _, _ in rows])
+            covered = np.mean([abs(each.us - true_us) < 2 * each.sd_us for _, each, true_us in rows])
             lines.append(
-                f"| {name or 'all'} | {len(values)} | {np.median(values):.1%} | {(values < 0.25).mean():.0%} |"
+                f"| {name or 'all'} | {len(rows)} | {np.median(relative):.1%} | {(relative < 0.25).mean():.0%} "
+                f"| {covered:.0%} |"
             )
     text = "\n".join(lines) + "\n"
     print(text)

@@ -3,7 +3,7 @@
 The operators are those of eight architectures as TorchAir converts them (``benchmarks/data/operators.json``), over 61
 layers. A device's constants are drawn over a factor of ten around those of the simulator, its noise and the gain of its
 best plan from ranges. Its laws are switched on and off by the seed: ``TRAIN`` and ``TEST`` laws are kept apart, so that
-a sampler that was made on the former can be tested on the latter. ``KNOWN`` devices have none of both: their law is the
+a sampler that was made on the former can be tested on the latter. ``known-devices`` have none of both: their law is the
 simulator's.
 """
 

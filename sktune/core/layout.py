@@ -147,10 +147,10 @@ class Layout:
         if not any(unit.kernels for unit in self.units):
             return {"units": units, "layers": layers}
         lists: dict[tuple[Kernel, ...], int] = {}
-        for values, unit_ in zip(units, self.units, strict=True):
-            values["kernels"] = lists.setdefault(unit_.kernels, len(lists))
-            values["between"] = lists.setdefault(unit_.between, len(lists))
-        kernels = [[list(astuple(kernel)) for kernel in each] for each in lists]
+        for values, each in zip(units, self.units, strict=True):
+            values["kernels"] = lists.setdefault(each.kernels, len(lists))
+            values["between"] = lists.setdefault(each.between, len(lists))
+        kernels = [[list(astuple(kernel)) for kernel in alike] for alike in lists]
         return {"units": units, "layers": layers, "kernels": kernels}
 
     @classmethod

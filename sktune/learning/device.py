@@ -4,13 +4,14 @@ Savings show differences alone: every fused operator saves its gap and head and 
 therefore the sums below, not each constant.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from sktune.learning.law import PRIOR_US
-from sktune.learning.savings import Posterior
+from sktune.learning.savings import TEMPERING, Posterior
 
 SUMS: Mapping[str, Mapping[str, float]] = {
     "gap and head, less a barrier of vector cores": {"task_us": 1.0, "barrier_vector_us": -1.0},
@@ -34,8 +35,8 @@ class Found:
 
     @property
     def is_determined(self) -> bool:
-        """Whether the study has at least halved the doubt."""
-        return self.sd_us < self.prior_sd_us / 2
+        """Whether the study's trials say more than was expected before."""
+        return self.sd_us < self.prior_sd_us
 
 
 def found(posterior: Posterior) -> tuple[Found, ...]:
@@ -50,6 +51,8 @@ def found(posterior: Posterior) -> tuple[Found, ...]:
             row[at[name]] = factor
     means, deviations = posterior.predict_law(rows)
     prior = np.sqrt(rows**2 @ np.array([term.sd_us for term in law.terms]) ** 2)
+    # The scopes that one trial observes share the law's error, so that the posterior is surer than it may be.
+    deviations = np.minimum(prior, math.sqrt(TEMPERING) * deviations)
     return tuple(
         Found(name, float(mean), float(sd), float(prior_sd))
         for name, mean, sd, prior_sd in zip(SUMS, means, deviations, prior, strict=True)
@@ -78,5 +81,5 @@ def constants_us(posterior: Posterior) -> dict[str, tuple[float, float]]:
         names = [term.name for term in posterior.model.law.terms]
         for name in ("icache_fetch_us", "icache_contention_us", "icache_copy_us"):
             mean, sd = posterior.predict_law(np.eye(len(names))[[names.index(name)]])
-            values[name] = float(mean[0]), float(sd[0])
+            values[name] = float(mean[0]), math.sqrt(TEMPERING) * float(sd[0])
     return {name: value for name, value in values.items() if value[0] > 0}

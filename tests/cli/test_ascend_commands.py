@@ -105,8 +105,8 @@ def test_a_study_finds_what_its_device_is(tmp_path: Path) -> None:
     device = yaml.safe_load(ATLAS_A3.read_text(encoding="utf-8"))
     device["constants"]["dispatch_gap_us"]["value"] = 4.0
     (tmp_path / "device.yaml").write_text(yaml.safe_dump(device))
-    search = ("search", "--model", "llama", "--backend", "sim", "--study", "s", "--constants", "device.yaml")
-    done = sktune_command(*search, "--trials", "12", folder=tmp_path)
+    search = ("search", "--model", "deepseek-v3", "--scale", "full", "--backend", "sim", "--study", "s")
+    done = sktune_command(*search, "--constants", "device.yaml", "--trials", "16", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     done = sktune_command("show", "s", "--why", "--json", folder=tmp_path)
     known = {row["name"]: row for row in json.loads(done.stdout.splitlines()[-1])["why"]["device"]}
