@@ -7,7 +7,7 @@ incumbents can be compared with the optimum. The replay is a real Optuna study i
 
 import time
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -24,7 +24,7 @@ from sktune.core.fused_scopes import FusedScope
 from sktune.core.outcome import Outcome, Reason, ScopeTime, Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace
-from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE
+from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE, REPEAT
 from sktune.study.strategy import Strategy
 
 P = ParamSpec("P")
@@ -130,8 +130,10 @@ def replay(
     Args:
         landscape: to search.
         strategy: to search with; its sampler is made once.
-        trials: number of plans to evaluate; one that is proposed again counts again, with its stored outcome.
-        seed: of the sampler and of the noise; a plan's noise depends only on the seed and the plan.
+        trials: number of plans to evaluate; one that is proposed again counts again, with its stored outcome unless the
+            sampler wants it measured again.
+        seed: of the sampler and of the noise; a plan's noise depends only on the seed, the plan and how often it was
+            measured.
         scope_times: whether the sampler sees the times of scopes and gaps.
         workers: number of concurrent trials; the one that was asked for first ends first.
         by_figure: whether the incumbent is the plan with the lowest measured latency, whatever the sampler expects.
@@ -171,6 +173,7 @@ class Record:
     def __init__(self, landscape: Landscape, seed: int, scope_times: bool = True) -> None:
         self._landscape, self._seed, self._scope_times = landscape, seed, scope_times
         self._known: dict[Plan, tuple[Outcome, float | None]] = {}
+        self._repeats = Counter[Plan]()
         self._rows: list[tuple[float, float, bool, bool, Plan]] = []
         self._complete: dict[Plan, tuple[float, float]] = {}
         """Measured and true latency of the plans that may be the incumbent."""
@@ -187,10 +190,17 @@ class Record:
     def judge(self, plan: Plan) -> Outcome:
         """Return the outcome of ``plan``; the stored one if there is one."""
         if plan not in self._known:
-            truth = self._landscape.evaluate(plan)
-            outcome = measured(self._landscape, plan, truth, self._seed, self._scope_times)
-            self._known[plan] = outcome, truth.latency_ms
+            self._known[plan] = self._measured(plan), self._landscape.evaluate(plan).latency_ms
         return self._known[plan][0]
+
+    def judge_again(self, plan: Plan) -> Outcome:
+        """Return the outcome of another measurement of ``plan``."""
+        self._repeats[plan] += 1
+        return self._measured(plan)
+
+    def _measured(self, plan: Plan) -> Outcome:
+        truth = self._landscape.evaluate(plan)
+        return measured(self._landscape, plan, truth, self._seed, self._scope_times, self._repeats[plan])
 
     def add(
         self, plan: Plan, ask_s: float, *, is_probe: bool = False, expected: Mapping[Plan, float] | None = None
@@ -214,6 +224,7 @@ class _Asked:
     trial: Trial
     plan: Plan
     is_probe: bool
+    is_repeat: bool
     ask_s: float
 
 
@@ -237,10 +248,11 @@ class _Search:
         plan = Plan.from_dict(attributes[PROBE]) if is_probe else self._space.plan(trial.params)
         origin = attributes.get(ORIGIN, "sampler")
         trial.set_user_attr(PROPOSAL, {"plan": plan.to_dict(), "origin": origin, "attempts": 1})
-        return _Asked(trial, plan, is_probe, self._sampler.spent_s)
+        return _Asked(trial, plan, is_probe, REPEAT in attributes, self._sampler.spent_s)
 
     def tell(self, asked: _Asked) -> None:
-        outcome = self._record.judge(asked.plan)
+        record = self._record
+        outcome = record.judge_again(asked.plan) if asked.is_repeat else record.judge(asked.plan)
         trial = asked.trial
         trial.set_user_attr(OUTCOME, outcome.to_dict())
         trial.set_constraint("feasible", 0.0 if outcome.is_feasible else 1.0)
@@ -253,14 +265,19 @@ class _Search:
                 trial.report(outcome.speedup.latency_ms, step=0)
             self._study.tell(trial, state=TrialState.PRUNED)
         expected = None if self._by_figure else self._sampler.expected_savings(self._study.get_trials(deepcopy=False))
-        self._record.add(asked.plan, asked.ask_s, is_probe=asked.is_probe, expected=expected)
+        record.add(asked.plan, asked.ask_s, is_probe=asked.is_probe, expected=expected)
 
 
-def measured(landscape: Landscape, plan: Plan, truth: Truth, seed: int, scope_times: bool = True) -> Outcome:
-    """Return ``truth`` as a trial would measure it: with noise, and pruned if it is significantly slower."""
+def measured(
+    landscape: Landscape, plan: Plan, truth: Truth, seed: int, scope_times: bool = True, repeat: int = 0
+) -> Outcome:
+    """Return ``truth`` as a trial would measure it: with noise, and pruned if it is significantly slower.
+
+    ``repeat`` is the number of earlier measurements of the same plan.
+    """
     if plan.is_baseline:
         return Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
-    rng = np.random.default_rng([seed, int(plan.digest[:16], 16)])
+    rng = np.random.default_rng([seed, int(plan.digest[:16], 16), *[repeat] * (repeat > 0)])
     if truth.latency_ms is None:
         pieces = _noisy(truth.scope_times, rng) if scope_times else ()
         why = "fails in this landscape"

@@ -1,5 +1,6 @@
 """Outcomes: what became of one plan. A trial's failure is a value, never an exception."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, field, replace
 from enum import StrEnum
@@ -52,6 +53,22 @@ class Speedup:
     def bounds(self) -> tuple[float, float]:
         """The interval; for a simulated figure, both ends are the ratio."""
         return self.ci95 or (self.ratio, self.ratio)
+
+    def with_measurement(self, other: "Speedup") -> "Speedup":
+        """Return the mean of two measurements of the same plan, weighted by the inverse square of their intervals."""
+        if self.ci95 is None or other.ci95 is None:
+            return self
+        widths = [high - low for low, high in (self.ci95, other.ci95)]
+        share = widths[1] ** 2 / (widths[0] ** 2 + widths[1] ** 2) if any(widths) else 0.5
+        ratio = share * self.ratio + (1 - share) * other.ratio
+        halfwidth = 0.5 * math.hypot(share * widths[0], (1 - share) * widths[1])
+        return Speedup(
+            baseline_ms=share * self.baseline_ms + (1 - share) * other.baseline_ms,
+            latency_ms=share * self.latency_ms + (1 - share) * other.latency_ms,
+            ratio=ratio,
+            ci95=(ratio - halfwidth, ratio + halfwidth),
+            rounds=self.rounds + other.rounds,
+        )
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Speedup":

@@ -8,7 +8,7 @@ import math
 from bisect import insort
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from sktune.core.outcome import Outcome
 from sktune.core.plan import Option, Options, Plan, Ranges
 from sktune.core.space import LAYERS_PER_SCOPE, SearchSpace, limit_of
 from sktune.core.verification import Verification
+from sktune.learning.evidence import Vector
 from sktune.learning.failures import Feasibility, Key
 from sktune.learning.law import Law
 from sktune.learning.observations import Hyperparameters, Observation, ScopeSaving
@@ -31,7 +32,9 @@ PREFIX = "sktune:"
 OUTCOME = PREFIX + "outcome"
 PROBE = PREFIX + "probe"
 ORIGIN = PREFIX + "origin"
-"""Attributes of a trial: its outcome, the plan that it tries instead of that of its parameters, and its name."""
+REPEAT = PREFIX + "repeat"
+"""Attributes of a trial: its outcome, the plan that it tries instead of that of its parameters, its name, and whether
+it measures a known plan again."""
 
 VERIFICATIONS = "verifications"
 """The study's fact with verifications made after their trials had ended, by trial number."""
@@ -52,12 +55,27 @@ class Combination:
 
 @dataclass(frozen=True, slots=True)
 class CompletePlan:
-    """A complete plan, its saving as a share of the baseline, the stated noise of that, and its parameters."""
+    """A complete plan and its figures.
+
+    Attributes:
+        saving: as a share of the baseline, the mean of all measurements, weighted by their precision.
+        noise_sd: stated noise of its first measurement.
+        plan, point: the plan, and its parameters.
+        measurements: their number, in units of the first one's precision.
+    """
 
     saving: float
     noise_sd: float
     plan: Plan
     point: Point
+    measurements: float = 1.0
+
+    def measured_again(self, saving: float, noise_sd: float) -> "CompletePlan":
+        """Return it with another measurement."""
+        weight = (self.noise_sd / noise_sd) ** 2 if noise_sd else 1.0
+        total = self.measurements + weight
+        mean = (self.saving * self.measurements + saving * weight) / total
+        return replace(self, saving=mean, measurements=total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +195,11 @@ class Learned:
             return {}
         described = self.model.describe([complete.plan for complete in self.ranked])
         saved = np.array([complete.saving for complete in self.ranked])
-        stated = np.array([complete.noise_sd for complete in self.ranked])
         expected = np.zeros(len(saved))
         for belief in self.beliefs():
             mean, _ = belief.posterior.predict_plans(described)
-            modelled = belief.posterior.chosen.step_noise * np.maximum(MIN_NOISE, stated)
-            expected += belief.weight * (mean + (1 - (stated / modelled) ** 2) * (saved - mean))
+            share, _ = own_effects(belief.posterior.chosen.step_noise, self.ranked)
+            expected += belief.weight * (mean + share * (saved - mean))
         return {complete.plan: float(saving) for complete, saving in zip(self.ranked, expected, strict=True)}
 
     @property
@@ -198,7 +215,7 @@ class Learned:
             for pair, scope in zip(positions, plan.scopes, strict=True)
         ]
 
-    def log_safe(self, plans: Sequence[Plan]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    def log_safe(self, plans: Sequence[Plan]) -> Vector:
         """Return the logarithm of the probability that each plan works."""
         if not self.feasibility.has_risks:
             return np.zeros(len(plans))
@@ -220,8 +237,10 @@ class Learned:
     def _learn(self, trial: FrozenTrial) -> None:
         plan = self._plan_of(trial)
         stored = trial.user_attrs.get(OUTCOME)
-        if plan in self._taken or (stored and plan.is_baseline):
+        is_repeat = REPEAT in trial.user_attrs
+        if (plan in self._taken and not is_repeat) or (stored and plan.is_baseline):
             return  # a stored result: nothing new
+        before = self._withdrawn(plan) if is_repeat else None
         self._taken.add(plan)
         self.seen.add(plan)
         self.ranges.add(plan.ranges)
@@ -237,12 +256,23 @@ class Learned:
         self._learn_fusion(outcome)
         self.failures.append(False)
         self.working_ranges.add(plan.ranges)
-        self.feasibility.succeeded(self.keys(plan))
+        if not is_repeat:
+            self.feasibility.succeeded(self.keys(plan))
         observation = self._observation(plan, outcome, latency_ms)
         self._observe(observation)
-        if not is_probe and observation.saving is not None:
-            complete = CompletePlan(observation.saving, _stated_noise(outcome), plan, dict(trial.params))
-            insort(self.ranked, complete, key=lambda item: -item.saving)
+        if is_probe or observation.saving is None or (is_repeat and before is None):
+            return
+        noise_sd = _stated_noise(outcome)
+        complete = CompletePlan(observation.saving, noise_sd, plan, dict(trial.params))
+        complete = before.measured_again(observation.saving, noise_sd) if before else complete
+        insort(self.ranked, complete, key=lambda item: -item.saving)
+
+    def _withdrawn(self, plan: Plan) -> CompletePlan | None:
+        """Remove ``plan`` from those that are complete, until its new measurement is known, and return its figures."""
+        before = next((complete for complete in self.ranked if complete.plan == plan), None)
+        if before:
+            self.ranked.remove(before)
+        return before
 
     def _learn_fusion(self, outcome: Outcome | None) -> None:
         """Learn which types of operators the compiler does not fuse, and the baseline's latency."""
@@ -292,6 +322,16 @@ class Learned:
         noise = max(MIN_NOISE, _stated_noise(outcome))
         scopes = _scope_savings(self.catalogue, plan, outcome, speedup.baseline_ms)
         return Observation(plan, 1 - 1 / speedup.ratio, noise, scopes)
+
+
+def own_effects(step_noise: float, plans: Sequence[CompletePlan]) -> tuple[Vector, Vector]:
+    """Return what plans save beyond the model, shape (n_plans,) each: the share of a figure's misfit that is the plan's
+    own effect rather than noise, and the variance of that effect that its measurements leave."""
+    stated = np.array([complete.noise_sd for complete in plans])
+    variance = (step_noise * np.maximum(MIN_NOISE, stated)) ** 2 - stated**2
+    precision = variance * np.array([complete.measurements for complete in plans])
+    share = precision / np.maximum(np.finfo(float).tiny, precision + stated**2)
+    return share, variance * (1 - share)
 
 
 def _stated_noise(outcome: Outcome | None) -> float:

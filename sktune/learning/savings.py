@@ -22,34 +22,11 @@ from sktune.core.plan import Option, Options, Plan
 from sktune.learning.evidence import Evidence, Vector
 from sktune.learning.law import Law
 from sktune.learning.observations import Described, Hyperparameters, Observation
+from sktune.learning.priors import CAPTURE_SD, NO_EFFECT_SD, PRIOR_SD, STEP_OPTION_SD
 from sktune.learning.segments import Ints, SegmentCatalogue
 
 Singles = npt.NDArray[np.float32]
 
-PRIOR_SD: Mapping[str, float] = {
-    "scope": 2.0,
-    "unit": 1.0,
-    "unit key": 0.7,
-    "unit type": 0.7,
-    "border type": 1.0,
-    "crossing": 1.0,
-    "length": 0.1,
-    "length step": 1.5,
-    "beside": 0.2,
-    "option of scope": 0.5,
-    "option of unit": 0.2,
-    "option of unit type": 0.1,
-    "cut": 0.5,
-    "observed scope": 0.3,
-    "observed unit": 0.1,
-}
-"""Prior standard deviations, in units of what one unit typically saves."""
-STEP_OPTION_SD = 0.02
-"""Of an option of the whole step, as a share of the baseline."""
-CAPTURE_SD = 0.003
-"""Of the effect of capturing scopes at all, as a share of the baseline."""
-NO_EFFECT_SD = 1e-9
-"""Of the law's terms where scopes do not follow it, as a share of the baseline."""
 MAX_SEGMENT_EFFECTS = 256
 MIN_NOISE = 1e-3
 """Relative noise of a step's latency if the study does not state it, and of the expected saving of a running plan."""
@@ -396,5 +373,13 @@ class Posterior:
     def predict_plans(self, plans: Described) -> tuple[Vector, Vector]:
         """Return mean and standard deviation of the plans' savings, as shares of the baseline."""
         means, deviations = self.predict(plans.rows)
-        segment_sd = self.chosen.segment_ratio * self.chosen.unit_sd
-        return means, np.sqrt(deviations**2 + segment_sd**2 * plans.unknown)
+        return means, np.sqrt(deviations**2 + self._unknown_variance(plans))
+
+    def covariance(self, plans: Described) -> Vector:
+        """Return the covariance of the plans' savings, shape (n_plans, n_plans); unknown segments count as distinct."""
+        spread = scipy.linalg.solve_triangular(self._factor, plans.rows.T, lower=True, check_finite=False)
+        whole: Vector = spread.T @ spread + np.diag(self._unknown_variance(plans))
+        return whole
+
+    def _unknown_variance(self, plans: Described) -> Vector:
+        return (self.chosen.segment_ratio * self.chosen.unit_sd) ** 2 * plans.unknown

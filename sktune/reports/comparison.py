@@ -164,8 +164,7 @@ def write_picture(compared: ComparedStudies, path: Path | None, runs: Path) -> P
 
 def _speedup(record: TrialRecord) -> float:
     outcome = record.outcome
-    is_plan = outcome and outcome.is_complete and not record.is_probe
-    return outcome.speedup.ratio if outcome and is_plan and outcome.speedup else 1.0
+    return outcome.speedup.ratio if outcome and record.may_win and outcome.speedup else 1.0
 
 
 def _made_with(result: SearchResult) -> Mapping[str, str]:

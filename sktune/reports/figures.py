@@ -38,7 +38,7 @@ def history(result: SearchResult) -> go.Figure:
     best, incumbents = 1.0, list[tuple[int, float]]()
     for record in result.trials:
         outcome = record.outcome
-        if outcome and outcome.is_complete and outcome.speedup and not record.is_probe:
+        if record.may_win and outcome and outcome.speedup:
             best = max(best, outcome.speedup.ratio)
         incumbents.append((record.number, best))
     figure.add_scatter(x=[number for number, _ in incumbents], y=[ratio for _, ratio in incumbents], mode="lines",

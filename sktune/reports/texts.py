@@ -50,6 +50,7 @@ TEXTS: Texts = {
     "no_options": ("default options", "默认选项"),
     "origin": ("origin", "来源"),
     "origin.probe": ("probe", "探测"),
+    "origin.repeat": ("repeat", "重复测量"),
     "outcome": ("outcome", "结果"),
     "speedup": ("speedup", "加速比"),
     "speedup_simulated": ("speedup, simulated", "加速比(仿真)"),

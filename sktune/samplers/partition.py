@@ -3,9 +3,9 @@
 For each proposal, the effects of the segment model are drawn from their posterior (Thompson sampling), and the best
 legal plan of each draw is found exactly, for all combinations of options. Of these candidates, the one with the largest
 expected improvement is proposed: the mean over all beliefs about options (Snoek, Larochelle and Adams 2012, "Practical
-Bayesian optimization of machine learning algorithms", section 3.2). Known plans, and scopes that are known to fail, are
-never proposed again. It is an ordinary Optuna sampler: everything is learned from the study's trials, and the seed
-follows from the trial's number.
+Bayesian optimization of machine learning algorithms", section 3.2). Scopes that are known to fail are never proposed
+again, and known plans only to measure them again, where figures are noisy (``repeats``). It is an ordinary Optuna
+sampler: everything is learned from the study's trials, and the seed follows from the trial's number.
 """
 
 import math
@@ -25,12 +25,13 @@ from sktune.core.plan import Option, Plan
 from sktune.core.space import OUT, SearchSpace, StartingPoint
 from sktune.learning.best_partition import Partitioner
 from sktune.learning.evidence import Vector
-from sktune.learning.history import ORIGIN, PROBE, Belief, Learned, Point, amended
+from sktune.learning.history import ORIGIN, PROBE, REPEAT, Belief, Learned, Point, amended
 from sktune.learning.observations import Described
 from sktune.learning.savings import Posterior
 from sktune.learning.threads import one_blas_thread
 from sktune.samplers.draws import AVERSIONS, MIN_RISK, Draws, promising_options
 from sktune.samplers.probes import Prober
+from sktune.samplers.repeats import plan_to_repeat
 from sktune.study.distinct import remaining
 from sktune.study.strategy import Strategy, distributions, seed_of_trial
 
@@ -88,7 +89,8 @@ class PartitionSampler(BaseSampler):
         space: of the study.
         seed: of the search.
         probes: whether a trial may be a probe: a plan in which the layers of a kind differ, set as the trial's
-            attribute ``sktune:probe``. The caller has to run that plan, and must never return it as the result.
+            attribute ``sktune:probe``. The caller has to run that plan, and must never return it as the result. A trial
+            with the attribute ``sktune:repeat`` has a known plan, and has to measure it again.
     """
 
     def __init__(self, space: SearchSpace, seed: int = 0, *, probes: bool = False) -> None:
@@ -110,7 +112,7 @@ class PartitionSampler(BaseSampler):
         trial: FrozenTrial,
         search_space: dict[str, BaseDistribution],  # noqa: ARG002
     ) -> dict[str, Any]:
-        """Return the parameters of a new plan, if there is one."""
+        """Return the parameters of a new plan, if there is one, or of a known one to measure again."""
         trials = amended(study.get_trials(deepcopy=False), study.user_attrs)
         self._running = self._learned.read(trials, asking=trial.number)
         rng = np.random.default_rng(seed_of_trial(self._seed, trial.number))
@@ -128,7 +130,11 @@ class PartitionSampler(BaseSampler):
         if self._prober and PROBE not in trial.user_attrs and (probe := self._prober.probe(posterior, rng)):
             study._storage.set_trial_user_attr(trial._trial_id, PROBE, probe.to_dict())  # noqa: SLF001 - as samplers do
             return self._incumbent_point()
-        return self._propose(beliefs, rng)
+        point = self._propose(beliefs, rng)
+        if repeat := plan_to_repeat(self._learned, beliefs, self._space.plan(point), self._running):
+            study._storage.set_trial_user_attr(trial._trial_id, REPEAT, True)  # noqa: SLF001
+            return repeat.point
+        return point
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution

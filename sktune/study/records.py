@@ -1,14 +1,14 @@
 """Records of trials: plan, outcome and origin."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from optuna.trial import FrozenTrial
 
 from sktune.core.outcome import Outcome
 from sktune.core.plan import Option, Plan
-from sktune.learning.history import OUTCOME, PREFIX, PROBE
+from sktune.learning.history import OUTCOME, PREFIX, PROBE, REPEAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class TrialRecord:
         outcome: None while it runs.
         values: the parameters.
         is_probe: whether it ran a plan other than that of its parameters, to learn from; it is never the incumbent.
+        is_repeat: whether it measured the plan of an earlier trial again.
         began, ended: by the clock of the machine that ran it, without a time zone.
         worker: host and process that ran it.
     """
@@ -32,9 +33,16 @@ class TrialRecord:
     outcome: Outcome | None
     values: Mapping[str, Option]
     is_probe: bool = False
+    is_repeat: bool = False
     began: datetime | None = None
     ended: datetime | None = None
     worker: str = ""
+
+    @property
+    def may_win(self) -> bool:
+        """Whether it is complete and the first trial of a plan that may be the result."""
+        is_complete = self.outcome is not None and self.outcome.is_complete
+        return is_complete and not (self.is_probe or self.is_repeat)
 
     @property
     def judged_plan(self) -> Plan:
@@ -56,6 +64,7 @@ def record_of(trial: FrozenTrial) -> TrialRecord:
         Outcome.from_dict(stored) if stored else None,
         trial.params,
         PROBE in attributes,
+        REPEAT in attributes,
         trial.datetime_start,
         trial.datetime_complete,
         ":".join(str(proposal[part]) for part in ("host", "pid") if part in proposal),
@@ -63,15 +72,31 @@ def record_of(trial: FrozenTrial) -> TrialRecord:
 
 
 def incumbent_first(records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the complete trials, fastest first."""
-    complete = [r for r in records if r.outcome and r.outcome.is_complete and not r.is_probe]
-    distinct = {record.plan: record for record in reversed(complete)}
+    """Return the complete trials, fastest first.
+
+    A plan that was measured again has the figure of all its measurements; one that failed then is left out.
+    """
+    distinct = {record.plan: record for record in reversed(records) if record.may_win}
+    for repeat in (record for record in records if record.is_repeat and record.outcome):
+        assert repeat.outcome is not None
+        if first := distinct.get(repeat.plan):
+            if repeat.outcome.is_feasible:
+                distinct[repeat.plan] = _with_speedup_of(first, repeat.outcome)
+            else:
+                del distinct[repeat.plan]
 
     def ratio(record: TrialRecord) -> float:
         assert record.outcome is not None
         return record.outcome.speedup.ratio if record.outcome.speedup else 0.0
 
     return sorted(distinct.values(), key=ratio, reverse=True)
+
+
+def _with_speedup_of(record: TrialRecord, repeat: Outcome) -> TrialRecord:
+    outcome = record.outcome
+    if outcome is None or outcome.speedup is None or repeat.speedup is None:
+        return record
+    return replace(record, outcome=replace(outcome, speedup=outcome.speedup.with_measurement(repeat.speedup)))
 
 
 def banned_regions(records: Sequence[TrialRecord]) -> dict[str, str]:

@@ -27,7 +27,7 @@ from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, StartingPoint
 from sktune.core.verification import Verification
-from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE, Learned, amended
+from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE, REPEAT, Learned, amended
 from sktune.learning.threads import one_blas_thread
 from sktune.study.backup import Backup
 from sktune.study.claims import Claims, Holder, refuse_difference
@@ -48,13 +48,21 @@ OTHER_FOLDERS = frozenset({"README.md", "cache", "comparisons", "jobs", "profile
 
 @dataclass(frozen=True)
 class Proposal:
-    """A trial to run now; ``known`` is its outcome if the study already has one for its plan."""
+    """A trial to run now.
+
+    Attributes:
+        trial, plan, origin: as Optuna has it, what to run, and what proposed that.
+        known: its outcome, if the study already has one for its plan.
+        is_probe: whether the plan is not that of its parameters, so that it never wins.
+        is_repeat: whether a known plan has to be measured again.
+    """
 
     trial: Trial
     plan: Plan
     origin: str
     known: Outcome | None
     is_probe: bool = False
+    is_repeat: bool = False
 
     @property
     def number(self) -> int:
@@ -282,17 +290,18 @@ class TuningStudy:
             attributes = self._study.get_trials(deepcopy=False)[trial.number].user_attrs
             is_probe = PROBE in attributes
             plan = Plan.from_dict(attributes[PROBE]) if is_probe else space.plan(trial.params)
-            origin = "probe" if is_probe else attributes.get(ORIGIN, strategy.name)
+            is_repeat = REPEAT in attributes
+            origin = "probe" if is_probe else "repeat" if is_repeat else attributes.get(ORIGIN, strategy.name)
             attempts = attributes.get(PREFIX + "proposal", {}).get("attempts", 0) + 1
             here = {"host": socket.gethostname(), "pid": os.getpid(), "claim": self._token}
             proposal = {"plan": plan.to_dict(), "origin": origin, **here, "attempts": attempts}
             trial.set_user_attr(PREFIX + "proposal", proposal)  # one commit
-        known = answers.get(plan)
+        known = None if is_repeat else answers.get(plan)
         if stored := attributes.get(OUTCOME):
             known = Outcome.from_dict(stored)  # its process died between storing and telling
         elif attempts > MAX_ATTEMPTS:
             known = Outcome(Reason.CRASHED, f"killed the search process {MAX_ATTEMPTS} times")
-        return Proposal(trial, plan, origin, known, is_probe)
+        return Proposal(trial, plan, origin, known, is_probe, is_repeat)
 
     def tell(self, proposal: Proposal, outcome: Outcome, latency_ms: float | None, name: str = "") -> None:
         """Store the outcome of a proposal.

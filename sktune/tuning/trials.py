@@ -106,15 +106,17 @@ class Trials:
             self._study.postpone(proposal)
             raise
         try:
-            return self._judge(proposal.plan, proposal.number)
+            return self._judge(proposal)
         except (OutOfTimeError, KeyboardInterrupt):
             self._study.postpone(proposal)
             raise
 
-    def _judge(self, plan: Plan, number: int) -> Outcome:
+    def _judge(self, proposal: Proposal) -> Outcome:
+        plan, number = proposal.plan, proposal.number
         records = [record for record in self._records if record.outcome and record.outcome.fusion_digest]
         twins = {record.outcome.fusion_digest: record for record in reversed(records) if record.outcome}
-        known = {digest: record.number for digest, record in twins.items()}
+        # Not for a repeat, which would only be told its own first figure.
+        known = {} if proposal.is_repeat else {digest: record.number for digest, record in twins.items()}
 
         def report_stage(stage: str) -> None:
             self._emit(TrialStage(trial=number, stage=stage))

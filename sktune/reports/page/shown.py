@@ -99,6 +99,8 @@ class Shown:
 
     def origin(self, record: TrialRecord) -> str:
         """Return what proposed a plan."""
+        if record.is_repeat:
+            return self.say("origin.repeat")
         return self.say("origin.probe") if record.is_probe else record.origin
 
     def interval(self, speedup: Speedup | None) -> str:

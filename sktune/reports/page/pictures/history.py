@@ -55,7 +55,7 @@ def shape_of(shown: Shown, record: TrialRecord) -> str:
     """Return the shape of a trial's mark: what proposed it."""
     if record.is_probe:
         return "probe"
-    return "sampler" if record.origin in shown.samplers or ":" in record.origin else "start"
+    return "sampler" if record.is_repeat or record.origin in shown.samplers or ":" in record.origin else "start"
 
 
 def mark(shape: str, x: float, y: float, look: str, size: float = 4.0) -> Markup:
@@ -89,7 +89,7 @@ def _incumbents(trials: Sequence[TrialRecord]) -> list[tuple[int, float]]:
     best, found = 1.0, []
     for record in trials:
         outcome = record.outcome
-        if outcome and outcome.is_complete and outcome.speedup and not record.is_probe and outcome.speedup.ratio > best:
+        if record.may_win and outcome and outcome.speedup and outcome.speedup.ratio > best:
             best = outcome.speedup.ratio
             found.append((record.number, best))
     return [*found, (trials[-1].number, best)] if found else []
