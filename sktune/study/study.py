@@ -48,14 +48,7 @@ OTHER_FOLDERS = frozenset({"README.md", "cache", "comparisons", "jobs", "profile
 
 @dataclass(frozen=True)
 class Proposal:
-    """A trial to run now.
-
-    Attributes:
-        trial, plan, origin: as Optuna has it, what to run, and what proposed that.
-        known: its outcome, if the study already has one for its plan.
-        is_probe: whether the plan is not that of its parameters, so that it never wins.
-        is_repeat: whether a known plan has to be measured again.
-    """
+    """A trial to run now; ``known`` is its outcome if the study already has one, unless it ``is_repeat``."""
 
     trial: Trial
     plan: Plan
@@ -254,10 +247,9 @@ class TuningStudy:
         """Return all trials that were proposed, by number."""
         with translated(self.name), undamaged(self.name):
             trials = self._study.get_trials(deepcopy=False)
-            attributes = self._study.user_attrs
             proposed = [t for t in trials if t.state is not TrialState.WAITING and PREFIX + "proposal" in t.user_attrs]
             ended = [t for t in proposed if t.number not in self._ended and t.state.is_finished()]
-            for trial in amended(ended, attributes):
+            for trial in amended(ended, self._study.user_attrs):
                 self._ended[trial.number] = record_of(trial)
             return [self._ended.get(trial.number) or record_of(trial) for trial in proposed]
 
@@ -265,8 +257,7 @@ class TuningStudy:
         """Queue starting points, to be tried before any proposals of a sampler; skip those already queued."""
         with translated(self.name):
             for point in points:
-                origin = {ORIGIN: point.name}
-                self._study.enqueue_trial(dict(point.values), user_attrs=origin, skip_if_exists=True)
+                self._study.enqueue_trial(dict(point.values), {ORIGIN: point.name}, skip_if_exists=True)
 
     def finished(self) -> int:
         """Return the number of finished trials."""
