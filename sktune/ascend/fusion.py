@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -18,8 +18,8 @@ import pandas as pd
 from sktune.ascend.cann_log import Explanation
 from sktune.ascend.ge_graph import GeGraph, GeOperator
 from sktune.ascend.kernel_name import SUPERKERNEL, SuperKernelName, parse_superkernel_name
+from sktune.ascend.superkernel_pass import CutRule, cuts_text
 from sktune.core.errors import SpaceError
-from sktune.core.fused_scopes import FusedPart, FusedScope, alike_together
 from sktune.core.plan import Option
 from sktune.core.scope_options import normalise, parse, render
 
@@ -53,10 +53,14 @@ class FormedSuperKernel:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Where a scope was cut in two: the operator that runs in between, or ``""`` if none does."""
+    """Where a scope was cut in two: the operator that runs in between, or ``""`` if none does.
+
+    ``rule`` says why it cuts, see ``CutRule``; ``""`` if that is not known.
+    """
 
     operator: str
     operator_type: str
+    rule: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +251,12 @@ def _scope(
 ) -> ScopeFusion:
     findings = [each for each in explanations if each.scope == label]
     between = list(step.between(label, members))
-    splits = [Split(each.name, each.type) if each else Split("", "") for each in between]
+    names = {operator.name for operator in marks}
+    splits = [Split(each.name, each.type, _rule(each, names, findings)) if each else Split("", "") for each in between]
     if not splits:
         # Without a graph or profile of the step, the logs name the first operator of each type that cut it.
-        cuts = [each for each in findings if each.kind in ("unfusable", "foreign", "deadlock")]
-        splits = [Split(each.operator, each.operator_type) for each in cuts]
-    names = {operator.name for operator in marks}
+        cuts = [each for each in findings if each.kind in _LOGGED_RULES]
+        splits = [Split(each.operator, each.operator_type, _LOGGED_RULES[each.kind]) for each in cuts]
     outside = [each for each in between if each and each.type != SUPERKERNEL] + step.ran(names)
     return ScopeFusion(
         label,
@@ -268,6 +272,19 @@ def _scope(
         tuple(dict.fromkeys(outside)),
         (*_contradictions(label, marks), *(each.message for each in findings)),
     )
+
+
+_LOGGED_RULES = {"unfusable": CutRule.NOT_BUILT, "foreign": CutRule.NO_SCOPE, "deadlock": CutRule.DEADLOCK}
+
+
+def _rule(cutting: Operator, marked: Collection[str], findings: Iterable[Explanation]) -> str:
+    """Return why an operator that ran between SuperKernels of a scope cuts it, as far as logs and marks show it."""
+    if cutting.type == SUPERKERNEL:
+        return CutRule.OTHER_SCOPE
+    logged = (_LOGGED_RULES.get(each.kind) for each in findings if each.operator_type == cutting.type)
+    if rule := next(filter(None, logged), None):
+        return rule
+    return (CutRule.LEFT_OUT if cutting.name in marked else CutRule.NO_SCOPE) if marked else ""
 
 
 def _contradictions(label: str, marks: Sequence[GeOperator]) -> Iterator[str]:
@@ -343,41 +360,13 @@ def describe(fusion: RealisedFusion) -> list[str]:
         else:
             parts.append(_formed(scope.superkernels))
         if scope.splits:
-            operators = [Operator(split.operator, split.operator_type or "no operator") for split in scope.splits]
-            parts.append(f"split at {_types(operators)}")
+            cuts = [(split.operator_type or "no operator", split.rule) for split in scope.splits]
+            parts.append(f"split at {cuts_text(cuts)}")
         if scope.left_out:
             parts.append(f"{len(scope.left_out)} ran outside ({_types(scope.left_out)})")
         lines.append(f"{scope.label}: " + "; ".join(parts))
         lines += [f"  {reason}" for reason in scope.reasons]
     return lines
-
-
-def fused_scopes(fusion: RealisedFusion) -> tuple[FusedScope, ...]:
-    """Return what each scope became; empty where the sources do not show both what was marked and what was fused."""
-    if not fusion.is_known:
-        return ()
-    scopes = (FusedScope((scope.label,), _parts(scope)) for scope in fusion.scopes if scope.marked)
-    return alike_together(scopes)
-
-
-def _parts(scope: ScopeFusion) -> tuple[FusedPart, ...]:
-    """Return the marked operators in runs that are in the same SuperKernel, or in none; GE removed the others."""
-    inside: dict[str, str] = {}
-    names = [operator.name for operator in scope.marked]
-    for kernel in scope.superkernels:
-        members = [operator.name for operator in kernel.operators]
-        if not members and kernel.first in names and kernel.last in names:
-            members = names[names.index(kernel.first) : names.index(kernel.last) + 1]
-        inside.update(dict.fromkeys(members, kernel.name))
-    alone = {operator.name for operator in scope.left_out}
-    left = [operator for operator in scope.marked if operator.name in alone or operator.name in inside]
-    runs = groupby(left, key=lambda each: "" if each.name in alone else inside[each.name])
-    return tuple(_part(kernel, list(run)) for kernel, run in runs)
-
-
-def _part(kernel: str, operators: Sequence[Operator]) -> FusedPart:
-    types = () if kernel else tuple(operator.type for operator in operators)
-    return FusedPart(len(operators), SUPERKERNEL if kernel else "", types)
 
 
 def _formed(kernels: Sequence[FormedSuperKernel]) -> str:

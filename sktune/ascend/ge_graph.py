@@ -63,7 +63,8 @@ class GeOperator:
 
     ``inputs`` are ``producer:output index``, data edges only, aligned with ``input_specs``. ``stream`` is the label of
     ``npu_stream_switch`` before GE, and GE's stream number after it. ``superkernel`` names the SuperKernel that holds
-    the operator, in dumps made after fusion.
+    the operator, in dumps made after fusion. ``controls`` are the names of operators that it waits for without taking
+    their output.
     """
 
     name: str
@@ -75,6 +76,7 @@ class GeOperator:
     options: str = ""
     stream: str = ""
     superkernel: str = ""
+    controls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,23 +103,28 @@ class GeGraph:
         return tuple(tasks)
 
     @property
-    def waits(self) -> tuple[tuple[int, ...], ...]:
-        """For each device task, the last one of each other stream whose output it takes, also through views.
-
-        A stand-in for GE's allocation of streams, which is not restated: it waits with an event for each of these.
-        """
+    def crossings(self) -> tuple[tuple[int, ...], ...]:
+        """For each device task, all of other streams that it comes after by their edges, also through views."""
         tasks = self.device_tasks
         place = {task.name: index for index, task in enumerate(tasks)}
         needs: dict[str, set[int]] = {}
         for operator in self.operators:
-            producers = [name.rpartition(":")[0] for name in operator.inputs]
+            producers = [*(name.rpartition(":")[0] for name in operator.inputs), *operator.controls]
             found = [{place[name]} if name in place else needs.get(name, set()) for name in producers]
             needs[operator.name] = set().union(*found)
-        waits = []
-        for task in tasks:
-            last = {tasks[index].stream: index for index in sorted(needs[task.name])}
-            waits.append(tuple(sorted(index for stream, index in last.items() if stream != task.stream)))
-        return tuple(waits)
+        return tuple(
+            tuple(index for index in sorted(needs[task.name]) if tasks[index].stream != task.stream) for task in tasks
+        )
+
+    @property
+    def waits(self) -> tuple[tuple[int, ...], ...]:
+        """For each device task, the last one of each other stream out of ``crossings``.
+
+        A stand-in for GE's allocation of streams, which is not restated: it waits with an event for each of these.
+        """
+        tasks = self.device_tasks
+        last = [{tasks[index].stream: index for index in crossing} for crossing in self.crossings]
+        return tuple(tuple(sorted(each.values())) for each in last)
 
     def by_scope(self) -> dict[str, tuple[GeOperator, ...]]:
         """Return the device tasks of each scope, by its label, in order of first appearance."""
@@ -222,7 +229,8 @@ def _operator(
 ) -> GeOperator:
     names = [string(value) for value in message.get("input", ()) if isinstance(value, str)]
     # "^a" and "a:-1" are control edges, which come after the data edges; "" is an optional input that is not connected.
-    names = [name for name in names if not name.startswith("^") and not name.endswith(":-1")]
+    controls = [name for name in names if name.startswith("^") or name.endswith(":-1")]
+    names = [name for name in names if name not in controls]
     edges = [(name, spec) for name, spec in zip_longest(names, input_specs, fillvalue=None) if name]
     if kind == "Cast" and output_specs and not output_specs[0].dtype:
         output_specs[0] = replace(output_specs[0], dtype=_DTYPE_CODES.get(attributes.get("dst_type", ""), ""))
@@ -236,6 +244,7 @@ def _operator(
         options=attributes.get("_super_kernel_options", ""),
         stream=attributes.get("_user_stream_label") or attributes.get("stream_id", ""),
         superkernel=attributes.get("sk_parent_node_name", ""),
+        controls=tuple(name.removeprefix("^").removesuffix(":-1") for name in controls),
     )
 
 

@@ -77,6 +77,24 @@ class Refusal(StrEnum):
     CORES_OF_OPERATOR = "fewer cores than an operator needs"
     UNDEFINED_NAME = "a cube operator after a vector operator waits for an event (NameError in the generator)"
 
+    @property
+    def fix(self) -> str:
+        """What to change in the plan."""
+        return _FIXES[self]
+
+
+_FIXES: Mapping[Refusal, str] = {
+    Refusal.UNLINKED_STREAMS: "set stream-fusion=1, or end the scope where the stream changes",
+    Refusal.EVENT_WITHIN_STREAM: "end the scope between these operators",
+    Refusal.EVENT_WITHIN_OPERATOR: "leave the operator out of the scope",
+    Refusal.FIRST_WAITS: "begin the scope earlier",
+    Refusal.LAST_NOTIFIES: "end the scope later",
+    Refusal.CORES_RATIO: "set debug-aiv-num to debug-aic-num or twice that",
+    Refusal.CORES_OF_DEVICE: "set fewer cores",
+    Refusal.CORES_OF_OPERATOR: "set debug-aic-num and debug-aiv-num to what the largest operator needs, or neither",
+    Refusal.UNDEFINED_NAME: "end the scope before the operator that waits",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class GeneratedCode:

@@ -9,8 +9,9 @@ which splits scopes further; it is not public.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from itertools import pairwise
 
 STRICT = "strict-scope-check"
@@ -55,6 +56,66 @@ class Node:
         return next((pair[1] for pair in reversed(pairs) if len(pair) == 2 and pair[0] == STRICT), None)
 
 
+class CutRule(StrEnum):
+    """Why the pass cuts a scope at an operator, or leaves the scope out because of it."""
+
+    NOT_BUILT = "kernel not built for SuperKernels"
+    LOCAL_MEMORY = "SIMT operator"
+    OTHER_SCOPE = "of another scope"
+    NO_SCOPE = "not in the scope"
+    LEFT_OUT = "left out by the compiler"
+    """As a graph or a profile shows, which do not say why."""
+    DEADLOCK = "streams would wait for each other"
+    """By GE's check for deadlocks, as its log says; not restated, so never predicted."""
+
+    @property
+    def fix(self) -> str:
+        """What to change in the plan."""
+        if self in (CutRule.OTHER_SCOPE, CutRule.NO_SCOPE):
+            return "include it in the scope, or end the scope before it"
+        return "end the scope before it, and start another after it"
+
+
+def cuts_text(cuts: Iterable[tuple[str, str]]) -> str:
+    """Return types of operators with the rules by which they cut, as ``2 Cast, 1 Add (kernel not built ...)``."""
+    types: dict[str, Counter[str]] = {}
+    for kind, rule in cuts:
+        types.setdefault(rule, Counter())[kind] += 1
+    return "; ".join(f"{_counted(counts)}{f' ({rule})' if rule else ''}" for rule, counts in types.items())
+
+
+def _counted(counts: Counter[str]) -> str:
+    common = counts.most_common()
+    others = sum(count for _, count in common[6:])
+    return ", ".join(f"{count} {kind}" for kind, count in common[:6]) + (f", {others} others" if others else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An operator at which a scope is cut.
+
+    Attributes:
+        label: of the scope.
+        node: index of the operator.
+        rule: why it cuts.
+        drops_scope: whether the whole scope is left unfused instead: because of ``strict-scope-check=bypass``, or as
+            no other operator can be fused.
+    """
+
+    label: str
+    node: int
+    rule: CutRule
+    drops_scope: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The events of one operator in a SuperKernel: numbers of those that it sends and receives."""
+
+    sends: tuple[int, ...] = ()
+    receives: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
     """The operators of one SuperKernel.
@@ -75,6 +136,25 @@ class Group:
     waits: Mapping[int, int] = field(default_factory=dict)
     notifies: Mapping[int, int] = field(default_factory=dict)
 
+    @property
+    def events(self) -> tuple[Events, ...]:
+        """The numbered events of each of its operators; empty if there are none."""
+        if not (self.links or self.waits or self.notifies):
+            return ()
+        place = {node: index for index, node in enumerate(self.nodes)}
+        sends: list[list[int]] = [[] for _ in self.nodes]
+        receives: list[list[int]] = [[] for _ in self.nodes]
+        number = 0
+        for source, target in sorted(self.links):
+            number += 1
+            sends[place[source]].append(number)
+            receives[place[target]].append(number)
+        for of_node, into in ((self.notifies, sends), (self.waits, receives)):
+            for node, count in of_node.items():
+                into[place[node]] += range(number + 1, number + 1 + count)
+                number += count
+        return tuple(Events(tuple(sent), tuple(received)) for sent, received in zip(sends, receives, strict=True))
+
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
@@ -84,11 +164,13 @@ class Grouping:
         groups: the SuperKernels.
         failure: why compilation fails; empty if it does not. There are no groups then.
         blamed: label of the scope that makes it fail.
+        cuts: where scopes are cut, in execution order; if compilation fails, the cut that ends it, if one does.
     """
 
     groups: tuple[Group, ...]
     failure: str = ""
     blamed: str = ""
+    cuts: tuple[Cut, ...] = ()
 
 
 def group(nodes: Sequence[Node]) -> Grouping:
@@ -97,15 +179,31 @@ def group(nodes: Sequence[Node]) -> Grouping:
     if invalid:
         return Grouping((), failure=f"{STRICT} of scope {invalid} is invalid; use bypass or abort", blamed=invalid)
     groups: list[Group] = []
+    cuts: list[Cut] = []
     for scope in sorted(scopes, key=lambda each: each.label):
-        found, is_whole, problem = _cuts(scope, nodes)
-        if problem:
-            return Grouping((), failure=problem, blamed=scope.label)
-        if points := [*scope.removed_on_its_streams, *found]:
+        obstacles = _obstacles(scope, nodes)
+        if obstacles and scope.strict == "abort":
+            cut = _cut(scope, obstacles[0], nodes)
+            return Grouping((), _aborted(cut, nodes), scope.label, (cut,))
+        removed = dict.fromkeys(scope.removed_on_its_streams)
+        foreign = [] if scope.strict == "bypass" else [node for node in obstacles if node not in removed]
+        if points := [*removed, *foreign]:
             groups += _fragments(scope, points, nodes)
-        elif is_whole:  # else strict-scope-check=bypass leaves it unfused
+            cuts += [_cut(scope, node, nodes) for node in points]
+        elif dropping := obstacles if scope.kept else scope.lost:
+            cuts += [replace(_cut(scope, node, nodes), drops_scope=True) for node in dropping]
+        else:
             groups.append(_group(scope.label, scope.label, scope.kept, nodes))
-    return Grouping(tuple(sorted(_with_events(groups, nodes), key=lambda each: each.nodes)))
+    formed = sorted(_with_events(groups, nodes), key=lambda each: each.nodes)
+    return Grouping(tuple(formed), cuts=tuple(sorted(cuts, key=lambda cut: cut.node)))
+
+
+def _aborted(cut: Cut, nodes: Sequence[Node]) -> str:
+    node = nodes[cut.node]
+    return (
+        f"{STRICT}=abort: {node.type} ({node.name}) cuts scope {cut.label}: {cut.rule}; "
+        f"{cut.rule.fix}, or leave {STRICT} out"
+    )
 
 
 @dataclass(slots=True)
@@ -122,13 +220,18 @@ class _Scope:
     streams: set[int] = field(default_factory=set)
 
     @property
+    def lost(self) -> list[int]:
+        """All nodes that lost the label."""
+        return sorted(node for each in self.removed.values() for node in each)
+
+    @property
     def removed_on_its_streams(self) -> list[int]:
         """A node that cannot be fused cuts the scope only on a stream where the scope keeps a node."""
         return [node for stream in sorted(self.streams) for node in self.removed[stream]]
 
 
 def _scopes(nodes: Sequence[Node]) -> tuple[list[_Scope], str]:
-    """Return the scopes that keep a node, and the label of one whose ``strict-scope-check`` has no valid value."""
+    """Return the scopes, and the label of one whose ``strict-scope-check`` has no valid value."""
     scopes: dict[str, _Scope] = {}
     for index, node in enumerate(nodes):
         if node.type in IGNORED_TYPES or not node.label:
@@ -143,27 +246,30 @@ def _scopes(nodes: Sequence[Node]) -> tuple[list[_Scope], str]:
             scope.streams.add(node.stream)
         else:
             scope.removed[node.stream].append(index)
-    return [scope for scope in scopes.values() if scope.kept], ""
+    return list(scopes.values()), ""
 
 
-def _cuts(scope: _Scope, nodes: Sequence[Node]) -> tuple[list[int], bool, str]:
-    """Return what cuts the scope between its ends on each stream, whether it is whole, and why compilation fails."""
-    cuts: list[int] = []
-    inside, removed = set(scope.kept), {node for each in scope.removed.values() for node in each}
-    is_whole = True
+def _obstacles(scope: _Scope, nodes: Sequence[Node]) -> list[int]:
+    """Return what is between the scope's ends on each of its streams, and cannot be in its SuperKernel."""
+    found: list[int] = []
+    inside = set(scope.kept)
     for stream in sorted(scope.streams):
         on_stream = [node for node in scope.kept if nodes[node].stream == stream]
         for index in range(on_stream[0], on_stream[-1] + 1):
             node = nodes[index]
-            if node.stream != stream or node.type in IGNORED_TYPES or (index in inside and node.can_fuse):
-                continue
-            is_whole = False
-            if scope.strict == "abort":
-                why = "is not in the scope" if node.label != scope.label else "cannot be fused"
-                return [], False, f"{STRICT}=abort: {node.type} ({node.name}) in scope {scope.label} {why}"
-            if scope.strict != "bypass" and index not in removed:
-                cuts.append(index)
-    return cuts, is_whole, ""
+            is_other = node.stream != stream or node.type in IGNORED_TYPES
+            if not is_other and not (index in inside and node.can_fuse):
+                found.append(index)
+    return found
+
+
+def _cut(scope: _Scope, index: int, nodes: Sequence[Node]) -> Cut:
+    node = nodes[index]
+    if node.label != scope.label:
+        rule = CutRule.OTHER_SCOPE if node.label else CutRule.NO_SCOPE
+    else:
+        rule = CutRule.LOCAL_MEMORY if node.is_supported else CutRule.NOT_BUILT
+    return Cut(scope.label, index, rule)
 
 
 def _fragments(scope: _Scope, points: Sequence[int], nodes: Sequence[Node]) -> Iterator[Group]:

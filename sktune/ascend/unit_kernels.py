@@ -1,6 +1,7 @@
 """The kernels of each unit, from TorchAir's graph of a step in which every unit is a scope."""
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from sktune.ascend.ge_graph import GeGraph
 from sktune.core.layout import Kernel, KernelCore, Layout
@@ -23,13 +24,17 @@ def unit_kernels(graph: GeGraph, layout: Layout) -> Iterator[tuple[str | None, K
     """Yield the device tasks of a graph that was dumped with ``units_plan(layout)``, each with its unit.
 
     Every operator but a collective counts as one that can be fused: the compiler's list depends on its version.
+    Streams are left out if units alternate, since a layout then does not keep the order of the tasks.
     """
     names = {scope.label: scope.first for scope in units_plan(layout).scopes}
-    for task in graph.device_tasks:
-        yield (
-            names.get(task.scope),
-            Kernel(task.type, kernel_core(task.type), not task.type.startswith(COLLECTIVE_TYPES)),
-        )
+    tasks = graph.device_tasks
+    units = [names.get(task.scope) for task in tasks]
+    runs = [unit for unit, _ in groupby(filter(None, units))]
+    has_order = len(runs) == len(set(runs))
+    for place, (task, unit, crossing) in enumerate(zip(tasks, units, graph.crossings, strict=True)):
+        stream, after = (task.stream, tuple(place - each for each in crossing)) if has_order else ("", ())
+        can_fuse = not task.type.startswith(COLLECTIVE_TYPES)
+        yield unit, Kernel(task.type, kernel_core(task.type), can_fuse, stream, after)
 
 
 def kernel_core(kind: str) -> KernelCore:

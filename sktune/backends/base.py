@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
+from sktune.ascend.scope_check import CheckedScope
 from sktune.core.delivery import Delivery
 from sktune.core.fused_scopes import FusedScope
 from sktune.core.layout import Kernel
@@ -170,4 +171,12 @@ class SuperKernelBackend(Backend, Protocol):
 
     def kernels(self) -> Sequence[tuple[str | None, Kernel]]:
         """Return the kernels of the unfused step in execution order, each with its unit; empty if they are unknown."""
+        ...
+
+    def check(self, plan: Plan) -> tuple[CheckedScope, ...]:
+        """Return what the compiler will make of the plan's scopes, and what it will refuse, without compiling them.
+
+        Raises:
+            CompileError: the step cannot be converted.
+        """
         ...

@@ -7,9 +7,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from sktune.ascend.scope_check import CheckedScope, SeenTypes
 from sktune.backends.environment import numerics_environment
 from sktune.backends.options import BackendOptions
 from sktune.core.delivery import Delivery
+from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome
 from sktune.core.plan import Option, Plan
 from sktune.core.scope_flavour import ScopeFlavour
@@ -44,6 +46,10 @@ Rescue = Callable[[Outcome, Plan], tuple[str, Option] | None]
 """Takes a failed outcome and its plan; returns an option that may help if all scopes have it, or None."""
 
 
+Foresee = Callable[[Plan, Layout, SeenTypes], CheckedScope | None]
+"""Takes a plan, its layout with kernels, and what trials have shown; returns a scope that is certain to be refused."""
+
+
 def _no_variables(device: str) -> Mapping[str, str]:  # noqa: ARG001
     return {}
 
@@ -57,6 +63,10 @@ def _no_findings() -> Sequence[Finding]:
 
 
 def _no_rescue(outcome: Outcome, plan: Plan) -> None:  # noqa: ARG001
+    return None
+
+
+def _foresees_nothing(plan: Plan, layout: Layout, seen: SeenTypes) -> None:  # noqa: ARG001
     return None
 
 
@@ -95,6 +105,7 @@ class BackendInfo:
         fingerprint: takes the target's spec; returns what figures depend on besides versions, device and model.
         examine: checks the backend's requirements on this machine.
         rescue: returns an option that may save a failed plan.
+        foresee: returns a scope for which the compiler is certain to refuse a plan; such a plan is not compiled.
     """
 
     name: str
@@ -116,6 +127,7 @@ class BackendInfo:
     fingerprint: Callable[[TargetSpec], Mapping[str, str]] = _environment_of
     examine: Callable[[], Sequence[Finding]] = _no_findings
     rescue: Rescue = _no_rescue
+    foresee: Foresee = _foresees_nothing
 
     @property
     def final_processes(self) -> int:

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 NOT_INSTALLED = "not installed"
+NO_NPU = "no NPU"
 PROBE_TIMEOUT_S = 300.0
 """Time limit for a process that imports a package to check it."""
 
@@ -48,8 +49,8 @@ def _gpu_name() -> str:
 def _npu_name() -> str:
     command = shutil.which("npu-smi")
     if command is None:
-        return "no NPU"
+        return NO_NPU
     answer = subprocess.run([command, "info", "-m"], capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
     rows = [line.split() for line in answer.stdout.splitlines()[1:] if line.split()]
     chips = sorted({" ".join(row[3:]) for row in rows if len(row) > 3 and row[3] != "Mcu"})
-    return f"{len(rows)} x {', '.join(chips)}" if chips else "no NPU"
+    return f"{len(rows)} x {', '.join(chips)}" if chips else NO_NPU

@@ -29,3 +29,4 @@ class ExitCode(IntEnum):
     BAD_INPUT = 2, "`error`", "The command line, or a file that it names, is invalid; the message says how to fix it."
     SLOWER_NOW = 3, "`rechecked`", "`recheck`: the plan keeps every bit, but is no longer faster than the baseline."
     BITS_DIFFER = 4, "`rechecked`", "`recheck`: the plan no longer keeps every bit, or its code has changed."
+    REFUSED = 5, "`plan_checked`", "`check`: the compiler is certain to refuse the plan."

@@ -27,10 +27,12 @@ class FusedScope:
     Attributes:
         labels: of the scopes.
         parts: in execution order.
+        inside: types of the operators in SuperKernels, if they are known.
     """
 
     labels: tuple[str, ...]
     parts: tuple[FusedPart, ...]
+    inside: tuple[str, ...] = ()
 
     @property
     def superkernels(self) -> int:
@@ -41,7 +43,7 @@ class FusedScope:
     def from_dict(cls, data: Mapping[str, Any]) -> "FusedScope":
         """Inverse of ``dataclasses.asdict``, from JSON."""
         parts = (FusedPart(part["operators"], part["superkernel"], tuple(part["types"])) for part in data["parts"])
-        return cls(tuple(data["labels"]), tuple(parts))
+        return cls(tuple(data["labels"]), tuple(parts), tuple(data.get("inside", ())))
 
 
 def alike_together(scopes: Iterable[FusedScope]) -> tuple[FusedScope, ...]:

@@ -5,7 +5,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from sktune.core.errors import PlanError, nearest
@@ -26,11 +26,26 @@ class Kernel:
         type: GE's operator type.
         core: the cores that it runs on; "other" for AI CPU and collectives of their own.
         can_fuse: whether the compiler is expected to put it into a SuperKernel.
+        stream: the name that the model's code gives its stream; empty for the step's own.
+        after: how many kernels back those of other streams are that it must come after.
     """
 
     type: str
     core: KernelCore
     can_fuse: bool = True
+    stream: str = ""
+    after: tuple[int, ...] = ()
+
+    def to_list(self) -> list[Any]:
+        """Return plain values, without stream and edges where it has none."""
+        values = [self.type, self.core, self.can_fuse]
+        return [*values, self.stream, list(self.after)] if self.stream or self.after else values
+
+    @classmethod
+    def from_list(cls, values: list[Any]) -> "Kernel":
+        """Inverse of ``to_list``."""
+        kind, core, can_fuse, *streams = values
+        return cls(kind, core, can_fuse, streams[0], tuple(streams[1])) if streams else cls(kind, core, can_fuse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +165,13 @@ class Layout:
         for values, each in zip(units, self.units, strict=True):
             values["kernels"] = lists.setdefault(each.kernels, len(lists))
             values["between"] = lists.setdefault(each.between, len(lists))
-        kernels = [[list(astuple(kernel)) for kernel in alike] for alike in lists]
+        kernels = [[kernel.to_list() for kernel in alike] for alike in lists]
         return {"units": units, "layers": layers, "kernels": kernels}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Layout":
         """Inverse of ``to_dict``; also reads the layouts of studies without kernels."""
-        lists = [tuple(Kernel(*kernel) for kernel in kernels) for kernels in data.get("kernels", ())]
+        lists = [tuple(map(Kernel.from_list, kernels)) for kernels in data.get("kernels", ())]
         units = []
         for unit in data["units"]:
             kernels = {name: lists[unit[name]] for name in ("kernels", "between") if name in unit}

@@ -4,11 +4,12 @@
 """
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sktune.ascend.superkernel_pass import Group, Node, group
+from sktune.ascend.superkernel_pass import CutRule, Group, Grouping, Node, cuts_text, group
 from tests.builders import TESTS
 
 CASES = [
@@ -42,6 +43,82 @@ def test_the_groups_are_those_of_the_pass(number: int) -> None:
     grouping = group(nodes)
     seen = {"failed": True} if grouping.failure else {"groups": [facts(each, nodes) for each in grouping.groups]}
     assert seen == case["facts"]
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_every_border_of_a_fragment_is_a_cut_with_its_rule(number: int) -> None:
+    """The pass names a fragment after the nodes at its borders: each is an end of its scope, or one of the cuts."""
+    nodes = [node(each) for each in CASES[number]["nodes"]]
+    grouping = group(nodes)
+    named = [each["name"] for each in CASES[number]["facts"].get("groups", [])]
+    for each in grouping.groups:
+        first, last = nodes[each.nodes[0]].name, nodes[each.nodes[-1]].name
+        assert f"sk_{each.scope}_start_{first}_end_{last}" in named
+        of_scope = [cut for cut in grouping.cuts if cut.label == each.label]
+        assert not any(cut.drops_scope for cut in of_scope)
+        if each.scope == each.label:
+            assert not of_scope
+            continue
+        low, high = map(int, each.scope.removeprefix(f"{each.label}_split_").split("_"))
+        inside = [node for other in grouping.groups if other.label == each.label for node in other.nodes]
+        ends = {border for border in (low, high) if border < min(inside) or border > max(inside)}
+        assert {low, high} - {cut.node for cut in of_scope} <= ends
+    for cut in grouping.cuts:
+        at = nodes[cut.node]
+        is_foreign = at.label != cut.label
+        assert (cut.rule in (CutRule.OTHER_SCOPE, CutRule.NO_SCOPE)) == is_foreign
+        assert is_foreign or not at.can_fuse
+
+
+def one_scope(*operators: Node, options: str = "") -> Grouping:
+    """Return what becomes of operators in one scope; those with a label of their own keep it."""
+    return group([replace(each, label=each.label or "s", options=options) for each in operators])
+
+
+MUL, CAST = Node("mul", "Mul"), Node("cast", "Cast", is_supported=False)
+
+
+@pytest.mark.parametrize(
+    ("cutting", "rule"),
+    [
+        (CAST, CutRule.NOT_BUILT),
+        (Node("simt", "Unique", uses_local_memory=True), CutRule.LOCAL_MEMORY),
+        (Node("other", "Mul", label="t"), CutRule.OTHER_SCOPE),
+    ],
+)
+def test_a_cut_names_operator_and_rule(cutting: Node, rule: CutRule) -> None:
+    """So that a user knows which operator splits the scope, and why; strict-scope-check=abort says what to do."""
+    (cut,) = one_scope(MUL, cutting, MUL).cuts
+    assert (cut.label, cut.node, cut.rule, cut.drops_scope) == ("s", 1, rule, False)
+    (dropped,) = one_scope(MUL, cutting, MUL, options="strict-scope-check=bypass").cuts
+    assert (dropped.node, dropped.rule, dropped.drops_scope) == (1, rule, True)
+    aborted = one_scope(MUL, cutting, MUL, options="strict-scope-check=abort")
+    assert aborted.failure == (
+        f"strict-scope-check=abort: {cutting.type} ({cutting.name}) cuts scope s: {rule}; {rule.fix}, "
+        "or leave strict-scope-check out"
+    )
+
+
+def test_an_operator_without_a_label_cuts_the_scope() -> None:
+    """It runs between the scope's operators on their stream."""
+    scope = replace(MUL, label="s")
+    (cut,) = group([scope, MUL, scope]).cuts
+    assert (cut.node, cut.rule) == (1, CutRule.NO_SCOPE)
+
+
+def test_a_scope_without_any_operator_that_can_be_fused_says_so() -> None:
+    """It becomes no SuperKernel."""
+    grouping = one_scope(CAST, CAST)
+    assert not grouping.groups
+    assert [(cut.node, cut.rule, cut.drops_scope) for cut in grouping.cuts] == [
+        (0, CutRule.NOT_BUILT, True), (1, CutRule.NOT_BUILT, True)
+    ]  # fmt: skip
+
+
+def test_cuts_are_counted_by_type_and_rule() -> None:
+    """For people, in one line; a rule that is not known is left out."""
+    cuts = [("Cast", str(CutRule.NOT_BUILT))] * 2 + [("Add", str(CutRule.NO_SCOPE)), ("Mul", "")]
+    assert cuts_text(cuts) == ("2 Cast (kernel not built for SuperKernels); 1 Add (not in the scope); 1 Mul")
 
 
 MODELS = json.loads((TESTS / "golden" / "ge" / "models.json").read_text())["models"]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sktune.backends.info import Finding, State
-from sktune.backends.installed import NOT_INSTALLED, PROBE_TIMEOUT_S, device_name
+from sktune.backends.installed import NO_NPU, NOT_INSTALLED, PROBE_TIMEOUT_S, device_name
 from sktune.core.scope_options import has_superkernel
 
 _PROBE = """
@@ -55,7 +55,7 @@ def _cann() -> Finding:
 
 def _chip() -> Finding:
     name = device_name("npu")
-    if name == "no NPU":
+    if name == NO_NPU:
         return Finding("npu", "NPU", State.MISSING, "npu-smi finds none", "run on Atlas A3 or A2, with its driver")
     return Finding("npu", "NPU", State.OK, name)
 

@@ -18,11 +18,13 @@ from typing import Any
 import torch
 
 from sktune.ascend.cann_log import explain_files
-from sktune.ascend.fusion import RealisedFusion, describe, fused_scopes, realised_fusion
+from sktune.ascend.fused_parts import fused_scopes
+from sktune.ascend.fusion import RealisedFusion, describe, realised_fusion
 from sktune.ascend.ge_graph import GeGraph, read_ge_graph
+from sktune.ascend.scope_check import CheckedScope, check_scopes, operators_of_graph
 from sktune.ascend.unit_kernels import unit_kernels, units_plan
 from sktune.backends.base import Compiled, CompileError, OnScope, Step, ignore
-from sktune.backends.npu.options import OPTIONS
+from sktune.backends.npu.options import OPTIONS, keeps_order
 from sktune.backends.npu.scope_profile import profile_interleaved, scope_parts
 from sktune.backends.options import step_options
 from sktune.core.errors import BackendError, SktuneError
@@ -115,6 +117,11 @@ class NpuBackend:
         except (CompileError, SktuneError) as failure:
             logger.warning("the search does without the operators of the step: %s", failure)
             return ()
+
+    def check(self, plan: Plan) -> tuple[CheckedScope, ...]:
+        """See ``SuperKernelBackend.check``: over the graph that TorchAir builds of the marked step."""
+        labels = [scope.label for scope in plan.scopes]
+        return check_scopes(operators_of_graph(self.graph_of(plan)), labels, keeps_order=keeps_order(plan))
 
     def _convert(self, plan: Plan, config: Any) -> tuple[Step, list[GeGraph]]:
         self._activate(None)

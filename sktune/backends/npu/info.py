@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 
+from sktune.ascend.scope_check import CheckedScope, SeenTypes, certainly_refused, check_scopes, operators_of_layout
 from sktune.backends.environment import numerics_environment
 from sktune.backends.info import BackendInfo
 from sktune.backends.installed import package_version
 from sktune.backends.npu.availability import cann_version, examine
-from sktune.backends.npu.options import OPTIONS
+from sktune.backends.npu.options import OPTIONS, keeps_order
+from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Option, Plan
 from sktune.core.scope_flavour import ScopeFlavour
@@ -20,6 +22,13 @@ def rescue(outcome: Outcome, plan: Plan) -> tuple[str, Option] | None:
     has_it = any(FEED_SYNC_ALL in dict(scope.options) for scope in plan.scopes)
     hangs = outcome.reason is Reason.TIMEOUT and outcome.stage is not Stage.COMPILE
     return (FEED_SYNC_ALL, 1) if hangs and not has_it else None
+
+
+def foresee(plan: Plan, layout: Layout, seen: SeenTypes) -> CheckedScope | None:
+    """Return a scope for which the compiler is certain to refuse the plan; None if there is none that is known."""
+    operators = operators_of_layout(layout, plan)
+    labels = [scope.label for scope in plan.scopes]
+    return certainly_refused(check_scopes(operators, labels, seen, keeps_order=keeps_order(plan)))
 
 
 def _fingerprint(spec: TargetSpec) -> Mapping[str, str]:
@@ -42,4 +51,5 @@ INFO = BackendInfo(
     fingerprint=_fingerprint,
     examine=examine,
     rescue=rescue,
+    foresee=foresee,
 )

@@ -13,12 +13,13 @@ from sktune.core.plan import Option, Plan
 from sktune.core.scope_options import SUPERKERNEL_OPTIONS
 from sktune.core.space import OptionRules
 
+_SORTING = "topology_sorting_strategy"
 TORCHAIR: Mapping[str, OptionSpec] = {
     "frozen_parameter": OptionSpec((True, False), True, "weights keep their addresses: less work on the host"),
     "tiling_schedule_optimize": OptionSpec(
         (True, False), True, "tiling on the device; operators that need it can only be fused with it"
     ),
-    "topology_sorting_strategy": OptionSpec(
+    _SORTING: OptionSpec(
         ("StableRDFS", "DFS", "RDFS", "BFS"), "StableRDFS", "order of operators, and thus which are in a scope"
     ),
 }
@@ -73,6 +74,11 @@ class SuperKernelOptions:
 
 
 OPTIONS = SuperKernelOptions("npu")
+
+
+def keeps_order(plan: Plan) -> bool:
+    """Return whether GE keeps the order of TorchAir's operators under a plan."""
+    return {**OPTIONS.rules.defaults, **dict(plan.options)}[_SORTING] == "StableRDFS"
 
 
 def _is_worth_a_search(name: str) -> bool:

@@ -14,6 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from sktune.ascend.ge_graph import GeGraph
+from sktune.ascend.scope_check import CheckedScope
+from sktune.ascend.superkernel_pass import cuts_text
 from sktune.ascend.unit_kernels import units_plan
 from sktune.backends.base import Compiled, CompileError, OnScope, Step, ignore
 from sktune.backends.npu.backend import NpuBackend
@@ -93,12 +95,24 @@ class SimBackend:
             raise CompileError(step.detail, step.reason, step.blamed)
         fused = _fused(step.spans)
         scopes = {scope.label: scope for scope in plan.scopes}
+        cuts = {span.label: span.cuts for span in step.spans}
         parts = [Part(scopes.get(span.label or ""), span.baseline_us / 1e3, span.time_us / 1e3) for span in step.spans]
         return Compiled(
             self._step, sum(len(scope.labels) * scope.superkernels for scope in fused), 0, code_digest=plan.digest,
             simulated_ms=step.total_us / 1e3, observe=lambda begin: scope_times(self._layout, parts),
-            fusion=tuple(map(_line, fused)), fused=fused,
+            fusion=tuple(_line(scope, cuts[scope.labels[0]]) for scope in fused), fused=fused,
         )  # fmt: skip
+
+    def check(self, plan: Plan) -> tuple[CheckedScope, ...]:
+        """See ``SuperKernelBackend.check``; a plan that fails has its first failure alone."""
+        step = self._model.step(plan)
+        if isinstance(step, SimulatedFailure):
+            return (CheckedScope(step.blamed, 0, refusal=step.detail, is_certain=True),)
+        return tuple(
+            CheckedScope(span.label, span.operators, sum(bool(part.superkernel) for part in span.parts), span.cuts)
+            for span in step.spans
+            if span.label is not None
+        )
 
     def written(self) -> Mapping[str, Any]:
         """See ``Backend.written``: nothing is compared."""
@@ -113,15 +127,14 @@ def _fused(spans: Sequence[Span]) -> tuple[FusedScope, ...]:
     return alike_together(FusedScope((span.label,), span.parts) for span in spans if span.label is not None)
 
 
-def _line(scope: FusedScope) -> str:
-    """Return what a scope became, for people."""
+def _line(scope: FusedScope, cuts: Sequence[tuple[str, str]]) -> str:
+    """Return what a scope became and why it was cut, for people."""
     kinds = Counter(part.superkernel for part in scope.parts if part.superkernel)
-    cuts = Counter(kind for part in scope.parts for kind in part.types)
     more = f" and {len(scope.labels) - 1} like it" if len(scope.labels) > 1 else ""
     operators = sum(part.operators for part in scope.parts)
     count = "1 SuperKernel" if kinds.total() == 1 else f"{kinds.total()} SuperKernels"
     formed = f"{count} ({', '.join(f'{times} {kind}' for kind, times in kinds.items())})" if kinds else "no SuperKernel"
-    split = f"; split at {', '.join(f'{n} {kind}' for kind, n in cuts.items())}, which cannot be fused" if cuts else ""
+    split = f"; {'split at' if kinds else 'not fused because of'} {cuts_text(cuts)}" if cuts else ""
     return f"{scope.labels[0]}{more}: {operators} operator{'s' * (operators != 1)}; {formed}{split}; simulated"
 
 

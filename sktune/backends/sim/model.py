@@ -12,30 +12,16 @@ from itertools import accumulate, groupby, pairwise
 import pandas as pd
 
 from sktune.ascend.kernel_name import SUPERKERNEL
-from sktune.ascend.superkernel_parts import Refusal
-from sktune.ascend.superkernel_pass import Group, Node, group
+from sktune.ascend.superkernel_pass import Cut, Group, Node, group
 from sktune.backends.sim.constants import Constants
 from sktune.backends.sim.operators import TABLE_COLUMNS, Operator
 from sktune.backends.sim.schedule import DeadlockError, Task, schedule
-from sktune.backends.sim.superkernel import TERMS, Events, SuperKernel, busy_us, fuse, head_us
+from sktune.backends.sim.superkernel import TERMS, SuperKernel, busy_us, fuse, head_us
 from sktune.core.fused_scopes import FusedPart
 from sktune.core.layout import Layout
 from sktune.core.outcome import Reason
 from sktune.core.plan import Option, Plan, Scope
 from sktune.core.scope_options import check_options, normalise, render
-
-FIXES: Mapping[Refusal, str] = {
-    Refusal.UNLINKED_STREAMS: "set stream-fusion=1, or end the scope where the stream changes",
-    Refusal.EVENT_WITHIN_STREAM: "end the scope between these operators",
-    Refusal.EVENT_WITHIN_OPERATOR: "leave the operator out of the scope",
-    Refusal.FIRST_WAITS: "begin the scope earlier",
-    Refusal.LAST_NOTIFIES: "end the scope later",
-    Refusal.CORES_RATIO: "set debug-aiv-num to debug-aic-num or twice that",
-    Refusal.CORES_OF_DEVICE: "set fewer cores",
-    Refusal.CORES_OF_OPERATOR: "set debug-aic-num and debug-aiv-num to what the largest operator needs, or neither",
-    Refusal.UNDEFINED_NAME: "end the scope before the operator that waits",
-}
-"""What to change in a plan that the generator refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +34,7 @@ class Span:
         baseline_us: the same for these operators in the baseline.
         operators: number of unfused tasks.
         parts: what a scope's operators became; a SuperKernel of a single one gains nothing.
+        cuts: types of the operators at which a scope is cut, or because of which it is not fused, each with the rule.
     """
 
     label: str | None
@@ -55,6 +42,7 @@ class Span:
     baseline_us: float
     operators: int
     parts: tuple[FusedPart, ...] = ()
+    cuts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +122,7 @@ class StepModel:
             SpaceError: GE would reject an option.
         """
         try:
-            pieces = self._plan_tasks(plan)
+            pieces, cuts = self._plan_tasks(plan)
             ends, _ = self._scheduled(pieces)
         except _PlanFailsError as failed:
             return failed.failure
@@ -142,7 +130,7 @@ class StepModel:
         total = max(ends, default=0.0)
         terms = self._terms(tasks, total)
         times = self._span_times(pieces, ends)
-        spans = tuple(self._span(scope, piece, *each) for (scope, piece), each in zip(pieces, times, strict=True))
+        spans = tuple(self._span(scope, piece, *each, cuts) for (scope, piece), each in zip(pieces, times, strict=True))
         return SimulatedStep(total, terms, spans, len(tasks), self._compile_s(pieces))
 
     def time_shares(self) -> dict[str, float]:
@@ -162,7 +150,7 @@ class StepModel:
             PlanError, SpaceError: as in ``step``.
         """
         try:
-            pieces = self._plan_tasks(plan)
+            pieces, _ = self._plan_tasks(plan)
             _, starts = self._scheduled(pieces)
         except _PlanFailsError:
             return pd.DataFrame(columns=list(TABLE_COLUMNS))
@@ -185,7 +173,7 @@ class StepModel:
                 scope.label,
             ) from None
 
-    def _plan_tasks(self, plan: Plan) -> list[_Piece]:
+    def _plan_tasks(self, plan: Plan) -> tuple[list[_Piece], Sequence[Cut]]:
         self._layout.check(plan)
         pieces = list(self._pieces(plan))
         nodes = list(self._nodes)
@@ -202,10 +190,11 @@ class StepModel:
         of_label: dict[str, list[Group]] = {}
         for each in grouping.groups:
             of_label.setdefault(each.label, []).append(each)
-        return [
+        tasks = [
             (scope, self._tasks(first, last, scope, of_label.get(scope.label, []) if scope else []))
             for first, last, scope in pieces
         ]
+        return tasks, grouping.cuts
 
     def _pieces(self, plan: Plan) -> Iterator[tuple[int, int, Scope | None]]:
         """Yield first and last operator of each scope and of each gap between scopes."""
@@ -239,7 +228,7 @@ class StepModel:
 
     def _superkernel(self, each: Group, scope: Scope) -> Task:
         options = dict(scope.options)
-        events = _events(each)
+        events = each.events
         key = (tuple(self._class[node] for node in each.nodes), tuple(sorted(normalise(options).items())), events)
         fused = self._fused.get(key)
         operators = [self._operators[node] for node in each.nodes]
@@ -248,7 +237,7 @@ class StepModel:
         if fused.refusal:
             raise _PlanFailsError(
                 Reason.COMPILE_FAILED,
-                f"simulated: scope {scope.label!r} is refused (EB0500): {fused.refusal}; {FIXES[fused.refusal]}",
+                f"simulated: scope {scope.label!r} is refused (EB0500): {fused.refusal}; {fused.refusal.fix}",
                 scope.label,
             )
         if fused.hang:
@@ -284,11 +273,14 @@ class StepModel:
         plan_steps, baseline_steps = pairwise(plan_us), pairwise(baseline_us)
         return [(b - a, d - c) for (a, b), (c, d) in zip(plan_steps, baseline_steps, strict=True)]
 
-    def _span(self, scope: Scope | None, tasks: Sequence[Task], time_us: float, baseline_us: float) -> Span:
+    def _span(
+        self, scope: Scope | None, tasks: Sequence[Task], time_us: float, baseline_us: float, cuts: Sequence[Cut]
+    ) -> Span:
         operators = sum(len(task.operators) for task in tasks)
         if scope is None:
             return Span(None, time_us, baseline_us, operators)
-        return Span(scope.label, time_us, baseline_us, operators, tuple(self._parts(tasks)))
+        of_scope = ((self._operators[cut.node].type, str(cut.rule)) for cut in cuts if cut.label == scope.label)
+        return Span(scope.label, time_us, baseline_us, operators, tuple(self._parts(tasks)), tuple(of_scope))
 
     def _parts(self, tasks: Sequence[Task]) -> Iterator[FusedPart]:
         """Yield each SuperKernel, and each run of tasks that remain separate."""
@@ -343,25 +335,6 @@ def _node(operator: Operator) -> Node:
         operator.name, operator.type, stream=operator.stream, is_supported=operator.can_fuse and not is_collective,
         is_collective=is_collective, waits_for=operator.after,
     )  # fmt: skip
-
-
-def _events(each: Group) -> tuple[Events, ...]:
-    """Return the numbered events of each operator of a group; empty if there are none."""
-    if not (each.links or each.waits or each.notifies):
-        return ()
-    place = {node: index for index, node in enumerate(each.nodes)}
-    sends: list[list[int]] = [[] for _ in each.nodes]
-    receives: list[list[int]] = [[] for _ in each.nodes]
-    number = 0
-    for source, target in sorted(each.links):
-        number += 1
-        sends[place[source]].append(number)
-        receives[place[target]].append(number)
-    for of_node, into in ((each.notifies, sends), (each.waits, receives)):
-        for node, count in of_node.items():
-            into[place[node]] += range(number + 1, number + 1 + count)
-            number += count
-    return tuple(Events(tuple(sent), tuple(received)) for sent, received in zip(sends, receives, strict=True))
 
 
 def _flat(pieces: Sequence[_Piece]) -> list[Task]:

@@ -11,6 +11,7 @@ from math import log2
 
 from sktune.ascend.superkernel_code import generate
 from sktune.ascend.superkernel_parts import MAX_PRELOAD_BYTES, Core, GeneratedCode, KernelType, Refusal, SubKernel
+from sktune.ascend.superkernel_pass import Events
 from sktune.backends.sim.constants import Constants
 from sktune.backends.sim.operators import Operator
 from sktune.core.plan import Option
@@ -43,14 +44,6 @@ class SuperKernel:
     def duration_us(self) -> float:
         """Task time, including the head."""
         return sum(self.terms.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """The events of one operator in a SuperKernel: numbers of those that it sends and receives."""
-
-    sends: tuple[int, ...] = ()
-    receives: tuple[int, ...] = ()
 
 
 def roofline_us(operator: Operator, constants: Constants) -> tuple[float, float]:

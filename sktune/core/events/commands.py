@@ -48,65 +48,16 @@ class LayerShown(TypedDict):
     kind: str
 
 
-class OperatorShown(TypedDict):
-    """An operator or kernel.
+class NotModelledShown(TypedDict):
+    """A part of the compiler that sktune does not model.
 
     Attributes:
-        name, type: in GE.
+        what: the part.
+        consequence: for what is foreseen or simulated.
     """
 
-    name: str
-    type: str
-
-
-class SuperKernelShown(TypedDict):
-    """A SuperKernel formed by GE.
-
-    Attributes:
-        name: of its kernel.
-        first, last: names of its first and last operator.
-        operators: the operators in it, if GE's dump lists them.
-        is_split: whether its scope was cut; it may be the only SuperKernel.
-    """
-
-    name: str
-    first: str
-    last: str
-    operators: Sequence[OperatorShown]
-    is_split: bool
-
-
-class SplitShown(TypedDict):
-    """Where a scope was cut in two.
-
-    Attributes:
-        operator, operator_type: the operator between the two parts; empty if there is none.
-    """
-
-    operator: str
-    operator_type: str
-
-
-class ScopeFusionShown(TypedDict):
-    """How one scope was fused.
-
-    Attributes:
-        label: of the scope.
-        marked: the operators with the label.
-        options: as marked.
-        superkernels: in execution order.
-        splits: the operators at which the scope was cut.
-        left_out: operators of the scope that ran on their own, and those that ran between its SuperKernels.
-        reasons: messages in the logs about it, and contradictory marks.
-    """
-
-    label: str
-    marked: Sequence[OperatorShown]
-    options: str
-    superkernels: Sequence[SuperKernelShown]
-    splits: Sequence[SplitShown]
-    left_out: Sequence[OperatorShown]
-    reasons: Sequence[str]
+    what: str
+    consequence: str
 
 
 class FindingShown(TypedDict):
@@ -261,35 +212,19 @@ class ProfileFinished(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FusionFinished(Event):
-    """`fusion`: how the scopes of a plan were fused.
-
-    Attributes:
-        digest: equal for plans that were compiled to the same kernels.
-        scopes: how each was fused.
-        evidence: the kinds of input that were read.
-        alone: digest of the names of all kernels that are not SuperKernels.
-    """
-
-    event: ClassVar[str] = "fusion_finished"
-    digest: str
-    scopes: Sequence[ScopeFusionShown]
-    evidence: Sequence[Annotated[str, ("enum", ("marks", "graph", "profile", "plog"))]]
-    alone: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorFinished(Event):
     """`doctor`: which of sktune's requirements this machine meets.
 
     Attributes:
         backends: that can be used here.
         findings: one for each requirement.
+        not_modelled: what is left out where a compiler's answer is foreseen or simulated.
     """
 
     event: ClassVar[str] = "doctor_finished"
     backends: Sequence[str]
     findings: Sequence[FindingShown]
+    not_modelled: Sequence[NotModelledShown]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,6 +298,6 @@ class CommandStopped(Event):
 
 
 COMMAND_EVENTS: tuple[type[Event], ...] = (
-    Inspected, Rechecked, PlanApplied, PlanUndone, ProfileFinished, FusionFinished, DoctorFinished, CalibrateFinished,
+    Inspected, Rechecked, PlanApplied, PlanUndone, ProfileFinished, DoctorFinished, CalibrateFinished,
     RecipeWritten, AgentInstalled, CommandFailed, CommandStopped,
 )  # fmt: skip

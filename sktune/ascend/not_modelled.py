@@ -1,0 +1,37 @@
+"""What the model of the compiler leaves out: whatever is foreseen or simulated for a scope may differ by it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NotModelled:
+    """A part of the compiler that is not modelled, and what follows for predictions."""
+
+    what: str
+    consequence: str
+
+
+NOT_MODELLED = (
+    NotModelled(
+        "GE's check for deadlocks (libascendsk.so)", "it may cut a scope further; CANN's log names the operator"
+    ),
+    NotModelled(
+        "GE's allocation of streams and events",
+        "streams are those of npu_stream_switch, with an event for each edge between two; GE may do without some",
+    ),
+    NotModelled(
+        "operators that GE adds, merges or leaves out",
+        "cuts and SuperKernels are counted on TorchAir's graph; certain refusals do not depend on merging",
+    ),
+    NotModelled(
+        "which types of operators this CANN can fuse",
+        "check takes all, a search learns them from its trials, sim has a list in its constants",
+    ),
+    NotModelled(
+        "cores and SyncAll of a kernel before it is compiled",
+        "check foresees neither a starved SyncAll nor too few cores; sim assumes both by type and size",
+    ),
+    NotModelled("how HCCL chooses an algorithm", "collectives count as operators that can be fused, or by sim's list"),
+    NotModelled("sub-kernels with dynamic shapes", "tiling on the device is not foreseen; all shapes count as static"),
+    NotModelled("errors of the C++ compiler and the linker", "only a compile shows them"),
+)
