@@ -10,6 +10,7 @@ from typing import Any, Self
 from unittest.mock import patch
 
 from sktune.core.errors import BackendError, OutOfTimeError
+from sktune.core.fused_scopes import FusedScope
 from sktune.core.layout import Layout
 from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup
 from sktune.core.plan import Plan
@@ -79,6 +80,7 @@ class FakeRunner:
         latency_ms: a plan's decode step latency; the baseline is the empty plan.
         fault: the outcome of a plan that fails; None for other plans.
         kernels: digest of a plan's kernels, if the compiler reports it.
+        fused: what a plan's scopes became, if the compiler reports it.
         difference: a difference that only a thorough verification finds in a plan.
         breaks: called before each request with its kind and its plans; may raise, as if the process had died.
         layout: of the model.
@@ -91,6 +93,7 @@ class FakeRunner:
     latency_ms: Callable[[Plan], float] = latency_by_units
     fault: Callable[[Plan], Outcome | None] = lambda plan: None
     kernels: Callable[[Plan], str] = lambda plan: ""
+    fused: Callable[[Plan], tuple[FusedScope, ...]] = lambda plan: ()
     difference: Callable[[Plan], str] = lambda plan: ""
     breaks: Callable[[str, Sequence[Plan]], None] = lambda kind, plans: None
     layout: Layout = LAYERS
@@ -135,7 +138,7 @@ class FakeRunner:
         comparison = request.threshold.comparison(speedup)
         outcome = Outcome(
             speedup=speedup, comparison=comparison, noise_floor=request.threshold.noise_floor, fusion_digest=digest,
-            seconds=seconds,
+            seconds=seconds, fused=self.fused(request.plan),
         )  # fmt: skip
         if comparison == Comparison.SLOWER:
             return replace(outcome, reason=Reason.SLOWER, detail="slower than the baseline")

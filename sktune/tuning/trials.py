@@ -1,14 +1,16 @@
 """One trial: a proposal is judged, retried with a safer option if it hangs, and stored in the study with its value."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from sktune.ascend.scope_check import SeenTypes
 from sktune.backends.info import BackendInfo
 from sktune.core.errors import OutOfTimeError
 from sktune.core.events import Listener
 from sktune.core.events.search import TimeBudgetSpent, TrialFinished, TrialStage, TrialStarted
 from sktune.core.layout import Layout
-from sktune.core.outcome import Outcome, Reason
+from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace
 from sktune.measure.noise_floor import Threshold
@@ -81,7 +83,7 @@ class Trials:
         outcome = proposal.known
         if outcome is None and proposal.plan.is_baseline:
             outcome = Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
-        outcome = outcome or self._blocked(proposal.plan)
+        outcome = outcome or self._blocked(proposal.plan) or self._foreseen(proposal.plan, layout)
         if outcome is None:
             self._runner.deadline_s = self._budget.trial_deadline_s(self.estimates(), self.has_plan())
             try:
@@ -148,6 +150,15 @@ class Trials:
                 return Outcome(Reason.TIMEOUT, detail, blamed=outcome.blamed)
         return None
 
+    def _foreseen(self, plan: Plan, layout: Layout) -> Outcome | None:
+        """Return the failure of a plan that the compiler is certain to refuse, without compiling it."""
+        outcomes = [record.outcome for record in self._records if record.outcome]
+        scope = self._backend.foresee(plan, layout, seen_types(outcomes))
+        if scope is None:
+            return None
+        detail = f"not compiled: scope {scope.label!r} would be refused: {scope.refusal}"
+        return Outcome(Reason.COMPILE_FAILED, detail, blamed=scope.label, stage=Stage.COMPILE)
+
     def _value(self, outcome: Outcome) -> float | None:
         """Return the decode step latency in ms, corrected for the machine's drift by the paired baseline."""
         if outcome.speedup is None:
@@ -157,6 +168,14 @@ class Trials:
             reference = outcome.speedup.baseline_ms
             self._study.remember(baseline_ms=reference)
         return reference / outcome.speedup.ratio
+
+
+def seen_types(outcomes: Sequence[Outcome]) -> SeenTypes:
+    """Return the types of operators that were fused in every scope, and those that never were."""
+    scopes = [scope for outcome in outcomes for scope in outcome.fused]
+    inside = {kind for scope in scopes for kind in scope.inside}
+    outside = {kind for scope in scopes for part in scope.parts for kind in part.types}
+    return SeenTypes(frozenset(inside - outside), frozenset(outside - inside))
 
 
 def _plan_values(proposal: Proposal, layout: Layout) -> dict[str, Any]:

@@ -14,6 +14,8 @@ import pytest
 from sktune.cli.views.progress import PlainView
 from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
 from sktune.core.events import EVENTS
+from sktune.core.fused_scopes import FusedPart, FusedScope
+from sktune.core.layout import Kernel
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.runners.base import RunnerSetup, RunnerTraits
@@ -22,10 +24,19 @@ from sktune.tuning import loop
 from sktune.tuning.fewer_layers import search as search_with_proxy
 from sktune.tuning.request import Request
 from tests.builders import decoder_layout
-from tests.fake_runner import FINALIST_S, OPENING_S, TRIAL_S, FakeRunner, search
+from tests.fake_runner import FINALIST_S, LAYERS, OPENING_S, TRIAL_S, FakeRunner, search
 
 LAYER = decoder_layout(("dense",), ("self_attn", "mlp"), outside=False)
 """A layout with four plans."""
+MATMUL = Kernel("MatMulV2", "cube")
+TWO_STREAMS = replace(
+    LAYERS,
+    units=tuple(
+        replace(unit, kernels=(MATMUL, MATMUL, *[replace(MATMUL, stream="1")] * 2) if unit.key == "mlp" else (MATMUL,))
+        for unit in LAYERS.units
+    ),
+)
+"""Each MLP runs two streams side by side."""
 COMPUTED = RunnerTraits(measures_time=False)
 
 Events = list[dict[str, Any]]
@@ -96,6 +107,28 @@ class TestTrials:
             assert record.outcome.detail == f"the same SuperKernels as trial {twin.number}"
         compared = [row for row in result.final if row.name.isdigit()]
         assert len(compared) == len({len(record.plan.scopes) for record in result.trials})
+
+    def test_a_plan_that_is_certain_to_be_refused_is_not_compiled(self, tmp_path: Path) -> None:
+        """On an NPU, once a trial has shown that the types of its operators can be fused; the trial says why."""
+        plain = FakeRunner(layout=TWO_STREAMS)
+        search(tmp_path / "unknown", plain, device="npu")
+        assert any(holds_mlp(plan) for kind, plans in plain.asked if kind == "judge" for plan in plans)
+
+        def fused(plan: Plan) -> tuple[FusedScope, ...]:
+            labels = tuple(scope.label for scope in plan.scopes)
+            return (FusedScope(labels, (FusedPart(1, "SuperKernel"),), ("MatMulV2",)),)
+
+        runner = FakeRunner(layout=TWO_STREAMS, fused=fused)
+        result = search(tmp_path, runner, device="npu")
+        judged = [plan for kind, plans in runner.asked if kind == "judge" for plan in plans]
+        assert judged and not any(holds_mlp(plan) for plan in judged)
+        refused = [record for record in result.trials if holds_mlp(record.plan)]
+        assert refused
+        for record in refused:
+            assert record.outcome is not None
+            assert (record.outcome.reason, record.outcome.stage) == (Reason.COMPILE_FAILED, Stage.COMPILE)
+            assert record.outcome.detail.startswith(f"not compiled: scope {record.outcome.blamed!r} would be refused: ")
+            assert "on stream '1'" in record.outcome.detail and "set stream-fusion=1" in record.outcome.detail
 
     def test_plans_that_fail_never_win(self, tmp_path: Path) -> None:
         """If all fail the answer is "no scope", and only the baseline is compared."""
