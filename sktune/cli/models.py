@@ -14,7 +14,8 @@ from sktune.cli.terminal import Terminal
 from sktune.cli.views.inspection import inspection_view
 from sktune.core.errors import BadInputError
 from sktune.core.events import print_event
-from sktune.core.events.commands import CalibrateFinished, DoctorFinished, FusionFinished, Inspected, ProfileFinished
+from sktune.core.events.commands import CalibrateFinished, DoctorFinished, Inspected, ProfileFinished
+from sktune.core.events.scopes import FusionFinished
 from sktune.study.result import stored_result
 from sktune.tuning.request import Request
 
@@ -98,7 +99,8 @@ def fusion(
 
 @app.command()
 def doctor(json: arg.Json = False) -> None:
-    """Show what sktune needs, what this machine has, and how to get the rest."""
+    """Show what sktune needs, what this machine has, how to get the rest, and what is not modelled of the compiler."""
+    from sktune.ascend.not_modelled import NOT_MODELLED
     from sktune.backends.availability import examine, usable
     from sktune.backends.info import State
 
@@ -113,9 +115,14 @@ def doctor(json: arg.Json = False) -> None:
     console.print(table)
     backends = usable(findings)
     console.print(f"Backends that can be used here: {', '.join(backends) or 'none'}")
+    left_out = Table("part of the compiler", "what follows", title=f"not modelled: {len(NOT_MODELLED)}")
+    for each in NOT_MODELLED:
+        left_out.add_row(escape(each.what), escape(each.consequence))
+    console.print(left_out)
     if json:
         rows: list[Any] = [{**asdict(finding), "mend": finding.fix} for finding in findings]
-        print_event(DoctorFinished(backends=backends, findings=rows))
+        parts: list[Any] = [asdict(each) for each in NOT_MODELLED]
+        print_event(DoctorFinished(backends=backends, findings=rows, not_modelled=parts))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Commands for plans, ``apply`` and ``recheck``, and for programs, ``recipe init``."""
+"""Commands for plans, ``apply``, ``check`` and ``recheck``, and for programs, ``recipe init``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +13,9 @@ from sktune.cli.terminal import Terminal
 from sktune.core.errors import BadInputError
 from sktune.core.events import print_event
 from sktune.core.events.commands import PlanApplied, PlanUndone, Rechecked, RecipeWritten
+from sktune.core.events.scopes import PlanChecked
 from sktune.core.files import create_text
-from sktune.tuning.request import DEFAULT_VERIFY_STEPS
+from sktune.tuning.request import DEFAULT_VERIFY_STEPS, Request
 
 
 @app.command()
@@ -64,6 +65,42 @@ def _next_step(diff: str, *, written: bool) -> str:
     if not diff:
         return "nothing to change: the source already contains the plan"
     return "written; undo with `sktune apply --undo --to DIR`" if written else "nothing written; add --write"
+
+
+@app.command()
+def check(
+    plan: Annotated[Path, typer.Argument(help="A plan file with SuperKernel scopes.")],
+    model: Annotated[
+        str | None, typer.Option(help="The model, as for `search`; by default the one that the plan file names.")
+    ] = None,
+    trust: arg.Trust = False,
+    scale: arg.Scale = None,
+    backend: Annotated[
+        str | None, typer.Option(help="npu (default): TorchAir converts the model; sim: the simulated compiler.")
+    ] = None,
+    batch: arg.Batch = None,
+    context: arg.Context = None,
+    constants: arg.Constants = None,
+    json: arg.Json = False,
+) -> None:
+    """Show what the compiler will make of a plan's scopes, without a compile. Exit code 5: certain to be refused."""
+    from sktune.tuning.check import check_plan, lines  # imports torch
+
+    given = {"scale": scale, "backend": backend, "batch": batch, "context": context, "constants": constants}
+    if model is None and (name := next((name for name, value in given.items() if value is not None), None)):
+        raise BadInputError(f"--{name} describes the model; add --model, or leave it out")
+    request = None
+    if model is not None:
+        request = Request(
+            model, backend=backend or "npu", scale=scale, batch=batch, context=context, constants=constants, trust=trust
+        )
+    checked = check_plan(plan, request, trust=trust)
+    console = Terminal(stderr=json)
+    for line in lines(checked):
+        console.print(escape(line), highlight=False, soft_wrap=True)
+    if json:
+        print_event(PlanChecked(plan=str(plan), **checked.summary()))
+    raise typer.Exit(checked.exit_code)
 
 
 @app.command()

@@ -125,7 +125,7 @@ def recheck(request: RecheckRequest, report: Report = lambda stage: None) -> Rec
         SktuneError: the model cannot be loaded, or its baseline does not run.
     """
     file = read_plan_file(request.plan)
-    spec, space = _target(file, request)
+    spec, space = target_of(file, request)
     then = _fingerprint(file)
     # Its code and bits are those of as many threads as it was found with.
     placement, _ = placed(spec, then)
@@ -181,7 +181,7 @@ def _code(verification: Verification, delivery: Delivery | None, not_loaded: str
     return f"other code than was verified: {verification.code_digest[:16]} instead of {delivery.code_digest[:16]}{why}"
 
 
-def _target(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, SpaceSpec]:
+def target_of(file: PlanFile, request: RecheckRequest) -> tuple[TargetSpec, SpaceSpec]:
     """Return the target and space of the plan, with the places where the model and its weights are now.
 
     Raises:

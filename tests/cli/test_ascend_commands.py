@@ -64,6 +64,16 @@ def test_doctor_names_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
     assert "how to get it" in done.stderr
 
 
+def test_doctor_names_and_counts_what_is_not_modelled_of_the_compiler(tmp_path: Path) -> None:
+    """So that a user knows what a prediction leaves out."""
+    done = sktune_command("doctor", "--json", folder=tmp_path)
+    parts = json.loads(done.stdout.splitlines()[-1])["not_modelled"]
+    assert len(parts) == len({part["what"] for part in parts}) >= 8
+    assert all(part["consequence"] for part in parts)
+    assert any("libascendsk.so" in part["what"] for part in parts)
+    assert f"not modelled: {len(parts)}" in done.stderr
+
+
 def test_a_backend_that_lacks_something_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     """No C++ compiler, no inductor."""
     monkeypatch.setenv("PATH", "")

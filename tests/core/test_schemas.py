@@ -15,6 +15,8 @@ from docs import generate
 from sktune.cli import app
 from sktune.core import events
 from sktune.core.events import EVENTS, Event
+from sktune.core.plan import Plan, Scope
+from sktune.core.plan_file import write_plan
 from tests import profiles
 from tests.builders import TESTS, check, checked, published, sktune_command, sktune_process
 from tests.projects import N_LAYERS, RANKS, TEMPLATE
@@ -38,7 +40,7 @@ def test_generated_pages_are_up_to_date() -> None:
 
 def test_every_class_of_events_is_registered() -> None:
     """With a name, and a description in the first line of its docstring."""
-    modules = (events.analysis, events.commands, events.search, events.studies)
+    modules = (events.analysis, events.commands, events.scopes, events.search, events.studies)
     classes = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
     kinds = {kind for kind in classes if issubclass(kind, Event) and hasattr(kind, "event")}
     assert kinds == set(EVENTS.values())
@@ -183,11 +185,14 @@ def test_events_of_apply(tmp_path: Path) -> None:
 def test_events_of_the_other_commands(tmp_path: Path) -> None:
     """A model, a profile, dumps, a machine, constants, and an agent's files."""
     profile = profiles.write(tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek()))
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(write_plan(Plan((Scope("model.layers.0.self_attn", "model.layers.0.mlp"),)), {}, "npu"))
     for arguments, last in (
         (("inspect", *SIM), "inspected"),
         (("profile", str(profile)), "profile_finished"),
         (("fusion", str(DATA / "torchair_dump.txt")), "fusion_finished"),
         (("doctor",), "doctor_finished"),
+        (("check", str(plan), *SIM), "plan_checked"),
         (("calibrate", str(profile), "--out", "mine.yaml"), "calibrate_finished"),
         (("agent", "install", "."), "agent_installed"),
         (("recipe", "init", str(RANKS.root)), "recipe_written"),
