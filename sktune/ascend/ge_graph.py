@@ -117,6 +117,19 @@ class GeGraph:
         )
 
     @property
+    def views_before(self) -> tuple[bool, ...]:
+        """For each device task, whether a view lies between it and the task before; GE may leave views on a stream."""
+        tasks = {task.name for task in self.device_tasks}
+        found, has_view = [], False
+        for operator in self.operators:
+            if operator.name in tasks:
+                found.append(has_view)
+                has_view = False
+            elif operator.type in NO_TASK_TYPES and operator.inputs and operator.type != "NetOutput":
+                has_view = True
+        return tuple(found)
+
+    @property
     def waits(self) -> tuple[tuple[int, ...], ...]:
         """For each device task, the last one of each other stream out of ``crossings``.
 

@@ -13,15 +13,20 @@ class NotModelled:
 
 NOT_MODELLED = (
     NotModelled(
-        "GE's check for deadlocks (libascendsk.so)", "it may cut a scope further; CANN's log names the operator"
+        "GE's check for deadlocks of streams and of SyncAll (libascendsk.so)",
+        "it may cut a scope further; CANN's log names the operator",
     ),
     NotModelled(
-        "GE's allocation of streams and events",
+        "streams, events and the order of operators, which GE assigns",
         "streams are those of npu_stream_switch, with an event for each edge between two; GE may do without some",
     ),
     NotModelled(
         "operators that GE adds, merges or leaves out",
-        "cuts and SuperKernels are counted on TorchAir's graph; certain refusals do not depend on merging",
+        "cuts and SuperKernels are counted on TorchAir's graph; certain refusals allow for merging, not for additions",
+    ),
+    NotModelled(
+        "views that GE leaves on a stream",
+        "each cuts a scope there; views count as removed, and what is certain does not depend on it",
     ),
     NotModelled(
         "which types of operators this CANN can fuse",
@@ -32,6 +37,9 @@ NOT_MODELLED = (
         "check foresees neither a starved SyncAll nor too few cores; sim assumes both by type and size",
     ),
     NotModelled("how HCCL chooses an algorithm", "collectives count as operators that can be fused, or by sim's list"),
-    NotModelled("sub-kernels with dynamic shapes", "tiling on the device is not foreseen; all shapes count as static"),
+    NotModelled(
+        "sub-kernels with dynamic shapes, and tiling on AI CPU", "all shapes count as static, tiled before the step"
+    ),
+    NotModelled("which kernels have hooks for early start", "sim assumes that all have; it changes times alone"),
     NotModelled("errors of the C++ compiler and the linker", "only a compile shows them"),
 )

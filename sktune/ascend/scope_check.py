@@ -6,7 +6,7 @@ launched on, and whether it calls SyncAll. The rules are those of ``superkernel_
 as if every other operator could be fused; a refusal that follows without this is certain.
 
 A certain refusal also holds if GE merges operators or leaves some out: it rests on operators of cube units alone, which
-GE neither removes nor merges with each other.
+GE neither removes nor merges with each other. It assumes that GE adds no operator outside of the scope between them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,6 +37,7 @@ class PlannedOperator:
         label, options: of its scope; empty outside of scopes.
         stream: the name that the model's code gives its stream; empty for the step's own.
         after: indices of operators on other streams that it must come after.
+        follows_view: whether a view lies between it and the operator before, which cuts a scope if GE leaves it there.
     """
 
     name: str
@@ -45,6 +46,7 @@ class PlannedOperator:
     options: str = ""
     stream: str = ""
     after: tuple[int, ...] = ()
+    follows_view: bool = False
 
     @property
     def is_kept(self) -> bool:
@@ -97,8 +99,8 @@ class CheckedScope:
 def operators_of_graph(graph: GeGraph) -> tuple[PlannedOperator, ...]:
     """Return the operators of TorchAir's graph of a step under a plan."""
     return tuple(
-        PlannedOperator(task.name, task.type, task.scope, task.options, task.stream, after)
-        for task, after in zip(graph.device_tasks, graph.crossings, strict=True)
+        PlannedOperator(task.name, task.type, task.scope, task.options, task.stream, after, follows_view)
+        for task, after, follows_view in zip(graph.device_tasks, graph.crossings, graph.views_before, strict=True)
     )
 
 
@@ -115,7 +117,10 @@ def operators_of_layout(layout: Layout, plan: Plan) -> tuple[PlannedOperator, ..
                 label = options = ""
             for kernel in kernels:
                 after = tuple(len(operators) - back for back in kernel.after if back <= len(operators))
-                operators.append(PlannedOperator(unit.name, kernel.type, label, options, kernel.stream, after))
+                of_scope = label, options
+                operators.append(
+                    PlannedOperator(unit.name, kernel.type, *of_scope, kernel.stream, after, kernel.follows_view)
+                )
     return tuple(operators)
 
 
@@ -227,7 +232,10 @@ def _is_certainly_unlinked(
         return False
     between = operators[last : first + 1]
     is_whole = all(each.label == operators[last].label and kernel_core(each.type) != "other" for each in between)
-    return is_whole and (known is None or known.issuperset(each.type for each in between))
+    if known is None:
+        return is_whole
+    has_view = any(each.follows_view for each in between[1:])
+    return is_whole and not has_view and known.issuperset(each.type for each in between)
 
 
 def _unlinked_runs(

@@ -1,6 +1,7 @@
 """The kernels of each unit, from TorchAir's graph of a step in which every unit is a scope."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 
 from sktune.ascend.ge_graph import GeGraph
@@ -30,11 +31,14 @@ def unit_kernels(graph: GeGraph, layout: Layout) -> Iterator[tuple[str | None, K
     tasks = graph.device_tasks
     units = [names.get(task.scope) for task in tasks]
     runs = [unit for unit, _ in groupby(filter(None, units))]
-    has_order = len(runs) == len(set(runs))
-    for place, (task, unit, crossing) in enumerate(zip(tasks, units, graph.crossings, strict=True)):
-        stream, after = (task.stream, tuple(place - each for each in crossing)) if has_order else ("", ())
-        can_fuse = not task.type.startswith(COLLECTIVE_TYPES)
-        yield unit, Kernel(task.type, kernel_core(task.type), can_fuse, stream, after)
+    has_streams = len(runs) == len(set(runs)) and len({task.stream for task in tasks}) > 1
+    edges = zip(graph.crossings, graph.views_before, strict=True)
+    for place, (task, unit, (crossing, follows_view)) in enumerate(zip(tasks, units, edges, strict=True)):
+        kernel = Kernel(task.type, kernel_core(task.type), not task.type.startswith(COLLECTIVE_TYPES))
+        if has_streams:
+            after = tuple(place - each for each in crossing)
+            kernel = replace(kernel, stream=task.stream, after=after, follows_view=follows_view)
+        yield unit, kernel
 
 
 def kernel_core(kind: str) -> KernelCore:

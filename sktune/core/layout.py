@@ -28,6 +28,7 @@ class Kernel:
         can_fuse: whether the compiler is expected to put it into a SuperKernel.
         stream: the name that the model's code gives its stream; empty for the step's own.
         after: how many kernels back those of other streams are that it must come after.
+        follows_view: whether the step has several streams, and a view between this kernel and the one before.
     """
 
     type: str
@@ -35,17 +36,20 @@ class Kernel:
     can_fuse: bool = True
     stream: str = ""
     after: tuple[int, ...] = ()
+    follows_view: bool = False
 
     def to_list(self) -> list[Any]:
         """Return plain values, without stream and edges where it has none."""
         values = [self.type, self.core, self.can_fuse]
-        return [*values, self.stream, list(self.after)] if self.stream or self.after else values
+        if not (self.stream or self.after or self.follows_view):
+            return values
+        return [*values, self.stream, list(self.after), self.follows_view]
 
     @classmethod
     def from_list(cls, values: list[Any]) -> "Kernel":
         """Inverse of ``to_list``."""
-        kind, core, can_fuse, *streams = values
-        return cls(kind, core, can_fuse, streams[0], tuple(streams[1])) if streams else cls(kind, core, can_fuse)
+        kind, core, can_fuse, *more = values
+        return cls(kind, core, can_fuse, more[0], tuple(more[1]), more[2]) if more else cls(kind, core, can_fuse)
 
 
 @dataclass(frozen=True, slots=True)

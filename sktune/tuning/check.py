@@ -21,6 +21,7 @@ from sktune.core.plan import Plan
 from sktune.core.plan_file import PlanFile, read_plan_file
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.core.space import SpaceSpec
+from sktune.measure.devices import import_torch_npu
 from sktune.targets import TargetSpec
 from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
@@ -115,8 +116,10 @@ def _target(file: PlanFile, model: Request) -> tuple[TargetSpec, SpaceSpec]:
 
 
 def _checked(info: BackendInfo, spec: TargetSpec, space: SpaceSpec, plan: Plan) -> PlanCheck:
-    if info.runs_superkernels and device_name(spec.device) == NO_NPU:
-        spec = replace(spec, device="cpu")  # TorchAir builds the same graph of a model on the CPU
+    if info.runs_superkernels:
+        import_torch_npu()  # fails before a model is loaded
+        if device_name(spec.device) == NO_NPU:
+            spec = replace(spec, device="cpu")  # a conversion needs no device
     info.options.check_step(plan)
     with torch.no_grad():
         target = load(spec, takes_torchair=info.takes_torchair(spec.device))

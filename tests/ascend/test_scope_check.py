@@ -110,6 +110,13 @@ def test_small_operators_and_another_order_leave_a_doubt() -> None:
     assert not unordered.is_certain
 
 
+def test_a_view_between_the_streams_leaves_a_doubt() -> None:
+    """GE may leave it there, where it cuts the scope; strict-scope-check=abort then refuses the scope as well."""
+    viewed = [MATMUL, MATMUL, replace(ON_SIDE, follows_view=True), ON_SIDE]
+    assert not check(viewed).is_certain
+    assert check(viewed, "strict-scope-check=abort").is_certain
+
+
 def test_collectives_leave_a_doubt() -> None:
     """GE gives them streams of their own."""
     hcom = PlannedOperator("reduce", "HcomAllReduce", "s")
@@ -195,18 +202,16 @@ LAYOUT = Layout((Unit("first", "first"), Unit("second", "second")), ())
 def test_kernels_of_units_keep_streams_and_edges() -> None:
     """Through views and by control edges; a study's layout stores them."""
     assert operators_of_graph(GRAPH)[1:] == (
-        PlannedOperator("m1", "MatMulV2", "second", stream="1", after=(0,)),
+        PlannedOperator("m1", "MatMulV2", "second", stream="1", after=(0,), follows_view=True),
         PlannedOperator("m2", "MatMulV2", "second", after=(1,)),
     )
     layout = LAYOUT.with_kernels(unit_kernels(GRAPH, LAYOUT))
-    assert layout.units[1].kernels == (
-        Kernel("MatMulV2", "cube", True, "1", (1,)),
-        Kernel("MatMulV2", "cube", True, "", (1,)),
-    )
+    matmul = Kernel("MatMulV2", "cube", after=(1,))
+    assert layout.units[1].kernels == (replace(matmul, stream="1", follows_view=True), matmul)
     assert Layout.from_dict(layout.to_dict()) == layout
     planned = operators_of_layout(layout, units_plan(layout))
-    assert [(each.label, each.stream, each.after) for each in planned] == [
-        (each.label, each.stream, each.after) for each in operators_of_graph(GRAPH)
+    assert [(each.label, each.stream, each.after, each.follows_view) for each in planned] == [
+        (each.label, each.stream, each.after, each.follows_view) for each in operators_of_graph(GRAPH)
     ]
 
 

@@ -1,11 +1,12 @@
 """`sktune check`: what becomes of a plan's scopes, and what is refused, without a compile."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
 
 from sktune.ascend.scope_check import CheckedScope
-from sktune.core.errors import BadInputError, PlanError
+from sktune.core.errors import BackendError, BadInputError, PlanError
 from sktune.core.exit_codes import ExitCode
 from sktune.core.plan import Options, Plan, Scope
 from sktune.core.plan_file import write_plan
@@ -68,6 +69,13 @@ def test_only_plans_of_superkernels_are_checked(tmp_path: Path) -> None:
         check_plan(plan_file(tmp_path, ()), Request("llama", backend="inductor"))
     with pytest.raises(PlanError, match="does not say which model the plan is for; add --model"):
         check_plan(plan_file(tmp_path, ()))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch_npu") is not None, reason="torch_npu is there")
+def test_without_torchair_the_line_says_how_to_get_it(tmp_path: Path) -> None:
+    """Before a model is loaded."""
+    with pytest.raises(BackendError, match=r"torch_npu cannot be imported .* see `sktune doctor`"):
+        check_plan(plan_file(tmp_path, ()), Request("llama", backend="npu"))
 
 
 def test_options_that_describe_a_model_need_one(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sktune.ascend import NOT_RESTATED
+from sktune.ascend.not_modelled import NOT_MODELLED
 from sktune.backends.info import META_DEVICE, BackendInfo, Finding, State
 from sktune.backends.installed import package_version
 from sktune.backends.npu.info import INFO as NPU
@@ -36,7 +36,7 @@ def _takes_torchair(device: str) -> bool:
 
 def _examine() -> Sequence[Finding]:
     """Return which of the compiler's rules the simulation does not know."""
-    known = f"GE's and graph-autofusion's, but for {len(NOT_RESTATED)}: {'; '.join(NOT_RESTATED)}"
+    known = f"GE's and graph-autofusion's, but for {len(NOT_MODELLED)} parts that are not modelled"
     return [Finding("sim", "compiler rules", State.OK, known)]
 
 
