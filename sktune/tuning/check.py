@@ -30,6 +30,8 @@ from sktune.tuning.prepare import space_spec
 from sktune.tuning.recheck import RecheckRequest, target_of
 from sktune.tuning.request import Request
 
+AT_BEST = "cuts and SuperKernels as if every operator could be fused"
+
 
 @dataclass(frozen=True, slots=True)
 class PlanCheck:
@@ -81,7 +83,7 @@ def _summary(scope: CheckedScope) -> dict[str, Any]:
 
 
 def check_plan(path: Path, model: Request | None = None, *, trust: bool = False) -> PlanCheck:
-    """Check the plan in a file. No device is needed; the step is converted, and runs once.
+    """Check the plan in a file. The step is converted, and runs once; nothing is compiled.
 
     Args:
         path: of the plan file.
@@ -119,7 +121,7 @@ def _checked(info: BackendInfo, spec: TargetSpec, space: SpaceSpec, plan: Plan) 
     if info.runs_superkernels:
         import_torch_npu()  # fails before a model is loaded
         if device_name(spec.device) == NO_NPU:
-            spec = replace(spec, device="cpu")  # a conversion needs no device
+            spec = replace(spec, device="cpu")  # what is converted runs eagerly, once
     info.options.check_step(plan)
     with torch.no_grad():
         target = load(spec, takes_torchair=info.takes_torchair(spec.device))
@@ -128,9 +130,11 @@ def _checked(info: BackendInfo, spec: TargetSpec, space: SpaceSpec, plan: Plan) 
         backend = info.load()(target, layout, decode_inputs(target, 0, 1)[0], **info.settings_of(spec))
         with TemporaryDirectory(prefix="sktune-check-") as folder, chdir(folder):  # for TorchAir's dumps
             try:
-                return PlanCheck(backend.check(plan), backend.notes)
+                return PlanCheck(backend.check(plan), backend.notes or AT_BEST)
             except CompileError as failure:
-                raise BackendError(f"the step cannot be converted: {failure}") from failure
+                raise BackendError(
+                    f"the step cannot be converted: {failure}; see `sktune doctor`, or add --backend sim"
+                ) from failure
 
 
 def lines(check: PlanCheck) -> Sequence[str]:

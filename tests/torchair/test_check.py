@@ -89,7 +89,7 @@ def test_a_search_sees_the_same_operators_without_another_conversion(
 
 @pytest.mark.slow
 def test_the_command_names_the_fix_and_ends_with_code_5(tmp_path: Path) -> None:
-    """Without a device; a plan with the fix passes."""
+    """The engine is left out, as in the other tests here; a plan with the fix passes."""
     model = f"{Path(side_stream.__file__)}:side_by_side"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for options, code in ((ABORT, 5), ((*ABORT, *FUSION), 0)):
@@ -106,4 +106,5 @@ def test_the_command_names_the_fix_and_ends_with_code_5(tmp_path: Path) -> None:
         assert scope["label"] == "mlp"
         assert ("set stream-fusion=1" in scope["refusal"]) == (code == 5)
         assert "Traceback" not in done.stderr
+        assert "as if every operator could be fused" in done.stderr
     assert not list(tmp_path.glob("ge_graphs")), "nothing is left in the user's folder"
