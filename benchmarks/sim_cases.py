@@ -7,24 +7,30 @@ One set of constants, that of ``atlas_a3.yaml``, for all.
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sktune.backends.sim.constants import Constants, load_constants
-from sktune.backends.sim.deployment import deploy
-from sktune.backends.sim.model import SimulatedStep, StepModel
-from sktune.backends.sim.operators import Operator, numbered
-from sktune.backends.sim.superkernel import busy_us, head_us
-from sktune.backends.sim.trace import ATTENTION, trace_operators
-from sktune.core.layout import Layout, Unit
-from sktune.core.plan import Plan, Scope
-from sktune.targets import PresetSpec
-from sktune.targets.loading import load
-from sktune.targets.presets import load_preset
-from sktune.targets.tracing import trace_layout
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # a script can only import modules beside it
 
-PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "simulation.md"
+from benchmarks.real_pairs import PAIRS, Pair, first_use_of_unfused_us, left_out, set_values  # noqa: E402
+from sktune.backends.sim.constants import Constants, load_constants  # noqa: E402
+from sktune.backends.sim.deployment import deploy  # noqa: E402
+from sktune.backends.sim.launch import head_us  # noqa: E402
+from sktune.backends.sim.model import SimulatedStep, StepModel  # noqa: E402
+from sktune.backends.sim.operators import Operator  # noqa: E402
+from sktune.backends.sim.superkernel import busy_us  # noqa: E402
+from sktune.backends.sim.trace import ATTENTION, trace_operators  # noqa: E402
+from sktune.core.layout import Layout  # noqa: E402
+from sktune.core.plan import Plan, Scope  # noqa: E402
+from sktune.targets import PresetSpec  # noqa: E402
+from sktune.targets.loading import load  # noqa: E402
+from sktune.targets.presets import load_preset  # noqa: E402
+from sktune.targets.tracing import trace_layout  # noqa: E402
+
+PAGE = ROOT / "docs" / "explanation" / "simulation.md"
 BEGIN, END = "<!-- cases: benchmarks/sim_cases.py -->", "<!-- end of cases -->"
 
 
@@ -40,7 +46,6 @@ class Case:
     remark: str
 
 
-DEMO = "graph-autofusion, super_kernel_profiling"
 LONGCAT_SOURCE = "cann-recipes-infer, LongCat-Flash"
 CLOUDMATRIX = "arXiv 2506.12708"
 RECIPES = "cann-recipes-infer"
@@ -89,9 +94,13 @@ def main() -> None:
 
 
 def table(constants: Constants) -> str:
-    """Return both tables as Markdown."""
-    lines = ["| case | source | published | simulated | error | remark |", "| --- | --- | ---: | ---: | ---: | --- |"]
-    for case in [*fused_parts(constants), *core_counts(constants), *deepseek(constants)]:
+    """Return the three tables as Markdown."""
+    lines = [
+        pairs(constants),
+        "| case | source | published | simulated | error | remark |",
+        "| --- | --- | ---: | ---: | ---: | --- |",
+    ]
+    for case in [*core_counts(constants), *deepseek(constants)]:
         if case.unit == "%":
             error = f"{case.simulated - case.published:+.1f} points"
         else:
@@ -109,22 +118,28 @@ def _figure(value: float, unit: str) -> str:
     return f"{value:.3g}" if not unit else f"{value:.4g} {unit}" if unit != "%" else f"{value:.1f}%"
 
 
-def fused_parts(constants: Constants) -> list[Case]:
-    """graph-autofusion's profiling demo: three GroupedMatmul and a MoeGatingTopK fused, DequantSwigluQuant apart."""
-    cases = []
-    for count, words in ((6, "read as six equal scopes"), (1, "read as one scope")):
-        matmul = Operator("m", "GroupedMatmul", "cube", blocks=24, duration_us=126.26 / 3 / count)
-        gate = Operator("g", "MoeGatingTopK", "vector", blocks=48, duration_us=68.32 / count)
-        quant = Operator("q", "DequantSwigluQuant", "vector", blocks=48, duration_us=24.18 / count)
-        units = [[matmul, gate, matmul, matmul], [quant]] * count
-        operators = numbered([replace(each, unit=f"u{index}") for index, unit in enumerate(units) for each in unit])
-        layout = Layout(tuple(Unit(f"u{i}", f"u{i}") for i in range(len(units))), ())
-        model = StepModel(operators, layout, constants)
-        plan = Plan(tuple(Scope(unit.name, unit.name) for unit in layout.units))
-        # The demo adds up durations: gaps between tasks are not in its figures.
-        before, after = (model.timeline(each)["duration_us"].sum() for each in (Plan(), plan))
-        cases.append(Case("saved in the profiling demo, of 218.76 us", DEMO, 27.88, float(before - after), "us", words))
-    return cases
+def pairs(constants: Constants) -> str:
+    """Return the real pairs: gain, simulated gain, and the one with the pair left out of the fit, as Markdown."""
+    lines = [
+        "| profile without and with SuperKernel | source | published | gain | simulated | left out | error left out |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for pair in PAIRS:
+        (apart,) = left_out(constants, [pair])
+        lines.append(_pair(pair, pair.simulated_gain(constants), apart))
+    unfused = set_values(constants, {"first_use_us": first_use_of_unfused_us()})
+    exercise = PAIRS[:2]
+    for pair, apart in zip(exercise, left_out(unfused, exercise, ("barrier_mix_us",)), strict=True):
+        name = f"the same, both passes left out, `first_use_us` {unfused['first_use_us']:.1f}"
+        lines.append(_pair(replace(pair, name=name), None, apart))
+    return "\n".join(lines) + "\n"
+
+
+def _pair(pair: Pair, simulated: float | None, apart: float) -> str:
+    return (
+        f"| {pair.name} | {pair.source} | {pair.before_us:.1f} to {pair.after_us:.1f} us | {pair.gain:.1f}% "
+        f"| {'' if simulated is None else f'{simulated:.1f}%'} | {apart:.1f}% | {apart - pair.gain:+.1f} points |"
+    )
 
 
 def core_counts(constants: Constants) -> list[Case]:
@@ -132,7 +147,8 @@ def core_counts(constants: Constants) -> list[Case]:
     cases = []
     moved_a_us = 1e6 * constants["hbm_tbps"] * constants["hbm_efficiency"]
     for name, (whole_us, half_us) in LONGCAT.items():
-        on_all = Operator(name, name, "cube", blocks=24, bytes_moved=(whole_us - constants["head_us"]) * moved_a_us)
+        on_all = Operator(name, name, "cube", blocks=24)
+        on_all = replace(on_all, bytes_moved=(whole_us - head_us(on_all, constants)) * moved_a_us)
         on_half = replace(on_all, blocks=12)
         simulated = head_us(on_half, constants) + busy_us(on_half, constants)
         remark = "in sample: core_exponent is the mean of these six"

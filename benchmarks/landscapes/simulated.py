@@ -18,8 +18,9 @@ from benchmarks.landscapes.failing import Fails
 from benchmarks.landscapes.optimum import Savings, best_tied_saving
 from sktune.backends.sim.constants import Constants, load_constants
 from sktune.backends.sim.deployment import deploy
+from sktune.backends.sim.launch import first_use_us, gaps_us, head_us, superkernel_gaps_us, with_first_uses
 from sktune.backends.sim.operators import Operator
-from sktune.backends.sim.superkernel import busy_us, fuse, head_us
+from sktune.backends.sim.superkernel import busy_us, fuse
 from sktune.backends.sim.trace import trace_operators
 from sktune.core.outcome import ScopeTime
 from sktune.core.plan import Option, Options, Plan
@@ -131,21 +132,21 @@ class _Pieces:
 
     def __init__(self, operators: Sequence[Operator], constants: Constants, options: Sequence[Options]) -> None:
         assert len({operator.stream for operator in operators}) == 1
+        operators = with_first_uses(operators)
         self._operators, self._constants = operators, constants
         self._index = {chosen: index for index, chosen in enumerate(options)}
         self._fusion = [dict(chosen) for chosen in options]
-        gap = constants["dispatch_gap_us"]
-        self._gap_us = [gap if operator.wait_us is None else operator.wait_us for operator in operators]
+        self._gap_us = gaps_us(operators, constants)
         self._gap_us[0] = 0.0  # nothing comes before
         alone = [
-            wait + head_us(operator, constants) + busy_us(operator, constants)
+            wait + head_us(operator, constants) + first_use_us(operator, constants) + busy_us(operator, constants)
             for wait, operator in zip(self._gap_us, operators, strict=True)
         ]
         self._alone_until = np.cumsum([0.0, *alone]) / 1e3
         classes: dict[Operator, int] = {}
         bare = (replace(op, name="", unit=None, module="", position=0, after=()) for op in operators)
         self._class = [classes.setdefault(operator, len(classes)) for operator in bare]
-        self._superkernels: dict[tuple[int, ...], Savings] = {}
+        self._superkernels: dict[tuple[int, ...], tuple[str, Savings]] = {}
         self._known: dict[tuple[int, int], Savings] = {}
         runs = [list(run) for _, run in groupby(range(len(operators)), key=lambda index: operators[index].can_fuse)]
         self._run_of = [number for number, run in enumerate(runs) for _ in run]
@@ -180,8 +181,11 @@ class _Pieces:
             operators = self._operators[first : last + 1]
             kernels = [fuse(operators, options, self._constants) for options in self._fusion]
             assert not any(kernel.hang for kernel in kernels), kernels[0].hang
-            self._superkernels[key] = np.array([kernel.duration_us for kernel in kernels]) / 1e3
-        return self._superkernels[key] + self._gap_us[first] / 1e3
+            self._superkernels[key] = kernels[0].kind, np.array([kernel.duration_us for kernel in kernels]) / 1e3
+        kind, durations_ms = self._superkernels[key]
+        before_us, after_us = superkernel_gaps_us(kind, self._operators[first], self._operators[last], self._constants)
+        longer_us = before_us * (first > 0) + after_us * (last < len(self._operators) - 1)
+        return durations_ms + (self._gap_us[first] + longer_us) / 1e3
 
 
 def scope_options(space: SearchSpace) -> list[Options]:

@@ -136,7 +136,7 @@ def test_help_of_every_command(golden: Golden) -> None:
 
 SEARCHES = {
     # Only starting points: draws from a posterior depend on how a processor rounds.
-    "search-qwen3": ["--model", "qwen3", "--seed", "3", "--trials", "7"],
+    "search-deepseek": ["--model", "deepseek-v3", "--seed", "3", "--trials", "7"],
     "search-llama-bottom-up": [
         *("--model", "llama", "--strategy", "bottom-up", "--constants", "constants.yaml", "--trials", "8")
     ],

@@ -1,11 +1,11 @@
 """The cost model: how long a decode step takes under a plan, on a simulated Atlas A3.
 
-Unfused, each task costs a gap and a head. Which operators of a scope become one SuperKernel is what GE's pass does
-(``sktune.ascend.superkernel_pass``), and what is generated for them graph-autofusion's (``superkernel``). Tasks of one
-stream run sequentially, streams run in parallel and wait for each other's events (``schedule``).
+Unfused, each task costs a gap and a head (``launch``). Which operators of a scope become one SuperKernel is what GE's
+pass does (``sktune.ascend.superkernel_pass``), and what is generated for them graph-autofusion's (``superkernel``).
+Tasks of one stream run sequentially, streams run in parallel and wait for each other's events (``schedule``).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 
@@ -14,9 +14,10 @@ import pandas as pd
 from sktune.ascend.kernel_name import SUPERKERNEL
 from sktune.ascend.superkernel_pass import Cut, Group, Node, group
 from sktune.backends.sim.constants import Constants
+from sktune.backends.sim.launch import first_use_us, gaps_us, head_us, superkernel_gaps_us, with_first_uses
 from sktune.backends.sim.operators import TABLE_COLUMNS, Operator
 from sktune.backends.sim.schedule import DeadlockError, Task, schedule
-from sktune.backends.sim.superkernel import TERMS, SuperKernel, busy_us, fuse, head_us
+from sktune.backends.sim.superkernel import TERMS, SuperKernel, busy_us, fuse
 from sktune.core.fused_scopes import FusedPart
 from sktune.core.layout import Layout
 from sktune.core.outcome import Reason
@@ -89,23 +90,21 @@ class StepModel:
     """
 
     def __init__(self, operators: Sequence[Operator], layout: Layout, constants: Constants) -> None:
-        self._operators = tuple(operators)
+        self._operators = with_first_uses(operators)
         self._layout = layout
         self._constants = constants
-        gap = constants["dispatch_gap_us"]
-        self._gap_us = [gap if operator.wait_us is None else operator.wait_us for operator in operators]
-        self._busy_us = [busy_us(operator, constants) for operator in operators]
-        self._head_us = [head_us(operator, constants) for operator in operators]
+        self._gap_us = gaps_us(self._operators, constants)
+        self._busy_us = [busy_us(operator, constants) for operator in self._operators]
+        self._head_us = [head_us(operator, constants) for operator in self._operators]
+        self._first_use_us = [first_use_us(operator, constants) for operator in self._operators]
         self._alone = [
-            Task((i,), operator.stream, self._gap_us[i], (self._head_us[i] + self._busy_us[i],))
-            for i, operator in enumerate(self._operators)
+            Task((i,), op.stream, self._gap_us[i], (self._head_us[i] + self._first_use_us[i] + self._busy_us[i],))
+            for i, op in enumerate(self._operators)
         ]
-        classes: dict[Operator, int] = {}
         # Operators that differ only in position and name cost the same, in every layer.
-        self._class = [
-            classes.setdefault(replace(op, name="", unit=None, module="", position=0, after=()), len(classes))
-            for op in self._operators
-        ]
+        bare = [replace(op, name="", unit=None, module="", position=0, after=()) for op in self._operators]
+        self._class = _classes(bare)
+        self._kernel = _classes(replace(op, is_first_use=False) for op in bare)
         self._nodes = tuple(map(_node, self._operators))
         # A collective that is not fused loses the label before the pass (GE, hcom_ops_kernel_builder.cc).
         self._loses_label = [op.core == "communication" and not op.can_fuse for op in self._operators]
@@ -190,11 +189,26 @@ class StepModel:
         of_label: dict[str, list[Group]] = {}
         for each in grouping.groups:
             of_label.setdefault(each.label, []).append(each)
-        tasks = [
+        tasks = self._with_gaps(
             (scope, self._tasks(first, last, scope, of_label.get(scope.label, []) if scope else []))
             for first, last, scope in pieces
-        ]
+        )
         return tasks, grouping.cuts
+
+    def _with_gaps(self, pieces: Iterable[_Piece]) -> list[_Piece]:
+        """Return the tasks with the longer gaps before and after SuperKernels."""
+        longer_after: dict[int, float] = {}
+
+        def spaced(task: Task) -> Task:
+            longer_us = longer_after.pop(task.stream, 0.0)
+            if task.superkernel:
+                first, last = self._operators[task.operators[0]], self._operators[task.operators[-1]]
+                kind = task.superkernel.kind
+                before_us, longer_after[task.stream] = superkernel_gaps_us(kind, first, last, self._constants)
+                longer_us += before_us
+            return replace(task, gap_us=task.gap_us + longer_us) if longer_us else task
+
+        return [(scope, [spaced(task) for task in tasks]) for scope, tasks in pieces]
 
     def _pieces(self, plan: Plan) -> Iterator[tuple[int, int, Scope | None]]:
         """Yield first and last operator of each scope and of each gap between scopes."""
@@ -243,6 +257,8 @@ class StepModel:
         if fused.hang:
             raise _PlanFailsError(Reason.TIMEOUT, f"simulated hang in scope {scope.label!r}: {fused.hang}", scope.label)
         busy = [self._busy_us[node] for node in each.nodes]
+        if not any(busy):  # measured durations that are shorter than their heads
+            busy = [1.0] * len(busy)
         shares = tuple(fused.duration_us * time_us / sum(busy) for time_us in busy)
         return Task(each.nodes, each.stream, self._gap_us[each.nodes[0]], shares, fused)
 
@@ -256,6 +272,7 @@ class StepModel:
             if task.superkernel is None:
                 terms["busy"] += self._busy_us[task.operators[0]]
                 terms["head"] += self._head_us[task.operators[0]]
+                terms["icache"] += self._first_use_us[task.operators[0]]
             else:
                 for name, value in task.superkernel.terms.items():
                     terms[name] += value
@@ -301,7 +318,7 @@ class StepModel:
             options = normalise(dict(scope.options))
             copies = 1 + constants["compile_copy_share"] * int(options.get("split-mode", 4))
             for task in tasks:
-                key = (tuple(self._class[index] for index in task.operators), tuple(sorted(options.items())))
+                key = (tuple(self._kernel[index] for index in task.operators), tuple(sorted(options.items())))
                 if task.superkernel and key not in compiled:
                     compiled.add(key)
                     seconds += constants["compile_superkernel_s"]
@@ -326,6 +343,12 @@ _CORE_NAMES: Mapping[str, str] = {
     "aicpu": "AI_CPU",
     "communication": "HCCL",
 }
+
+
+def _classes(operators: Iterable[Operator]) -> list[int]:
+    """Return for each operator the number of its class; equal ones share one."""
+    classes: dict[Operator, int] = {}
+    return [classes.setdefault(operator, len(classes)) for operator in operators]
 
 
 def _node(operator: Operator) -> Node:

@@ -59,6 +59,7 @@ class Operator:
         duration_us: measured or published task time, including the head; None for the model's.
         wait_us: measured gap before it; None for the model's.
         after: positions on other streams for which it waits.
+        is_first_use: whether its kernel has not run before in its step (``launch.with_first_uses``).
     """
 
     name: str
@@ -79,6 +80,7 @@ class Operator:
     duration_us: float | None = None
     wait_us: float | None = None
     after: tuple[int, ...] = ()
+    is_first_use: bool = False
 
 
 def numbered(operators: Sequence[Operator]) -> tuple[Operator, ...]:

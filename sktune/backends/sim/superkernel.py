@@ -13,6 +13,7 @@ from sktune.ascend.superkernel_code import generate
 from sktune.ascend.superkernel_parts import MAX_PRELOAD_BYTES, Core, GeneratedCode, KernelType, Refusal, SubKernel
 from sktune.ascend.superkernel_pass import Events
 from sktune.backends.sim.constants import Constants
+from sktune.backends.sim.launch import first_use_us, head_us, launch_us
 from sktune.backends.sim.operators import Operator
 from sktune.core.plan import Option
 from sktune.core.scope_options import check_options, option_defaults
@@ -63,16 +64,11 @@ def roofline_us(operator: Operator, constants: Constants) -> tuple[float, float]
 
 
 def busy_us(operator: Operator, constants: Constants) -> float:
-    """Return how long an operator computes or moves data: measured time minus the head, or the roofline's."""
+    """Return how long an operator computes or moves data: the roofline's time, or the measured one without its head
+    and without what the first use of its kernel costs."""
     if operator.duration_us is not None:
-        return operator.duration_us - head_us(operator, constants)
+        return operator.duration_us - head_us(operator, constants) - first_use_us(operator, constants)
     return max(constants["busy_floor_us"], *roofline_us(operator, constants))
-
-
-def head_us(operator: Operator, constants: Constants) -> float:
-    """Return the part of an unfused task's duration that disappears inside a SuperKernel."""
-    head = constants["head_us"]
-    return head if operator.duration_us is None else min(head, operator.duration_us)
 
 
 def generated(
@@ -131,11 +127,13 @@ def fuse(
     busy = [busy_us(operator, constants) for operator in operators]
     terms["busy"] = sum(busy)
     terms["head"] = head_us(operators[0], constants)
+    terms["icache"] = first_use_us(operators[0], constants)
     if len(operators) > 1:
+        terms["head"] = launch_us(code.kernel_type.core, code.blocks, constants)
         weights = barrier_weights(code, constants)
         terms["barrier"] = sum(weight * constants[name] for name, weight in weights.items())
         terms["early_start"] = -_early_start_us(operators, busy, options, constants)
-        terms["icache"] = _icache_us(operators, busy, options, code.copies, constants)
+        terms["icache"] += _icache_us(operators, busy, options, code.copies, constants)
         terms["stream_event"] = constants["stream_event_us"] * (code.waits + code.notifies)
         if code.is_two_streams:
             terms["stream_overlap"] = -_overlap_us(operators, busy, events)
@@ -196,26 +194,37 @@ def _icache_us(
     operators: Sequence[Operator], busy: Sequence[float], options: Mapping[str, Option], copies: int,
     constants: Constants,
 ) -> float:  # fmt: skip
-    """Return the time that sub-kernels wait for their code; the first one's is part of the head."""
+    """Return the time that sub-kernels after the first wait for their code.
+
+    Each of a MIX kernel's two functions is preloaded (``superkernel_parts.preloaded_lines``).
+    """
     value = {**option_defaults(), **options}
-    cold = (
-        constants["icache_fetch_us"] + constants["icache_contention_us"] / copies + constants["icache_copy_us"] * copies
-    )
     preloaded_kib = MAX_PRELOAD_BYTES / _KIB
     loaded_kib = text_kib(operators[0], constants)
     waited = 0.0
     for (left, right), before in zip(pairwise(operators), busy[:-1], strict=True):
         text = text_kib(right, constants)
         loaded_kib += text
-        if left.type == right.type:
-            continue  # the code is still in the cache
+        cold = first_use_us(right, constants)
+        if left.type != right.type:  # otherwise the code is still in the instruction cache
+            cold += _fetch_us(right, copies, constants)
         hidden = 0.0
         if value["preload-code"] == "max":
             hidden = cold if loaded_kib <= preloaded_kib else 0.0
         elif value["preload-code"] == "per-func":
-            hidden = min(cold * min(1.0, preloaded_kib / text), before)
+            function_kib = text / 2 if core_in_superkernel(right) == "mix" else text
+            hidden = min(cold * min(1.0, preloaded_kib / function_kib), before)
         waited += cold - hidden
     return waited
+
+
+def _fetch_us(operator: Operator, copies: int, constants: Constants) -> float:
+    """Return how long an operator's cores fetch its code: longer the more of them share a copy."""
+    unit = core_in_superkernel(operator)
+    cores = constants["aiv_cores" if unit == "vector" else "aic_cores"]
+    share = 1.0 if operator.is_dynamic else min(1.0, operator.blocks / cores)
+    contention = constants["icache_contention_us"] * share
+    return constants["icache_fetch_us"] + contention / copies + constants["icache_copy_us"] * copies
 
 
 def _overlap_us(operators: Sequence[Operator], busy: Sequence[float], events: Sequence[Events]) -> float:
