@@ -46,7 +46,7 @@ CONSTANTS_US: Mapping[str, float] = {
     "task": 2.0, "barrier vector": 0.75, "barrier cube": 0.75, "barrier mix": 1.5, "signal": 0.5, "early start": 0.75,
     "fetch": 1.0, "contention": 2.0, "copy": 0.125,
 }  # fmt: skip
-"""The simulator's; a device's lie up to a factor of the root of ten from them."""
+"""Estimates; a device's lie up to a factor of the root of ten from them."""
 AIC, AIV = 24, 48
 TEXT_KIB = {"vector": 8.0, "cube": 16.0}
 PRELOADED_KIB = 16.0

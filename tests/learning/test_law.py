@@ -10,10 +10,20 @@ import pytest
 from benchmarks.device_constants import learned_on, truth
 from benchmarks.landscapes.devices import TEST, device
 from sktune.backends.sim.constants import load_constants
+from sktune.backends.sim.launch import task_us
 from sktune.core.layout import Kernel, KernelCore, Layer, Layout, Unit
 from sktune.core.scope_options import option_defaults
 from sktune.learning.device import found
-from sktune.learning.law import CODE_KNOTS_KIB, DEFAULTS, PRELOADED_KIB, PRIOR_US, TEXT_KIB, Law
+from sktune.learning.law import (
+    CODE_KNOTS_KIB,
+    DEFAULTS,
+    INTO_MIX_US,
+    OUT_OF_MIX_US,
+    PRELOADED_KIB,
+    PRIOR_US,
+    TEXT_KIB,
+    Law,
+)
 from sktune.learning.segments import SegmentCatalogue
 
 
@@ -89,8 +99,8 @@ def test_the_prior_is_the_simulators() -> None:
     """Its means are the constants of the simulated device, and its defaults those of the compiler."""
     constants = load_constants()
     for name, (mean_us, _) in PRIOR_US.items():
-        expected = constants["dispatch_gap_us"] + constants["head_us"] if name == "task_us" else constants[name]
-        assert mean_us == expected
+        assert mean_us == pytest.approx(task_us(constants) if name == "task_us" else constants[name])
+    assert (constants["gap_into_mix_us"], constants["gap_out_of_mix_us"]) == (INTO_MIX_US, OUT_OF_MIX_US)
     assert DEFAULTS.items() <= option_defaults().items()
 
 
