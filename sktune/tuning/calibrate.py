@@ -9,6 +9,7 @@ from sktune.backends import backend_info
 from sktune.backends.sim.calibration import Calibration, FittedConstant, calibrate
 from sktune.backends.sim.constants import ATLAS_A3, Constant, Constants, load_constants
 from sktune.backends.sim.deployment import deploy
+from sktune.backends.sim.launch import task_us
 from sktune.backends.sim.operators import Operator
 from sktune.backends.sim.trace import trace_operators
 from sktune.core.errors import SimulationError
@@ -25,6 +26,9 @@ from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
 from sktune.tuning.prepare import space_spec
 from sktune.tuning.request import Request
+
+TASK = ("dispatch_gap_us", "head_us", "head_per_aiv_us", "head_per_aic_us")
+"""The constants that the law's ``task_us`` stands for."""
 
 
 def calibrate_to(profiles: Sequence[Path], start: Path | None, request: Request | None, out: Path) -> Calibration:
@@ -84,14 +88,14 @@ def calibrate_to_study(result: SearchResult, start: Path | None, out: Path) -> C
 
 def _rows(values: Mapping[str, tuple[float, float]], constants: Constants) -> Iterator[FittedConstant]:
     for name in PRIOR_US:
-        of_name = ("dispatch_gap_us", "head_us") if name == "task_us" else (name,)
+        of_name = TASK if name == "task_us" else (name,)
         for each in of_name:
             before = constants[each]
             if name not in values:
                 yield FittedConstant(each, "us", before, note="the study does not determine it")
                 continue
             mean_us, sd_us = values[name]
-            share = before / sum(constants[other] for other in of_name)
+            share = before / task_us(constants) if name == "task_us" else 1.0
             note = "its share of gap and head as before" if len(of_name) > 1 else "from the study's trials"
             yield FittedConstant(each, "us", before, mean_us * share, sd_us * share, note)
 

@@ -2,7 +2,8 @@
 
 Linear least squares throughout. A constant that the profiles do not determine keeps its value, and the result says why:
 
-* ``dispatch_gap_us`` is the mean wait before a task.
+* ``dispatch_gap_us`` is the mean wait before a task; if the profiles say on which cores tasks run, ``gap_into_mix_us``
+  and ``gap_out_of_mix_us`` are how much longer it is before and after MIX tasks.
 * ``head_us``, ``busy_floor_us`` and the efficiencies follow from the baseline's durations and from the operations and
   bytes of each task in a traced step.
 * barriers follow from SuperKernels: their durations minus those of the same operators in the baseline. A border has
@@ -19,6 +20,7 @@ import pandas as pd
 from sktune.ascend.kernel_name import SUPERKERNEL
 from sktune.ascend.superkernel_parts import Refusal
 from sktune.backends.sim.constants import Constant, Constants
+from sktune.backends.sim.launch import first_use_us, head_us, with_first_uses
 from sktune.backends.sim.operators import Operator, from_kernel_table, in_steps, tasks_of, typical_step
 from sktune.backends.sim.superkernel import barrier_weights, busy_us, fuse, generated, roofline_us
 from sktune.core.errors import SimulationError
@@ -27,6 +29,7 @@ MIN_ROWS = 8
 """Observations below which a constant is not fitted."""
 MIN_SPREAD = 0.5
 """Least spread of usual waits, relative to their third quartile: equal waits make a slightly longer one no outlier."""
+_GAPS = ("dispatch_gap_us", "gap_into_mix_us", "gap_out_of_mix_us")
 _BARRIERS = ("barrier_vector_us", "barrier_cube_us", "barrier_mix_us", "signal_us")
 _BUSY = ("head_us", "busy_floor_us", "cube_efficiency", "hbm_efficiency")
 
@@ -86,7 +89,7 @@ def calibrate(frames: Sequence[pd.DataFrame], constants: Constants, operators: S
     frames = [in_steps(frame) for frame in frames]
     baselines = [frame for frame in frames if not (frame["type"] == SUPERKERNEL).any()]
     candidates = [frame for frame in frames if (frame["type"] == SUPERKERNEL).any()]
-    rows = [_fit_gap(frames, constants)]
+    rows = _fit_gaps(frames, constants)
     rows += _fit_busy(baselines, operators, constants)
     rows += _fit_barriers(baselines, candidates, _applied(constants, rows))
     if all(row.after is None for row in rows):
@@ -109,19 +112,44 @@ def _kept(name: str, constants: Constants, note: str) -> FittedConstant:
     return FittedConstant(name, constants.constants[name].unit, constants[name], note=note)
 
 
-def _fit_gap(frames: Sequence[pd.DataFrame], constants: Constants) -> FittedConstant:
-    name = "dispatch_gap_us"
+def _fit_gaps(frames: Sequence[pd.DataFrame], constants: Constants) -> list[FittedConstant]:
+    """Fit ``wait = gap + into MIX + out of MIX``, each where it applies."""
     borders: dict[tuple[bool, bool], list[float]] = {}
     for border, wait in (each for frame in frames for each in _waits(frame, constants)):
         borders.setdefault(border, []).append(wait)
     count = sum(map(len, borders.values()))
     if count < MIN_ROWS:
-        return _kept(name, constants, f"{count} waits between tasks of one stream, {MIN_ROWS} are needed")
-    waits = np.concatenate([_without_outliers(np.array(each)) for each in borders.values()])
-    error = float(waits.std(ddof=1) / np.sqrt(len(waits)))
-    return FittedConstant(
-        name, "us", constants[name], float(waits.mean()), error, f"mean of {len(waits)} waits before a task"
-    )
+        note = f"{count} waits between tasks of one stream, {MIN_ROWS} are needed"
+        return [_kept(name, constants, note) for name in _GAPS]
+    usual = {border: _without_outliers(np.array(each)) for border, each in borders.items()}
+    rows = [((1.0, float(is_mix), float(was_mix)), wait) for (was_mix, is_mix), each in usual.items() for wait in each]
+    design, waits = np.array([row for row, _ in rows]), np.array([wait for _, wait in rows])
+    counts = np.count_nonzero(design, axis=0)
+    enough = np.flatnonzero(counts >= MIN_ROWS).tolist()
+    values = _fit_where_alone(design, waits, enough) or _fit_where_alone(design, waits, enough[:1])
+    return [_gap_row(name, values, int(count), constants) for name, count in zip(_GAPS, counts, strict=True)]
+
+
+def _fit_where_alone(design: Matrix, waits: Matrix, columns: Sequence[int]) -> dict[str, tuple[float, float]]:
+    """Return the gaps of ``columns``, from the waits that depend on no other; empty if they do not determine them."""
+    others = np.delete(design, columns, axis=1).any(axis=1)
+    fit = _least_squares(design[~others][:, columns], waits[~others])
+    if fit is None:
+        return {}
+    return {_GAPS[at]: (float(value), float(error)) for at, value, error in zip(columns, *fit, strict=True)}
+
+
+def _gap_row(name: str, values: Mapping[str, tuple[float, float]], count: int, constants: Constants) -> FittedConstant:
+    where = "before a task" if name == _GAPS[0] else "before a MIX task" if name == _GAPS[1] else "after a MIX task"
+    if count < MIN_ROWS:
+        return _kept(name, constants, f"{count} waits {where}, {MIN_ROWS} are needed")
+    if name not in values:
+        return _kept(name, constants, "the tasks' cores are too similar to separate it from the others")
+    value, error = values[name]
+    if value < 0:
+        return _kept(name, constants, f"waits {where} are not longer than others")
+    note = f"{'mean of ' if len(values) == 1 else ''}{count} waits {where}"
+    return FittedConstant(name, "us", constants[name], value, error, note)
 
 
 def _without_outliers(waits: Matrix) -> Matrix:
@@ -159,11 +187,14 @@ def _fit_busy(
         return [_kept(name, constants, note) for name in _BUSY]
     durations = np.concatenate([_durations(frame, len(operators)) for frame in baselines])
     repeats = len(durations) // len(operators)
+    operators = with_first_uses(operators)
     columns = _busy_columns(operators, constants)
     kinds = [name for name in _BUSY if repeats * np.count_nonzero(columns[name]) >= MIN_ROWS]
     # Tasks that depend on no fitted constant keep the model's time: vector arithmetic, collectives.
     depends = np.any([columns[name] != 0 for name in kinds if name != "head_us"], axis=0)
     rest = np.where(depends, 0.0, [busy_us(operator, constants) for operator in operators])
+    # Of a head, only the part that does not depend on the number of blocks is fitted.
+    rest += [head_us(op, constants) - constants["head_us"] + first_use_us(op, constants) for op in operators]
     design = np.stack([columns[name] for name in kinds], axis=1)
     fit = _least_squares(np.tile(design, (repeats, 1)), durations - np.tile(rest, repeats))
     if fit is None:
@@ -214,7 +245,8 @@ def _fit_barriers(
         return [_kept(name, constants, note) for name in _BARRIERS]
     means = pd.concat(baselines).groupby("name")["duration_us"].mean()
     typical = from_kernel_table(baselines[0], constants)
-    operators = [replace(operator, duration_us=float(means[operator.name])) for operator in typical]
+    measured = [replace(operator, duration_us=float(means[operator.name])) for operator in typical]
+    operators = with_first_uses(measured)
     observed = [row for frame in candidates for row in _barrier_rows(frame, operators, constants)]
     if len(observed) < MIN_ROWS:
         note = f"{len(observed)} SuperKernels consist of operators of the baseline, {MIN_ROWS} are needed"
