@@ -121,7 +121,7 @@ def test_a_hang_is_rescued_once_with_feed_sync_all(tmp_path: Path) -> None:
     constants = tmp_path / "syncing.yaml"
     values = yaml.safe_load(ATLAS_A3.read_text())
     values["sync_all_types"]["value"] = ["MatMulV2"]
-    values["constants"]["feed_prologue_us"]["value"] = 0.01  # so that a rescued plan is fast enough to be complete
+    values["constants"]["dispatch_gap_us"]["value"] = 4.0  # so that a rescued plan is fast enough to be complete
     constants.write_text(yaml.safe_dump(values))
     result = search(tmp_path / "runs", scale="tiny", constants=constants, trials=4)
     rescued = [record for record in result.trials if record.outcome and record.outcome.added]
