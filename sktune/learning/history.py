@@ -130,7 +130,7 @@ class Learned:
         of_step = [option for combination in self.combinations for option in combination.of_step]
         law = Law(self.catalogue) if any(unit.kernels for unit in space.layout.units) else None
         self.model = SegmentModel(self.catalogue, tuple(dict.fromkeys(options + of_step)), space.options.of_step, law)
-        self._unfusable = frozenset[str]()
+        self._inside, self._outside, self._unfusable = set[str](), set[str](), frozenset[str]()
         searched = {name: value for name, value in space.options.defaults.items() if name in space.option_names}
         self.feasibility = Feasibility(self.catalogue, searched, space.options.changes_bits)
         self.ranked: list[CompletePlan] = []
@@ -249,11 +249,11 @@ class Learned:
         is_probe = PROBE in trial.user_attrs
         self.probes += is_probe
         latency_ms = trial.value if trial.value is not None else trial.intermediate_values.get(0)
+        self._learn_fusion(outcome)
         works = outcome.is_feasible if outcome else latency_ms is not None
         if not works or not math.isfinite(latency_ms or 0.0):
             self._learn_failure(trial.number, plan, outcome or Outcome())
             return
-        self._learn_fusion(outcome)
         self.failures.append(False)
         self.working_ranges.add(plan.ranges)
         if not is_repeat:
@@ -275,15 +275,19 @@ class Learned:
         return before
 
     def _learn_fusion(self, outcome: Outcome | None) -> None:
-        """Learn which types of operators the compiler does not fuse, and the baseline's latency."""
+        """Learn which types of operators the compiler never fuses, and the baseline's latency.
+
+        A type that it fuses in one place and not in another counts as fusable: shapes or types of data decide.
+        """
         if outcome is None or not self.model.law:
             return
         if outcome.speedup and not self.model.baseline_us:
             self.model.baseline_us = 1e3 * outcome.speedup.baseline_ms
-        outside = {kind for scope in outcome.fused for part in scope.parts for kind in part.types}
-        if not outside <= self._unfusable:
-            self._unfusable |= outside
-            self.model.follow(Law(self.catalogue, self._unfusable))
+        self._inside |= {kind for scope in outcome.fused for kind in scope.inside}
+        self._outside |= {kind for scope in outcome.fused for part in scope.parts for kind in part.types}
+        if (unfusable := frozenset(self._outside - self._inside)) != self._unfusable:
+            self._unfusable = unfusable
+            self.model.follow(Law(self.catalogue, unfusable))
 
     def _learn_failure(self, number: int, plan: Plan, outcome: Outcome) -> None:
         keys = self.keys(plan)

@@ -6,14 +6,19 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from optuna.trial import TrialState, create_trial
 
 from benchmarks.device_constants import learned_on, truth
 from benchmarks.landscapes.devices import TEST, device
 from sktune.backends.sim.constants import load_constants
 from sktune.backends.sim.launch import task_us
+from sktune.core.fused_scopes import FusedPart, FusedScope
 from sktune.core.layout import Kernel, KernelCore, Layer, Layout, Unit
+from sktune.core.outcome import Outcome, Reason
 from sktune.core.scope_options import option_defaults
+from sktune.core.space import NEW, OptionRules, SpaceSpec, bind
 from sktune.learning.device import found
+from sktune.learning.history import OUTCOME, Learned
 from sktune.learning.law import (
     CODE_KNOTS_KIB,
     DEFAULTS,
@@ -25,6 +30,7 @@ from sktune.learning.law import (
     Law,
 )
 from sktune.learning.segments import SegmentCatalogue
+from sktune.study.strategy import distributions
 
 
 def layout_of(rng: np.random.Generator, units: int = 9) -> Layout:
@@ -111,6 +117,28 @@ def test_types_that_stay_outside_are_not_counted() -> None:
     law = Law(catalogue, frozenset({"T1"}))
     assert not law.counts[:, law.names.index("type T1")].any()
     assert law.counts.sum() != Law(catalogue).counts.sum()
+
+
+def test_a_type_that_is_fused_in_one_place_can_be_fused() -> None:
+    """What is learned of a type from what scopes became, in any order; also from plans that then change bits."""
+    layout = layout_of(np.random.default_rng(3))
+    space = bind(SpaceSpec(layers_per_scope=[1]), layout, {}, OptionRules({}))
+    kinds = list(dict.fromkeys(kernel.type for unit in layout.units for kernel in unit.kernels))
+    point = {**space.simplest, **{space.parameter(unit): NEW for unit in layout.units}}
+
+    def links_with(outside: str, inside: str, reason: Reason | None) -> float:
+        parts = (FusedPart(1, types=(outside,)), FusedPart(2, "SuperKernel"))
+        fused = (FusedScope(("s",), parts, (inside,)),)
+        trial = create_trial(params=point, distributions=distributions(space), state=TrialState.PRUNED,
+                             user_attrs={OUTCOME: Outcome(reason, fused=fused).to_dict()})  # fmt: skip
+        learned = Learned(space)
+        learned.read([trial])
+        assert learned.model.law is not None
+        return float(learned.model.law.counts[:, learned.model.law.names.index("links")].sum())
+
+    known = links_with(kinds[0], kinds[0], Reason.SLOWER)
+    assert links_with(kinds[0], kinds[1], Reason.SLOWER) < known
+    assert links_with(kinds[0], kinds[1], Reason.MISMATCH) < known
 
 
 def test_layouts_keep_their_kernels() -> None:
