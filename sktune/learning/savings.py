@@ -359,8 +359,12 @@ class Posterior:
 
     def predict(self, rows: Vector) -> tuple[Vector, Vector]:
         """Return mean and standard deviation of ``rows @ effects``, without unknown segments."""
-        spread = scipy.linalg.solve_triangular(self._factor, rows.T, lower=True, check_finite=False)
-        return rows @ self.mean, np.sqrt((spread**2).sum(axis=0))
+        return rows @ self.mean, np.sqrt((self.spread(rows) ** 2).sum(axis=0))
+
+    def spread(self, rows: Vector) -> Vector:
+        """Return ``rows`` so that the products of columns are covariances, shape (n_effects, n_rows)."""
+        spread: Vector = scipy.linalg.solve_triangular(self._factor, rows.T, lower=True, check_finite=False)
+        return spread
 
     def predict_law(self, rows: Vector) -> tuple[Vector, Vector]:
         """Return mean and standard deviation, in us, of sums of the law's terms, shape (n_sums, n_terms)."""
@@ -373,13 +377,8 @@ class Posterior:
     def predict_plans(self, plans: Described) -> tuple[Vector, Vector]:
         """Return mean and standard deviation of the plans' savings, as shares of the baseline."""
         means, deviations = self.predict(plans.rows)
-        return means, np.sqrt(deviations**2 + self._unknown_variance(plans))
+        return means, np.sqrt(deviations**2 + self.unknown_variance(plans))
 
-    def covariance(self, plans: Described) -> Vector:
-        """Return the covariance of the plans' savings, shape (n_plans, n_plans); unknown segments count as distinct."""
-        spread = scipy.linalg.solve_triangular(self._factor, plans.rows.T, lower=True, check_finite=False)
-        whole: Vector = spread.T @ spread + np.diag(self._unknown_variance(plans))
-        return whole
-
-    def _unknown_variance(self, plans: Described) -> Vector:
+    def unknown_variance(self, plans: Described) -> Vector:
+        """Return the variance that classes of segments without observations add to each plan's saving."""
         return (self.chosen.segment_ratio * self.chosen.unit_sd) ** 2 * plans.unknown

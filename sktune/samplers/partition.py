@@ -1,11 +1,10 @@
 """The partition sampler: proposes the most promising plan, according to a model of segments.
 
 For each proposal, the effects of the segment model are drawn from their posterior (Thompson sampling), and the best
-legal plan of each draw is found exactly, for all combinations of options. Of these candidates, the one with the largest
-expected improvement is proposed: the mean over all beliefs about options (Snoek, Larochelle and Adams 2012, "Practical
-Bayesian optimization of machine learning algorithms", section 3.2). Scopes that are known to fail are never proposed
-again, and known plans only to measure them again, where figures are noisy (``repeats``). It is an ordinary Optuna
-sampler: everything is learned from the study's trials, and the seed follows from the trial's number.
+legal plan of each draw is found exactly, for all combinations of options. Of these candidates, the one whose
+measurement is worth most is proposed, in the mean over all beliefs about options (``worth``). Scopes that are known to
+fail are never proposed again, and known plans only to measure them again, where figures are noisy. It is an ordinary
+Optuna sampler: everything is learned from the study's trials, and the seed follows from the trial's number.
 """
 
 import math
@@ -19,7 +18,6 @@ from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
-from scipy.special import ndtr
 
 from sktune.core.plan import Option, Plan
 from sktune.core.space import OUT, SearchSpace, StartingPoint
@@ -31,7 +29,7 @@ from sktune.learning.savings import Posterior
 from sktune.learning.threads import one_blas_thread
 from sktune.samplers.draws import AVERSIONS, MIN_RISK, Draws, promising_options
 from sktune.samplers.probes import Prober
-from sktune.samplers.repeats import plan_to_repeat
+from sktune.samplers.worth import MEASURED, Worth
 from sktune.study.distinct import remaining
 from sktune.study.strategy import Strategy, distributions, seed_of_trial
 
@@ -45,8 +43,6 @@ MAX_SHORTENED, MAX_FAILED = 6, 2
 MAX_COMBINATIONS = 32
 """Combinations of options that a starting point or one of the best plans is considered with."""
 NEIGHBOURS = 12
-LIKELY_BEST = 20
-"""Number of the fastest measured plans among which the model's best is looked for."""
 LEARNING_TRIALS, FREE_FAILURES, FAILURE_SHARE = 10, 0.2, 0.12
 """Trials in which anything may fail; in later ones, a free allowance of failures, and the share that may fail. Riskier
 plans wait."""
@@ -130,8 +126,9 @@ class PartitionSampler(BaseSampler):
         if self._prober and PROBE not in trial.user_attrs and (probe := self._prober.probe(posterior, rng)):
             study._storage.set_trial_user_attr(trial._trial_id, PROBE, probe.to_dict())  # noqa: SLF001 - as samplers do
             return self._incumbent_point()
-        point = self._propose(beliefs, rng)
-        if repeat := plan_to_repeat(self._learned, beliefs, self._space.plan(point), self._running):
+        worth = Worth(self._learned, beliefs)
+        point, worth_of_new = self._propose(beliefs, worth, rng)
+        if repeat := worth.plan_to_repeat(worth_of_new, self._running):
             study._storage.set_trial_user_attr(trial._trial_id, REPEAT, True)  # noqa: SLF001
             return repeat.point
         return point
@@ -188,7 +185,7 @@ class PartitionSampler(BaseSampler):
         safe = learned.log_safe([candidate.plan for candidate in candidates])
         possible = [candidate for candidate, log_safe in zip(candidates, safe, strict=True) if log_safe > -math.inf]
         hopeful = self._hopeful(posterior, possible)
-        return self._most_promising([modest], hopeful) if hopeful else None
+        return self._most_promising(posterior, Worth(learned, [modest]), hopeful)[0] if hopeful else None
 
     def _was_tried(self, start: StartingPoint, plan: Plan) -> bool:
         return plan in self._learned.seen if start.sets_options else plan.ranges in self._learned.ranges
@@ -241,7 +238,8 @@ class PartitionSampler(BaseSampler):
         chosen = promising_options(self._learned, posterior, rng, MAX_COMBINATIONS)
         return [combination.point for combination in chosen]
 
-    def _propose(self, beliefs: Sequence[Belief], rng: np.random.Generator) -> Point:
+    def _propose(self, beliefs: Sequence[Belief], worth: Worth, rng: np.random.Generator) -> tuple[Point, float]:
+        """Return the point of a new plan, and what measuring it is worth."""
         for width in (1.0, 2.0, 4.0):
             draws = Draws(self._learned, self._partitioner, beliefs, rng, width)
             candidates = self._candidates(draws, len(beliefs)) + self._neighbours(rng)
@@ -251,8 +249,9 @@ class PartitionSampler(BaseSampler):
                 safe = [_Candidate(self._space.plan(point), point) for point in draws.safe(rng)]
                 new = self._new(new + safe)
             if new:
-                return self._most_promising(beliefs, new).point
-        return self._random_point(rng, self._incumbent_point())
+                chosen, value = self._most_promising(beliefs[0].posterior, worth, new)
+                return chosen.point, value
+        return self._random_point(rng, self._incumbent_point()), 0.0
 
     def _new(self, candidates: Sequence[_Candidate]) -> list[_Candidate]:
         new = {candidate.plan: candidate for candidate in candidates if candidate.plan not in self._learned.seen}
@@ -309,21 +308,20 @@ class PartitionSampler(BaseSampler):
             for other in combinations
         ]
 
-    def _most_promising(self, beliefs: Sequence[Belief], candidates: Sequence[_Candidate]) -> _Candidate:
-        """Return the candidate with the largest expected improvement times the probability that it works."""
+    def _most_promising(
+        self, posterior: Posterior, worth: Worth, candidates: Sequence[_Candidate]
+    ) -> tuple[_Candidate, float]:
+        """Return the candidate whose worth times the probability that it works is largest, and its worth."""
         plans = [candidate.plan for candidate in candidates]
-        described, best = self._learned.model.describe(plans), self._likely_best()
-        improvement = np.sum(
-            [belief.weight * _improvement(belief.posterior, described, best) for belief in beliefs], axis=0
-        )
-        risk = self._risk(plans)
-        price = FAILURE_PRICE * max(1e-3, _best_saving(beliefs[0].posterior, best))
-        promise = np.where(risk <= self._allowed_risk(), improvement * (1 - risk) - price * risk, -1.0 - risk)
-        return candidates[int(np.argmax(promise))]
+        values, risk = worth.of_new(plans), self._risk(plans)
+        price = FAILURE_PRICE * max(1e-3, _best_saving(posterior, self._likely_best()))
+        promise = np.where(risk <= self._allowed_risk(), values * (1 - risk) - price * risk, -1.0 - risk)
+        chosen = int(np.argmax(promise))
+        return candidates[chosen], float(values[chosen])
 
     def _likely_best(self) -> Described:
         """Return the fastest measured plans, which include the best one according to the model."""
-        return self._learned.model.describe([complete.plan for complete in self._learned.ranked[:LIKELY_BEST]])
+        return self._learned.model.describe([complete.plan for complete in self._learned.ranked[:MEASURED]])
 
     def _incumbent_point(self) -> Point:
         point = self._learned.ranked[0].point if self._learned.ranked else {}
@@ -348,15 +346,6 @@ class PartitionSampler(BaseSampler):
                 return changed
             changed = self._changed(full if attempt < 200 else changed, rng, 1 + attempt // 20)
         return remaining(self._space, self._learned.seen) or changed
-
-
-def _improvement(posterior: Posterior, plans: Described, best: Described) -> Vector:
-    """Return the expected improvement of each plan over the best one, as a share of the baseline."""
-    mean, sd = posterior.predict_plans(plans)
-    gain = mean - _best_saving(posterior, best)
-    z = gain / sd
-    improvement: Vector = gain * ndtr(z) + sd * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-    return improvement
 
 
 def _best_saving(posterior: Posterior, best: Described) -> float:
