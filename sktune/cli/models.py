@@ -33,6 +33,7 @@ def inspect(
     device: arg.Device = None,
     batch: arg.Batch = None,
     context: arg.Context = None,
+    constants: arg.Constants = None,
     seed: arg.Seed = 0,
     json: arg.Json = False,
 ) -> None:
@@ -41,7 +42,8 @@ def inspect(
 
     request = Request(
         model, space=space, scale=scale, weights=weights, dtype=dtype, backend=backend,
-        device=device, batch=batch, context=context, seed=seed, try_inexact=try_inexact, trust=trust,
+        device=device, batch=batch, context=context, constants=constants, seed=seed, try_inexact=try_inexact,
+        trust=trust,
     )  # fmt: skip
     inspection = inspect_model(request)
     view = inspection_view(inspection.description, inspection.space, inspection.is_simulated)

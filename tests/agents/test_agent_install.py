@@ -18,7 +18,7 @@ import yaml
 from sktune.agents import skill
 from sktune.core.errors import BadInputError
 from tests.builders import ROOT, checked, sktune_command
-from tests.projects import TEMPLATE, as_model
+from tests.projects import TEMPLATE, as_model, long_gaps
 
 PATHS = [
     ".agents/skills/superkernel-autotune/SKILL.md",
@@ -278,7 +278,8 @@ def project(tmp_path: Path) -> Project:
     skill.install(tmp_path)
     folder = tmp_path / "project" / TEMPLATE.model
     model, space = as_model(tmp_path / "project", tmp_path)
-    subject = f"(--model {shlex.quote(model)} --backend sim --space {shlex.quote(str(space))})"
+    files = f"--space {shlex.quote(str(space))} --constants {shlex.quote(str(long_gaps(tmp_path)))}"
+    subject = f"(--model {shlex.quote(model)} --backend sim {files})"
     settings = {"FOLDER": shlex.quote(str(folder)), "YAML": "()", "STUDY": "own", "BUDGET": "25s", "SUBJECT": subject}
     return Project(tmp_path, (tmp_path / PATHS[0]).read_text(), settings, folder)
 
@@ -305,7 +306,7 @@ def test_the_commands_of_the_skill_lead_from_a_model_to_a_change_and_back(projec
 @pytest.mark.slow
 def test_the_one_call_of_the_skill_ends_with_a_recommendation(project: Project) -> None:
     """The short way of the skill."""
-    subject = re.sub(r" --space \S+\)", ")", project.settings["SUBJECT"])
+    subject = re.sub(r" --space \S+ --constants \S+\)", ")", project.settings["SUBJECT"])
     settings = project.settings | {"SUBJECT": subject, "BUDGET": "60s"}
     last = run_in_one_shell(project.root, blocks(project.skill, "analyze"), **settings)[-1]
     assert last["event"] == "analysis_finished"

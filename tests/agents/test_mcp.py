@@ -21,7 +21,7 @@ from sktune.agents.jobs import State
 from sktune.core.errors import BadInputError
 from tests import profiles
 from tests.builders import check
-from tests.projects import TEMPLATE, as_model
+from tests.projects import TEMPLATE, as_model, long_gaps
 
 ALIVE = ("running", "stopping")
 NAME = "a name/of ours"
@@ -90,7 +90,8 @@ async def test_a_complete_session(tmp_path: Path) -> None:
     shutil.copytree(TEMPLATE.root, tmp_path / "project")
     model, space = as_model(tmp_path / "project", tmp_path)
     folder = tmp_path / "project" / TEMPLATE.model
-    search = {"model": model, "space": str(space), "backend": "sim", "study": NAME}
+    constants = str(long_gaps(tmp_path))
+    search = {"model": model, "space": str(space), "backend": "sim", "constants": constants, "study": NAME}
     allowed = ("--allow-run", str(tmp_path))
     async with server(tmp_path / "runs", *allowed) as client:
         inspected = await called(client, "inspect", model=model, space=str(space), backend="sim")

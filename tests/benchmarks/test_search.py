@@ -89,7 +89,7 @@ def test_figures_alone_can_choose_the_incumbents(benchmark: Benchmark, tmp_path:
     found, pages = [], []
     for number, more in enumerate(([], ["--by-figure"])):
         page = tmp_path / f"{number}.md"
-        options = ("--landscape", "synthetic", "--seeds", "2", "--trials", "20", "--json", f"--output={page}", *more)
+        options = ("--landscape", "synthetic", "--seeds", "3", "--trials", "20", "--json", f"--output={page}", *more)
         found.append([json.loads(line) for line in benchmark(*options, "--samplers", "partition,tpe")])
         pages.append(page.read_text())
     assert found[0][0]["gain"] != found[1][0]["gain"]

@@ -129,7 +129,7 @@ def test_a_failure_is_a_line_too(tmp_path: Path, arguments: tuple[str, ...], mes
     assert sktune_command(*arguments, folder=tmp_path).stdout == ""
 
 
-SIM = ("--model", "llama", "--backend", "sim")
+SIM = ("--model", "deepseek-v3", "--backend", "sim")
 
 
 @pytest.fixture(scope="module")

@@ -91,6 +91,17 @@ RANKS = _project(RanksProject, "ranks", "tiny_moe", "TinyMoeForCausalLM", 2)
 """A program with two ranks over gloo and hand-written tensor parallelism, started by ``infer.sh``."""
 
 
+def long_gaps(folder: Path) -> Path:
+    """Return a file with constants of a simulated device on which the scopes of a tiny model save time."""
+    from benchmarks.landscapes.simulated import LONG_GAPS_US  # not where only a project is loaded
+    from benchmarks.real_pairs import set_values
+    from sktune.backends.sim.constants import load_constants
+
+    path = folder / "long-gaps.yaml"
+    path.write_text(set_values(load_constants(), LONG_GAPS_US).to_yaml())
+    return path
+
+
 def as_model(project: Path, folder: Path) -> tuple[str, Path]:
     """Return ``--model`` and ``--space`` for the model in ``project``, for plans that its source can express."""
     source = folder / "own.py"

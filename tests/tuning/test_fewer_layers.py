@@ -17,6 +17,7 @@ from sktune.study.study import TuningStudy, sqlite_url
 from sktune.tuning.inspect import inspect_model
 from sktune.tuning.request import Request
 from tests.builders import ROOT, study_of
+from tests.projects import long_gaps
 
 
 @pytest.mark.slow
@@ -57,8 +58,9 @@ def test_limits_beyond_the_small_model_are_carried_over(tmp_path: Path) -> None:
     """The widest scopes of the small model become the widest that the space allows in the whole model."""
     (tmp_path / "space.yaml").write_text("version: 1\nspace: {layers_per_scope: [2, 4]}\n")
     result = sktune.search(
-        "llama", backend="sim", trials=3, proxy_layers=2, space=tmp_path / "space.yaml", runs=tmp_path
-    )
+        "llama", backend="sim", trials=3, proxy_layers=2, space=tmp_path / "space.yaml", runs=tmp_path,
+        constants=long_gaps(tmp_path),
+    )  # fmt: skip
     assert result.trials
     assert {record.values[LAYERS_PER_SCOPE] for record in result.trials} == {4}
 
