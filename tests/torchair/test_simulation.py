@@ -1,5 +1,7 @@
 """The simulation over the graph that the true TorchAir builds."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -11,17 +13,18 @@ from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
 from sktune.targets.presets import load_preset
 from sktune.targets.tracing import trace_layout
+from tests.projects import long_gaps
 from tests.torchair import frontend  # noqa: F401 - leaves the engine out
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["deepseek-v3", "llama"])
-def test_the_simulation_starts_from_torchairs_graph(model: str) -> None:
-    """It says so, every unit has its share of the step, and one scope over all is faster than none."""
+def test_the_simulation_starts_from_torchairs_graph(model: str, tmp_path: Path) -> None:
+    """It says so, every unit has its share of the step, and one scope over all is faster where gaps are long."""
     torch.set_grad_enabled(False)
     target = load(describe(model, backend="sim")[0], takes_torchair=True)
     layout = trace_layout(target, load_preset(model).space)
-    simulation = SimBackend(target, layout, decode_inputs(target, 0, 1)[0])
+    simulation = SimBackend(target, layout, decode_inputs(target, 0, 1)[0], str(long_gaps(tmp_path)))
     assert simulation.notes == "simulated over TorchAir's GE graph"
     shares = simulation.time_shares()
     assert all(shares[unit.name] > 0 for unit in layout.units)
