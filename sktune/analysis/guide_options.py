@@ -127,10 +127,11 @@ def option_of(trial: int, options: Sequence[OptionResult]) -> ScopeOption:
 
 
 def _record_of(name: str, plan: Plan | None, records: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Return the trial of ``plan``; if there is none, that of a starting point of this name with other options."""
+    """Return the trial of ``plan``, a failed repeat first; if there is none, that of a starting point of this name."""
     candidates = [record for record in records if not record.is_probe]
     exact = [record for record in candidates if plan is not None and record.plan == plan]
-    return next(iter(exact or [record for record in candidates if record.origin == name]), None)
+    failed = [record for record in exact if record.is_repeat and record.outcome and not record.outcome.is_feasible]
+    return next(iter(failed or exact or [record for record in candidates if record.origin == name]), None)
 
 
 def _of_trial(option: ScopeOption, record: TrialRecord, result: SearchResult) -> OptionResult:

@@ -18,12 +18,14 @@ from sktune.ascend.superkernel_code import generate
 from sktune.ascend.superkernel_parts import KernelType, Refusal, SubKernel
 from sktune.ascend.superkernel_pass import STRICT, Cut, CutRule, Group, Grouping, Node, cuts_text, group
 from sktune.ascend.unit_kernels import kernel_core
+from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import KernelCore, Layout
 from sktune.core.plan import Option, Plan
 from sktune.core.scope_options import parse, render
 
 KEPT_CORES = ("cube", "mix")
 """Operators on these remain tasks of their own, whatever GE merges."""
+NOTHING_SEEN = SeenTypes()
 _KERNEL_TYPES: Mapping[KernelCore, KernelType] = {"cube": KernelType.AIC_ONLY, "mix": KernelType.MIX_AIC_1_2}
 
 
@@ -55,14 +57,6 @@ class PlannedOperator:
 
     def __str__(self) -> str:
         return f"{self.type} ({self.name}) on {f'stream {self.stream!r}' if self.stream else 'the main stream'}"
-
-
-@dataclass(frozen=True, slots=True)
-class SeenTypes:
-    """Types of operators that a compiler has put into SuperKernels, and those that it has left out."""
-
-    fused: frozenset[str] = frozenset()
-    alone: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +121,7 @@ def operators_of_layout(layout: Layout, plan: Plan) -> tuple[PlannedOperator, ..
 def check_scopes(
     operators: Sequence[PlannedOperator],
     labels: Iterable[str],
-    seen: SeenTypes = SeenTypes(),
+    seen: SeenTypes = NOTHING_SEEN,
     *,
     keeps_order: bool = True,
 ) -> tuple[CheckedScope, ...]:

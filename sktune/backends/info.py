@@ -7,10 +7,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sktune.ascend.scope_check import CheckedScope, SeenTypes
+from sktune.ascend.scope_check import CheckedScope
 from sktune.backends.environment import numerics_environment
 from sktune.backends.options import BackendOptions
 from sktune.core.delivery import Delivery
+from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome
 from sktune.core.plan import Option, Plan

@@ -46,6 +46,27 @@ class FusedScope:
         return cls(tuple(data["labels"]), tuple(parts), tuple(data.get("inside", ())))
 
 
+@dataclass(frozen=True, slots=True)
+class SeenTypes:
+    """Types of operators that trials have shown.
+
+    Attributes:
+        fused: that a compiler has put into SuperKernels wherever they were in a scope.
+        alone: that it never has.
+    """
+
+    fused: frozenset[str] = frozenset()
+    alone: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, scopes: Iterable[FusedScope]) -> "SeenTypes":
+        """Return the types in scopes; one that was fused in one place and not in another is neither."""
+        scopes = tuple(scopes)
+        inside = frozenset(kind for scope in scopes for kind in scope.inside)
+        outside = frozenset(kind for scope in scopes for part in scope.parts for kind in part.types)
+        return cls(inside - outside, outside - inside)
+
+
 def alike_together(scopes: Iterable[FusedScope]) -> tuple[FusedScope, ...]:
     """Return scopes that became the same as one entry."""
     labels: dict[FusedScope, list[str]] = {}

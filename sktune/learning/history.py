@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
+from sktune.core.fused_scopes import FusedScope, SeenTypes
 from sktune.core.outcome import Outcome
 from sktune.core.plan import Option, Options, Plan, Ranges
 from sktune.core.space import LAYERS_PER_SCOPE, SearchSpace, limit_of
@@ -130,7 +131,8 @@ class Learned:
         of_step = [option for combination in self.combinations for option in combination.of_step]
         law = Law(self.catalogue) if any(unit.kernels for unit in space.layout.units) else None
         self.model = SegmentModel(self.catalogue, tuple(dict.fromkeys(options + of_step)), space.options.of_step, law)
-        self._inside, self._outside, self._unfusable = set[str](), set[str](), frozenset[str]()
+        self._fused: set[FusedScope] = set()
+        self._unfusable = frozenset[str]()
         searched = {name: value for name, value in space.options.defaults.items() if name in space.option_names}
         self.feasibility = Feasibility(self.catalogue, searched, space.options.changes_bits)
         self.ranked: list[CompletePlan] = []
@@ -283,9 +285,8 @@ class Learned:
             return
         if outcome.speedup and not self.model.baseline_us:
             self.model.baseline_us = 1e3 * outcome.speedup.baseline_ms
-        self._inside |= {kind for scope in outcome.fused for kind in scope.inside}
-        self._outside |= {kind for scope in outcome.fused for part in scope.parts for kind in part.types}
-        if (unfusable := frozenset(self._outside - self._inside)) != self._unfusable:
+        self._fused.update(replace(scope, labels=()) for scope in outcome.fused)
+        if (unfusable := SeenTypes.of(self._fused).alone) != self._unfusable:
             self._unfusable = unfusable
             self.model.follow(Law(self.catalogue, unfusable))
 

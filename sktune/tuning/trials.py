@@ -1,14 +1,13 @@
 """One trial: a proposal is judged, retried with a safer option if it hangs, and stored in the study with its value."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sktune.ascend.scope_check import SeenTypes
 from sktune.backends.info import BackendInfo
 from sktune.core.errors import OutOfTimeError
 from sktune.core.events import Listener
 from sktune.core.events.search import TimeBudgetSpent, TrialFinished, TrialStage, TrialStarted
+from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
@@ -152,8 +151,8 @@ class Trials:
 
     def _foreseen(self, plan: Plan, layout: Layout) -> Outcome | None:
         """Return the failure of a plan that the compiler is certain to refuse, without compiling it."""
-        outcomes = [record.outcome for record in self._records if record.outcome]
-        scope = self._backend.foresee(plan, layout, seen_types(outcomes))
+        seen = SeenTypes.of(scope for record in self._records if record.outcome for scope in record.outcome.fused)
+        scope = self._backend.foresee(plan, layout, seen)
         if scope is None:
             return None
         detail = f"not compiled: scope {scope.label!r} would be refused: {scope.refusal}"
@@ -168,14 +167,6 @@ class Trials:
             reference = outcome.speedup.baseline_ms
             self._study.remember(baseline_ms=reference)
         return reference / outcome.speedup.ratio
-
-
-def seen_types(outcomes: Sequence[Outcome]) -> SeenTypes:
-    """Return the types of operators that were fused in every scope, and those that never were."""
-    scopes = [scope for outcome in outcomes for scope in outcome.fused]
-    inside = {kind for scope in scopes for kind in scope.inside}
-    outside = {kind for scope in scopes for part in scope.parts for kind in part.types}
-    return SeenTypes(frozenset(inside - outside), frozenset(outside - inside))
 
 
 def _plan_values(proposal: Proposal, layout: Layout) -> dict[str, Any]:

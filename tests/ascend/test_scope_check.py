@@ -10,7 +10,6 @@ from sktune.ascend.ge_graph import GeGraph, GeOperator
 from sktune.ascend.scope_check import (
     CheckedScope,
     PlannedOperator,
-    SeenTypes,
     certainly_refused,
     check_scopes,
     operators_of_graph,
@@ -20,6 +19,7 @@ from sktune.ascend.superkernel_code import generate
 from sktune.ascend.superkernel_parts import KernelType, Refusal, SubKernel
 from sktune.ascend.superkernel_pass import Node, group
 from sktune.ascend.unit_kernels import kernel_core, unit_kernels, units_plan
+from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Kernel, Layout, Unit
 from sktune.core.plan import Plan, Scope
 from tests.builders import TESTS

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from sktune.ascend.scope_check import CheckedScope, SeenTypes, operators_of_graph, operators_of_layout
+from sktune.ascend.scope_check import CheckedScope, operators_of_graph, operators_of_layout
 from sktune.backends.npu.backend import NpuBackend
 from sktune.backends.npu.info import foresee
+from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Layout
 from sktune.core.plan import Options, Plan, Scope
 from sktune.core.plan_file import write_plan

@@ -9,12 +9,14 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial
 
+from sktune.analysis.guide_options import Status, option_results
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace
 from sktune.learning.history import REPEAT
 from sktune.study.records import incumbent_first
 from sktune.study.strategy import Strategy, distributions
+from sktune.study.study import TuningStudy, sqlite_url
 from tests.fake_runner import FakeRunner, latency_by_units, search
 
 
@@ -88,3 +90,7 @@ def test_a_plan_that_fails_when_it_is_measured_again_never_wins(tmp_path: Path) 
     assert result.winner is not None
     assert result.winner.number == 0
     assert "1" not in [row.name for row in result.final]
+    space = TuningStudy.open("s", sqlite_url(tmp_path / "s"), create=False).space()
+    status = {row.trial: row.status for row in option_results(result, space)}
+    assert status[2] is Status.MISMATCH
+    assert 1 not in status

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 
-from sktune.ascend.scope_check import CheckedScope, SeenTypes, certainly_refused, check_scopes, operators_of_layout
+from sktune.ascend.scope_check import CheckedScope, certainly_refused, check_scopes, operators_of_layout
 from sktune.backends.environment import numerics_environment
 from sktune.backends.info import BackendInfo
 from sktune.backends.installed import package_version
 from sktune.backends.npu.availability import cann_version, examine
 from sktune.backends.npu.options import OPTIONS, keeps_order
+from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Option, Plan
