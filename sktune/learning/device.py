@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sktune.learning.law import PRIOR_US
+from sktune.learning.law import CORES, PRIOR_US
 from sktune.learning.savings import TEMPERING, Posterior
 
 SUMS: Mapping[str, Mapping[str, float]] = {
@@ -49,6 +49,12 @@ def found(posterior: Posterior) -> tuple[Found, ...]:
     for row, terms in zip(rows, SUMS.values(), strict=True):
         for name, factor in terms.items():
             row[at[name]] = factor
+    # What single types add is part of the mean over the step's operators.
+    vector, cube, _, early, *_ = rows
+    by_type = ((vector, "type", ["vector"]), (cube, "type", ["cube"]), (early, "early start of", CORES))
+    for row, effect, cores in by_type:
+        for kind, share in law.types_after(*cores).items():
+            row[at[f"{effect} {kind}"]] = share
     means, deviations = posterior.predict_law(rows)
     prior = np.sqrt(rows**2 @ np.array([term.sd_us for term in law.terms]) ** 2)
     # The scopes that one trial observes share the law's error, so that the posterior is surer than it may be.

@@ -3,10 +3,12 @@
 Which of a scope's operators become one SuperKernel, and what the compiler generates between two of them, is counted;
 each count costs or saves one constant of the device. The terms are those of the simulator (``sktune.backends.sim``),
 whose constants are the prior. Further terms, with a prior mean of zero, are for what the simulator does not know: pairs
-of cores, types of operators, the start of a SuperKernel, code beyond the instruction cache. Only those that say where
-a task is launched as MIX have a mean, the simulator's.
+of cores, types of operators (which of them start early, which are too short to hide that the next one's code is
+loaded), the start of a SuperKernel, code beyond the instruction cache. Only those that say where a task is launched as
+MIX have a mean, the simulator's.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -40,8 +42,12 @@ INTO_MIX_US, OUT_OF_MIX_US = 1.39, 1.17
 """How much longer the gaps before and after a MIX task are: the simulator's. Every SuperKernel is launched as one."""
 UNHIDDEN_US = (0.2, 0.5)
 """Of the part of loading code that running the operator before does not hide: it depends on how long that runs."""
-PAIR_SD_US, TYPE_SD_US, SUPERKERNEL_SD_US, CODE_SD_US = 0.5, 0.4, 5.0, 0.5
+UNHIDDEN_SD_US: Mapping[str, float] = {"vector": 2.0, "cube": 0.2, "mix": 2.0}
+"""By the cores of the operator before: cube operators mostly run long enough to hide it."""
+PAIR_SD_US, TYPE_SD_US, EARLY_START_SD_US, SUPERKERNEL_SD_US, CODE_SD_US = 0.5, 0.4, 0.5, 5.0, 0.5
 """Prior standard deviations of the further terms."""
+COPIES = (1, 2, 4, 8)
+"""Numbers of copies from which more of the loading may be hidden, or less."""
 TEXT_KIB: Mapping[str, float] = {"vector": 8.0, "cube": 16.0, "mix": 24.0, "other": 8.0}
 PRELOADED_KIB = 16.0
 CODE_KNOTS_KIB = (64.0, 128.0, 256.0, 512.0)
@@ -78,6 +84,9 @@ class Law:
         self._core = np.array([CORES.index(kernel.core) if kernel.core in CORES else 0 for kernel in kernels])
         types = list(dict.fromkeys(kernel.type for kernel in kernels))
         self._type = np.array([types.index(kernel.type) for kernel in kernels])
+        self._core_of = {kernel.type: CORES[core] for kernel, core in zip(kernels, self._core, strict=True)}
+        self._linked = np.concatenate([[False], self._can_fuse[:-1] & self._can_fuse[1:]])
+        self._before = np.concatenate([[-1], self._core[:-1]])
         self._first = np.minimum(np.array([ranges[unit][0] for unit in catalogue.first]), len(kernels) - 1)
         self._last = np.maximum(np.array([ranges[unit][1] for unit in catalogue.last]), self._first)
         columns = self._counted(types)
@@ -88,7 +97,13 @@ class Law:
             Term("unhidden_us", *UNHIDDEN_US),
             Term("superkernel_us", INTO_MIX_US + OUT_OF_MIX_US, SUPERKERNEL_SD_US),
             *(Term(name, _longer_gap_us(name), PAIR_SD_US) for name in self.names if name.startswith("pair ")),
-            *(Term(name, 0.0, TYPE_SD_US) for name in self.names if name.startswith("type ")),
+            *(Term(f"type {kind}", 0.0, TYPE_SD_US) for kind in types),
+            *(Term(f"early start of {kind}", 0.0, EARLY_START_SD_US) for kind in types),
+            *(Term(f"unhidden after {kind}", 0.0, UNHIDDEN_SD_US[self._core_of[kind]]) for kind in types),
+            *(
+                Term(f"unhidden after {core} in {copies} or more copies", 0.0, UNHIDDEN_SD_US[core])
+                for core, copies in product(sorted({*self._core_of.values()}), COPIES)
+            ),
             *(Term(name, 0.0, CODE_SD_US) for name in self.names if name.startswith("code ")),
         )
 
@@ -98,17 +113,27 @@ class Law:
         at = {term.name: index for index, term in enumerate(self.terms)}
         weights = np.zeros((len(self.names), len(self.terms)))
         copies = float(value["split-mode"])
+        least = max(each for each in COPIES if each <= copies)
+        starts_early = value["early-start"] == 1 and value["stream-fusion"] == 0
+        hides_loading = value["preload-code"] == "per-func"
         waits = {
             "per-func": ("changes beyond the preload",), "max": ("changes after the first lines",), "none": ("changes",)
         }[str(value["preload-code"])]  # fmt: skip
         for row, name in enumerate(self.names):
-            if name == "changes" and value["preload-code"] == "per-func":
+            kind = name.removeprefix("type ").removeprefix("changes after ")
+            if name == f"type {kind}":
+                weights[row, at[name]] = 1.0
+                weights[row, at[f"early start of {kind}"]] = starts_early
+            elif kind in self._core_of:
+                by_core = f"unhidden after {self._core_of[kind]} in {least} or more copies"
+                weights[row, [at[f"unhidden after {kind}"], at[by_core]]] = -hides_loading
+            elif name == "changes" and hides_loading:
                 weights[row, at["unhidden_us"]] = -1.0
             elif name in at:  # what has a term of its own
                 weights[row, at[name]] = -1.0 if name == "superkernel_us" else 1.0
             elif name == "links":
                 weights[row, at["task_us"]] = 1.0
-                weights[row, at["early_start_us"]] = value["early-start"] == 1 and value["stream-fusion"] == 0
+                weights[row, at["early_start_us"]] = starts_early
             elif name in waits:
                 weights[row, at["icache_fetch_us"]] = -1.0
                 weights[row, at["icache_contention_us"]] = -1.0 / copies
@@ -122,11 +147,16 @@ class Law:
                 weights[row, at["signal_us"]] = -1.0
         return weights
 
+    def types_after(self, *cores: str) -> dict[str, float]:
+        """Return the share of each type among operators that follow one on ``cores`` and do not run on MIX cores."""
+        codes = [CORES.index(core) for core in cores]
+        chosen = self._linked & np.isin(self._before, codes) & (self._core != CORES.index("mix"))
+        types = [self._kernels[index].type for index in np.flatnonzero(chosen)]
+        return {kind: count / len(types) for kind, count in Counter(types).items()}
+
     def _counted(self, types: Sequence[str]) -> dict[str, Vector]:
         """Return the counts of each class of segments, by name."""
-        core, can_fuse = self._core, self._can_fuse
-        linked = np.concatenate([[False], can_fuse[:-1] & can_fuse[1:]])
-        before = np.concatenate([[-1], core[:-1]])
+        core, linked, before = self._core, self._linked, self._before
         changes = linked & np.concatenate([[False], self._type[1:] != self._type[:-1]])
         text = np.array([TEXT_KIB[kernel.core] for kernel in self._kernels])
         function = np.where(core == CORES.index("mix"), text / 2, text)  # a MIX kernel has two, each preloaded
@@ -144,8 +174,10 @@ class Law:
         for (one, left), (other, right) in product(enumerate(CORES), repeat=2):
             if one != other or one != 0:
                 columns[f"pair {left} {right}"] = runs.total(linked & (before == one) & (core == other))
+        type_before = np.concatenate([[-1], self._type[:-1]])
         for number, name in enumerate(types):
             columns[f"type {name}"] = runs.total(linked & (self._type == number))
+            columns[f"changes after {name}"] = runs.total(changes & (type_before == number))
         for knot in CODE_KNOTS_KIB:
             columns[f"code beyond {knot:g} KiB"] = -runs.beyond(linked, knot)
         return columns

@@ -78,6 +78,7 @@ def counted(layout: Layout, first: int, last: int) -> dict[str, float]:
             names += ["crossings"] if before.core != after.core and "mix" not in (before.core, after.core) else []
             if before.type != after.type:
                 names += ["changes", *(["changes after the first lines"] if loaded > PRELOADED_KIB else [])]
+                names.append(f"changes after {before.type}")
             for name in names:
                 found[name] = found.get(name, 0.0) + 1
             for knot in CODE_KNOTS_KIB:
@@ -99,6 +100,30 @@ def test_counts_are_those_of_the_operators(seed: int) -> None:
         for column, name in enumerate(law.names):
             if not name.startswith("pair ") and name != "changes beyond the preload":
                 assert law.counts[number, column] == expected.get(name, 0.0), (name, first, last)
+
+
+def test_what_options_do_depends_on_types() -> None:
+    """Early start by an operator's type; loading code by the type before, and by the number of copies."""
+    cube, vector = Kernel("T0", "cube"), Kernel("T1", "vector")
+    layout = Layout((Unit("u", "u", kernels=(cube, vector, cube, vector)),), ())
+    law = Law(SegmentCatalogue(layout, float("inf")))
+
+    def saved(**options: int | str) -> dict[str, float]:
+        given = tuple((name.replace("_", "-"), value) for name, value in options.items())
+        weights = law.counts[0] @ law.weights(given)
+        return {term.name: weight for term, weight in zip(law.terms, weights, strict=True) if weight}
+
+    default = saved()
+    assert (default["early start of T0"], default["early start of T1"]) == (1, 2)
+    assert "early start of T0" not in saved(early_start=0)
+    assert (default["unhidden after T0"], default["unhidden after T1"]) == (-2, -1)
+    assert "unhidden after T1" not in saved(preload_code="none")
+    copied = {copies: {name for name in saved(split_mode=copies) if name.endswith("or more copies")}
+              for copies in (1, 3, 4, 64)}  # fmt: skip
+    assert copied[4] == {"unhidden after cube in 4 or more copies", "unhidden after vector in 4 or more copies"}
+    assert [name.split(" in ")[1] for name in sorted(copied[3] | copied[64])] == [
+        "2 or more copies", "8 or more copies"] * 2  # fmt: skip
+    assert law.types_after("cube") == {"T1": 1.0}
 
 
 def test_the_prior_is_the_simulators() -> None:
