@@ -19,7 +19,7 @@ from sktune.core.scope_options import SUPERKERNEL_OPTIONS
 
 Kind = Literal[
     "option", "aborted", "streams", "tiling", "product", "timeout", "fault", "communication", "compile", "runtime",
-    "bypassed", "unfusable", "foreign", "collective", "deadlock", "dynamic", "unmarked",
+    "bypassed", "unfusable", "foreign", "collective", "deadlock", "sync_all", "dynamic", "unmarked",
 ]  # fmt: skip
 
 MAX_LINE_BYTES = 4096
@@ -99,6 +99,12 @@ _RULES = (
         r"node (?P<operator>\S+) can ?not fusion.*target scope (?P<scope>.*?), topo id",
         "{count} x {operator_type} run between the operators of scope {scope} without belonging to it and split it, "
         "first {operator}; include them in the scope, or end it before them",
+    ),
+    _rule(
+        "sync_all",
+        r"scope (?P<scope>\S+) split before node (?P<operator>[^\s,;]+) \(topo_id \d+\), reason 1\b",
+        "scope {scope} was split before {operator}, because a SyncAll needs other cores than the SuperKernel's; "
+        "end the scope there",
     ),
     _rule(
         "deadlock",

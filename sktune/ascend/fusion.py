@@ -274,7 +274,10 @@ def _scope(
     )
 
 
-_LOGGED_RULES = {"unfusable": CutRule.NOT_BUILT, "foreign": CutRule.NO_SCOPE, "deadlock": CutRule.DEADLOCK}
+_LOGGED_RULES = {
+    "unfusable": CutRule.NOT_BUILT, "foreign": CutRule.NO_SCOPE, "deadlock": CutRule.DEADLOCK,
+    "sync_all": CutRule.SYNC_ALL,
+}  # fmt: skip
 
 
 def _rule(cutting: Operator, marked: Collection[str], findings: Iterable[Explanation]) -> str:

@@ -4,12 +4,12 @@ Restated from ``super_kernel_pass.cc`` in hicann/ge (ffdcbc9) and held to what t
 (``tests/golden/ge``). The pass runs after streams are assigned, so that an operator's stream is its real one. It does
 not know kernel types: ``superkernel_code`` says what is generated, and refused, for the operators of one SuperKernel.
 
-Not restated: the check for deadlocks of ``libascendsk.so``, which the pass calls where that library is installed and
-which splits scopes further; it is not public.
+The newest pass then calls a check of ``libascendsk.so``, where that library is installed, which splits scopes further:
+because of SyncAll (``sync_all_splits``), or of deadlocks, which is not restated.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -67,12 +67,16 @@ class CutRule(StrEnum):
     """As a graph or a profile shows, which do not say why."""
     DEADLOCK = "streams would wait for each other"
     """By GE's check for deadlocks, as its log says; not restated, so never predicted."""
+    SYNC_ALL = "a SyncAll needs other cores than the SuperKernel's"
+    """By newer versions of GE, which begin another SuperKernel with the operator; see ``sync_all_splits``."""
 
     @property
     def fix(self) -> str:
         """What to change in the plan."""
         if self in (CutRule.OTHER_SCOPE, CutRule.NO_SCOPE):
             return "include it in the scope, or end the scope before it"
+        if self is CutRule.SYNC_ALL:
+            return "end the scope before it, and start another with it"
         return "end the scope before it, and start another after it"
 
 
@@ -173,8 +177,14 @@ class Grouping:
     cuts: tuple[Cut, ...] = ()
 
 
-def group(nodes: Sequence[Node]) -> Grouping:
-    """Return the SuperKernels that the pass forms."""
+def group(nodes: Sequence[Node], splits_of: Callable[[Sequence[int]], Sequence[int]] | None = None) -> Grouping:
+    """Return the SuperKernels that the pass forms.
+
+    Args:
+        nodes: of the graph.
+        splits_of: for a version of GE that splits because of SyncAll: given the nodes of a SuperKernel, those that
+            begin another.
+    """
     scopes, invalid = _scopes(nodes)
     if invalid:
         return Grouping((), failure=f"{STRICT} of scope {invalid} is invalid; use bypass or abort", blamed=invalid)
@@ -194,6 +204,12 @@ def group(nodes: Sequence[Node]) -> Grouping:
             cuts += [replace(_cut(scope, node, nodes), drops_scope=True) for node in dropping]
         else:
             groups.append(_group(scope.label, scope.label, scope.kept, nodes))
+    if splits_of:
+        whole, groups = groups, []
+        for each in whole:
+            starts = splits_of(each.nodes)
+            groups += _split_before(each, starts, nodes) if starts else [each]
+            cuts += [Cut(each.label, node, CutRule.SYNC_ALL) for node in starts]
     formed = sorted(_with_events(groups, nodes), key=lambda each: each.nodes)
     return Grouping(tuple(formed), cuts=tuple(sorted(cuts, key=lambda cut: cut.node)))
 
@@ -278,6 +294,14 @@ def _fragments(scope: _Scope, points: Sequence[int], nodes: Sequence[Node]) -> I
         inside = [node for node in scope.kept if low < node < high]
         if inside:
             yield _group(scope.label, f"{scope.label}_split_{low}_{high}", inside, nodes)
+
+
+def _split_before(each: Group, starts: Sequence[int], nodes: Sequence[Node]) -> Iterator[Group]:
+    """Yield the parts of a group, each but the first of which begins with one of ``starts``."""
+    borders = [each.nodes[0] - 1, *starts, each.nodes[-1] + 1]
+    for low, high in pairwise(borders):
+        inside = [node for node in each.nodes if low <= node < high]
+        yield _group(each.label, f"{each.label}_split_{low}_{high}", inside, nodes)
 
 
 def _group(label: str, scope: str, inside: Sequence[int], nodes: Sequence[Node]) -> Group:

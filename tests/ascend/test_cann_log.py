@@ -115,6 +115,8 @@ SIMPLE: list[tuple[str, Kind, str]] = [
     ("[INFO] GE(1,python3): graph [graph_1] has no super kernel scope", "unmarked", "graph graph_1 has no scope"),
     ("[WARNING] HCCL(1,p): no support alg, del superKernelScope attr", "collective", "HCCL_OP_EXPANSION_MODE=AIV"),
     ("scope layers.0 split before node MatMul_7", "deadlock", "scope layers.0 was split before MatMul_7"),
+    ("scope a split before node MatMul_7 (topo_id 9), reason 0", "deadlock", "streams would deadlock"),
+    ("scope a split before node MatMul_7 (topo_id 9), reason 1", "sync_all", "a SyncAll needs other cores"),
     ("exclude node MatMul_7 from scope due to deadlock", "deadlock", "MatMul_7 was left out of its scope"),
     ("deadlock check did not converge after 10 rounds", "deadlock", "make the scopes smaller"),
     ("EI0006: Getting socket times out.", "communication", "give all the same plan"),

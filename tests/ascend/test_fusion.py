@@ -170,6 +170,13 @@ def test_logs_give_the_reasons() -> None:
     assert both.scopes[1].reasons == (explanation.message,)
 
 
+def test_logs_tell_a_split_because_of_sync_all_from_a_deadlock() -> None:
+    """The rule of the split is that of the log."""
+    explanation = Explanation("sync_all", "scope out was split before ...", "out", "Mul_1", "Mul")
+    (out,) = realised_fusion(explanations=[explanation]).scopes
+    assert out.splits == (Split("Mul_1", "Mul", CutRule.SYNC_ALL),)
+
+
 def test_one_label_with_two_strings_of_options_is_reported() -> None:
     """GE compiles such a scope with a mixture of both, or fails."""
     mixed = tuple(replace(op, scope="one") if op.scope else op for op in MARKED.operators)
