@@ -13,7 +13,7 @@ class NotModelled:
 
 NOT_MODELLED = (
     NotModelled(
-        "GE's check for deadlocks of streams and of SyncAll (libascendsk.so)",
+        "the newest GE's check for deadlocks of streams (libascendsk.so)",
         "it may cut a scope further; CANN's log names the operator",
     ),
     NotModelled(
@@ -34,12 +34,16 @@ NOT_MODELLED = (
     ),
     NotModelled(
         "cores and SyncAll of a kernel before it is compiled",
-        "check foresees neither a starved SyncAll nor too few cores; sim assumes both by type and size",
+        "check foresees neither a starved SyncAll, a split because of one, nor too few cores; sim assumes all "
+        "by type and size",
     ),
     NotModelled("how HCCL chooses an algorithm", "collectives count as operators that can be fused, or by sim's list"),
     NotModelled(
         "sub-kernels with dynamic shapes, and tiling on AI CPU", "all shapes count as static, tiled before the step"
     ),
-    NotModelled("which kernels have hooks for early start", "sim assumes that all have; it changes times alone"),
+    NotModelled(
+        "which kernels have hooks for early start",
+        "sim has a list in its constants, of public sources: your own kernels may have them; it changes times alone",
+    ),
     NotModelled("errors of the C++ compiler and the linker", "only a compile shows them"),
 )

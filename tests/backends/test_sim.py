@@ -217,7 +217,7 @@ def test_fewer_cores_take_longer_but_not_in_proportion() -> None:
 
 def test_stream_fusion_turns_early_start_off() -> None:
     """Facts 2.2; with only one stream it then only has costs."""
-    inside = [vector(10), cube(10)] * 3
+    inside = [vector(10), cube(10, kind="GroupedMatmul")] * 3
     assert simulate(Plan((Scope("u0", "u0", (("stream-fusion", 1),)),)), inside).terms["early_start"] == 0
     assert gain_us(inside, options=(("stream-fusion", 1),)) < gain_us(inside)
     assert gain_us(inside, options=(("early-start", 0),)) < gain_us(inside, options=(("early-start", 2),))

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from sktune.ascend.superkernel_pass import CutRule
+from sktune.backends.sim.constants import Behaviour
 from sktune.backends.sim.model import SimulatedFailure, SimulatedStep
 from sktune.backends.sim.operators import Operator, numbered
 from sktune.core.errors import SpaceError
@@ -99,7 +101,7 @@ def test_feed_sync_all_clears_its_workspace_first() -> None:
 
 def test_early_start_without_hooks_is_the_code_of_stream_fusion_on_one_stream() -> None:
     """Byte for byte, so it is one plan; with early-start=0 every border is a full barrier, fused or not."""
-    inside = [vector(10), cube(10)] * 3
+    inside = [vector(10), cube(10, kind="GroupedMatmul")] * 3
     times = {text: simulate(Plan((Scope("u0", "u0", options),)), inside).total_us for text, options in {
         "hooks": (), "without": (("early-start", 2),), "fused": (("stream-fusion", 1),),
         "barriers": (("early-start", 0),), "both": (("early-start", 0), ("stream-fusion", 1)),
@@ -118,6 +120,32 @@ def test_sync_all_on_too_few_cores_hangs_without_feed_sync_all() -> None:
     fed = simulate(Plan((Scope("u0", "u0", (("feed-sync-all", 1),)),)), inside)
     assert fed.terms["sync_all"] > 0
     assert simulate(Plan((Scope("u0", "u0"),)), [vector(calls_sync_all=True)] * 2).terms["sync_all"] == 0
+
+
+def test_a_compiler_that_splits_at_sync_all_does_not_hang() -> None:
+    """Newer versions of GE begin another SuperKernel with the operator; feed-sync-all does not keep it together."""
+    splitting = CONSTANTS.model_copy(
+        update={"splits_at_sync_all": Behaviour(value=True, assumed=True, reason="set by a test")}
+    )
+    operators, layout = step_of([vector(), vector(), vector(blocks=8, calls_sync_all=True), vector(blocks=8)])
+    for options in ((), (("feed-sync-all", 1),)):
+        step = step_latency(operators, Plan((Scope("u0", "u0", options),)), layout, splitting)
+        assert isinstance(step, SimulatedStep)
+        (span,) = step.spans
+        assert [part.operators for part in span.parts] == [2, 2]
+        assert span.cuts == (("Mul", CutRule.SYNC_ALL),)
+
+
+def test_early_start_needs_a_kernel_with_hooks_at_the_border() -> None:
+    """Before or after it: the generator adds the signal or the wait that the other kernel lacks."""
+    plan = Plan((Scope("u0", "u0"),))
+    hooked = cube(10, kind="GroupedMatmul")
+    saved = CONSTANTS["early_start_us"]
+    for inside, borders in (
+        ([vector(10), cube(10)], 0), ([hooked, vector(10), vector(10)], 1), ([vector(10), hooked, vector(10)], 2),
+        ([hooked, hooked], 1),
+    ):  # fmt: skip
+        assert simulate(plan, inside).terms["early_start"] == pytest.approx(-borders * saved)
 
 
 def test_a_strict_scope_fails_or_is_dropped() -> None:

@@ -45,6 +45,12 @@ class OperatorTypes(Provenance):
     value: tuple[str, ...]
 
 
+class Behaviour(Provenance):
+    """Whether the simulated compiler does something that other versions do not."""
+
+    value: bool
+
+
 class Deployment(Document):
     """Parameters of a deployment."""
 
@@ -60,7 +66,9 @@ class Constants(Document):
     unfusable_types: OperatorTypes
     fusable_collectives: OperatorTypes
     sync_all_types: OperatorTypes
+    early_start_types: OperatorTypes
     aicpu_types: OperatorTypes
+    splits_at_sync_all: Behaviour
     deployment: Deployment
 
     def __getitem__(self, name: str) -> float:

@@ -17,7 +17,7 @@ from sktune.backends.sim.constants import Constants
 from sktune.backends.sim.launch import first_use_us, gaps_us, head_us, superkernel_gaps_us, with_first_uses
 from sktune.backends.sim.operators import TABLE_COLUMNS, Operator
 from sktune.backends.sim.schedule import DeadlockError, Task, schedule
-from sktune.backends.sim.superkernel import TERMS, SuperKernel, busy_us, fuse
+from sktune.backends.sim.superkernel import TERMS, SuperKernel, busy_us, fuse, starts_by_sync_all
 from sktune.core.fused_scopes import FusedPart
 from sktune.core.layout import Layout
 from sktune.core.outcome import Reason
@@ -183,7 +183,7 @@ class StepModel:
                 for index in range(first, last + 1):
                     if not self._loses_label[index]:
                         nodes[index] = replace(nodes[index], label=scope.label, options=text)
-        grouping = group(nodes)
+        grouping = group(nodes, self._starts_by_sync_all if self._constants.splits_at_sync_all.value else None)
         if grouping.failure:
             raise _PlanFailsError(Reason.COMPILE_FAILED, f"simulated: {grouping.failure}", grouping.blamed)
         of_label: dict[str, list[Group]] = {}
@@ -194,6 +194,10 @@ class StepModel:
             for first, last, scope in pieces
         )
         return tasks, grouping.cuts
+
+    def _starts_by_sync_all(self, nodes: Sequence[int]) -> list[int]:
+        places = starts_by_sync_all([self._operators[node] for node in nodes], self._constants)
+        return [nodes[place] for place in places]
 
     def _with_gaps(self, pieces: Iterable[_Piece]) -> list[_Piece]:
         """Return the tasks with the longer gaps before and after SuperKernels."""

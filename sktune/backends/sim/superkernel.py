@@ -12,6 +12,7 @@ from math import log2
 from sktune.ascend.superkernel_code import generate
 from sktune.ascend.superkernel_parts import MAX_PRELOAD_BYTES, Core, GeneratedCode, KernelType, Refusal, SubKernel
 from sktune.ascend.superkernel_pass import Events
+from sktune.ascend.sync_all_splits import sync_all_splits
 from sktune.backends.sim.constants import Constants
 from sktune.backends.sim.launch import first_use_us, head_us, launch_us
 from sktune.backends.sim.operators import Operator
@@ -82,6 +83,11 @@ def generated(
     check_options(options)
     each = events or [Events()] * len(operators)
     return generate([_kernel(op, event, constants) for op, event in zip(operators, each, strict=True)], options)
+
+
+def starts_by_sync_all(operators: Sequence[Operator], constants: Constants) -> tuple[int, ...]:
+    """Return the positions of operators with which GE begins another SuperKernel because of a SyncAll."""
+    return sync_all_splits([_kernel(operator, Events(), constants) for operator in operators])
 
 
 def _kernel(operator: Operator, events: Events, constants: Constants) -> SubKernel:
@@ -179,15 +185,21 @@ def barrier_weights(code: GeneratedCode, constants: Constants) -> dict[str, floa
 def _early_start_us(
     operators: Sequence[Operator], busy: Sequence[float], options: Mapping[str, Option], constants: Constants
 ) -> float:
-    """Return the time saved by running an operator's prologue during the end of the previous one.
+    """Return the time saved by overlapping the end of an operator with the prologue of the next one.
 
-    Sub-kernels have the hooks for this only with ``early-start=1``, and without ``stream-fusion``.
+    One hook is enough: the generator signals after a kernel that does not do it before its end, and waits before one
+    that does not do it after its prologue. Kernels are compiled with their hooks only with ``early-start=1``, and
+    without ``stream-fusion``.
     """
     if options.get("early-start", 1) != 1 or options.get("stream-fusion", 0) == 1:
         return 0.0
-    most = constants["early_start_us"]
-    pairs = zip(operators[1:], pairwise(busy), strict=True)
-    return sum(min(most, before, current) for right, (before, current) in pairs if not right.is_dynamic)
+    most, hooked = constants["early_start_us"], constants.early_start_types.value
+    borders = zip(pairwise(operators), pairwise(busy), strict=True)
+    return sum(
+        min(most, before, current)
+        for (left, right), (before, current) in borders
+        if not right.is_dynamic and (left.type in hooked or right.type in hooked)
+    )
 
 
 def _icache_us(
