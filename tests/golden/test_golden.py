@@ -194,7 +194,7 @@ def test_an_analysis_in_both_languages(golden: Golden) -> None:
     """Events, terminal output, and the skill's files; the second analysis reads the study that the first one made."""
     seen: dict[str, str] = {}
     for language in LANGUAGES:
-        options = ["--model", "qwen3-moe", "--backend", "sim", "--goal", "first", "--language", language]
+        options = ["--model", "deepseek-v3", "--backend", "sim", "--goal", "first", "--language", language]
         output = printed_by_process("analyze", *options, "--out", language, "--json")
         streams = {"events.txt": normalised.events(output.out), "progress.txt": normalised.text(output.err)}
         files = streams | files_of_an_analysis(Path(language))
