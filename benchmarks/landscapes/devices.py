@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from itertools import groupby, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from benchmarks.landscape import Truth
 from benchmarks.landscapes.failing import Fails
 from sktune.backends import backend_info
 from sktune.core.fused_scopes import FusedPart, FusedScope
-from sktune.core.layout import OUTSIDE, Kernel, KernelCore, Layer, Layout, Unit
+from sktune.core.layout import OUTSIDE, CapturedWork, Kernel, KernelCore, Layer, Layout, Unit
 from sktune.core.outcome import ScopeTime
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import LAYERS_PER_SCOPE, SpaceSpec, bind, limit_of
@@ -57,6 +57,7 @@ of all gaps and heads."""
 GAINS, NOISES = (0.01, 0.12), (0.003, 0.015)
 
 Floats = npt.NDArray[np.float64]
+Known = Literal["all", "number", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +101,12 @@ class DeviceLandscape:
         name: in tables.
         seed: chooses the model, and what its operators are like.
         device: what was drawn.
-        knows_operators: whether the space's layout tells the sampler of the operators.
+        known: what the space's layout tells the sampler of the operators.
     """
 
-    def __init__(self, name: str, seed: int, device: Device, *, knows_operators: bool) -> None:
+    def __init__(self, name: str, seed: int, device: Device, known: Known = "all") -> None:
         self.name, self.device, self.noise = name, device, device.noise
-        self._seed, self._knows_operators = seed, knows_operators
+        self._seed, self._known = seed, known
         models = _models()
         rng = np.random.default_rng([1, seed])
         operators, layout = _expanded(models[seed % len(models)]["parts"])
@@ -118,7 +119,8 @@ class DeviceLandscape:
         self._layout = layout.with_kernels(zip(names, kernels, strict=True))
         rules = backend_info("sim").options.rules
         limits: dict[str, Any] = {"layers_per_scope": [1, 2, "all"]}
-        self.space = bind(SpaceSpec(**limits), self._layout if knows_operators else layout, OPTIONS, rules)
+        told = {"all": self._layout, "number": _counted(self._layout), "nothing": layout}
+        self.space = bind(SpaceSpec(**limits), told[known], OPTIONS, rules)
         self._ranges = _ranges(operators, len(layout.units))
         max_layers = max(map(limit_of, self.space.choices[LAYERS_PER_SCOPE]))
         self._catalogue = SegmentCatalogue(layout, max_layers)
@@ -163,7 +165,7 @@ class DeviceLandscape:
 
     def with_device(self, device: Device) -> "DeviceLandscape":
         """Return the landscape with other constants."""
-        return DeviceLandscape(self.name, self._seed, device, knows_operators=self._knows_operators)
+        return DeviceLandscape(self.name, self._seed, device, self._known)
 
     @cached_property
     def savings_us(self) -> Floats:
@@ -391,6 +393,15 @@ def _in_halves(part: Sequence[Sequence[Any]]) -> Iterator[tuple[str, str, Kernel
             yield (f"{key}.{int(index >= middle)}" if middle else key), kind, core
 
 
+def _counted(layout: Layout) -> Layout:
+    """Return the layout with the number of its operators, as a graph that was captured for Inductor has it."""
+    bare = layout.with_kernels(())
+    return bare.with_work(
+        {unit.name: CapturedWork(len(unit.kernels)) for unit in layout.units},
+        {unit.name: CapturedWork(len(unit.between)) for unit in layout.units},
+    )
+
+
 def _ranges(operators: _Operators, units: int) -> list[tuple[int, int]]:
     """Return first and last operator of each unit."""
     found: list[tuple[int, int]] = [(-1, -1)] * units
@@ -411,12 +422,12 @@ def drawn(laws: Sequence[str], seed: int, gain: float | None = None, noise: floa
 
 def device(
     name: str, laws: Sequence[str], seed: int, gain: float | None = None, noise: float | None = 0.003,
-    *, knows_operators: bool = True,
+    known: Known = "all",
 ) -> DeviceLandscape:  # fmt: skip
     """Return the first of the seed's draws on which some plan saves time, and no starting point reaches ``EASY``."""
     for attempt in range(1000):
         drawn_device = drawn(laws, 1000 * seed + attempt, gain, noise)
-        landscape = DeviceLandscape(name, seed, drawn_device, knows_operators=knows_operators)
+        landscape = DeviceLandscape(name, seed, drawn_device, known)
         if landscape.saving_us > LEAST * landscape.potential_us and landscape.easiest < EASY:
             return landscape
     raise AssertionError("no draw has a plan that saves time")
@@ -427,11 +438,12 @@ def _sources(prefix: str, laws: Sequence[str]) -> dict[str, Callable[[int], Devi
         prefix: partial(device, prefix, laws),
         f"{prefix}-small-gain": partial(device, f"{prefix}-small-gain", laws, gain=0.03, noise=0.01),
         f"{prefix}-any-noise": partial(device, f"{prefix}-any-noise", laws, noise=None),
-        f"{prefix}-blind": partial(device, f"{prefix}-blind", laws, knows_operators=False),
+        f"{prefix}-counted": partial(device, f"{prefix}-counted", laws, known="number"),
+        f"{prefix}-blind": partial(device, f"{prefix}-blind", laws, known="nothing"),
     }
 
 
 DEVICES: Mapping[str, Callable[[int], DeviceLandscape]] = {
     **_sources("known-devices", ()), **_sources("train-devices", TRAIN), **_sources("test-devices", TEST),
 }  # fmt: skip
-"""``blind`` ones do not tell the sampler of their operators."""
+"""Of ``blind`` ones the sampler knows no operators, of ``counted`` ones their number alone."""

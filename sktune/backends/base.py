@@ -1,6 +1,6 @@
 """The backend protocol: compile a plan and run a step."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ import torch
 from sktune.ascend.scope_check import CheckedScope
 from sktune.core.delivery import Delivery
 from sktune.core.fused_scopes import FusedScope
-from sktune.core.layout import Kernel
+from sktune.core.layout import Layout
 from sktune.core.outcome import Reason, ScopeTime
 from sktune.core.plan import Plan
 from sktune.core.verification import RegionCheck
@@ -153,6 +153,10 @@ class Backend(Protocol):
         """
         ...
 
+    def with_operators(self, layout: Layout) -> Layout:
+        """Return the layout with what is known of its units' operators before anything is compiled."""
+        ...
+
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """Return the alternatives without sktune: functions that compile them, by name; they may raise CompileError."""
         ...
@@ -168,10 +172,6 @@ class SimulatedBackend(Backend, Protocol):
 
 class SuperKernelBackend(Backend, Protocol):
     """A backend whose scopes become SuperKernels (``ScopeFlavour.SUPERKERNEL``)."""
-
-    def kernels(self) -> Sequence[tuple[str | None, Kernel]]:
-        """Return the kernels of the unfused step in execution order, each with its unit; empty if they are unknown."""
-        ...
 
     def check(self, plan: Plan) -> tuple[CheckedScope, ...]:
         """Return what the compiler will make of the plan's scopes, and what it will refuse, without compiling them.

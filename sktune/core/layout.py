@@ -53,6 +53,14 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class CapturedWork:
+    """Operators of a captured graph: their number, and the bytes that they write."""
+
+    operators: int = 0
+    written_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Unit:
     """A module whose ``forward`` ran once in the traced step.
 
@@ -64,6 +72,8 @@ class Unit:
         place: the stream or core limit that the model's own code gives it; all units of a scope have the same one.
         kernels: its device tasks, in execution order; empty if they are not known.
         between: the device tasks between it and the next unit: a scope over both holds them, too.
+        work, work_between: its operators, and those between it and the next unit, where the compiler is Inductor: what
+            becomes of them is not known before it compiles.
     """
 
     name: str
@@ -73,6 +83,8 @@ class Unit:
     place: str = ""
     kernels: tuple[Kernel, ...] = ()
     between: tuple[Kernel, ...] = ()
+    work: CapturedWork = CapturedWork()
+    work_between: CapturedWork = CapturedWork()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +145,15 @@ class Layout:
         )
         return replace(self, units=tuple(units))
 
+    def with_work(self, inside: Mapping[str, CapturedWork], between: Mapping[str, CapturedWork]) -> "Layout":
+        """Return the layout with the captured operators of each unit, and those that follow it, by its name."""
+        none = CapturedWork()
+        units = (
+            replace(unit, work=inside.get(unit.name, none), work_between=between.get(unit.name, none))
+            for unit in self.units
+        )
+        return replace(self, units=tuple(units))
+
     def check(self, plan: Plan) -> None:
         """Raise ``PlanError`` unless the plan's scopes are disjoint runs of these units, in execution order."""
         position = {unit.name: index for index, unit in enumerate(self.units)}
@@ -163,6 +184,9 @@ class Layout:
         units = [asdict(replace(unit, kernels=(), between=())) for unit in self.units]
         for unit in units:
             del unit["kernels"], unit["between"]
+            for name in ("work", "work_between"):
+                if not any(unit[name].values()):
+                    del unit[name]
         if not any(unit.kernels for unit in self.units):
             return {"units": units, "layers": layers}
         lists: dict[tuple[Kernel, ...], int] = {}
@@ -179,5 +203,6 @@ class Layout:
         units = []
         for unit in data["units"]:
             kernels = {name: lists[unit[name]] for name in ("kernels", "between") if name in unit}
-            units.append(Unit(**{**unit, **kernels}))
+            work = {name: CapturedWork(**unit[name]) for name in ("work", "work_between") if name in unit}
+            units.append(Unit(**{**unit, **kernels, **work}))
         return cls(tuple(units), tuple(Layer(**layer) for layer in data["layers"]))

@@ -12,6 +12,7 @@ PRIOR_SD: Mapping[str, float] = {
     "length": 0.1,
     "length step": 1.5,
     "beside": 0.2,
+    "captured work": 1.0,
     "option of scope": 0.5,
     "option of unit": 0.2,
     "option of unit type": 0.1,

@@ -143,9 +143,11 @@ class SegmentModel:
             unknown[number] = (counts**2 * self.catalogue.length[new]).sum()
         return Described(rows, unknown)
 
-    def law_row(self, segment: int, options: Options) -> Vector:
-        """Return the law's part of the row of one scope, shape (n_effects,)."""
+    def operators_row(self, segment: int, options: Options) -> Vector:
+        """Return the part of one scope's row that its operators determine, shape (n_effects,)."""
         row = np.zeros(self.n_fixed + len(self._effects))
+        if segment >= 0:
+            row[self.catalogue.of_operators] = self.catalogue.matrix[segment, self.catalogue.of_operators]
         if self.law and segment >= 0:
             row[self.law_at : self.n_fixed] = self.law.counts[segment] @ self._weights(options)
         return row

@@ -37,6 +37,7 @@ class SegmentCatalogue:
         matrix: features of each class, shape (n_classes, n_features): counts of units and inner borders by type,
             and terms for its length.
         single: ``matrix`` in single precision, for computations over all classes at every proposal.
+        of_operators: columns of ``matrix`` that a segment's operators determine.
         small: columns of ``matrix`` that options may affect: the scope itself, its length, and its units by type.
 
     Args:
@@ -59,6 +60,7 @@ class SegmentCatalogue:
         self.features, self.matrix = self._describe()
         self.single = self.matrix.astype(np.float32)
         groups = ("scope", "unit", "unit type")
+        self.of_operators = [index for index, feature in enumerate(self.features) if feature.group == "captured work"]
         self.small = np.array([index for index, feature in enumerate(self.features) if feature.group in groups])
 
     def positions(self, plan: Plan) -> list[tuple[int, int]]:
@@ -101,6 +103,11 @@ class SegmentCatalogue:
                 values = count(np.array([float(label == other) for other in labels]))
                 if values.any():
                     columns.append((group, label, values))
+        for name in ("operators", "written_bytes"):
+            inside = np.array([float(getattr(unit.work, name)) for unit in units])
+            between = np.array([0.0, *(float(getattr(unit.work_between, name)) for unit in units[:-1])])
+            if inside.any():  # in units of a typical unit
+                columns.append(("captured work", name, (self._covered(inside) + self._inner(between)) / inside.mean()))
         for label in dict.fromkeys(self.types):
             count_of = self._covered(np.array([float(label == other) for other in self.types]))
             columns.append(("beside", f"beside {label}", np.where(count_of > 0, length - count_of, 0.0)))

@@ -174,7 +174,7 @@ def _of_units(learned: Learned, posterior: Posterior, tried: Sequence[Plan], bas
         key = name.partition(".")[2]
         row = _row(posterior, catalogue, {("unit", "unit"), ("unit key", key), ("unit type", name)})
         at = catalogue.types.index(name)
-        row += posterior.model.law_row(int(catalogue.class_of[at, at]), _options(learned))
+        row += posterior.model.operators_row(int(catalogue.class_of[at, at]), _options(learned))
         count = sum(any(name in catalogue.types[first : last + 1] for first, last in catalogue.positions(plan))
                     for plan in tried)  # fmt: skip
         effects.append(_effect(posterior, name, row, count, baseline_ms))
@@ -193,7 +193,7 @@ def _of_borders(
         row = _row(posterior, catalogue, {("border type", name), *crossing})
         if catalogue.class_of[at - 1, at] >= 0:
             both, left, right = (
-                posterior.model.law_row(int(catalogue.class_of[pair]), _options(learned))
+                posterior.model.operators_row(int(catalogue.class_of[pair]), _options(learned))
                 for pair in ((at - 1, at), (at - 1, at - 1), (at, at))
             )
             row += both - left - right

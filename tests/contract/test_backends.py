@@ -42,7 +42,7 @@ def test_it_is_known_without_torch(info: BackendInfo) -> None:
 @each_backend
 def test_what_it_names_exists(info: BackendInfo) -> None:
     """Its class, and the functions that other processes load."""
-    methods = ("compile", "written", "references", *(("time_shares",) if info.is_simulated else ()))
+    methods = ("compile", "written", "references", "with_operators", *(("time_shares",) if info.is_simulated else ()))
     assert all(callable(getattr(info.load(), method)) for method in methods)
     for address in filter(None, (info.program_compiler, info.artifact_installer)):
         assert callable(attribute_at(address))

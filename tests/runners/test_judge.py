@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from sktune.backends.base import Compiled, Step
+from sktune.core.layout import Layout
 from sktune.core.plan import Plan, Scope
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.devices import Cpu
@@ -47,6 +48,10 @@ class Slow:
     def written(self) -> Mapping[str, Any]:
         """Return nothing."""
         return {}
+
+    def with_operators(self, layout: Layout) -> Layout:
+        """Return it as it is."""
+        return layout
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """Return nothing."""

@@ -29,7 +29,7 @@ from sktune.backends.inductor.cuda_graph import written_inputs
 from sktune.backends.inductor.options import OPTIONS
 from sktune.backends.inductor.pieces import Pieces
 from sktune.backends.inductor.region_check import RegionChecks
-from sktune.backends.inductor.regions import Cutting, MarkedGraph, Span, cut, strip_marks
+from sktune.backends.inductor.regions import Cutting, MarkedGraph, Span, captured_work, cut, strip_marks
 from sktune.core.delivery import Delivery, digest_of
 from sktune.core.errors import BackendError, SktuneError, TargetError, described
 from sktune.core.layout import Layout
@@ -99,6 +99,11 @@ class InductorBackend:
             region_labels={key: label for label, key in reversed(keys.items())},
             check_regions=partial(self._check_regions, pieces, keys, exact), is_exact=all(exact.values()),
         )  # fmt: skip
+
+    def with_operators(self, layout: Layout) -> Layout:
+        """See ``Backend.with_operators``: their number and size, as Inductor chooses the kernels."""
+        assert self._marked is not None
+        return captured_work(self._marked, layout)
 
     def exactness(self, plan: Plan) -> dict[str, tuple[str, ...]]:
         """Return, by label, the operators of each scope that may change bits; see ``bit_changing_operators``."""

@@ -16,6 +16,7 @@ from torch.fx.passes.split_module import split_module
 
 from sktune.backends.base import CompileError
 from sktune.core.delivery import ExpectedCode
+from sktune.core.layout import CapturedWork, Layout
 from sktune.core.plan import Option
 from sktune.targets.marks import Boundary, read_mark
 
@@ -132,7 +133,7 @@ def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Seq
     occupied = [span for span in sorted(spans, key=lambda span: span.start) if span.end > span.start]
     if not occupied:
         return Cutting(graph_module, ())
-    nodes = [node for node in graph_module.graph.nodes if node.op not in ("placeholder", "output")]
+    nodes = _operators(graph_module)
     partition: dict[fx.Node, int] = {}
     before = 0
     for index, node in enumerate(nodes):
@@ -151,6 +152,28 @@ def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Seq
             region = _region(getattr(whole, name), calls[name], real, span.label)
             slots.append(RegionSlot(calls[name], region, dict(span.options), span.label, span.code))
     return Cutting(whole, tuple(slots))
+
+
+def captured_work(marked: MarkedGraph, layout: Layout) -> Layout:
+    """Return the layout with the captured operators of each unit, and of those that lie between it and the next one."""
+    nodes = _operators(marked.graph_module)
+    spans = [marked.spans[unit.name] for unit in layout.units if unit.name in marked.spans]
+    starts = [*(span.start for span in spans[1:]), spans[-1].end] if spans else []
+    return layout.with_work(
+        {span.label: _work(nodes[span.start : span.end]) for span in spans},
+        {span.label: _work(nodes[span.end : start]) for span, start in zip(spans, starts, strict=True)},
+    )
+
+
+def _work(nodes: Sequence[fx.Node]) -> CapturedWork:
+    values = [value for node in nodes if isinstance(value := node.meta.get("example_value"), torch.Tensor)]
+    # A size that depends on the data counts as nothing.
+    sizes = [value.numel() * value.element_size() for value in values if isinstance(value.numel(), int)]
+    return CapturedWork(len(nodes), sum(sizes))
+
+
+def _operators(graph_module: fx.GraphModule) -> list[fx.Node]:
+    return [node for node in graph_module.graph.nodes if node.op not in ("placeholder", "output")]
 
 
 class _Call(nn.Module):

@@ -111,12 +111,19 @@ class NpuBackend:
         return _joined(graphs)
 
     def kernels(self) -> Sequence[tuple[str | None, Kernel]]:
-        """See ``SuperKernelBackend.kernels``: as TorchAir converts the step; nothing is compiled for the device."""
+        """Return the kernels of the unfused step in execution order, each with its unit, as TorchAir converts it.
+
+        Nothing is compiled for the device. Empty if the step cannot be converted.
+        """
         try:
             return tuple(unit_kernels(self.graph_of(units_plan(self._layout)), self._layout))
         except (CompileError, SktuneError) as failure:
             logger.warning("the search does without the operators of the step: %s", failure)
             return ()
+
+    def with_operators(self, layout: Layout) -> Layout:
+        """See ``Backend.with_operators``."""
+        return layout.with_kernels(self.kernels())
 
     def check(self, plan: Plan) -> tuple[CheckedScope, ...]:
         """See ``SuperKernelBackend.check``: over the graph that TorchAir builds of the marked step."""

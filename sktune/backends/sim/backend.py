@@ -83,10 +83,14 @@ class SimBackend:
         return self._model.time_shares()
 
     def kernels(self) -> list[tuple[str | None, Kernel]]:
-        """See ``SuperKernelBackend.kernels``."""
+        """Return the kernels of the unfused step in execution order, each with its unit."""
         return [
             (operator.unit, Kernel(operator.type, _core(operator), operator.can_fuse)) for operator in self._operators
         ]
+
+    def with_operators(self, layout: Layout) -> Layout:
+        """See ``Backend.with_operators``."""
+        return layout.with_kernels(self.kernels())
 
     def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:  # noqa: ARG002 - it returns immediately
         """See ``Backend.compile``."""

@@ -281,7 +281,7 @@ class WorkerRunner:
         space = self._setup.space.model_dump(mode="json")
         request = {
             "do": "open", "spec": self._spec.to_dict(), "space": space, "delivered": delivered,
-            "kernels": self._starts == 1,
+            "operators": self._starts == 1,
         }  # fmt: skip
         try:
             for message in self._ask("worker.log", **request):

@@ -79,7 +79,6 @@ class Session:
 
         from sktune.backends import backend_info
         from sktune.core.contents import imported_modules
-        from sktune.core.scope_flavour import ScopeFlavour
         from sktune.core.space import SpaceSpec
         from sktune.measure.devices import import_torch_npu
         from sktune.runners.worker.judge import Judge
@@ -103,8 +102,8 @@ class Session:
         backend = info.load()(target, layout, decode_inputs(target, 0, 1)[0], **info.settings_of(spec))
         if info.is_simulated:
             layout = layout.with_time_shares(backend.time_shares())  # on the meta device nothing takes time
-        if request["kernels"] and info.scope_flavour is ScopeFlavour.SUPERKERNEL:
-            layout = layout.with_kernels(backend.kernels())
+        if request["operators"]:
+            layout = backend.with_operators(layout)
         facts = {} if request["delivered"] is None else {"not_delivered": _install(info, *request["delivered"])}
         self._judge = Judge(target, backend, lambda: self.answer(alive=True))
         self.answer(
