@@ -17,13 +17,14 @@ LAYERS = (
     {"core"},
     {"ascend", "measure", "profiling", "learning", "source"},
     {"targets", "backends"},
-    {"samplers", "study", "reports", "runners"},
+    {"samplers", "study", "reports", "runners", "engines"},
     {"tuning", "analysis", "visualization"},
     {"agents", "server", "cli"},
 )
 """Packages from the bottom up: each may import those of the layers below it."""
 WITHIN_A_LAYER = {
     ("profiling", "ascend"), ("backends", "targets"), ("reports", "study"), ("reports", "samplers"),
+    ("engines", "runners"),
     ("samplers", "study"),  # the study defines the interface of a strategy, but does not know the strategies
     ("analysis", "tuning"), ("cli", "agents"), ("cli", "server"),
 }  # fmt: skip

@@ -21,6 +21,11 @@ Join = Annotated[bool, typer.Option("--join", help="Work on a study of --storage
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Assume that a search on another host that holds the study has ended.")
 ]
+Workers = Annotated[
+    int | None, typer.Option(help="Trials to run at the same time, each on a die of its own; by default 1.")
+]
+Engine = Annotated[str, typer.Option(help="local for workers on this host, or ray for those of a Ray cluster.")]
+Address = Annotated[str | None, typer.Option(help="Of the Ray cluster; by default the one on this host.")]
 UntilConverged = Annotated[
     bool, typer.Option("--until-converged", help="Stop when no plan is expected to save another 0.5% of the step.")
 ]

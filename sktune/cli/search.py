@@ -39,6 +39,9 @@ def search(
     ] = "partition",
     until_converged: arg.UntilConverged = False,
     until_settled: arg.UntilSettled = False,
+    workers: arg.Workers = None,
+    engine: arg.Engine = "local",
+    address: arg.Address = None,
     join: arg.Join = False,
     take_over: arg.TakeOver = False,
     proxy_layers: arg.ProxyLayers = None,
@@ -66,6 +69,7 @@ def search(
         device, batch, context, seed, constants, profile, parse_duration(time_budget) if time_budget else None,
         proxy_layers, until_converged=until_converged or until_settled, recipe=recipe,
         verify_steps=verify_steps, join=join, take_over=take_over, try_inexact=try_inexact, trust=trust,
+        engine=engine, address=address, workers=workers,
     )  # fmt: skip
     began_s = process_began_s()
     people = Terminal(stderr=json)

@@ -1,6 +1,7 @@
 """Tensors compared bit by bit. There is no tolerance."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -53,6 +54,16 @@ def difference(
         if mismatch := first_difference(name, reference, got[name], seed, step):
             return mismatch
     return None
+
+
+def bits_digest(sets: Iterable[Mapping[str, torch.Tensor]]) -> str:
+    """Return a digest of the names, shapes, types and bits of all tensors."""
+    digest = hashlib.sha256()
+    for tensors in sets:
+        for name, tensor in tensors.items():
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:32]
 
 
 def same_bits(expected: torch.Tensor, got: torch.Tensor) -> bool:

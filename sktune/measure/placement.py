@@ -122,6 +122,11 @@ class Machine:
         return Placement(threads, tuple(sorted(number for core in chosen for number in core)), count)
 
 
+def core_groups() -> list[tuple[int, ...]]:
+    """Return the cores that this process may use, each as the numbers of its hardware threads."""
+    return _cores(sorted(os.sched_getaffinity(0)))
+
+
 def allowed_cores() -> int:
     """Return how many processors this process may keep busy: those of its affinity, up to its quota."""
     quota, count = cpu_quota(), len(os.sched_getaffinity(0))

@@ -56,6 +56,7 @@ class Opened:
         facts: other values that the study stores.
         modules: digests of the modules imported with the target; see ``sktune.core.contents``.
         traits: what the runner can do.
+        baseline_digest: of the bits that the baseline computes, equal on all sound dies; empty if unknown.
     """
 
     layout: Layout
@@ -64,6 +65,7 @@ class Opened:
     facts: Mapping[str, Any] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
     traits: RunnerTraits = RunnerTraits()
+    baseline_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,7 @@ class RunnerSetup:
         compile_timeout_s: time limit for one compilation; a recipe sets its own limit.
         delivered: compiled code to load before anything is compiled, as its folder and its description.
         placement: cores and threads of the processes that time steps; other runners than sktune's worker ignore it.
+        variables: further environment variables of the worker, which keep it to its die.
     """
 
     spec: TargetSpec
@@ -266,6 +269,7 @@ class RunnerSetup:
     compile_timeout_s: float = 300.0
     delivered: tuple[Path, Delivery] | None = None
     placement: Placement = field(default_factory=Placement)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 RunnerFactory = Callable[[RunnerSetup], Runner]

@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import sqlalchemy
 from sqlalchemy import Column, Engine, String, Text, insert, select, update
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError
 
 from sktune.core.errors import StudyError
 from sktune.core.files import remove_parts
+from sktune.study.tables import make_table
 
 _TABLE = sqlalchemy.Table(
     "sktune_claims",
@@ -87,7 +88,7 @@ class Claims:
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine, self._name = engine, name
-        _make_table(engine)
+        make_table(engine, _TABLE)
 
     def holders(self) -> tuple[Holder, ...]:
         """Return all holders of the study, alive or not."""
@@ -215,12 +216,12 @@ def refuse_difference(study: str, stored: Mapping[str, str], fingerprint: Mappin
             )
 
 
-def _make_table(engine: Engine) -> None:
-    try:
-        _TABLE.create(engine, checkfirst=True)
-    except SQLAlchemyError:
-        if not sqlalchemy.inspect(engine).has_table(_TABLE.name):  # otherwise another process has just made it
-            raise
+def may_live(proposal: Mapping[str, Any]) -> bool:
+    """Whether the process of a proposal may still be running; one on another host cannot be checked."""
+    if proposal.get("host", socket.gethostname()) != socket.gethostname():
+        return True
+    pid = proposal.get("pid", os.getpid())
+    return bool(pid != os.getpid() and Path(f"/proc/{pid}").exists())
 
 
 def _place() -> str:

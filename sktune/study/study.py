@@ -30,9 +30,10 @@ from sktune.core.verification import Verification
 from sktune.learning.history import ORIGIN, OUTCOME, PREFIX, PROBE, REPEAT, Learned, amended
 from sktune.learning.threads import one_blas_thread
 from sktune.study.backup import Backup
-from sktune.study.claims import Claims, Holder, refuse_difference
+from sktune.study.claims import Claims, Holder, may_live, refuse_difference
 from sktune.study.distinct import DistinctSampler
 from sktune.study.facts import FORMAT, NewFacts, StudyFacts, to_attributes
+from sktune.study.leases import Leases
 from sktune.study.records import TrialRecord, banned_regions, incumbent_first, record_of
 from sktune.study.storage import DATABASE, check_file, open_storage, shown, translated, undamaged
 from sktune.study.stored_space import space_of
@@ -90,6 +91,7 @@ class TuningStudy:
         self._samplers: dict[tuple[Strategy, int], BaseSampler] = {}
         self._claims: Claims | None = None
         self._token = ""
+        self._blameless: set[int] = set()  # ran beside others when their search died
 
     @classmethod
     def open(cls, name: str, url: str, *, create: bool, backup: Backup | None = None) -> "TuningStudy":
@@ -155,8 +157,10 @@ class TuningStudy:
     @contextmanager
     def claimed(
         self, fingerprint: Mapping[str, str], home: Path | None = None, *, join: bool = False, take_over: bool = False
-    ) -> Iterator[None]:
+    ) -> Iterator[Leases]:
         """Hold the study for this process, or with ``join`` beside others, while its trials run.
+
+        The leases of searches that have died are revoked: their trials are proposed again.
 
         Args:
             fingerprint: of this search.
@@ -171,13 +175,16 @@ class TuningStudy:
         with translated(self.name):
             claims = Claims(self._storage.engine, self.name)
             claims.acquire(me, join=join, take_over=take_over)
+            leases = Leases(self._storage.engine, self.name, me.token)
         self._claims, self._token = claims, me.token
         try:
             stored = self.facts.fingerprint or fingerprint
             if _model_name(stored) == _model_name(fingerprint):
                 self.check_modules(home)  # first: it names the file, the model's digest does not
             self.check_fingerprint(fingerprint)
-            yield
+            revoked = leases.revoke(self._living())
+            self._blameless = {lease.trial for lease in revoked} if len(revoked) > 1 else set()
+            yield leases
         finally:
             self._claims = None
             with translated(self.name):
@@ -283,7 +290,8 @@ class TuningStudy:
             plan = Plan.from_dict(attributes[PROBE]) if is_probe else space.plan(trial.params)
             is_repeat = REPEAT in attributes
             origin = "probe" if is_probe else "repeat" if is_repeat else attributes.get(ORIGIN, strategy.name)
-            attempts = attributes.get(PREFIX + "proposal", {}).get("attempts", 0) + 1
+            attempts = attributes.get(PREFIX + "proposal", {}).get("attempts", 0)
+            attempts += trial.number not in self._blameless
             here = {"host": socket.gethostname(), "pid": os.getpid(), "claim": self._token}
             proposal = {"plan": plan.to_dict(), "origin": origin, **here, "attempts": attempts}
             trial.set_user_attr(PREFIX + "proposal", proposal)  # one commit
@@ -373,20 +381,12 @@ class TuningStudy:
     def _is_orphan(self, proposal: Mapping[str, Any], living: Collection[str]) -> bool:
         if living and proposal.get("claim"):
             return proposal["claim"] not in living
-        return self._is_ours_alone or not _may_live(proposal)
+        return self._is_ours_alone or not may_live(proposal)
 
 
 def _model_name(fingerprint: Mapping[str, str]) -> str:
     """Return the model's name without its digest."""
     return fingerprint.get("model", "").rpartition(" ")[0]
-
-
-def _may_live(proposal: Mapping[str, Any]) -> bool:
-    """Whether the process of a proposal may still be running; one on another host cannot be checked."""
-    if proposal.get("host", socket.gethostname()) != socket.gethostname():
-        return True
-    pid = proposal.get("pid", os.getpid())
-    return bool(pid != os.getpid() and Path(f"/proc/{pid}").exists())
 
 
 def study_names(url: str) -> list[str]:

@@ -26,6 +26,8 @@ from sktune.core.files import real_path
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
+from sktune.engines import local_engine
+from sktune.engines.base import Engine
 from sktune.learning.threads import one_blas_thread
 from sktune.measure.noise_floor import drift
 from sktune.reports import dashboard, outputs
@@ -36,13 +38,17 @@ from sktune.samplers.partition import PartitionSampler
 from sktune.study.backup import Backup
 from sktune.study.claims import locked
 from sktune.study.facts import ProxyFindings
+from sktune.study.leases import Leases
 from sktune.study.result import SearchResult, result_of
 from sktune.study.storage import DATABASE
 from sktune.study.strategy import Strategy
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
 from sktune.targets import TargetSpec
 from sktune.tuning import profile_hints
+from sktune.tuning.any_worker import AnyWorker
+from sktune.tuning.coordinator import Coordinator, lease_s
 from sktune.tuning.finals import Finals
+from sktune.tuning.fleet import Fleet
 from sktune.tuning.interrupt import Stop, stoppable
 from sktune.tuning.placing import as_stored, placed
 from sktune.tuning.prepare import bind_space, check_space_options, space_spec
@@ -97,16 +103,17 @@ def run(
         study = open_study() if request.storage or any(folder.glob(f"{DATABASE}*")) else None
         stored = study.facts.fingerprint if study else {}
         is_answered = study is not None and _is_answered(study, request, proxy)
-        placement, cores = (as_stored(stored), None) if is_answered else placed(spec, stored)
+        place = partial(placed, workers=request.workers or 1)
+        placement, cores = (as_stored(stored), None) if is_answered else place(spec, stored)
         made_with |= placement.fingerprint
         setup = RunnerSetup(spec, space, folder, request.cache, request.compile_timeout_s, placement=placement)
-        with runner_factory(setup) as runner:
+        with local_engine(setup, request.workers or 1, runner_factory) as engine:
             study = study or open_study()
-            with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over):
+            with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over) as leases:
                 if not _is_answered(study, request, proxy):
-                    search = _Search(request, spec, space, study, folder, made_with, listener, budget, proxy)
+                    search = _Search(request, spec, space, study, leases, folder, made_with, listener, budget, proxy)
                     with stoppable() as stop:
-                        search.run(runner, strategy, stop, cores)
+                        search.run(engine, strategy, stop, cores)
         result = result_of(study, folder)
         outputs.write(result, folder)
         if dashboard.is_installed():
@@ -131,6 +138,7 @@ class _Search:
         spec: TargetSpec,
         space_spec: SpaceSpec,
         study: TuningStudy,
+        leases: Leases,
         folder: Path,
         made_with: Mapping[str, str],
         listener: Listener,
@@ -138,16 +146,16 @@ class _Search:
         proxy: ProxyFindings | None,
     ) -> None:
         self._request, self._spec, self._space_spec = request, spec, space_spec
-        self._study, self._folder, self._made_with, self._emit = study, folder, made_with, listener
+        self._study, self._leases, self._folder = study, leases, folder
+        self._made_with, self._emit = made_with, listener
         self._budget, self._proxy = budget, proxy
         self._predictor: PartitionSampler | None = None
 
-    def run(self, runner: Runner, strategy: Strategy, stop: Stop, cores: CoresChosen | None) -> None:
+    def run(self, engine: Engine, strategy: Strategy, stop: Stop, cores: CoresChosen | None) -> None:
         """Run the missing trials, then the final comparison, as far as the time budget allows."""
         began = time.perf_counter()
-        runner.deadline_s = self._budget.deadline_s
         try:
-            self._search(runner, strategy, stop, cores)
+            self._search(engine, strategy, stop, cores)
         except OutOfTimeError as failure:
             if not self._study.finished():
                 raise BadInputError(
@@ -162,7 +170,7 @@ class _Search:
     def _add_seconds(self, began: float) -> None:
         self._study.remember(seconds=self._study.facts.seconds + time.perf_counter() - began)
 
-    def _search(self, runner: Runner, strategy: Strategy, stop: Stop, cores: CoresChosen | None) -> None:
+    def _search(self, engine: Engine, strategy: Strategy, stop: Stop, cores: CoresChosen | None) -> None:
         done = self._study.finished()
         most = done + len(self._proxy.carried) if self._proxy else self._request.max_trials
         trials_wanted = None if math.isinf(most) else int(most)
@@ -170,13 +178,20 @@ class _Search:
                                  time_budget_s=self._request.time_budget_s))  # fmt: skip
         if cores:
             self._emit(cores)
+        is_shared = self._request.is_shared
+        fleet = Fleet(engine, self._emit, is_shared=is_shared)
+        runner = AnyWorker(engine, fleet)
+        runner.deadline_s = self._budget.deadline_s
         opened = runner.open()
         space = self._bound_space(opened)
         backend = backend_info(self._spec.backend)
-        trials = Trials(self._request, backend, self._study, self._budget, self._emit, runner, opened)
-        self._run_trials(runner, trials, space, strategy, stop)
+        trials = Trials(
+            self._request, backend, self._study, self._budget, self._emit, runner, opened, space.layout, fleet.__len__
+        )
+        limit_s = lease_s(opened, self._request.compile_timeout_s)
+        with Coordinator(fleet, trials, self._leases, self._emit, limit_s, is_shared=is_shared) as coordinator:
+            self._run_trials(runner, coordinator, trials, space, strategy, stop)
         self._stop_if_asked(stop)
-        runner.deadline_s = self._budget.deadline_s
         finals = Finals(
             self._request, self._study, runner, opened.traits, self._budget, self._emit,
             lambda: self._stop_if_asked(stop),
@@ -203,25 +218,53 @@ class _Search:
                                seconds=dict(opened.seconds)))  # fmt: skip
         return space
 
-    def _run_trials(self, runner: Runner, trials: Trials, space: SearchSpace, strategy: Strategy, stop: Stop) -> None:
+    def _run_trials(
+        self,
+        runner: Runner,
+        coordinator: Coordinator,
+        trials: Trials,
+        space: SearchSpace,
+        strategy: Strategy,
+        stop: Stop,
+    ) -> None:
         """Run trials until all are done, the space is exhausted, the search has converged, or the time is up."""
         most = self._queue(space, strategy)
-        while (finished := self._study.finished()) < most:
-            self._stop_if_asked(stop)
-            if not self._budget.allows_trial(trials.estimates(), trials.has_plan()):
-                self._emit(TimeBudgetSpent(trials=finished))
-                break
-            if finished >= space.size - 1 and self._is_exhausted(space):
-                self._study.remember(exhausted=True)
-                break
-            if self._request.until_converged and self._has_converged(space, finished, trials.threshold().noise_floor):
-                break
+        while self._wants_another(coordinator, trials, space, most, stop):
+            finished = self._study.finished()
             if trials.measures_time and self._floor_is_due(finished):
                 self._sample_floor(runner, finished)
-            if not trials.run(space, strategy):
-                break
+            coordinator.begin(space, strategy)
+        coordinator.finish()
         if self._proxy and self._study.finished() >= most:
             self._study.remember(proxy=self._proxy)
+
+    def _wants_another(
+        self, coordinator: Coordinator, trials: Trials, space: SearchSpace, most: float, stop: Stop
+    ) -> bool:
+        """Wait until a worker is free, and return whether it should get a new trial."""
+        if self._study.finished() + coordinator.unfinished >= most:
+            return False
+        coordinator.await_worker()
+        if stop.requested:
+            coordinator.drain()
+        self._stop_if_asked(stop)
+        if coordinator.is_out_of_time:
+            return False
+        finished = self._study.finished()
+        if finished + coordinator.unfinished >= most:
+            return False
+        if not self._budget.allows_trial(trials.estimates(), trials.has_plan()):
+            self._emit(TimeBudgetSpent(trials=finished))
+            return False
+        if finished + coordinator.unfinished >= space.size - 1:
+            coordinator.finish()  # what runs may be all that is left
+            finished = self._study.finished()
+            if self._is_exhausted(space):
+                self._study.remember(exhausted=True)
+                return False
+        return not (
+            self._request.until_converged and self._has_converged(space, finished, trials.threshold().noise_floor)
+        )
 
     def _has_converged(self, space: SearchSpace, finished: int, noise_floor: float) -> bool:
         """Whether further trials are expected to save less than ``CONVERGED_GAIN`` or the noise floor."""

@@ -3,23 +3,32 @@
 from collections.abc import Mapping
 
 from sktune.backends import backend_info
+from sktune.core.errors import BadInputError
 from sktune.core.events.search import CoresChosen
-from sktune.measure.placement import Machine, Placement
+from sktune.measure.placement import Machine, Placement, core_groups
 from sktune.targets import TargetSpec
 
 SHOWN = 4
 """Most busy cores that are listed one by one."""
 
 
-def placed(spec: TargetSpec, stored: Mapping[str, str]) -> tuple[Placement, CoresChosen | None]:
+def placed(spec: TargetSpec, stored: Mapping[str, str], workers: int = 1) -> tuple[Placement, CoresChosen | None]:
     """Return where the steps of a search run, and the event that says so; None if nothing is in the way.
+
+    Several workers share the cores equally: each has as many threads as cores.
 
     Args:
         spec: the target; only steps that sktune's own workers time on this CPU are placed.
         stored: fingerprint of the study to continue, with the number of threads and cores to keep; empty for a new one.
+        workers: number of workers.
+
+    Raises:
+        BadInputError: the study was made with all cores, or there are fewer cores than workers.
     """
     if not is_placed(spec):
         return Placement(), None
+    if workers > 1:
+        return shared(stored, workers, len(core_groups())), None
     machine = Machine.look()
     placement = machine.placement_as_in(stored) if stored else machine.placement()
     text = _text(machine, placement, is_begun=bool(stored))
@@ -29,6 +38,16 @@ def placed(spec: TargetSpec, stored: Mapping[str, str]) -> tuple[Placement, Core
     return placement, CoresChosen(
         cores=len(machine.loads), busy=busy, pinned=placement.cores, threads=placement.threads, text=text
     )
+
+
+def shared(stored: Mapping[str, str], workers: int, cores: int) -> Placement:
+    """Return the number of threads and cores of each of several workers, or of each die of a cluster's hosts."""
+    each = as_stored(stored).core_count if stored else cores // workers
+    if not each:
+        what = "was made with all cores" if stored else f"needs a core for each worker, and there are {cores}"
+        fix = "name a new one with --study, or leave out --workers" if stored else "ask for fewer --workers"
+        raise BadInputError(f"this study {what}; {fix}")
+    return Placement(each, (), each)
 
 
 def as_stored(fingerprint: Mapping[str, str]) -> Placement:

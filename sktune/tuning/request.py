@@ -12,6 +12,7 @@ from sktune.targets import RecipeSpec, TargetSpec, describe
 from sktune.targets.presets import Preset
 
 DEFAULT_TRIALS = 40
+ENGINES = ("local", "ray")
 DEFAULT_VERIFY_STEPS = 2048
 
 
@@ -45,6 +46,9 @@ class Request:
         try_inexact: whether to search also option values that may change bits.
         take_over: whether to assume that a search on another host that holds the study has ended.
         trust: whether to run the code in the model's folder.
+        engine: ``local`` for workers on this host, ``ray`` for those of a cluster.
+        address: of the Ray cluster; None for the one on this host.
+        workers: most trials that run at the same time; None for one, or all dies of the cluster.
     """
 
     model: str
@@ -76,6 +80,9 @@ class Request:
     take_over: bool = False
     try_inexact: bool = False
     trust: bool = False
+    engine: str = "local"
+    address: str | None = None
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         if bool(self.model) == (self.recipe is not None):
@@ -90,6 +97,7 @@ class Request:
             raise BadInputError(
                 "--join needs the --storage of the running search, and a --runs that no other search uses"
             )
+        self._check_engine()
         if self.trials is not None and self.trials < 1:
             raise BadInputError(f"--trials must be at least 1, the total number of trials; got {self.trials}")
         if self.compile_timeout_s <= 0:
@@ -114,6 +122,16 @@ class Request:
             if value is not None and value < 1:
                 raise BadInputError(f"--{name} must be at least 1; got {value}")
 
+    def _check_engine(self) -> None:
+        if self.engine not in ENGINES:
+            raise BadInputError(f"--engine must be {' or '.join(ENGINES)}; got {self.engine!r}")
+        if self.workers is not None and self.workers < 1:
+            raise BadInputError(f"--workers must be at least 1; got {self.workers}")
+        if self.address and self.engine != "ray":
+            raise BadInputError("--address is that of a Ray cluster; add --engine ray")
+        if self.recipe and self.is_shared:
+            raise BadInputError("a recipe's program uses all its dies itself; leave out --workers and --engine")
+
     def _check_recipe(self) -> None:
         """Raise ``BadInputError`` if an option is given that the recipe's program decides."""
         if self.trust:
@@ -124,6 +142,11 @@ class Request:
                 raise BadInputError(
                     f"--{name.replace('_', '-')} cannot be used with --recipe, whose program decides it; leave it out"
                 )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several workers may share the trials."""
+        return self.engine != "local" or (self.workers or 1) > 1
 
     @property
     def max_trials(self) -> float:

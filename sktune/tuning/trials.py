@@ -1,16 +1,16 @@
-"""One trial: a proposal is judged, retried with a safer option if it hangs, and stored in the study with its value."""
+"""The trials of a search: their proposals, what is known without running them, and their outcomes with their values."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from sktune.backends.info import BackendInfo
-from sktune.core.errors import OutOfTimeError
 from sktune.core.events import Listener
-from sktune.core.events.search import TimeBudgetSpent, TrialFinished, TrialStage, TrialStarted
+from sktune.core.events.search import TrialFinished, TrialStarted
 from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome, Reason, Stage
-from sktune.core.plan import Plan
+from sktune.core.plan import Option, Plan
 from sktune.core.space import SearchSpace
 from sktune.measure.noise_floor import Threshold
 from sktune.reports.plan_names import plan_name, plan_options, spans_and_options
@@ -26,7 +26,7 @@ PACE_TRIALS = 8
 
 
 class Trials:
-    """Runs the trials of one search; reads the study's records once for each.
+    """Proposes and stores the trials of one search; reads the study's records once for each.
 
     Args:
         request: what is searched.
@@ -34,7 +34,9 @@ class Trials:
         study: the source of proposals, and where outcomes are stored.
         budget: the time available.
         emit: called with each event.
-        runner, opened: judges the plans, and what it found when it first opened the target.
+        runner, opened: estimates durations, and what it found when it first opened the target.
+        layout: of the space.
+        workers: returns how many trials can run at the same time.
     """
 
     def __init__(
@@ -46,9 +48,12 @@ class Trials:
         emit: Listener,
         runner: Runner,
         opened: Opened,
+        layout: Layout,
+        workers: Callable[[], int],
     ) -> None:
         self._request, self._backend, self._study = request, backend, study
         self._budget, self._emit, self._runner, self._opened = budget, emit, runner, opened
+        self._layout, self._workers = layout, workers
         self._records = study.records()
 
     @property
@@ -73,10 +78,19 @@ class Trials:
         floor = self._study.facts.noise_floor if self.measures_time else 0.0
         return Threshold(floor, max(bounds, default=1.0))
 
-    def run(self, space: SearchSpace, strategy: Strategy) -> bool:
-        """Run one trial, and return whether it finished within its time."""
+    @property
+    def finished(self) -> int:
+        """Number of finished trials."""
+        return self._study.finished()
+
+    def deadline_s(self) -> float:
+        """Return when a trial that begins now must be cut off, on the clock of ``time.monotonic``."""
+        return self._budget.trial_deadline_s(self.estimates(), self.has_plan())
+
+    def propose(self, space: SearchSpace, strategy: Strategy) -> Proposal | None:
+        """Begin a trial; None if its outcome is known without running it, and stored."""
         proposal = self._study.ask(space, strategy, self._request.seed)
-        number, layout = proposal.number, space.layout
+        layout = self._layout
         values = _plan_values(proposal, layout)
         self._emit(TrialStarted(**values, spans=spans_and_options(proposal.plan, layout)))
         outcome = proposal.known
@@ -84,60 +98,57 @@ class Trials:
             outcome = Outcome(Reason.SLOWER, "the plan has no scope: it is the baseline")
         outcome = outcome or self._blocked(proposal.plan) or self._foreseen(proposal.plan, layout)
         if outcome is None:
-            self._runner.deadline_s = self._budget.trial_deadline_s(self.estimates(), self.has_plan())
-            try:
-                outcome = self._try(proposal)
-            except OutOfTimeError:
-                self._emit(TimeBudgetSpent(trials=self._study.finished(), unfinished=number))
-                return False
-        name = "; ".join(filter(None, (values["shape"], plan_options(proposal.plan))))
-        self._study.tell(proposal, outcome, self._value(outcome), name)
-        self._records = self._study.records()
-        left = self._request.max_trials - self._study.finished()
-        self._emit(TrialFinished(**values, known=proposal.known is not None, probe=proposal.is_probe,
-                                 simulated=not self.measures_time, **_event_values(outcome),
-                                 expected_left_s=self._budget.expected_left_s(left, self.estimates())))  # fmt: skip
-        return True
+            return proposal
+        self.end(proposal, outcome)
+        return None
 
-    def _try(self, proposal: Proposal) -> Outcome:
-        """Judge a plan; on a failure that is not the plan's, postpone it to a later search."""
-        try:
-            self._runner.open()
-        except BaseException:  # a full disk, a device that is taken, Ctrl-C: no plan has run yet
-            self._study.postpone(proposal)
-            raise
-        try:
-            return self._judge(proposal)
-        except (OutOfTimeError, KeyboardInterrupt):
-            self._study.postpone(proposal)
-            raise
-
-    def _judge(self, proposal: Proposal) -> Outcome:
-        plan, number = proposal.plan, proposal.number
+    def request(self, proposal: Proposal) -> JudgeRequest:
+        """Return what a runner needs to judge a proposal at this moment."""
         records = [record for record in self._records if record.outcome and record.outcome.fusion_digest]
         twins = {record.outcome.fusion_digest: record for record in reversed(records) if record.outcome}
         # Not for a repeat, which would only be told its own first figure.
         known = {} if proposal.is_repeat else {digest: record.number for digest, record in twins.items()}
+        log = f"trial-{proposal.number:04d}.log"
+        return JudgeRequest(proposal.plan, log, known, self.threshold(), banned_regions(self._records))
 
-        def report_stage(stage: str) -> None:
-            self._emit(TrialStage(trial=number, stage=stage))
+    def rescue(self, outcome: Outcome, plan: Plan) -> tuple[str, Option] | None:
+        """Return an option that may help a plan that failed."""
+        return self._backend.rescue(outcome, plan)
 
-        banned = banned_regions(self._records)
-        request = JudgeRequest(plan, f"trial-{number:04d}.log", known, self.threshold(), banned)
-        outcome = self._runner.judge(request, report_stage)
-        if rescue := self._backend.rescue(outcome, plan):
-            name, value = rescue
-            rescued = self._runner.judge(replace(request, plan=plan.with_option(name, value), known={}), report_stage)
-            if self._backend.rescue(rescued, plan):
-                detail = f"{outcome.detail}; it also hangs with {name}={value}"
-                return replace(outcome, detail=detail, added={name: value})
-            return replace(rescued, added={name: value})
-        twin = twins.get(outcome.fusion_digest) if outcome.same_as is not None else None
-        if twin and twin.outcome:
-            detail = f"the same SuperKernels as trial {twin.number}"
-            # Scope times were observed once, under the twin's own scopes.
-            return replace(twin.outcome, detail=detail, same_as=twin.number, seconds=outcome.seconds, scope_times=())
-        return outcome
+    def after_rescue(self, outcome: Outcome, rescued: Outcome, plan: Plan) -> Outcome:
+        """Return the outcome of a plan that failed with ``outcome``, and had ``rescued`` with a safer option."""
+        rescue = self._backend.rescue(outcome, plan)
+        assert rescue is not None
+        name, value = rescue
+        if self._backend.rescue(rescued, plan):
+            detail = f"{outcome.detail}; it also hangs with {name}={value}"
+            return replace(outcome, detail=detail, added={name: value})
+        return replace(rescued, added={name: value})
+
+    def end(self, proposal: Proposal, outcome: Outcome) -> None:
+        """Store the outcome of a trial, with the figures of its twin if it was compiled to the same kernels."""
+        outcome = self._with_figures(outcome)
+        values = _plan_values(proposal, self._layout)
+        name = "; ".join(filter(None, (values["shape"], plan_options(proposal.plan))))
+        self._study.tell(proposal, outcome, self._value(outcome), name)
+        self._records = self._study.records()
+        left = (self._request.max_trials - self.finished) / max(1, self._workers())
+        self._emit(TrialFinished(**values, known=proposal.known is not None, probe=proposal.is_probe,
+                                 simulated=not self.measures_time, **_event_values(outcome),
+                                 expected_left_s=self._budget.expected_left_s(left, self.estimates())))  # fmt: skip
+
+    def postpone(self, proposal: Proposal) -> None:
+        """Leave a trial to a later search."""
+        self._study.postpone(proposal)
+
+    def _with_figures(self, outcome: Outcome) -> Outcome:
+        twins = (record for record in self._records if record.number == outcome.same_as)
+        twin = next(twins, None) if outcome.speedup is None else None
+        if twin is None or twin.outcome is None or outcome.added:
+            return outcome
+        detail = f"the same SuperKernels as trial {twin.number}"
+        # Scope times were observed once, under the twin's own scopes.
+        return replace(twin.outcome, detail=detail, same_as=twin.number, seconds=outcome.seconds, scope_times=())
 
     def _blocked(self, plan: Plan) -> Outcome | None:
         """Return a timeout for a plan with a scope that hung even with the safer option, without running it."""

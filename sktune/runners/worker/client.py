@@ -261,7 +261,8 @@ class WorkerRunner:
     def _start(self) -> None:
         self._work = work_folder(self._backend, self._folder, self._starts)
         placement = self._setup.placement
-        environment = {**environment_of(self._spec, self._setup.cache, self._work), **placement.environment}
+        environment = environment_of(self._spec, self._setup.cache, self._work)
+        environment |= {**placement.environment, **self._setup.variables}
         folder, log = self._work or Path.cwd(), self._log("worker.log")
         try:
             with placement.applied():
@@ -281,7 +282,7 @@ class WorkerRunner:
         space = self._setup.space.model_dump(mode="json")
         request = {
             "do": "open", "spec": self._spec.to_dict(), "space": space, "delivered": delivered,
-            "operators": self._starts == 1,
+            "is_first": self._starts == 1,
         }  # fmt: skip
         try:
             for message in self._ask("worker.log", **request):
@@ -290,8 +291,9 @@ class WorkerRunner:
                     layout, modules = Layout.from_dict(values["layout"]), values["modules"]
                     self._check_unchanged(modules)
                     return Opened(
-                        layout, values["description"], values["seconds"], values["facts"], modules, self._traits
-                    )
+                        layout, values["description"], values["seconds"], values["facts"], modules, self._traits,
+                        values["baseline_digest"],
+                    )  # fmt: skip
         except (StageTimeoutError, WorkerDiedError) as failure:
             raise BackendError(f"{failure} before the baseline was ready; see {self._log('worker.log')}") from failure
         raise BackendError(f"the worker's answer is incomplete; see {self._log('worker.log')}")

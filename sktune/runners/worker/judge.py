@@ -88,6 +88,11 @@ class Judge:
         return self._baseline.step
 
     @property
+    def baseline_digest(self) -> str:
+        """Digest of the bits that the baseline computes; empty in a simulation."""
+        return self._verifier.baseline_digest if self._verifier else ""
+
+    @property
     def model_difference(self) -> str:
         """Where the baseline differs from the uncompiled model; empty if nowhere."""
         return self._verifier.model_difference if self._verifier else ""

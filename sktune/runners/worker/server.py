@@ -102,7 +102,7 @@ class Session:
         backend = info.load()(target, layout, decode_inputs(target, 0, 1)[0], **info.settings_of(spec))
         if info.is_simulated:
             layout = layout.with_time_shares(backend.time_shares())  # on the meta device nothing takes time
-        if request["operators"]:
+        if request["is_first"]:
             layout = backend.with_operators(layout)
         facts = {} if request["delivered"] is None else {"not_delivered": _install(info, *request["delivered"])}
         self._judge = Judge(target, backend, lambda: self.answer(alive=True))
@@ -112,6 +112,7 @@ class Session:
                 "description": "; ".join(filter(None, (target.description or spec.name, backend.notes))),
                 "facts": {"model_difference": self._judge.model_difference, **facts},
                 "modules": modules,
+                "baseline_digest": self._judge.baseline_digest if request["is_first"] else "",
                 "seconds": {
                     "load": loaded - STARTED_S - self._importing_s,
                     "baseline": time.perf_counter() - loaded + self._importing_s,

@@ -12,7 +12,7 @@ from sktune.backends.base import REGION_STEPS, Backend, Compiled, RegionBudget
 from sktune.core.errors import NotDeterministicError, described
 from sktune.core.plan import Plan
 from sktune.core.verification import RegionCheck, Verification
-from sktune.measure.bits import Mismatch
+from sktune.measure.bits import Mismatch, bits_digest
 from sktune.measure.devices import ran_out_of_memory
 from sktune.runners.worker import step_check
 from sktune.runners.worker.replays import Replay, compare, prepare, record, replayed_inputs
@@ -66,6 +66,13 @@ class Verifier:
     def quick_steps(self) -> int:
         """Number of decode steps in all short replays."""
         return sum(len(replay.inputs) for replay in self.replays)
+
+    @property
+    def baseline_digest(self) -> str:
+        """Digest of all bits that the baseline computed in the short replays."""
+        return bits_digest(
+            tensors for recording in self._recordings for tensors in (*recording.outputs, recording.state)
+        )
 
     def difference(self, compiled: Compiled) -> Mismatch | None:
         """Return the first difference from the baseline in the short replays."""

@@ -1,0 +1,23 @@
+"""Engines: they run the calls of a search on its workers, in this process, on the dies of this host, or on a cluster.
+
+Which plan a worker tries, and what its failure means, is decided in ``tuning``; a runner knows nothing of other
+workers. Only ``sktune.engines.ray`` needs the extra ``sktune[ray]``.
+"""
+
+from sktune.engines.base import Engine
+from sktune.engines.dies import dies_here, kind_of
+from sktune.engines.inline import InlineEngine
+from sktune.engines.local import LocalEngine
+from sktune.runners.base import RunnerFactory, RunnerSetup
+
+
+def local_engine(setup: RunnerSetup, workers: int, factory: RunnerFactory) -> Engine:
+    """Return an engine of this host: one worker uses whatever device is there, several have a die each.
+
+    Raises:
+        BadInputError: there are too few dies.
+    """
+    if workers == 1:
+        return InlineEngine(factory(setup))
+    dies = dies_here(kind_of(setup.spec), workers, setup.placement.core_count)
+    return LocalEngine(setup, dies, factory)

@@ -1,0 +1,90 @@
+"""Leases: which worker runs which trial, and until when, in a separate table beside Optuna's.
+
+A trial has one lease at most. It is granted and settled by compare-and-set, so that of any number of results of a trial
+one is told, and whoever continues the study after its coordinator was killed sees what was running.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import sqlalchemy
+from sqlalchemy import Column, Engine, Float, Integer, String, delete, insert, select, update
+
+from sktune.study.storage import translated
+from sktune.study.tables import make_table
+
+_TABLE = sqlalchemy.Table(
+    "sktune_leases",
+    sqlalchemy.MetaData(),
+    Column("study", String(512), primary_key=True),
+    Column("trial", Integer, primary_key=True),
+    Column("attempt", Integer, nullable=False),
+    Column("worker", String(512), nullable=False),
+    Column("coordinator", String(32), nullable=False),
+    Column("until", Float),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right of a worker to run a trial.
+
+    Attributes:
+        trial: its number.
+        attempt: from 1; a later one replaces an earlier one, whose result is void.
+        worker: its die.
+        coordinator: token of the claim of the search that granted it.
+        until: when it expires, in seconds since the epoch; None while the worker has not begun.
+    """
+
+    trial: int
+    attempt: int
+    worker: str
+    coordinator: str
+    until: float | None = None
+
+
+class Leases:
+    """The leases of the study ``name`` in the database behind ``engine``, as seen by the holder of ``token``."""
+
+    def __init__(self, engine: Engine, name: str, token: str) -> None:
+        self._engine, self._name, self._token = engine, name, token
+        make_table(engine, _TABLE)
+
+    def all(self) -> tuple[Lease, ...]:
+        """Return all leases, by trial."""
+        columns = (_TABLE.c[field] for field in ("trial", "attempt", "worker", "coordinator", "until"))
+        query = select(*columns).where(_TABLE.c.study == self._name).order_by(_TABLE.c.trial)
+        with translated(self._name), self._engine.connect() as connection:
+            return tuple(Lease(*row) for row in connection.execute(query))
+
+    def grant(self, trial: int, attempt: int, worker: str) -> Lease:
+        """Give a trial to a worker; an earlier attempt loses its lease."""
+        lease = Lease(trial, attempt, worker, self._token)
+        row = {"attempt": attempt, "worker": worker, "coordinator": self._token, "until": None}
+        with translated(self._name), self._engine.begin() as connection:
+            if not connection.execute(update(_TABLE).where(self._is(trial)).values(**row)).rowcount:
+                connection.execute(insert(_TABLE).values(study=self._name, trial=trial, **row))
+        return lease
+
+    def begin(self, lease: Lease, until: float) -> None:
+        """Store when a lease expires: its worker has begun."""
+        with translated(self._name), self._engine.begin() as connection:
+            connection.execute(update(_TABLE).where(self._holds(lease)).values(until=until))
+
+    def settle(self, lease: Lease) -> bool:
+        """End a lease, and return whether it was still valid: only then its result may be told."""
+        with translated(self._name), self._engine.begin() as connection:
+            return connection.execute(delete(_TABLE).where(self._holds(lease))).rowcount == 1
+
+    def revoke(self, living: Collection[str]) -> tuple[Lease, ...]:
+        """End the leases of coordinators that are not ``living``, by their tokens, and return them."""
+        dead = tuple(lease for lease in self.all() if lease.coordinator not in living)
+        return tuple(lease for lease in dead if self.settle(lease))
+
+    def _is(self, trial: int) -> sqlalchemy.ColumnElement[bool]:
+        return (_TABLE.c.study == self._name) & (_TABLE.c.trial == trial)
+
+    def _holds(self, lease: Lease) -> sqlalchemy.ColumnElement[bool]:
+        same = (_TABLE.c.attempt == lease.attempt) & (_TABLE.c.coordinator == lease.coordinator)
+        return self._is(lease.trial) & same

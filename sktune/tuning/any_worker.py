@@ -1,0 +1,94 @@
+"""A runner whose requests go to any worker of a fleet: for what comes before, between and after the trials."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from sktune.core.delivery import Delivery
+from sktune.core.outcome import Outcome
+from sktune.core.plan import Plan
+from sktune.core.verification import Verification
+from sktune.engines.base import Engine
+from sktune.measure.noise_floor import NoiseFloorSample
+from sktune.runners.base import (
+    CompareRequest,
+    DurationEstimates,
+    JudgeRequest,
+    NamedPlan,
+    Opened,
+    ProcessComparison,
+    Report,
+    VerifyRequest,
+)
+from sktune.tuning.fleet import Fleet
+
+
+class AnyWorker:
+    """Passes each request on to a worker, and waits for its answer; a ``Runner``.
+
+    Args:
+        engine: ends the workers.
+        fleet: chooses one of them.
+    """
+
+    def __init__(self, engine: Engine, fleet: Fleet) -> None:
+        self._engine, self._fleet = engine, fleet
+
+    @property
+    def deadline_s(self) -> float:
+        """See ``Runner``."""
+        return self._fleet.deadline_s
+
+    @deadline_s.setter
+    def deadline_s(self, deadline_s: float) -> None:
+        self._fleet.deadline_s = deadline_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Do nothing: the engine ends its workers."""
+
+    def open(self) -> Opened:
+        """See ``Runner.open``."""
+        return self._fleet.open()
+
+    def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
+        """See ``Runner.judge``."""
+        outcome: Outcome = self._ask("judge", request, report=report)
+        return outcome
+
+    def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
+        """See ``Runner.sample_noise_floor``."""
+        sample: NoiseFloorSample | None = self._ask("sample_noise_floor", before_trial)
+        return sample
+
+    def shortlist(self, plans: Sequence[NamedPlan], report: Report, /) -> list[str]:
+        """See ``Runner.shortlist``."""
+        names: list[str] = self._ask("shortlist", plans, report=report)
+        return names
+
+    def verify(self, request: VerifyRequest, report: Report, /) -> dict[str, Verification]:
+        """See ``Runner.verify``."""
+        verifications: dict[str, Verification] = self._ask("verify", request, report=report)
+        return verifications
+
+    def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
+        """See ``Runner.compare``."""
+        comparison: ProcessComparison = self._ask("compare", request, report=report)
+        return comparison
+
+    def deliver(self, plan: Plan, folder: Path, report: Report, /) -> Delivery | None:
+        """See ``Runner.deliver``."""
+        delivery: Delivery | None = self._ask("deliver", plan, folder, report=report)
+        return delivery
+
+    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
+        """See ``Runner.pace``."""
+        return self._engine.pace(opened, trials)
+
+    def _ask(self, method: str, *arguments: Any, report: Report | None = None) -> Any:
+        return self._fleet.ask(method, *arguments, report=report)

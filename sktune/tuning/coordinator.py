@@ -1,0 +1,267 @@
+"""The coordinator: gives trials to workers under leases, and decides what their failures mean.
+
+It alone asks the study for proposals and tells it outcomes. What it must not lose is in the study, so that it may be
+killed at any moment, and started again on another host.
+"""
+
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from sktune.core.errors import OutOfTimeError, SktuneError, described
+from sktune.core.events import Event, Listener
+from sktune.core.events.search import TimeBudgetSpent, TrialStage
+from sktune.core.events.workers import TrialLeased, TrialRequeued
+from sktune.core.outcome import Outcome, Reason
+from sktune.core.space import SearchSpace
+from sktune.engines.base import Answered, Began, EngineEvent, Lost, Raised, StageBegan, Worker
+from sktune.runners.base import JudgeRequest, Opened
+from sktune.study.leases import Lease, Leases
+from sktune.study.strategy import Strategy
+from sktune.study.study import Proposal
+from sktune.tuning.fleet import POLL_S, Dismissed, Fleet
+from sktune.tuning.trials import Trials
+
+CONFIRMED = (Reason.CRASHED, Reason.TIMEOUT, Reason.MISMATCH)
+"""Failures that a faulty die can cause, too: another die must agree, if there is one."""
+MAX_HOSTS_LOST, MAX_WORKERS_LOST = 2, 3
+"""A plan is blamed once it has been running on so many machines, or workers, when they were lost."""
+MIN_STAGE_S = 60.0
+"""A stage of a trial is cut off after this, or the time limit of compiling if that is longer."""
+STAGES = 5
+"""In one call: those of a trial, and one for what comes between."""
+
+
+def lease_s(opened: Opened, compile_timeout_s: float) -> float:
+    """Return how long a sound worker may take for one call: to open the target again, and for all stages."""
+    return 2 * sum(opened.seconds.values()) + STAGES * max(MIN_STAGE_S, compile_timeout_s)
+
+
+@dataclass
+class _Task:
+    """A trial that was proposed and has no outcome yet.
+
+    Attributes:
+        proposal: what to run.
+        attempt: number of attempts so far.
+        lease, worker, call, until_s: of the attempt that runs; ``until_s`` on the clock of ``time.monotonic``.
+        unrescued: the outcome before a safer option was added, which is what the attempt tries.
+        suspect: the failure to be confirmed, and the worker where it happened.
+        avoid: dies on which it must not run again.
+        lost: workers that were lost while they ran it.
+        is_blamed: whether its worker failed in it, rather than before.
+    """
+
+    proposal: Proposal
+    attempt: int = 0
+    lease: Lease | None = None
+    worker: Worker | None = None
+    call: int = 0
+    until_s: float | None = None
+    unrescued: Outcome | None = None
+    suspect: tuple[Worker, Outcome] | None = None
+    avoid: set[str] = field(default_factory=set)
+    lost: list[Lost] = field(default_factory=list)
+    is_blamed: bool = False
+
+
+class Coordinator:
+    """Runs the trials of one search; a context manager, which leaves unfinished trials to a later search.
+
+    Args:
+        fleet: has the workers.
+        trials: proposes plans and stores outcomes.
+        leases: of the study.
+        emit: called with each event.
+        lease_s: how long a worker may take for one call, from when it begins.
+        is_shared: whether there can be several workers, so that the events say which has which trial.
+
+    Attributes:
+        is_out_of_time: whether a trial was cut off; then no other is begun.
+    """
+
+    def __init__(
+        self, fleet: Fleet, trials: Trials, leases: Leases, emit: Listener, lease_s: float, *, is_shared: bool
+    ) -> None:
+        self._fleet, self._trials, self._leases, self._lease_s = fleet, trials, leases, lease_s
+        self._emit, self._is_shared = emit, is_shared
+        self._queue: deque[_Task] = deque()
+        self._running: dict[int, _Task] = {}
+        self.is_out_of_time = False
+
+    def __enter__(self) -> Self:
+        self._fleet.listen(self._take)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        is_blameless = kind is None or issubclass(kind, KeyboardInterrupt | SktuneError | OutOfTimeError)
+        for task in (*self._running.values(), *self._queue):
+            self._settle(task)
+            if is_blameless and not task.is_blamed:
+                self._trials.postpone(task.proposal)
+        self._running.clear()
+        self._queue.clear()
+
+    @property
+    def unfinished(self) -> int:
+        """Number of trials that run or wait to be run again."""
+        return len(self._running) + len(self._queue)
+
+    def await_worker(self) -> None:
+        """Wait until a worker is free for a new trial."""
+        while not self.is_out_of_time and self._fleet.idle() is None:
+            self._step()
+            self._assign()
+
+    def begin(self, space: SearchSpace, strategy: Strategy) -> None:
+        """Propose a trial, and run it if its outcome is not known yet."""
+        if proposal := self._trials.propose(space, strategy):
+            self._queue.append(_Task(proposal))
+            self._assign()
+
+    def finish(self) -> None:
+        """Wait until all trials have an outcome, or are out of time."""
+        while self._running or (self._queue and not self.is_out_of_time):
+            self._step()
+            self._assign()
+
+    def drain(self) -> None:
+        """Wait until nothing runs."""
+        while self._running:
+            self._step()
+
+    def _step(self) -> None:
+        self._fleet.wait(POLL_S)
+        now_s = time.monotonic()
+        for task in [one for one in self._running.values() if one.until_s is not None and one.until_s < now_s]:
+            assert task.worker is not None
+            why = f"it did not end trial {task.proposal.number} within its lease"
+            task.lost.append(Lost(task.worker, why))
+            self._fleet.quarantine(task.worker, why)
+
+    def _assign(self) -> None:
+        """Give waiting trials to free workers."""
+        for task in () if self.is_out_of_time else tuple(self._queue):
+            if not self._fleet.has_other(task.avoid):
+                if task.suspect and len(self._fleet):  # nobody is left to disagree
+                    self._queue.remove(task)
+                    self._trials.end(task.proposal, task.suspect[1])
+                    continue
+                task.avoid.clear()
+            if worker := self._fleet.idle(task.avoid):
+                self._queue.remove(task)
+                self._run(task, worker)
+
+    def _run(self, task: _Task, worker: Worker) -> None:
+        number = task.proposal.number
+        task.attempt, task.worker, task.unrescued = task.attempt + 1, worker, None
+        task.lease = self._leases.grant(number, task.attempt, worker.die)
+        self._judge(task, worker, self._trials.request(task.proposal))
+        self._tell(
+            TrialLeased(trial=number, attempt=task.attempt, worker=worker.die, running=len(self._running),
+                        queued=len(self._queue))
+        )  # fmt: skip
+
+    def _judge(self, task: _Task, worker: Worker, request: JudgeRequest) -> None:
+        deadline_s = self._trials.deadline_s()
+        task.until_s = None
+        task.call = self._fleet.submit(worker, "judge", request, deadline_s=deadline_s, reports=True)
+        self._running[task.call] = task
+
+    def _take(self, event: EngineEvent) -> None:
+        """Handle an event of a worker that runs a trial, or is no longer there."""
+        for task in [one for one in self._running.values() if one.worker == event.worker]:
+            match event:
+                case Began():
+                    assert task.lease is not None
+                    task.until_s = time.monotonic() + self._lease_s
+                    self._leases.begin(task.lease, time.time() + self._lease_s)
+                case StageBegan():
+                    self._emit(TrialStage(trial=task.proposal.number, stage=event.stage))
+                case Answered():
+                    del self._running[task.call]
+                    self._take_outcome(task, event.worker, event.value)
+                case Raised():
+                    del self._running[task.call]
+                    self._take_error(task, event)
+                case Lost() | Dismissed():
+                    del self._running[task.call]
+                    task.lost += [event] if isinstance(event, Lost) else []
+                    self._void(task, event.worker, event.why)
+
+    def _take_outcome(self, task: _Task, worker: Worker, outcome: Outcome) -> None:
+        proposal = task.proposal
+        rescue = self._trials.rescue(outcome, proposal.plan)
+        if rescue and task.unrescued is None:
+            task.unrescued = outcome
+            safer = proposal.plan.with_option(*rescue)
+            self._judge(task, worker, replace(self._trials.request(proposal), plan=safer, known={}))
+            return
+        if task.unrescued is not None:
+            outcome = self._trials.after_rescue(task.unrescued, outcome, proposal.plan)
+        if not self._settle(task):
+            return
+        if outcome.speedup and self._fleet.is_slow(worker, outcome.speedup.baseline_ms):
+            task.avoid.add(worker.die)
+            self._requeue(task, worker, f"the baseline has become slow on {worker}")
+            self._fleet.strike(worker, "its baseline has become slow")
+        elif outcome.reason in CONFIRMED and task.suspect is None and self._fleet.has_other({worker.die}):
+            task.suspect, task.avoid = (worker, outcome), {worker.die}
+            self._requeue(task, worker, f"{outcome.reason} on {worker}, to be confirmed on another die")
+        else:
+            self._conclude(task, outcome)
+
+    def _conclude(self, task: _Task, outcome: Outcome) -> None:
+        """Store the outcome of a trial; if another die had failed with its plan, remember that."""
+        number = task.proposal.number
+        if task.suspect is None or outcome.reason is task.suspect[1].reason:
+            self._trials.end(task.proposal, task.suspect[1] if task.suspect else outcome)
+            return
+        self._trials.end(task.proposal, outcome)
+        if outcome.reason not in CONFIRMED:
+            worker, failure = task.suspect
+            self._fleet.strike(worker, f"trial {number} ended with {failure.reason} there, but not on another die")
+
+    def _take_error(self, task: _Task, event: Raised) -> None:
+        if isinstance(event.error, OutOfTimeError):
+            if not self.is_out_of_time:
+                self.is_out_of_time = True
+                self._emit(TimeBudgetSpent(trials=self._trials.finished, unfinished=task.proposal.number))
+            self._queue.append(task)
+            self._settle(task)
+            return
+        worker, why = event.worker, described(event.error)
+        task.is_blamed = event.was_open
+        if event.was_open and self._fleet.has_other({worker.die}):
+            task.lost.append(Lost(worker, why))
+            self._void(task, worker, why)
+            self._fleet.strike(worker, why)
+        else:
+            self._void(task, worker, why)
+            self._fleet.drop(worker, event.error)
+
+    def _void(self, task: _Task, worker: Worker, why: str) -> None:
+        """Run a trial again whose attempt says nothing about its plan, unless too many workers were lost with it."""
+        if not self._settle(task):
+            return
+        hosts = {event.worker.host for event in task.lost if event.is_host}
+        if len(hosts) >= MAX_HOSTS_LOST or len(task.lost) >= MAX_WORKERS_LOST:
+            what = "machines" if len(hosts) >= MAX_HOSTS_LOST else "workers"
+            number = max(len(hosts), MAX_HOSTS_LOST) if what == "machines" else len(task.lost)
+            self._conclude(task, Outcome(Reason.CRASHED, f"{number} {what} were lost while it ran; the last: {why}"))
+            return
+        self._requeue(task, worker, why)
+
+    def _requeue(self, task: _Task, worker: Worker, why: str) -> None:
+        self._queue.append(task)
+        self._tell(TrialRequeued(trial=task.proposal.number, worker=worker.die, why=why, queued=len(self._queue)))
+
+    def _settle(self, task: _Task) -> bool:
+        """End the lease of a task's attempt; return whether its result counts."""
+        lease, task.lease = task.lease, None
+        return lease is not None and self._leases.settle(lease)
+
+    def _tell(self, event: Event) -> None:
+        if self._is_shared:
+            self._emit(event)

@@ -1,0 +1,213 @@
+"""The workers of one search: which of them can take a trial, and which are no longer trusted."""
+
+import itertools
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sktune.core.errors import BackendError, NotDeterministicError, described
+from sktune.core.events import Listener
+from sktune.core.events.workers import WorkerJoined, WorkerLost, WorkerQuarantined
+from sktune.engines.base import Answered, Call, Engine, EngineEvent, Joined, Lost, OnEvent, Raised, StageBegan, Worker
+from sktune.runners.base import Opened, Report
+from sktune.tuning.health import dissenters, is_slow
+
+POLL_S = 1.0
+QUORUM = 3
+"""Trials begin once this many workers have opened the model, or all: then a die with other bits is outvoted."""
+MAX_STRIKES = 2
+REJOIN_S = 60.0
+"""How long to wait for a worker when all are lost: their machines may come back."""
+
+
+class WorkerLostError(BackendError):
+    """No worker is left, but one may come back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dismissed(EngineEvent):
+    """The worker is not used any more, and what it was doing is void."""
+
+    why: str
+
+
+class Fleet:
+    """Keeps account of an engine's workers.
+
+    Args:
+        engine: has the workers.
+        emit: called with what becomes of workers, if there can be several.
+        is_shared: whether there can be several.
+
+    Attributes:
+        deadline_s: by which workers must have opened the target, on the clock of ``time.monotonic``.
+    """
+
+    def __init__(self, engine: Engine, emit: Listener, *, is_shared: bool) -> None:
+        self._engine, self._is_shared = engine, is_shared
+        self._emit: Listener = emit if is_shared else (lambda event: None)
+        self._numbers = itertools.count(1)
+        self._opening: dict[int, Worker] = {}
+        self._opened: dict[Worker, Opened] = {}
+        self._busy: dict[int, Worker] = {}
+        self._answers: dict[int, Answered | Raised | Lost | Dismissed | None] = {}
+        self._report: Report = lambda stage: None
+        self._listener: OnEvent = lambda event: None
+        self._strikes: Counter[str] = Counter()
+        self._baselines: defaultdict[str, list[float]] = defaultdict(list)
+        self._digests: dict[str, str] = {}
+        self._failure: Exception | None = None
+        self._deserted_s: float | None = None
+        self.deadline_s = math.inf
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    def listen(self, listener: OnEvent) -> None:
+        """Pass on the events of calls that were submitted, and losses."""
+        self._listener = listener
+
+    def open(self) -> Opened:
+        """Wait until enough workers have opened the target, and return what one of them found.
+
+        Raises:
+            SktuneError: as ``Runner.open``, if no worker can open it.
+        """
+        while not self._opened or (self._opening and len(self._opened) < QUORUM):
+            self.wait(POLL_S)
+        return next(iter(self._opened.values()))
+
+    def idle(self, avoid: Collection[str] = ()) -> Worker | None:
+        """Return a worker that can take a call, on none of the dies to ``avoid``."""
+        busy = set(self._busy.values())
+        return next((one for one in self._opened if one not in busy and one.die not in avoid), None)
+
+    def has_other(self, avoid: Collection[str]) -> bool:
+        """Whether there is a worker, idle or not, on another die than those to ``avoid``."""
+        return any(worker.die not in avoid for worker in self._opened)
+
+    def submit(
+        self, worker: Worker, method: str, *arguments: Any, deadline_s: float = math.inf, reports: bool = False
+    ) -> int:
+        """Have a worker perform a call, and return the call's number."""
+        call = Call(next(self._numbers), method, arguments, reports, deadline_s)
+        self._busy[call.number] = worker
+        self._engine.submit(worker, call)
+        return call.number
+
+    def ask(self, method: str, *arguments: Any, report: Report | None = None) -> Any:
+        """Have any worker perform a call, and return its answer; if the worker is lost, another one does it."""
+        while True:
+            while (worker := self.idle()) is None:
+                self.wait(POLL_S)
+            self._report = report or self._report
+            call = self.submit(worker, method, *arguments, deadline_s=self.deadline_s, reports=report is not None)
+            self._answers[call] = None
+            while (answer := self._answers[call]) is None:
+                self.wait(POLL_S)
+            del self._answers[call]
+            if isinstance(answer, Raised):
+                raise answer.error
+            if isinstance(answer, Answered):
+                return answer.value
+
+    def wait(self, timeout_s: float) -> None:
+        """Handle what happens until there was an event, or the time is over.
+
+        Raises:
+            SktuneError: no worker is left, and the reason.
+        """
+        self._engine.wait(timeout_s, self._take)
+        if self._opened or self._opening:
+            self._deserted_s = None
+        elif self._failure is not None:
+            now_s = time.monotonic()
+            self._deserted_s = self._deserted_s or now_s
+            if not isinstance(self._failure, WorkerLostError) or now_s - self._deserted_s > REJOIN_S:
+                raise self._failure
+
+    def _take(self, event: EngineEvent) -> None:
+        worker = event.worker
+        if isinstance(event, Joined):
+            self._opening[self.submit(worker, "open", deadline_s=self.deadline_s)] = worker
+        elif isinstance(event, Lost):
+            if worker in self._opened or worker in self._opening.values():
+                self._end(event, WorkerLostError(f"no worker is left; the last was {worker}: {event.why}"))
+                self._emit(WorkerLost(worker=worker.die, why=event.why, workers=len(self)))
+        elif (call := getattr(event, "call", 0)) not in self._busy or self._busy[call] != worker:
+            return  # it was discarded, or the event is delivered twice
+        elif call in self._opening:
+            self._take_opening(event, call)
+        else:
+            if isinstance(event, Answered | Raised):
+                del self._busy[call]
+            if call not in self._answers:
+                self._listener(event)
+            elif isinstance(event, Answered | Raised):
+                self._answers[call] = event
+            elif isinstance(event, StageBegan):
+                self._report(event.stage)
+
+    def _take_opening(self, event: EngineEvent, call: int) -> None:
+        worker = event.worker
+        if isinstance(event, Answered):
+            del self._busy[call], self._opening[call]
+            self._take_opened(worker, event.value)
+        elif isinstance(event, Raised):
+            self.drop(worker, event.error)
+
+    def _take_opened(self, worker: Worker, opened: Opened) -> None:
+        first = next(iter(self._opened.values()), opened)
+        if opened.layout.digest != first.layout.digest:
+            self.drop(worker, BackendError(f"worker {worker} has traced another model; make its files equal"))
+            return
+        self._opened[worker] = opened
+        self._emit(WorkerJoined(worker=worker.die, host=worker.host, workers=len(self)))
+        if opened.baseline_digest:
+            self._digests[worker.die] = opened.baseline_digest
+        differing = dissenters({one.die: self._digests[one.die] for one in self._opened if one.die in self._digests})
+        if differing is None and not self._opening:
+            raise NotDeterministicError(
+                f"the baseline has other bits on {' and '.join(map(str, self._opened))}; use only dies that agree"
+            )
+        for one in [one for one in self._opened if one.die in (differing or ())]:
+            self.quarantine(one, "its baseline has other bits than that of most dies")
+
+    def drop(self, worker: Worker, why: Exception) -> None:
+        """Use a worker no more: it cannot run anything, which is not a plan's fault."""
+        self._engine.discard(worker)
+        self._end(Dismissed(worker, described(why)), why)
+        self._emit(WorkerLost(worker=worker.die, why=described(why), workers=len(self)))
+
+    def quarantine(self, worker: Worker, why: str) -> None:
+        """Use a die no more."""
+        self._engine.discard(worker)
+        self._end(Dismissed(worker, why), BackendError(f"no worker is left; the last was {worker}: {why}"))
+        self._emit(WorkerQuarantined(worker=worker.die, why=why, workers=len(self)))
+
+    def _end(self, event: Lost | Dismissed, failure: Exception) -> None:
+        """Forget a worker; whoever waits for it learns of it."""
+        self._failure = failure
+        self._opened.pop(event.worker, None)
+        for call in [call for call, worker in self._busy.items() if worker == event.worker]:
+            del self._busy[call]
+            self._opening.pop(call, None)
+            if call in self._answers:
+                self._answers[call] = event
+        self._listener(event)
+
+    def strike(self, worker: Worker, why: str) -> None:
+        """Count a sign that a die has a fault; quarantine it at the second one."""
+        self._strikes[worker.die] += 1
+        if self._strikes[worker.die] >= MAX_STRIKES and worker in self._opened:
+            self.quarantine(worker, why)
+
+    def is_slow(self, worker: Worker, baseline_ms: float) -> bool:
+        """Whether a die seems to have become slow, by the baseline's latency in a trial; otherwise remember that."""
+        if is_slow(self._baselines, worker.die, baseline_ms):
+            return True
+        self._baselines[worker.die].append(baseline_ms)
+        return False
