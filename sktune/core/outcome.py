@@ -121,6 +121,7 @@ class Outcome:
         log: path of the trial's log, relative to the study's folder.
         verification: what was compared with the baseline; None if nothing was.
         stage: the stage at which it was pruned; None if it was not, if the stage is unknown, and in studies of 0.1.0.
+        die: that it was measured on, if the search had several; empty otherwise.
     """
 
     reason: Reason | None = None
@@ -145,6 +146,7 @@ class Outcome:
     log: str = ""
     verification: Verification | None = None
     stage: Stage | None = None
+    die: str = ""
 
     @property
     def is_complete(self) -> bool:

@@ -47,7 +47,7 @@ class _Task:
         attempt: number of attempts so far.
         lease, worker, call, until_s: of the attempt that runs; ``until_s`` on the clock of ``time.monotonic``.
         unrescued: the outcome before a safer option was added, which is what the attempt tries.
-        suspect: the failure to be confirmed, and the worker where it happened.
+        suspects: failures to be confirmed, and the workers where they happened.
         avoid: dies on which it must not run again.
         lost: workers that were lost while they ran it.
         is_blamed: whether its worker failed in it, rather than before.
@@ -60,7 +60,7 @@ class _Task:
     call: int = 0
     until_s: float | None = None
     unrescued: Outcome | None = None
-    suspect: tuple[Worker, Outcome] | None = None
+    suspects: list[tuple[Worker, Outcome]] = field(default_factory=list)
     avoid: set[str] = field(default_factory=set)
     lost: list[Lost] = field(default_factory=list)
     is_blamed: bool = False
@@ -144,9 +144,9 @@ class Coordinator:
         """Give waiting trials to free workers."""
         for task in () if self.is_out_of_time else tuple(self._queue):
             if not self._fleet.has_other(task.avoid):
-                if task.suspect and len(self._fleet):  # nobody is left to disagree
+                if task.suspects and len(self._fleet):  # nobody is left to disagree
                     self._queue.remove(task)
-                    self._trials.end(task.proposal, task.suspect[1])
+                    self._trials.end(task.proposal, task.suspects[0][1])
                     continue
                 task.avoid.clear()
             if worker := self._fleet.idle(task.avoid):
@@ -206,22 +206,26 @@ class Coordinator:
             task.avoid.add(worker.die)
             self._requeue(task, worker, f"the baseline has become slow on {worker}")
             self._fleet.strike(worker, "its baseline has become slow")
-        elif outcome.reason in CONFIRMED and task.suspect is None and self._fleet.has_other({worker.die}):
-            task.suspect, task.avoid = (worker, outcome), {worker.die}
+        elif self._must_be_confirmed(task, worker, outcome):
+            task.suspects.append((worker, outcome))
+            task.avoid.add(worker.die)
             self._requeue(task, worker, f"{outcome.reason} on {worker}, to be confirmed on another die")
         else:
-            self._conclude(task, outcome)
+            self._conclude(task, replace(outcome, die=worker.die) if self._is_shared else outcome)
+
+    def _must_be_confirmed(self, task: _Task, worker: Worker, outcome: Outcome) -> bool:
+        """Whether a failure may be the die's: no other has failed in the same way, and there is one to try."""
+        if outcome.reason not in CONFIRMED or any(outcome.reason is other.reason for _, other in task.suspects):
+            return False
+        return self._fleet.has_other({*task.avoid, worker.die})
 
     def _conclude(self, task: _Task, outcome: Outcome) -> None:
-        """Store the outcome of a trial; if another die had failed with its plan, remember that."""
-        number = task.proposal.number
-        if task.suspect is None or outcome.reason is task.suspect[1].reason:
-            self._trials.end(task.proposal, task.suspect[1] if task.suspect else outcome)
-            return
+        """Store the outcome of a trial, and remember the dies that failed with its plan in another way."""
         self._trials.end(task.proposal, outcome)
-        if outcome.reason not in CONFIRMED:
-            worker, failure = task.suspect
-            self._fleet.strike(worker, f"trial {number} ended with {failure.reason} there, but not on another die")
+        for worker, failure in task.suspects:
+            if failure.reason is not outcome.reason:
+                why = f"trial {task.proposal.number} ended with {failure.reason} there, but not on another die"
+                self._fleet.strike(worker, why)
 
     def _take_error(self, task: _Task, event: Raised) -> None:
         if isinstance(event.error, OutOfTimeError):

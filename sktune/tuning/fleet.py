@@ -13,7 +13,7 @@ from sktune.core.events import Listener
 from sktune.core.events.workers import WorkerJoined, WorkerLost, WorkerQuarantined
 from sktune.engines.base import Answered, Call, Engine, EngineEvent, Joined, Lost, OnEvent, Raised, StageBegan, Worker
 from sktune.runners.base import Opened, Report
-from sktune.tuning.health import dissenters, is_slow
+from sktune.tuning.health import dissenters, limit_ms
 
 POLL_S = 1.0
 QUORUM = 3
@@ -207,7 +207,11 @@ class Fleet:
 
     def is_slow(self, worker: Worker, baseline_ms: float) -> bool:
         """Whether a die seems to have become slow, by the baseline's latency in a trial; otherwise remember that."""
-        if is_slow(self._baselines, worker.die, baseline_ms):
+        if baseline_ms > limit_ms(self._baselines, worker.die):
             return True
-        self._baselines[worker.die].append(baseline_ms)
+        self.remember(worker.die, baseline_ms)
         return False
+
+    def remember(self, die: str, baseline_ms: float) -> None:
+        """Add a baseline latency to a die's record."""
+        self._baselines[die].append(baseline_ms)

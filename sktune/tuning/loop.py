@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from sktune.backends import backend_info
-from sktune.backends.fingerprint import fingerprint
 from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
 from sktune.core.events import Listener
 from sktune.core.events.search import (
@@ -26,7 +25,6 @@ from sktune.core.files import real_path
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
-from sktune.engines import local_engine
 from sktune.engines.base import Engine
 from sktune.learning.threads import one_blas_thread
 from sktune.measure.noise_floor import drift
@@ -50,9 +48,10 @@ from sktune.tuning.coordinator import Coordinator, lease_s
 from sktune.tuning.finals import Finals
 from sktune.tuning.fleet import Fleet
 from sktune.tuning.interrupt import Stop, stoppable
-from sktune.tuning.placing import as_stored, placed
+from sktune.tuning.placing import as_stored
 from sktune.tuning.prepare import bind_space, check_space_options, space_spec
 from sktune.tuning.request import Request
+from sktune.tuning.site import Site, site_of
 from sktune.tuning.time_budget import TimeBudget
 from sktune.tuning.trials import Trials
 
@@ -72,6 +71,7 @@ def run(
     began_s: float | None = None,
     proxy: ProxyFindings | None = None,
     runner_factory: RunnerFactory = make_runner,
+    site: Site | None = None,
 ) -> SearchResult:
     """Search until the study has ``request.trials`` trials or the time is up, and return its result.
 
@@ -81,6 +81,7 @@ def run(
         began_s: when the time budget began, on the clock of ``time.monotonic``; None for now.
         proxy: findings of a search on fewer layers, whose plans are the only ones tried; None to search.
         runner_factory: makes the runner of the plans.
+        site: where they run; None for where the request says.
 
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C; finished trials are stored.
@@ -89,7 +90,8 @@ def run(
     spec, preset = request.target()
     space = space_spec(request, spec, preset)
     check_space_options(space)
-    made_with = fingerprint(spec, space)
+    site = site or site_of(request)
+    made_with = site.fingerprint(spec, space)
     if request.profile:
         profile_hints.check(request.profile, spec.backend)
     name = request.study or spec.study_name
@@ -103,11 +105,10 @@ def run(
         study = open_study() if request.storage or any(folder.glob(f"{DATABASE}*")) else None
         stored = study.facts.fingerprint if study else {}
         is_answered = study is not None and _is_answered(study, request, proxy)
-        place = partial(placed, workers=request.workers or 1)
-        placement, cores = (as_stored(stored), None) if is_answered else place(spec, stored)
+        placement, cores = (as_stored(stored), None) if is_answered else site.placed(spec, stored)
         made_with |= placement.fingerprint
         setup = RunnerSetup(spec, space, folder, request.cache, request.compile_timeout_s, placement=placement)
-        with local_engine(setup, request.workers or 1, runner_factory) as engine:
+        with site.engine(setup, runner_factory) as engine:
             study = study or open_study()
             with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over) as leases:
                 if not _is_answered(study, request, proxy):
@@ -180,6 +181,9 @@ class _Search:
             self._emit(cores)
         is_shared = self._request.is_shared
         fleet = Fleet(engine, self._emit, is_shared=is_shared)
+        for outcome in (record.outcome for record in self._study.records()):
+            if outcome and outcome.speedup and outcome.die:
+                fleet.remember(outcome.die, outcome.speedup.baseline_ms)
         runner = AnyWorker(engine, fleet)
         runner.deadline_s = self._budget.deadline_s
         opened = runner.open()

@@ -1,0 +1,64 @@
+"""Where a search runs its trials: on this host, or on a Ray cluster."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from sktune.backends.fingerprint import fingerprint
+from sktune.core.events.search import CoresChosen
+from sktune.core.space import SpaceSpec
+from sktune.engines import local_engine
+from sktune.engines.base import Engine
+from sktune.measure.placement import Placement
+from sktune.runners.base import RunnerFactory, RunnerSetup
+from sktune.targets import TargetSpec
+from sktune.tuning.placing import placed
+from sktune.tuning.request import Request
+
+
+class Site(Protocol):
+    """The machines of a search."""
+
+    def fingerprint(self, spec: TargetSpec, space: SpaceSpec, /) -> dict[str, str]:
+        """Return what figures depend on, equal on all machines; see ``sktune.backends.fingerprint``.
+
+        Raises:
+            BadInputError: the machines differ.
+        """
+        ...
+
+    def placed(self, spec: TargetSpec, stored: Mapping[str, str], /) -> tuple[Placement, CoresChosen | None]:
+        """Return where the steps of a worker run; see ``sktune.tuning.placing.placed``."""
+        ...
+
+    def engine(self, setup: RunnerSetup, factory: RunnerFactory, /) -> AbstractContextManager[Engine]:
+        """Return the engine of a search."""
+        ...
+
+
+class ThisHost:
+    """One or several workers on this host; a ``Site``."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+
+    def fingerprint(self, spec: TargetSpec, space: SpaceSpec, /) -> dict[str, str]:
+        """See ``Site.fingerprint``."""
+        return fingerprint(spec, space)
+
+    def placed(self, spec: TargetSpec, stored: Mapping[str, str], /) -> tuple[Placement, CoresChosen | None]:
+        """See ``Site.placed``."""
+        return placed(spec, stored, self._workers)
+
+    def engine(self, setup: RunnerSetup, factory: RunnerFactory, /) -> Engine:
+        """See ``Site.engine``."""
+        return local_engine(setup, self._workers, factory)
+
+
+def site_of(request: Request) -> Site:
+    """Return where a request's trials run."""
+    if request.engine == "ray":
+        from sktune.tuning.ray_site import RayCluster  # the extra sktune[ray]
+
+        return RayCluster(request.address, request.workers)
+    return ThisHost(request.workers or 1)
