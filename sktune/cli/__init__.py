@@ -4,6 +4,7 @@ The order of the imports is the order of the commands in ``sktune --help``.
 """
 
 from sktune.cli import search  # noqa: F401, I001
+from sktune.cli import engine  # noqa: F401
 from sktune.cli import studies  # noqa: F401
 from sktune.cli import serve  # noqa: F401
 from sktune.cli import plans  # noqa: F401

@@ -17,6 +17,8 @@ agents = typer.Typer(help="Teach agents to use sktune.", no_args_is_help=True)
 app.add_typer(agents, name="agent")
 recipes = typer.Typer(help="Describe programs that have their own start script.", no_args_is_help=True)
 app.add_typer(recipes, name="recipe")
+engines = typer.Typer(help="Look at the machines of a cluster.", no_args_is_help=True)
+app.add_typer(engines, name="engine")
 
 
 def _show_version(is_wanted: bool) -> None:

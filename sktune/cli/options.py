@@ -22,7 +22,8 @@ TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Assume that a search on another host that holds the study has ended.")
 ]
 Workers = Annotated[
-    int | None, typer.Option(help="Trials to run at the same time, each on a die of its own; by default 1.")
+    int | None,
+    typer.Option(help="Trials to run at the same time, each on a die of its own; by default 1, on Ray all dies."),
 ]
 Engine = Annotated[str, typer.Option(help="local for workers on this host, or ray for those of a Ray cluster.")]
 Address = Annotated[str | None, typer.Option(help="Of the Ray cluster; by default the one on this host.")]

@@ -21,7 +21,7 @@ SIMULATED = "simulated"
 VISIBLE: Mapping[str, str] = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
 """The variable that keeps a process to some devices, by type of device."""
 DEVICE_FILES: Mapping[str, str] = {"npu": r"davinci(\d+)", "cuda": r"nvidia(\d+)"}
-"""Device files in ``/dev``, with any number of digits: Ray looks for one, and so finds ten of sixteen dies."""
+"""Device files in ``/dev``."""
 
 
 @dataclass(frozen=True, slots=True)

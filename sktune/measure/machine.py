@@ -44,7 +44,7 @@ def read() -> MachineLoad | None:
     if not cores:
         return None
     busy_s, steal_s = (sum(times) for times in zip(*cores.values(), strict=True))
-    return MachineLoad(time.perf_counter(), busy_s, steal_s, time.process_time(), len(cores), _clock_mhz())
+    return MachineLoad(time.perf_counter(), busy_s, steal_s, time.process_time(), len(cores), clock_mhz())
 
 
 def core_times() -> dict[int, tuple[float, float]]:
@@ -78,7 +78,7 @@ def disturbance(before: MachineLoad | None, after: MachineLoad | None) -> str:
     return ""
 
 
-def _clock_mhz() -> float | None:
+def clock_mhz() -> float | None:
     cores = sorted(os.sched_getaffinity(0))[:_CORES_READ]
     paths = [Path(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq") for core in cores]
     try:

@@ -28,6 +28,7 @@ from sktune.core.events.search import (
     TrialStarted,
 )
 from sktune.core.events.values import Span
+from sktune.core.events.workers import TrialLeased, TrialRequeued
 from sktune.core.outcome import Reason
 
 LAST_TRIALS = 8
@@ -51,6 +52,8 @@ class LiveView:
         self._rows: deque[Text] = deque(maxlen=LAST_TRIALS)
         self._title, self._now, self._units = "", "loading the model", 0
         self._running: Sequence[Span] = ()
+        self._spans: dict[int, Sequence[Span]] = {}
+        self._leases: dict[int, TrialLeased] = {}
         self._best: tuple[TrialFinished, Sequence[Span]] | None = None
         self._course: list[float] = []
         self._done, self._is_over = 0, False
@@ -97,7 +100,7 @@ class LiveView:
 
     @_take.register
     def _(self, event: TrialStarted) -> None:
-        self._running = event.spans
+        self._running = self._spans[event.trial] = event.spans
         self._now = f"trial {event.trial}  {event.shape}  ({event.origin})"
 
     @_take.register
@@ -109,13 +112,24 @@ class LiveView:
         self._done += 1
         if event.expected_left_s is not None:
             self._expected_end_s = time.monotonic() + event.expected_left_s
-        is_best = self._gains.is_best(event)
-        if is_best:
-            self._best = event, self._running
+        self._leases.pop(event.trial, None)
+        spans = self._spans.pop(event.trial, ())
+        if is_best := self._gains.is_best(event):
+            self._best = event, spans
         self._course.append(self._best[0].speedup or 1.0 if self._best else 1.0)
         self._rows.append(_trial_row(event, is_best=is_best))
         if gain := self._gains.first(event):
             self._console.print(Text(gain, style="green"))
+
+    @_take.register
+    def _(self, event: TrialLeased) -> None:
+        self._leases[event.trial] = event
+
+    @_take.register
+    def _(self, event: TrialRequeued) -> None:
+        self._leases.pop(event.trial, None)
+        for line in lines_of(event):
+            self._console.print(Text(line))
 
     @_take.register
     def _(self, event: FinalStarted) -> None:
@@ -131,6 +145,9 @@ class LiveView:
         lines = [_line(self._title or "sktune", "bold"), self._progress(width)]
         if self._now:
             lines.append(_line(f"now   {self._now}"))
+        if len(self._leases) > 1:
+            running = ", ".join(f"{lease.trial} on {lease.worker}" for lease in self._leases.values())
+            lines.append(_line(f"{len(self._leases)} trials run: {running}"))
         if self._running:
             lines.append(_indented(plan_strip(self._running, self._units, width - INDENT)))
         lines.append(self._best_line())

@@ -19,6 +19,7 @@ from sktune.core.events.search import (
     TimeBudgetSpent,
     TrialFinished,
 )
+from sktune.core.events.workers import TrialRequeued, WorkerJoined, WorkerLost, WorkerQuarantined
 from sktune.core.printable import shortened
 
 SHAPE_WIDTH, MAX_SHAPE_WIDTH = 34, 41
@@ -66,6 +67,26 @@ def _(event: TrialFinished) -> Sequence[str]:
         return [f"{head}{figure(event)}  {event.latency_ms:.3f} ms  {event.origin}{noise}"]
     seen = " (known)" if event.known else ""
     return [f"{head}pruned: {event.reason}{seen}, {event.detail[:150]}  {event.origin}"]
+
+
+@lines_of.register
+def _(event: WorkerJoined) -> Sequence[str]:
+    return [f"worker {event.worker} is ready: {number_of(event.workers, 'worker')}"]
+
+
+@lines_of.register
+def _(event: WorkerLost) -> Sequence[str]:
+    return [f"worker {event.worker} is lost: {event.why}; {number_of(event.workers, 'worker')} left"]
+
+
+@lines_of.register
+def _(event: WorkerQuarantined) -> Sequence[str]:
+    return [f"worker {event.worker} is not used any more: {event.why}; {number_of(event.workers, 'worker')} left"]
+
+
+@lines_of.register
+def _(event: TrialRequeued) -> Sequence[str]:
+    return [f"trial {event.trial} is run again: {event.why}"]
 
 
 @lines_of.register

@@ -48,6 +48,26 @@ class VerificationSummary(TypedDict):
     text: str
 
 
+class HostFacts(TypedDict):
+    """A host of a cluster.
+
+    Attributes:
+        name: of the host.
+        dies: number of dies that Ray may give away there.
+        devices: number of devices that the driver shows; null for a CPU.
+        cores: number of cores that a worker may use.
+        clock_mhz: of the fastest core; null if the system does not tell.
+        free_disk_bytes: in the folder where Ray runs.
+    """
+
+    name: str
+    dies: Count
+    devices: Count | None
+    cores: Count
+    clock_mhz: float | None
+    free_disk_bytes: Count
+
+
 class KernelShare(TypedDict):
     """All kernels of one type in a decode step.
 

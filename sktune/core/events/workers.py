@@ -1,10 +1,11 @@
-"""Events of a search with several workers: who they are, and which of them runs which trial."""
+"""Events of workers and of the hosts that they are on: who they are, and which of them runs which trial."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from sktune.core.events.base import Event
-from sktune.core.events.values import Count
+from sktune.core.events.values import Count, HostFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,4 +94,27 @@ class TrialRequeued(Event):
     queued: Count
 
 
-WORKER_EVENTS: tuple[type[Event], ...] = (WorkerJoined, WorkerLost, WorkerQuarantined, TrialLeased, TrialRequeued)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineChecked(Event):
+    """With `sktune engine check`: what the hosts of a cluster have; all have the same fingerprint.
+
+    Attributes:
+        hosts: each host with dies.
+        dies: their total number.
+        fingerprint: what the figures of a search depend on besides the model, by name.
+    """
+
+    event: ClassVar[str] = "engine_checked"
+    hosts: Sequence[HostFacts]
+    dies: Count
+    fingerprint: Mapping[str, str]
+
+
+WORKER_EVENTS: tuple[type[Event], ...] = (
+    WorkerJoined,
+    WorkerLost,
+    WorkerQuarantined,
+    TrialLeased,
+    TrialRequeued,
+    EngineChecked,
+)

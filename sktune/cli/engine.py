@@ -1,0 +1,45 @@
+"""Commands that look at the machines that searches run on."""
+
+from rich.table import Table
+
+from sktune.cli import options as arg
+from sktune.cli.app import engines
+from sktune.cli.terminal import Terminal
+from sktune.core.events import print_event
+from sktune.core.events.values import HostFacts
+from sktune.core.events.workers import EngineChecked
+from sktune.core.space import SpaceSpec
+from sktune.tuning.request import Request
+
+
+@engines.command()
+def check(
+    address: arg.Address = None,
+    backend: arg.Backend = None,
+    device: arg.Device = None,
+    json: arg.Json = False,
+) -> None:
+    """Show what each host of a Ray cluster has, and refuse hosts that differ in what figures depend on."""
+    from sktune.engines.cluster import connected, refuse_mixed, survey  # the extra sktune[ray]
+
+    spec, _ = Request("llama", backend=backend, device=device).target()  # any model: it is not loaded
+    with connected(address):
+        reports = survey(spec, SpaceSpec())
+    refuse_mixed(reports)
+    table = Table("host", "dies", "devices", "cores", "clock", "free disk")
+    for report in reports:
+        clock = "unknown" if report.clock_mhz is None else f"{report.clock_mhz / 1e3:.2f} GHz"
+        devices = "" if report.devices is None else str(report.devices)
+        free = f"{report.free_disk_bytes / 2**30:.0f} GiB"
+        table.add_row(report.name, str(report.dies), devices, str(report.cores), clock, free)
+    made_with = {key: value for key, value in reports[0].fingerprint.items() if key not in ("model", "space", "format")}
+    people = Terminal(stderr=json)
+    people.print(table)
+    people.print("\n".join(f"{key}: {value}" for key, value in made_with.items()), highlight=False, markup=False)
+    if json:
+        hosts = [
+            HostFacts(name=report.name, dies=report.dies, devices=report.devices, cores=report.cores,
+                      clock_mhz=report.clock_mhz, free_disk_bytes=report.free_disk_bytes)
+            for report in reports
+        ]  # fmt: skip
+        print_event(EngineChecked(hosts=hosts, dies=sum(report.dies for report in reports), fingerprint=made_with))

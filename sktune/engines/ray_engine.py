@@ -1,0 +1,146 @@
+"""The engine of a Ray cluster: an actor for each die. Needs ``sktune[ray]``.
+
+Ray starts the actors and says when they or their hosts are gone; it restarts nothing and retries nothing, and no state
+of a search is in it.
+"""
+
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import ray
+from ray.exceptions import RayError
+
+from sktune.core.errors import BadInputError, first_line
+from sktune.engines.base import Call, Lost, OnEvent, Worker
+from sktune.engines.cluster import THREADS, Host, hosts, on_host
+from sktune.engines.die_actor import DieActor
+from sktune.engines.dies import kind_of
+from sktune.engines.runner_thread import END_S
+from sktune.runners.base import DurationEstimates, Opened, RunnerFactory, RunnerSetup
+
+NEWS_S = 10.0
+"""How long an actor waits for an event before it answers that there is none."""
+LOOK_S = 5.0
+"""Seconds between two looks for hosts that have come."""
+MAX_LIVES = 3
+"""Actors that are started on one die; one that always dies is of no use."""
+
+Slot = tuple[str, int]
+"""ID of a host, and number among its actors."""
+
+
+@dataclass(slots=True)
+class _Actor:
+    """An actor, and the answer that is awaited from it: of ``start`` while it has no worker, then of ``news``."""
+
+    handle: Any
+    slot: Slot
+    host: Host
+    awaited: Any
+    worker: Worker | None = None
+
+
+class RayEngine:
+    """Runs an actor for each die of a connected cluster; an ``Engine``.
+
+    Args:
+        setup: of the search.
+        factory: makes a runner; found by its name on all hosts.
+        workers: most actors; None for all dies.
+    """
+
+    def __init__(self, setup: RunnerSetup, factory: RunnerFactory, workers: int | None) -> None:
+        self._setup, self._factory, self._workers = setup, factory, workers
+        self._actors: dict[Slot, _Actor] = {}
+        self._lives: dict[Slot, int] = {}
+        self._looked_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._look()
+        if not self._actors:
+            raise BadInputError("no host of the cluster has dies; see `sktune engine check`")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        ends = [actor.handle.join.remote(END_S) for actor in self._actors.values()]
+        with suppress(RayError):
+            ray.wait(ends, num_returns=len(ends), timeout=END_S)
+        for actor in self._actors.values():
+            ray.kill(actor.handle)
+
+    def submit(self, worker: Worker, call: Call, /) -> None:
+        """See ``Engine.submit``."""
+        handle = next(actor.handle for actor in self._actors.values() if actor.worker == worker)
+        handle.submit.remote(call, call.deadline_s - time.monotonic())
+
+    def wait(self, timeout_s: float, on_event: OnEvent, /) -> None:
+        """See ``Engine.wait``."""
+        if time.monotonic() - self._looked_s > LOOK_S:
+            self._look()
+        awaited = {actor.awaited: actor for actor in self._actors.values()}
+        if not awaited:
+            time.sleep(timeout_s)
+            return
+        ready, _ = ray.wait(list(awaited), num_returns=1, timeout=timeout_s)
+        for answer in ready:
+            self._take(awaited[answer], answer, on_event)
+
+    def discard(self, worker: Worker, /) -> None:
+        """See ``Engine.discard``: the actor stays, and keeps its die from others."""
+        for actor in self._actors.values():
+            if actor.worker == worker:
+                actor.handle.end.remote()
+
+    def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
+        """See ``Engine.pace``."""
+        return self._factory(self._setup).pace(opened, trials)
+
+    def _take(self, actor: _Actor, answer: Any, on_event: OnEvent) -> None:
+        try:
+            value = ray.get(answer)
+        except RayError as failure:
+            self._take_loss(actor, failure, on_event)
+            return
+        actor.awaited = actor.handle.news.remote(NEWS_S)
+        if actor.worker is None:
+            actor.worker = value
+            return
+        for event in value:
+            on_event(event)
+
+    def _take_loss(self, actor: _Actor, failure: RayError, on_event: OnEvent) -> None:
+        with suppress(RayError):
+            ray.kill(actor.handle)  # it may be alive, and only out of reach
+        del self._actors[actor.slot]
+        is_host = actor.host.node not in {host.node for host in hosts(self._setup.spec.device)}
+        worker = actor.worker or Worker(f"{actor.host.name} {actor.slot[1]}", actor.host.name)
+        why = "its host is gone" if is_host else first_line(failure) or type(failure).__name__
+        on_event(Lost(worker, why, is_host))
+        self._looked_s = 0.0
+
+    def _look(self) -> None:
+        """Start an actor on each die that has none, as far as more workers are wanted."""
+        self._looked_s = time.monotonic()
+        for host in hosts(self._setup.spec.device):
+            for number in range(host.dies):
+                slot = (host.node, number)
+                is_wanted = self._workers is None or len(self._actors) < self._workers
+                if is_wanted and slot not in self._actors and self._lives.get(slot, 0) < MAX_LIVES:
+                    self._lives[slot] = self._lives.get(slot, 0) + 1
+                    self._actors[slot] = self._started(host, slot)
+
+    def _started(self, host: Host, slot: Slot) -> _Actor:
+        amount = {"num_gpus": 1} if host.resource == "GPU" else {"resources": {host.resource: 1}}
+        actor: Any = ray.remote(DieActor)
+        options = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 3, **amount}
+        handle = actor.options(**options, scheduling_strategy=on_host(host)).remote(
+            kind_of(self._setup.spec), slot[1], os.environ.get(THREADS), Path.cwd()
+        )
+        started = handle.start.remote(host, secrets.token_hex(8), self._setup, self._factory)
+        return _Actor(handle, slot, host, started)

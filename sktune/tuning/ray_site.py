@@ -1,0 +1,48 @@
+"""A Ray cluster as the place of a search. Needs ``sktune[ray]``."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+from sktune.core.events.search import CoresChosen
+from sktune.core.space import SpaceSpec
+from sktune.engines.base import Engine
+from sktune.engines.cluster import HostReport, connected, refuse_mixed, survey
+from sktune.engines.ray_engine import RayEngine
+from sktune.measure.placement import Placement
+from sktune.runners.base import RunnerFactory, RunnerSetup
+from sktune.targets import TargetSpec
+from sktune.tuning.placing import is_placed, shared
+
+
+class RayCluster:
+    """A worker for each die of a cluster; a ``Site``.
+
+    Args:
+        address: of the cluster; None for the one on this host.
+        workers: most workers; None for all dies.
+    """
+
+    def __init__(self, address: str | None, workers: int | None) -> None:
+        self._address, self._workers = address, workers
+        self._connection = ExitStack()  # starting Ray's processes twice would take twice as long
+        self._reports: tuple[HostReport, ...] = ()
+
+    def fingerprint(self, spec: TargetSpec, space: SpaceSpec, /) -> dict[str, str]:
+        """See ``Site.fingerprint``: that of the hosts with dies, not of the one where the search is started."""
+        self._connection.enter_context(connected(self._address))
+        self._reports = survey(spec, space)
+        refuse_mixed(self._reports)
+        return dict(self._reports[0].fingerprint)
+
+    def placed(self, spec: TargetSpec, stored: Mapping[str, str], /) -> tuple[Placement, CoresChosen | None]:
+        """See ``Site.placed``."""
+        if not is_placed(spec):
+            return Placement(), None
+        dies = max(report.dies for report in self._reports)
+        return shared(stored, dies, min(report.cores for report in self._reports)), None
+
+    @contextmanager
+    def engine(self, setup: RunnerSetup, factory: RunnerFactory, /) -> Iterator[Engine]:
+        """See ``Site.engine``."""
+        with self._connection, RayEngine(setup, factory, self._workers) as engine:
+            yield engine
