@@ -205,7 +205,6 @@ class Coordinator:
         if outcome.speedup and self._fleet.is_slow(worker, outcome.speedup.baseline_ms):
             task.avoid.add(worker.die)
             self._requeue(task, worker, f"the baseline has become slow on {worker}")
-            self._fleet.strike(worker, "its baseline has become slow")
         elif self._must_be_confirmed(task, worker, outcome):
             task.suspects.append((worker, outcome))
             task.avoid.add(worker.die)

@@ -57,6 +57,7 @@ class Fleet:
         self._report: Report = lambda stage: None
         self._listener: OnEvent = lambda event: None
         self._strikes: Counter[str] = Counter()
+        self._slow: Counter[str] = Counter()
         self._baselines: defaultdict[str, list[float]] = defaultdict(list)
         self._digests: dict[str, str] = {}
         self._failure: Exception | None = None
@@ -200,15 +201,21 @@ class Fleet:
         self._listener(event)
 
     def strike(self, worker: Worker, why: str) -> None:
-        """Count a sign that a die has a fault; quarantine it at the second one."""
+        """Count a failure that no other die has; quarantine the die at the second one."""
         self._strikes[worker.die] += 1
         if self._strikes[worker.die] >= MAX_STRIKES and worker in self._opened:
             self.quarantine(worker, why)
 
     def is_slow(self, worker: Worker, baseline_ms: float) -> bool:
-        """Whether a die seems to have become slow, by the baseline's latency in a trial; otherwise remember that."""
+        """Whether a die seems to have become slow, by the baseline's latency in a trial; the second time in a row, it
+        is quarantined. Otherwise remember the latency.
+        """
         if baseline_ms > limit_ms(self._baselines, worker.die):
+            self._slow[worker.die] += 1
+            if self._slow[worker.die] >= MAX_STRIKES:
+                self.quarantine(worker, "its baseline has become slow")
             return True
+        self._slow[worker.die] = 0
         self.remember(worker.die, baseline_ms)
         return False
 

@@ -3,9 +3,9 @@
 import random
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,7 +15,7 @@ from sktune.core.events import Event
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.measure.placement import Placement
-from sktune.runners.base import JudgeRequest, RunnerTraits
+from sktune.runners.base import JudgeRequest
 from sktune.study.leases import Leases
 from sktune.study.result import SearchResult
 from sktune.study.study import Proposal, TuningStudy, sqlite_url
@@ -85,6 +85,7 @@ class Campaign:
         coordinators: how many there were.
         seconds: in virtual time.
         leases: that are left.
+        trial_seconds: from the first trial's beginning to the last one's end, in virtual time.
     """
 
     result: SearchResult
@@ -93,26 +94,37 @@ class Campaign:
     coordinators: int
     seconds: float
     leases: tuple[Any, ...]
-    plans: dict[int, Plan] = field(default_factory=dict)
-
-
-def runner() -> FakeRunner:
-    """Return a die's runner."""
-    return FakeRunner(fault=truth, layout=LAYOUT, traits=RunnerTraits())
+    trial_seconds: float
 
 
 def search(
-    runs: Path, faults: Sequence[Fault], *, dies: int = 4, seed: int = 0, strategy: str = "random", trials: int = TRIALS
+    runs: Path,
+    faults: Sequence[Fault],
+    *,
+    dies: int = 4,
+    seed: int = 0,
+    strategy: str = "random",
+    trials: int = TRIALS,
+    request_seed: int = 0,
+    deadly: Collection[int] = (),
+    fault: Callable[[Plan], Outcome | None] = truth,
 ) -> Campaign:
-    """Search with these faults."""
+    """Search with these faults of machines; ``fault`` is of plans, and ``deadly`` trials end their machine."""
     folder = runs / "s"
     folder.mkdir(parents=True)
     shutil.copy(_empty_database(), folder / "study.db")
     (runs / "space.yaml").write_text(SPACE)
     clock, told, events, left = VirtualTime(), Counter[int](), list[Event](), list(faults)
     active, spared, coordinators = set[tuple[str, int]](), set[Plan](), 0
+    times: list[float] = []
+
+    def listen(event: Event) -> None:
+        events.append(event)
+        if event.event in ("trial_started", "trial_finished"):
+            times.append(clock.now_s)
+
     request = Request("llama", study="s", runs=runs, trials=trials, space=runs / "space.yaml", strategy=strategy,
-                      workers=max(2, dies))  # fmt: skip
+                      seed=request_seed, workers=max(2, dies))  # fmt: skip
     tell, leave = TuningStudy.tell, Coordinator.__exit__
 
     def counted(study: TuningStudy, proposal: Proposal, *rest: Any) -> None:
@@ -132,16 +144,23 @@ def search(
         while True:
             coordinators += 1
             engine = FaultyEngine(
-                runner, [f"host {die}" for die in range(dies)], left, clock, seed + coordinators, spared, active
+                lambda: FakeRunner(fault=fault, layout=LAYOUT),
+                [f"host {die}" for die in range(dies)],
+                left,
+                clock,
+                seed + coordinators,
+                spared,
+                active,
+                deadly,
             )
             try:
-                result = run(request, events.append, site=Site(engine))
+                result = run(request, listen, site=Site(engine))
                 break
             except KilledError:
                 continue
     study = TuningStudy.open("s", sqlite_url(folder), create=False)
     leases = Leases(study._storage.engine, "s", "").all()
-    return Campaign(result, told, events, coordinators, clock.now_s - START_S, leases)
+    return Campaign(result, told, events, coordinators, clock.now_s - START_S, leases, times[-1] - times[0])
 
 
 def problems(campaign: Campaign, trials: int = TRIALS) -> list[str]:

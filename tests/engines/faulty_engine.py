@@ -3,7 +3,7 @@
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -73,6 +73,7 @@ class FaultyEngine:
         seed: of durations.
         spared: plans that have lost a worker: no other one is lost with them, as two would blame them.
         active: faults that last, with their dies.
+        deadly: trials that end the machine that they run on.
     """
 
     make: Callable[[], FakeRunner]
@@ -82,6 +83,7 @@ class FaultyEngine:
     seed: int = 0
     spared: set[Plan] = field(default_factory=set)
     active: set[tuple[str, int]] = field(default_factory=set)
+    deadly: Collection[int] = ()
 
     def __post_init__(self) -> None:
         self._order, self._lives = itertools.count(), itertools.count()
@@ -161,6 +163,9 @@ class FaultyEngine:
     def _answer(self, worker: Worker, call: Call) -> Sequence[EngineEvent]:
         self.busy.pop(worker, None)
         die, runner = self._index(worker), self._runners[worker]
+        if call.method == "judge" and int(call.arguments[0].log[6:10]) in self.deadly:
+            self._start(die, RESTART_S)
+            return self._lose(die, is_host=True)
         report = (lambda stage: None,) if call.reports else ()
         try:
             value: Any = getattr(runner, call.method)(*call.arguments, *report)

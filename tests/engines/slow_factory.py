@@ -1,19 +1,21 @@
-"""A factory of runners whose trials take time, for engines that start them in other processes."""
+"""Factories of runners whose trials take time, for engines that make them in other threads and processes."""
 
 import os
 import time
 from pathlib import Path
+from typing import Self
 
 from sktune.core.outcome import Outcome
-from sktune.runners.base import JudgeRequest, Report, RunnerSetup
+from sktune.runners.base import JudgeRequest, Opened, Report, RunnerSetup
+from sktune.runners.worker.client import WorkerRunner
 from tests.engines.fault_campaign import LAYOUT, truth
 from tests.fake_runner import FakeRunner
 
-JUDGE_S = float(os.environ.get("SKTUNE_TESTS_JUDGE_S", "0.25"))
+JUDGE_S = 0.5
 
 
 class SleepingRunner(FakeRunner):
-    """Sleeps while it judges; a plan that truly crashes does not take its process with it."""
+    """Sleeps while it judges."""
 
     def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
         """Judge a plan after a while."""
@@ -22,9 +24,43 @@ class SleepingRunner(FakeRunner):
         return super().judge(request, lambda stage: None)
 
 
+class SleepingWorker(WorkerRunner):
+    """A worker with a process of its own, which sleeps while it judges; the process is listed in the study's folder."""
+
+    def __init__(self, setup: RunnerSetup) -> None:
+        super().__init__(setup)
+        self._list = Path(setup.folder) / "runners"
+
+    def __enter__(self) -> Self:
+        self._list.mkdir(exist_ok=True)
+        (self._list / f"{os.getpid()}.threads").write_text(os.environ.get("OMP_NUM_THREADS", "not set"))
+        return super().__enter__()
+
+    def open(self) -> Opened:
+        """Open the target."""
+        opened = super().open()
+        assert self._worker is not None
+        (self._list / f"{os.getpid()}.worker").write_text(f"{self._worker._tree.pid} {self._worker._tree.keeper_pid}")
+        return opened
+
+    def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
+        """Judge a plan after a while."""
+        time.sleep(JUDGE_S)
+        return super().judge(request, report)
+
+
 def sleeping(setup: RunnerSetup) -> SleepingRunner:
-    """Return a runner."""
-    folder = Path(setup.folder) / "runners"
-    folder.mkdir(exist_ok=True)
-    (folder / str(os.getpid())).touch()
+    """Return a runner without a process."""
     return SleepingRunner(fault=truth, layout=LAYOUT)
+
+
+def with_process(setup: RunnerSetup) -> SleepingWorker:
+    """Return a runner with a process."""
+    return SleepingWorker(setup)
+
+
+def processes(folder: Path) -> list[int]:
+    """Return the IDs of all processes that runners of a study have listed: their own, workers and keepers."""
+    own = [int(file.stem) for file in (folder / "runners").glob("*.threads")]
+    below = [int(number) for file in (folder / "runners").glob("*.worker") for number in file.read_text().split()]
+    return own + below

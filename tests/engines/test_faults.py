@@ -1,0 +1,75 @@
+"""Searches on machines that fail: no trial is lost or told twice, and no plan is blamed for a machine."""
+
+from pathlib import Path
+
+import pytest
+
+from sktune.core.outcome import Reason
+from tests.engines import fault_campaign
+from tests.engines.fault_campaign import LAYOUT, problems, schedule, truth
+from tests.engines.faulty_engine import FAULTS, Fault
+from tests.fake_runner import FakeRunner
+from tests.fake_runner import search as search_alone
+
+DIES = 5
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_no_single_fault_changes_the_result(tmp_path: Path, kind: str) -> None:
+    """Each kind, in the middle of the trials."""
+    campaign = fault_campaign.search(tmp_path, [Fault(kind, 1, 31.0)], dies=4, trials=24)
+    assert not problems(campaign, 24)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 1020, 5))
+def test_no_schedule_of_faults_changes_the_result(tmp_path: Path, first: int) -> None:
+    """A few of those of ``benchmarks/faults.py``."""
+    for seed in range(first, first + 5):
+        campaign = fault_campaign.search(tmp_path / str(seed), schedule(seed, DIES), dies=DIES, seed=seed)
+        assert not problems(campaign), schedule(seed, DIES)
+
+
+@pytest.mark.parametrize("strategy", ["partition", "random"])
+def test_one_worker_tries_what_a_search_alone_tries(tmp_path: Path, strategy: str) -> None:
+    """In the same order, with the same outcomes, whatever the engine."""
+    options = {"strategy": strategy, "trials": 12, "seed": 3}
+    alone = search_alone(tmp_path / "alone", FakeRunner(fault=truth, layout=LAYOUT), **options)
+    shared = fault_campaign.search(tmp_path / "shared", [], dies=1, strategy=strategy, trials=12, request_seed=3)
+    expected, got = (
+        [(record.plan, record.origin, record.outcome and record.outcome.reason) for record in result.trials]
+        for result in (alone, shared.result)
+    )
+    assert got == expected
+    assert alone.winner and shared.result.winner and alone.winner.plan == shared.result.winner.plan
+
+
+def test_a_die_that_is_slow_or_wrong_is_quarantined_and_told(tmp_path: Path) -> None:
+    """Its trials are done again elsewhere."""
+    for kind in ("slow die", "bit flips", "die hangs", "die hangs its plans"):
+        campaign = fault_campaign.search(tmp_path / kind, [Fault(kind, 1, 31.0)], dies=4)
+        events = [event.to_dict() for event in campaign.events]
+        (quarantined,) = [event for event in events if event["event"] == "worker_quarantined"]
+        assert quarantined["worker"] == "die 1"
+        again = {event["trial"] for event in events if event["event"] == "trial_requeued"}
+        leased = [event for event in events if event["event"] == "trial_leased" and event["trial"] in again]
+        assert {event["worker"] for event in leased if event["attempt"] > 1} - {"die 1"}
+
+
+def test_a_plan_that_always_takes_its_machine_along_is_blamed(tmp_path: Path) -> None:
+    """Once two machines were lost with it: the search goes on."""
+    campaign = fault_campaign.search(tmp_path, [], dies=4, deadly=[7])
+    outcome = campaign.result.trials[7].outcome
+    assert outcome and outcome.reason is Reason.CRASHED
+    assert outcome.detail.startswith("2 machines were lost while it ran")
+    assert campaign.told[7] == 1
+    assert len(campaign.result.trials) == fault_campaign.TRIALS
+
+
+def test_four_workers_take_a_quarter_of_the_time(tmp_path: Path) -> None:
+    """For the trials: opening and the final comparison take the same. Plans that fail are tried twice."""
+    seconds = [
+        fault_campaign.search(tmp_path / str(dies), [], dies=dies, fault=lambda plan: None).trial_seconds
+        for dies in (1, 4)
+    ]
+    assert seconds[1] <= 0.3 * seconds[0]
