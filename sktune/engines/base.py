@@ -60,10 +60,9 @@ class Joined(EngineEvent):
 
 @dataclass(frozen=True, slots=True)
 class Lost(EngineEvent):
-    """It ended, and what it was doing is void; ``is_host`` says whether its machine is gone, too."""
+    """It ended, or is out of reach, and what it was doing is void."""
 
     why: str
-    is_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)

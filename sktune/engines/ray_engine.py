@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from sktune.core.errors import BadInputError, first_line
 from sktune.engines.base import Call, Lost, OnEvent, Worker
@@ -118,11 +118,17 @@ class RayEngine:
         with suppress(RayError):
             ray.kill(actor.handle)  # it may be alive, and only out of reach
         del self._actors[actor.slot]
-        is_host = actor.host.node not in {host.node for host in hosts(self._setup.spec.device)}
         worker = actor.worker or Worker(f"{actor.host.name} {actor.slot[1]}", actor.host.name)
-        why = "its host is gone" if is_host else first_line(failure) or type(failure).__name__
-        on_event(Lost(worker, why, is_host))
+        on_event(Lost(worker, self._why(actor, failure)))
         self._looked_s = 0.0
+
+    def _why(self, actor: _Actor, failure: RayError) -> str:
+        """Return in a few words what happened to an actor. Ray knows only later if its host is gone."""
+        if actor.host.node not in {host.node for host in hosts(self._setup.spec.device)}:
+            return "its host is gone"
+        if isinstance(failure, ActorUnavailableError):
+            return "it is out of reach"
+        return "its process died" if isinstance(failure, RayActorError) else first_line(failure)
 
     def _look(self) -> None:
         """Start an actor on each die that has none, as far as more workers are wanted."""

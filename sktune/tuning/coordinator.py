@@ -26,7 +26,7 @@ from sktune.tuning.trials import Trials
 CONFIRMED = (Reason.CRASHED, Reason.TIMEOUT, Reason.MISMATCH)
 """Failures that a faulty die can cause, too: another die must agree, if there is one."""
 MAX_HOSTS_LOST, MAX_WORKERS_LOST = 2, 3
-"""A plan is blamed once it has been running on so many machines, or workers, when they were lost."""
+"""A plan is blamed once workers on so many machines, or so many workers in all, were lost while they ran it."""
 MIN_STAGE_S = 60.0
 """A stage of a trial is cut off after this, or the time limit of compiling if that is longer."""
 STAGES = 5
@@ -248,11 +248,11 @@ class Coordinator:
         """Run a trial again whose attempt says nothing about its plan, unless too many workers were lost with it."""
         if not self._settle(task):
             return
-        hosts = {event.worker.host for event in task.lost if event.is_host}
+        hosts = {event.worker.host for event in task.lost}
         if len(hosts) >= MAX_HOSTS_LOST or len(task.lost) >= MAX_WORKERS_LOST:
-            what = "machines" if len(hosts) >= MAX_HOSTS_LOST else "workers"
-            number = max(len(hosts), MAX_HOSTS_LOST) if what == "machines" else len(task.lost)
-            self._conclude(task, Outcome(Reason.CRASHED, f"{number} {what} were lost while it ran; the last: {why}"))
+            where = f" on {len(hosts)} machines" if len(hosts) > 1 else ""
+            detail = f"{len(task.lost)} workers{where} were lost while they ran it; the last: {why}"
+            self._conclude(task, Outcome(Reason.CRASHED, detail))
             return
         self._requeue(task, worker, why)
 

@@ -5,6 +5,7 @@ import itertools
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 from sktune.core.errors import OutOfTimeError, SktuneError
@@ -99,7 +100,7 @@ class FaultyEngine:
         for die in range(len(self.hosts)):
             self._start(die, 0.0)
         for fault in tuple(self.faults):
-            self._at(max(0.0, START_S + fault.at_s - self.clock.now_s), None, lambda fault=fault: self._strike(fault))
+            self._at(max(0.0, START_S + fault.at_s - self.clock.now_s), None, partial(self._strike, fault))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -165,7 +166,7 @@ class FaultyEngine:
         die, runner = self._index(worker), self._runners[worker]
         if call.method == "judge" and int(call.arguments[0].log[6:10]) in self.deadly:
             self._start(die, RESTART_S)
-            return self._lose(die, is_host=True)
+            return self._lose(die, "the node died")
         report = (lambda stage: None,) if call.reports else ()
         try:
             value: Any = getattr(runner, call.method)(*call.arguments, *report)
@@ -178,7 +179,7 @@ class FaultyEngine:
             self.active.discard(("lost after", die))
             self.spared.add(call.arguments[0].plan)
             self._start(die, RESTART_S)
-            return [*self._lose(die, is_host=True), *answers]
+            return [*self._lose(die, "the node died"), *answers]
         if ("twice", die) in self.active:
             answers *= 2
         if ("partition", die) in self.active:  # the answer arrives when all is over
@@ -215,7 +216,7 @@ class FaultyEngine:
             assert busy is not None
             self.spared.add(busy)
             is_host = fault.kind == "node lost while judging"
-            events = self._lose(fault.die, is_host=is_host)
+            events = self._lose(fault.die, "the node died" if is_host else "the actor died")
             self._start(fault.die, RESTART_S)
             return events
         lasting = {"node lost after the result": "lost after", "subprocess killed": "killed", "results twice": "twice",
@@ -224,9 +225,9 @@ class FaultyEngine:
         self.active.add((lasting[fault.kind], fault.die))
         return ()
 
-    def _lose(self, die: int, *, is_host: bool) -> list[EngineEvent]:
+    def _lose(self, die: int, why: str) -> list[EngineEvent]:
         gone = [worker for worker in self._runners if self._index(worker) == die]
         for worker in gone:
             del self._runners[worker]
             self.busy.pop(worker, None)
-        return [Lost(worker, "the node died" if is_host else "the actor died", is_host) for worker in gone]
+        return [Lost(worker, why) for worker in gone]

@@ -14,8 +14,20 @@ from tests.fake_runner import FakeRunner
 JUDGE_S = 0.5
 
 
+def list_process(setup: RunnerSetup) -> None:
+    """List this process, with its number of threads."""
+    folder = Path(setup.folder) / "runners"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{os.getpid()}.threads").write_text(os.environ.get("OMP_NUM_THREADS", "not set"))
+
+
 class SleepingRunner(FakeRunner):
-    """Sleeps while it judges."""
+    """Sleeps while it judges; its process is listed in the study's folder."""
+
+    def __enter__(self) -> Self:
+        assert self.setup is not None
+        list_process(self.setup)
+        return super().__enter__()
 
     def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
         """Judge a plan after a while."""
@@ -32,8 +44,7 @@ class SleepingWorker(WorkerRunner):
         self._list = Path(setup.folder) / "runners"
 
     def __enter__(self) -> Self:
-        self._list.mkdir(exist_ok=True)
-        (self._list / f"{os.getpid()}.threads").write_text(os.environ.get("OMP_NUM_THREADS", "not set"))
+        list_process(self._setup)
         return super().__enter__()
 
     def open(self) -> Opened:
@@ -51,7 +62,7 @@ class SleepingWorker(WorkerRunner):
 
 def sleeping(setup: RunnerSetup) -> SleepingRunner:
     """Return a runner without a process."""
-    return SleepingRunner(fault=truth, layout=LAYOUT)
+    return SleepingRunner(fault=truth, layout=LAYOUT, setup=setup)
 
 
 def with_process(setup: RunnerSetup) -> SleepingWorker:

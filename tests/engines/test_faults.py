@@ -33,8 +33,9 @@ def test_no_schedule_of_faults_changes_the_result(tmp_path: Path, first: int) ->
 @pytest.mark.parametrize("strategy", ["partition", "random"])
 def test_one_worker_tries_what_a_search_alone_tries(tmp_path: Path, strategy: str) -> None:
     """In the same order, with the same outcomes, whatever the engine."""
-    options = {"strategy": strategy, "trials": 12, "seed": 3}
-    alone = search_alone(tmp_path / "alone", FakeRunner(fault=truth, layout=LAYOUT), **options)
+    alone = search_alone(
+        tmp_path / "alone", FakeRunner(fault=truth, layout=LAYOUT), strategy=strategy, trials=12, seed=3
+    )
     shared = fault_campaign.search(tmp_path / "shared", [], dies=1, strategy=strategy, trials=12, request_seed=3)
     expected, got = (
         [(record.plan, record.origin, record.outcome and record.outcome.reason) for record in result.trials]
@@ -61,7 +62,7 @@ def test_a_plan_that_always_takes_its_machine_along_is_blamed(tmp_path: Path) ->
     campaign = fault_campaign.search(tmp_path, [], dies=4, deadly=[7])
     outcome = campaign.result.trials[7].outcome
     assert outcome and outcome.reason is Reason.CRASHED
-    assert outcome.detail.startswith("2 machines were lost while it ran")
+    assert outcome.detail.startswith("2 workers on 2 machines were lost while they ran it")
     assert campaign.told[7] == 1
     assert len(campaign.result.trials) == fault_campaign.TRIALS
 
