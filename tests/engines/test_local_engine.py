@@ -79,7 +79,7 @@ def test_dies_are_those_that_the_user_may_use(monkeypatch: pytest.MonkeyPatch, t
     dies = dies_here("npu", 2)
     assert [str(die) for die in dies] == ["npu 4", "npu 12"]
     assert dies[1].setup(setup(tmp_path)).variables == {"ASCEND_RT_VISIBLE_DEVICES": "12"}
-    with pytest.raises(BadInputError, match="3 workers need a device of type npu each, .* enough for 2"):
+    with pytest.raises(BadInputError, match=r"3 workers need a device of type npu each, .* enough for 2"):
         dies_here("npu", 3)
 
 
