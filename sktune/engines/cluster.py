@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ OWN_RESOURCE = "DIE"
 RESOURCES: Mapping[str, str] = {"npu": "NPU", "cuda": "GPU"}
 THREADS = "OMP_NUM_THREADS"
 """Ray sets it in its workers, if the user has not."""
-SURVEY_S = 120.0
+SURVEY_S, REACH_S = 120.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,9 @@ def connected(address: str | None) -> Iterator[None]:
         return
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
+        _reach(address)
         ray.init(address=address or "auto", log_to_driver=False, configure_logging=False)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as failure:
+    except (OSError, RuntimeError, ValueError) as failure:
         where = f"at {address}" if address else "on this host"
         raise BadInputError(
             f"there is no Ray cluster {where} ({first_line(failure)}); start one with `ray start`, or give --address"
@@ -93,6 +95,15 @@ def connected(address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _reach(address: str | None) -> None:
+    """Raise an ``OSError`` or a ``ValueError`` if nobody listens at an address: Ray would try for minutes."""
+    if address:
+        host, _, port = address.rpartition(":")
+        if not (host and port.isdecimal()):
+            raise ValueError("an address is HOST:PORT")
+        socket.create_connection((host, int(port)), REACH_S).close()
 
 
 def hosts(device: str) -> tuple[Host, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 from sktune.backends.fingerprint import fingerprint
-from sktune.core.events import Event
+from sktune.core.events import Event, Listener
 from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan
 from sktune.measure.placement import Placement
@@ -108,12 +108,14 @@ def search(
     request_seed: int = 0,
     deadly: Collection[int] = (),
     fault: Callable[[Plan], Outcome | None] = truth,
+    listener: Listener = lambda event: None,
 ) -> Campaign:
     """Search with these faults of machines; ``fault`` is of plans, and ``deadly`` trials end their machine."""
     folder = runs / "s"
-    folder.mkdir(parents=True)
-    shutil.copy(_empty_database(), folder / "study.db")
-    (runs / "space.yaml").write_text(SPACE)
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        shutil.copy(_empty_database(), folder / "study.db")
+        (runs / "space.yaml").write_text(SPACE)
     clock, told, events, left = VirtualTime(), Counter[int](), list[Event](), list(faults)
     active, spared, coordinators = set[tuple[str, int]](), set[Plan](), 0
     times: list[float] = []
@@ -122,6 +124,7 @@ def search(
         events.append(event)
         if event.event in ("trial_started", "trial_finished"):
             times.append(clock.now_s)
+        listener(event)
 
     request = Request("llama", study="s", runs=runs, trials=trials, space=runs / "space.yaml", strategy=strategy,
                       seed=request_seed, workers=max(2, dies))  # fmt: skip

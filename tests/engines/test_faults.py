@@ -1,10 +1,16 @@
 """Searches on machines that fail: no trial is lost or told twice, and no plan is blamed for a machine."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
+from sktune.core.errors import InterruptedSearchError
+from sktune.core.events import Event
 from sktune.core.outcome import Reason
+from sktune.study.leases import Leases
+from sktune.study.study import TuningStudy, sqlite_url
 from tests.engines import fault_campaign
 from tests.engines.fault_campaign import LAYOUT, problems, schedule, truth
 from tests.engines.faulty_engine import FAULTS, Fault
@@ -65,6 +71,25 @@ def test_a_plan_that_always_takes_its_machine_along_is_blamed(tmp_path: Path) ->
     assert outcome.detail.startswith("2 workers on 2 machines were lost while they ran it")
     assert campaign.told[7] == 1
     assert len(campaign.result.trials) == fault_campaign.TRIALS
+
+
+def test_ctrl_c_stops_after_the_trials_that_run(tmp_path: Path) -> None:
+    """They are stored, and the same command continues."""
+
+    def stop(event: Event) -> None:
+        if event.to_dict().get("trial") == 5 and event.event == "trial_finished":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(InterruptedSearchError, match=r"stopped after \d+ of 40 trials; run the same command"):
+        fault_campaign.search(tmp_path, [], listener=stop)
+    study = TuningStudy.open("s", sqlite_url(tmp_path / "s"), create=False)
+    assert all(record.outcome for record in study.records()[:5])
+    assert Leases(study._storage.engine, "s", "").all() == ()
+    finished = study.finished()
+    assert 6 <= finished <= 9
+    again = fault_campaign.search(tmp_path, [])
+    assert len(again.result.trials) == 40
+    assert sum(again.told.values()) == 40 - finished
 
 
 def test_four_workers_take_a_quarter_of_the_time(tmp_path: Path) -> None:
