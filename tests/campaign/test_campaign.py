@@ -10,7 +10,7 @@ from tests.campaign.campaign import Campaign, Verdict, numbered, run_all
 from tests.campaign.faults import KINDS, SUBJECTS, Fault, draw
 from tests.campaign.table import table
 
-FAULTS = 40
+FAULTS = 16
 """Each costs two searches in processes of their own, some seconds of a core; ``python -m tests.campaign`` runs more."""
 SEED = 7
 
