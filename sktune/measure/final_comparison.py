@@ -18,18 +18,29 @@ class FinalComparison:
         speedups: of each timed row, by its name: one for each process.
         noise_floor: the largest relative difference between the baseline and itself in the whole study.
         noise: what disturbed the measurement, by process; empty if nothing did.
+        dies: that the processes ran on; empty if the search had only one.
     """
 
     rows: tuple[FinalRow, ...]
     speedups: Mapping[str, tuple[Speedup, ...]]
     noise_floor: float
     noise: tuple[str, ...]
+    dies: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls, processes: Sequence[tuple[Sequence[FinalRow], str]], samples: Sequence[NoiseFloorSample]
+        cls,
+        processes: Sequence[tuple[Sequence[FinalRow], str]],
+        samples: Sequence[NoiseFloorSample],
+        dies: Sequence[str] = (),
     ) -> "FinalComparison":
-        """Combine the rows and noise of the processes with the noise floor samples of the search."""
+        """Combine the rows and noise of the processes with the noise floor samples of the search.
+
+        Args:
+            processes: rows, the baseline first, and noise of each.
+            samples: of the noise floor.
+            dies: of the processes; empty if the search had only one.
+        """
         by_name: dict[str, list[FinalRow]] = {}
         for rows, _ in processes:
             for row in rows:
@@ -38,7 +49,7 @@ class FinalComparison:
         # A plan that fails in one process is not a finalist; the baseline and its copies cannot win.
         finalists = [name for name, rows in by_name.items() if name.isdigit() and all(row.speedup for row in rows)]
         combined = [
-            _combined(rows, [measured[other] for other in finalists if other != name and name in finalists])
+            _combined(rows, [measured[other] for other in finalists if other != name and name in finalists], dies)
             for name, rows in by_name.items()
         ]
         speedups = {
@@ -48,7 +59,7 @@ class FinalComparison:
         }
         copies = [*(sample.speedup for sample in samples), *speedups.get(BASELINE_REPEAT, ())]
         floor = noise_floor(copies) if copies else 0.0  # a simulation has no noise
-        return cls(tuple(combined), speedups, floor, tuple(noise for _, noise in processes))
+        return cls(tuple(combined), speedups, floor, tuple(noise for _, noise in processes), tuple(dies))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "FinalComparison":
@@ -56,17 +67,26 @@ class FinalComparison:
         rows = tuple(FinalRow.from_dict(row) for row in data["rows"])
         stored = data.get("speedups", {row.name: [asdict(row.speedup)] for row in rows if row.speedup})
         speedups = {name: tuple(Speedup.from_dict(one) for one in values) for name, values in stored.items()}
-        return cls(rows, speedups, data.get("noise_floor", 0.0), tuple(data.get("noise", ())))
+        dies = tuple(data.get("dies", ()))
+        return cls(rows, speedups, data.get("noise_floor", 0.0), tuple(data.get("noise", ())), dies)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        return asdict(self)
+        values = asdict(self)
+        if not self.dies:
+            del values["dies"]
+        return values
+
+    def dies_of(self, name: str) -> tuple[str, ...]:
+        """Return the dies of ``speedups[name]``; a row that is not in all processes is in the first ones."""
+        return self.dies[: len(self.speedups[name])]
 
 
-def _combined(rows: Sequence[FinalRow], others: Sequence[Sequence[Speedup]]) -> FinalRow:
+def _combined(rows: Sequence[FinalRow], others: Sequence[Sequence[Speedup]], dies: Sequence[str]) -> FinalRow:
     """Return one row for all processes; a failure or difference in any of them counts."""
     for row in rows:
         if row.speedup is None:
             return row
     worst = next((row for row in rows if row.bit_identical is False), rows[0])
-    return replace(worst, speedup=pooled([row.speedup for row in rows if row.speedup], others))
+    speedups = [row.speedup for row in rows if row.speedup]
+    return replace(worst, speedup=pooled(speedups, others, dies=dies[: len(speedups)]))

@@ -38,12 +38,14 @@ class FinalPlan:
     Attributes:
         speedups: in each process.
         speedup: over all of them; the winner's is corrected for ``Verdict.selection_bias``.
+        dies: of the processes; empty if the search had only one.
     """
 
     number: int
     plan: Plan
     speedups: tuple[Speedup, ...]
     speedup: Speedup
+    dies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,12 @@ class Verdict:
 
 
 def pooled(
-    speedups: Sequence[Speedup], others: Sequence[Sequence[Speedup]] = (), candidates: int | None = None
+    speedups: Sequence[Speedup],
+    others: Sequence[Sequence[Speedup]] = (),
+    candidates: int | None = None,
+    dies: Sequence[str] = (),
 ) -> Speedup:
-    """Return one speedup for all processes, with the process as the unit.
+    """Return one speedup for all processes, with the process as the unit, or the die if there were several.
 
     Every process has its own luck, for instance with addresses, that more rounds in it do not average out. The interval
     is Student's over the processes' log ratios, and never narrower than the processes' own intervals allow: the
@@ -74,15 +79,25 @@ def pooled(
     finalists together if larger, as a few processes may agree by chance. The 95% hold for all candidates simultaneously
     (Bonferroni), and thus for the one that is selected. Simulated figures have no interval.
 
+    A die has luck, too, that more processes on it do not average out: it is a random effect, above that of its
+    processes. Each die's log ratios are averaged, and the rest is as above, with dies instead of processes: the spread
+    of their means contains both effects, in the shares that count, also where dies have different numbers of processes
+    (the unweighted means of Thomas and Hultquist 1978, Ann. Stat. 6:582). The interval is that of the mean of all dies
+    of this kind. There is no table of dies yet that a prior could be fitted to; theirs is ``PROCESS_SD``, not reduced
+    by the number of processes, which would be right only if dies did not differ.
+
     Args:
         speedups: of one plan, one for each process, at least one.
         others: the same for the other finalists.
         candidates: number of plans that the best is selected from; None for this one and the others.
+        dies: of the processes; without several different ones the process is the unit.
     """
-    values = [log(speedup.ratio) for speedup in speedups]
-    spreads = _Spread.of(values), *(_Spread.of([log(speedup.ratio) for speedup in other]) for other in others)
+    units = _by_die([_Unit.of(speedup) for speedup in speedups], dies)
+    values = [unit.log_ratio for unit in units]
+    of_others = (_by_die([_Unit.of(speedup) for speedup in other], dies) for other in others)
+    spreads = _Spread.of(values), *(_Spread.of([unit.log_ratio for unit in other]) for other in of_others)
     candidates = 1 + len(others) if candidates is None else candidates
-    halfwidth = _halfwidth(spreads, [_log_halfwidth(speedup) for speedup in speedups], candidates)
+    halfwidth = _halfwidth(spreads, [unit.halfwidth for unit in units], candidates)
     centre = mean(values)
     is_simulated = all(speedup.ci95 is None for speedup in speedups)
     return Speedup(
@@ -101,7 +116,8 @@ def decide(plans: Sequence[FinalPlan], noise_floor: float = 0.0) -> Verdict:
         plans: bit-identical finalists, all measured in the same processes; their intervals hold simultaneously.
         noise_floor: relative difference between the baseline and itself; no smaller effect is reported.
     """
-    selection_bias = _selection_bias([[log(speedup.ratio) for speedup in plan.speedups] for plan in plans])
+    units = [_by_die([_Unit.of(speedup) for speedup in plan.speedups], plan.dies) for plan in plans]
+    selection_bias = _selection_bias([[unit.log_ratio for unit in of_plan] for of_plan in units])
     floor = log1p(noise_floor)
     better = [plan for plan in plans if _is_faster(plan.speedup, selection_bias, floor)]
     if not better:
@@ -126,10 +142,42 @@ def _is_faster(speedup: Speedup, selection_bias: float, floor: float) -> bool:
 def _is_as_fast(plan: FinalPlan, fastest: FinalPlan, floor: float) -> bool:
     """Whether ``fastest`` is not significantly faster than ``plan`` by more than the noise floor."""
     pairs = list(zip(fastest.speedups, plan.speedups, strict=True))
-    gaps = [log(first.ratio) - log(other.ratio) for first, other in pairs]
-    halfwidths = [hypot(_log_halfwidth(first), _log_halfwidth(other)) for first, other in pairs]
+    gaps = [
+        _Unit(log(first.ratio) - log(other.ratio), hypot(_log_halfwidth(first), _log_halfwidth(other)))
+        for first, other in pairs
+    ]
+    units = _by_die(gaps, fastest.dies)
+    values, halfwidths = [unit.log_ratio for unit in units], [unit.halfwidth for unit in units]
     # Both plans vary between processes.
-    return mean(gaps) - _halfwidth([_Spread.of(gaps)], halfwidths, prior_sd=sqrt(2) * PROCESS_SD) <= floor
+    return mean(values) - _halfwidth([_Spread.of(values)], halfwidths, prior_sd=sqrt(2) * PROCESS_SD) <= floor
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What is independent of the others: the log ratio of a process or die, and half the width of its interval."""
+
+    log_ratio: float
+    halfwidth: float
+
+    @classmethod
+    def of(cls, speedup: Speedup) -> "_Unit":
+        return cls(log(speedup.ratio), _log_halfwidth(speedup))
+
+
+def _by_die(processes: Sequence[_Unit], dies: Sequence[str]) -> Sequence[_Unit]:
+    """Return the mean of each die's processes; the processes themselves if all of them ran on one die."""
+    if len({*dies}) < 2:
+        return processes
+    of_die: dict[str, list[_Unit]] = {}
+    for unit, die in zip(processes, dies, strict=True):
+        of_die.setdefault(die, []).append(unit)
+    return [_Unit(mean(unit.log_ratio for unit in units), _within(units)) for units in of_die.values()]
+
+
+def _within(units: Sequence[_Unit]) -> float:
+    """Return half the width of the interval of a mean, as far as the units' own intervals tell."""
+    known = [unit.halfwidth for unit in units if unit.halfwidth < 0.99 * FARTHEST]
+    return mean(known) / sqrt(len(units)) if known else FARTHEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +200,7 @@ def _halfwidth(
 
     Args:
         spreads: of the plan's log ratios first, then of the others'.
-        halfwidths: of the plan's own interval in each process.
+        halfwidths: of the plan's own interval in each process, or on each die.
         candidates: how many such intervals hold simultaneously.
         prior_sd: prior standard deviation of the log ratios.
     """
@@ -183,9 +231,9 @@ def _selection_bias(log_ratios: Sequence[Sequence[float]]) -> float:
     """Return what the fastest plan loses in a process that was not used to select it (cross-validation over processes).
 
     Args:
-        log_ratios: of each plan, in each process.
+        log_ratios: of each plan, in each process, or on each die.
     """
-    table = np.array(log_ratios)  # plans, processes
+    table = np.array(log_ratios)  # plans, processes or dies
     if table.shape[0] < 2 or table.shape[1] < 2:
         return 0.0
     others = (table.sum(axis=1, keepdims=True) - table) / (table.shape[1] - 1)

@@ -121,10 +121,17 @@ class CompareRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProcessComparison:
-    """The result of one process of the final comparison: its rows, the baseline first, and what disturbed it."""
+    """The result of one process of the final comparison.
+
+    Attributes:
+        rows: the baseline first.
+        noise: what disturbed it; empty if nothing did.
+        die: that it ran on, if the search has several; empty otherwise. A runner does not know.
+    """
 
     rows: Sequence[FinalRow]
     noise: str = ""
+    die: str = ""
 
 
 @dataclass(frozen=True, slots=True)

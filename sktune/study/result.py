@@ -320,7 +320,9 @@ def verdict_of_trials(trials: Sequence[TrialRecord], noise_floor: float) -> Verd
 def _verdict(comparison: FinalComparison, trials: Sequence[TrialRecord]) -> Verdict:
     plans = {str(record.number): record.judged_plan for record in trials}
     finalists = [
-        FinalPlan(int(row.name), plans[row.name], comparison.speedups[row.name], row.speedup)
+        FinalPlan(
+            int(row.name), plans[row.name], comparison.speedups[row.name], row.speedup, comparison.dies_of(row.name)
+        )
         for row in comparison.rows
         if row.name in plans and row.speedup and row.bit_identical is not False
     ]

@@ -1,6 +1,8 @@
 """A runner whose requests go to any worker of a fleet: for what comes before, between and after the trials."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,6 +35,7 @@ class AnyWorker:
 
     def __init__(self, engine: Engine, fleet: Fleet) -> None:
         self._engine, self._fleet = engine, fleet
+        self._compared: Counter[str] = Counter()
 
     @property
     def deadline_s(self) -> float:
@@ -77,9 +80,13 @@ class AnyWorker:
         return verifications
 
     def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
-        """See ``Runner.compare``."""
-        comparison: ProcessComparison = self._ask("compare", request, report=report)
-        return comparison
+        """See ``Runner.compare``; each request goes to one of the dies that have compared least."""
+        least = min((self._compared[die] for die in self._fleet.dies), default=0)
+        avoid = [die for die, count in self._compared.items() if count > least]
+        comparison: ProcessComparison
+        comparison, worker = self._fleet.ask_one("compare", request, report=report, avoid=avoid)
+        self._compared[worker.die] += 1
+        return replace(comparison, die=worker.die) if self._fleet.is_shared else comparison
 
     def deliver(self, plan: Plan, folder: Path, report: Report, /) -> Delivery | None:
         """See ``Runner.deliver``."""

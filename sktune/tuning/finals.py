@@ -25,6 +25,8 @@ from sktune.tuning.time_budget import TimeBudget
 
 logger = logging.getLogger(__name__)
 
+MIN_DIES = 3
+"""On so many dies finalists are compared, if there are as many: two show little of how much dies differ."""
 VERIFY_SHARE = 0.3
 """Share of the time left after the trials that a batch of verifications may take."""
 
@@ -39,6 +41,7 @@ class Finals:
         budget: the time available.
         emit: called with each event.
         stop_if_asked: raises if the user wants to stop.
+        workers: returns the number of workers, each with a die, over which ``runner`` spreads comparisons.
     """
 
     def __init__(
@@ -50,9 +53,18 @@ class Finals:
         budget: TimeBudget,
         emit: Listener,
         stop_if_asked: Callable[[], None],
+        workers: Callable[[], int] = lambda: 1,
     ) -> None:
         self._request, self._study, self._runner, self._traits = request, study, runner, traits
         self._budget, self._emit, self._stop_if_asked = budget, emit, stop_if_asked
+        self._workers = workers
+
+    @property
+    def _processes(self) -> int:
+        """Number of processes to compare in; simulated figures are the same on every die."""
+        if not self._traits.measures_time:
+            return self._traits.final_processes
+        return max(self._traits.final_processes, min(MIN_DIES, self._workers()))
 
     @property
     def _verify_steps(self) -> int:
@@ -141,10 +153,14 @@ class Finals:
         return verification is not None and verification.steps >= self._verify_steps
 
     def _compared(self, plans: Sequence[NamedPlan], report_stage: Report, *, references: bool) -> FinalComparison:
-        """Compare the finalists in fresh processes, one after the other, as many as there is time for."""
+        """Compare the finalists in fresh processes, one after the other, as many as there is time for.
+
+        One after the other also where they run on several dies: those of one host share its cores.
+        """
         processes: list[tuple[list[FinalRow], str]] = []
+        dies: list[str] = []
         longest_s = 0.0
-        for number in range(1, self._traits.final_processes + 1):
+        for number in range(1, self._processes + 1):
             self._stop_if_asked()
             if processes and self._budget.remaining_s < longest_s:
                 break
@@ -159,12 +175,13 @@ class Finals:
                 break
             rows = [self._of_verified_code(row) for row in compared.rows]
             processes.append((rows, compared.noise))
+            dies += [compared.die] if compared.die else []
             longest_s = max(longest_s, time.perf_counter() - began)
             broken = {row.name for row in rows if row.speedup is None}
             plans = [(name, plan) for name, plan in plans if name not in broken]
             if broken and not plans:
                 break
-        return FinalComparison.of(processes, self._study.facts.floor_looks)
+        return FinalComparison.of(processes, self._study.facts.floor_looks, dies)
 
     def _of_verified_code(self, row: FinalRow) -> FinalRow:
         """Return ``row``, marked as different if its code is not the code that was verified."""

@@ -99,10 +99,26 @@ class Fleet:
         self._engine.submit(worker, call)
         return call.number
 
+    @property
+    def dies(self) -> list[str]:
+        """The dies of the workers that have opened the target."""
+        return [worker.die for worker in self._opened]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there can be several workers."""
+        return self._is_shared
+
     def ask(self, method: str, *arguments: Any, report: Report | None = None) -> Any:
         """Have any worker perform a call, and return its answer; if the worker is lost, another one does it."""
+        return self.ask_one(method, *arguments, report=report)[0]
+
+    def ask_one(
+        self, method: str, *arguments: Any, report: Report | None = None, avoid: Collection[str] = ()
+    ) -> tuple[Any, Worker]:
+        """Do as ``ask``, and return the worker, too; none on the dies to ``avoid`` is chosen if there is another."""
         while True:
-            while (worker := self.idle()) is None:
+            while (worker := self.idle(avoid if self.has_other(avoid) else ())) is None:
                 self.wait(POLL_S)
             self._report = report or self._report
             call = self.submit(worker, method, *arguments, deadline_s=self.deadline_s, reports=report is not None)
@@ -113,7 +129,7 @@ class Fleet:
             if isinstance(answer, Raised):
                 raise answer.error
             if isinstance(answer, Answered):
-                return answer.value
+                return answer.value, worker
 
     def wait(self, timeout_s: float) -> None:
         """Handle what happens until there was an event, or the time is over.
