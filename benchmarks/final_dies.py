@@ -45,8 +45,6 @@ class Coverage:
         winner: of those with a winner, in which the winner's interval does.
         found: that have a winner.
         halfwidth: median of half the width of the first finalist's interval; not a share.
-        unpaired: in which the first finalist's interval would, if its latency were compared with that of the baseline
-            on the next die.
     """
 
     one: float
@@ -54,7 +52,6 @@ class Coverage:
     winner: float
     found: float
     halfwidth: float
-    unpaired: float
 
 
 def main() -> None:
@@ -78,11 +75,10 @@ def main() -> None:
 def coverage(dies: int, processes_each: int, finalists: int, runs: int, seed: int) -> Coverage:
     """Simulate ``runs`` final comparisons."""
     rng = np.random.default_rng(seed)
-    one = everything = winners = covered_winners = unpaired = 0
+    one = everything = winners = covered_winners = 0
     widths = []
     for _ in range(runs):
         final = comparison(dies, processes_each, finalists, rng)
-        unpaired += _covers(comparison(dies, processes_each, finalists, rng, is_paired=False), 0)
         covered = [_covers(final, number) for number in range(finalists)]
         one, everything = one + covered[0], everything + all(covered)
         first = next(row.speedup for row in final.rows if row.name == "0")
@@ -94,25 +90,23 @@ def coverage(dies: int, processes_each: int, finalists: int, runs: int, seed: in
             covered_winners += low <= exp(GAINS[winner.number]) <= high
     return Coverage(
         one / runs, everything / runs, covered_winners / max(1, winners), winners / runs,
-        float(np.median(widths)), unpaired / runs,
+        float(np.median(widths)),
     )  # fmt: skip
 
 
-def comparison(
-    dies: int, processes_each: int, finalists: int, rng: np.random.Generator, *, is_paired: bool = True
-) -> FinalComparison:
+def comparison(dies: int, processes_each: int, finalists: int, rng: np.random.Generator) -> FinalComparison:
     """Simulate one final comparison."""
     latencies_ms = BASELINE_MS * np.exp(LATENCY_SD * rng.normal(size=dies))
     luck = RATIO_SD * rng.normal(size=(dies, finalists))
     processes, names = [], []
     for process in range(dies * processes_each):
         die = process % dies
-        baseline_ms = latencies_ms[die if is_paired else die - 1]
+        baseline_ms = float(latencies_ms[die])
         same = Speedup(baseline_ms, baseline_ms, 1.0, (1.0, 1.0), 100)
         rows = [FinalRow(BASELINE, same, "identical", True, "")]
         for number in range(finalists):
-            latency_ms = latencies_ms[die] / exp(GAINS[number] + luck[die, number] + NOISE_SD * rng.normal())
-            ratio = float(baseline_ms / latency_ms)
+            latency_ms = baseline_ms / exp(GAINS[number] + luck[die, number] + NOISE_SD * rng.normal())
+            ratio = baseline_ms / latency_ms
             bounds = (ratio * exp(-HALFWIDTH), ratio * exp(HALFWIDTH))
             rows.append(FinalRow(str(number), Speedup(baseline_ms, latency_ms, ratio, bounds, 100), "", True, ""))
         processes.append((rows, ""))
@@ -143,20 +137,19 @@ def table(runs: int, seed: int) -> Iterator[str]:
     yield (
         f"Shares of {runs} simulated final comparisons in which the 95% interval contains the true ratio: of the only "
         f"finalist; of the first one of {MAX_FINALISTS}; of all {MAX_FINALISTS} at once; of the winner, where there is "
-        "one. **Unpaired**: of the only finalist, if its latency were compared with the baseline's on another die. "
-        f"Between dies the latency differs by {LATENCY_SD:.0%} and a plan's ratio by {RATIO_SD:.0%}; noise "
+        f"one. Between dies the latency differs by {LATENCY_SD:.0%} and a plan's ratio by {RATIO_SD:.0%}; noise "
         f"{NOISE_SD:.1%}."
     )
     yield ""
     yield (
-        "| dies | processes on each | only one | its interval | unpaired "
-        "| first of five | its interval | all five | winner | found |"
+        "| dies | processes on each | only one | its interval | first of five | its interval | all five | winner "
+        "| found |"
     )
-    yield "| ---: |" + " ---: |" * 9
+    yield "| ---: |" + " ---: |" * 8
     for dies, processes_each in LAYOUTS:
         one, five = (coverage(dies, processes_each, count, runs, seed) for count in (1, MAX_FINALISTS))
         yield (
-            f"| {dies} | {processes_each} | {one.one:.1%} | \u00b1{one.halfwidth:.1%} | {one.unpaired:.1%} "
+            f"| {dies} | {processes_each} | {one.one:.1%} | \u00b1{one.halfwidth:.1%} "
             f"| {five.one:.1%} | \u00b1{five.halfwidth:.1%} | {five.all_at_once:.1%} | {five.winner:.1%} "
             f"| {five.found:.1%} |"
         )

@@ -23,12 +23,14 @@ class NoiseFloorSample:
         speedup: of the second copy over the first.
         noise: what disturbed the measurement; see ``sktune.measure.latency.Measurement``.
         seconds: time that it took, including the compile.
+        die: that it was measured on, if the search had several; empty otherwise.
     """
 
     before_trial: int
     speedup: Speedup
     noise: str = ""
     seconds: float = 0.0
+    die: str = ""
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "NoiseFloorSample":
@@ -37,7 +39,10 @@ class NoiseFloorSample:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        return asdict(self)
+        values = asdict(self)
+        if not self.die:
+            del values["die"]
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,5 +81,9 @@ def noise_floor(copies: Sequence[Speedup]) -> float:
 
 
 def drift(samples: Sequence[NoiseFloorSample]) -> float:
-    """Return the relative increase of the baseline's latency from the first sample to the last."""
-    return samples[-1].speedup.baseline_ms / samples[0].speedup.baseline_ms - 1 if samples else 0.0
+    """Return the relative increase of the baseline's latency to the last sample from the first one on the same die.
+
+    Identical dies differ in latency by more than one of them drifts.
+    """
+    latencies_ms = [sample.speedup.baseline_ms for sample in samples if sample.die == samples[-1].die]
+    return latencies_ms[-1] / latencies_ms[0] - 1 if samples else 0.0

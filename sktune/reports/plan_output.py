@@ -45,6 +45,7 @@ def evidence(result: SearchResult) -> dict[str, Any]:
         "ci95": [round(bound, 4) for bound in winner.speedup.ci95] if winner.speedup.ci95 else None,
         "rounds": winner.speedup.rounds,
         "processes": len(winner.speedups),
+        **({"dies": list(result.dies)} if result.dies else {}),
         **(
             {}
             if result.is_simulated or not result.comparison

@@ -7,6 +7,7 @@ from sktune.core.layout import Layout
 from sktune.core.outcome import FinalRow, Speedup
 from sktune.core.plan import Plan
 from sktune.measure.confidence_sequence import FARTHEST
+from sktune.measure.die_spread import die_spread
 from sktune.measure.noise_floor import drift
 from sktune.measure.winner import BASELINE_REPEAT, FinalPlan
 from sktune.reports.application import how_to_apply
@@ -115,6 +116,7 @@ def report_markdown(result: SearchResult) -> str:
         parts += [
             "## Final comparison\n",
             SIMULATED if result.is_simulated else _FINAL_NOTE.format(intervals=_of_processes(result)),
+            *([f"{table_cell(dies_line(result))}\n"] if result.dies else []),
             _final_table(result),
             _ties(result),
             _doubts(result),
@@ -152,6 +154,23 @@ def _of_processes(result: SearchResult) -> str:
         )
     processes = "1 process" if count == 1 else f"{count} processes"
     return f"There was time for only {processes}. Intervals include {always}."
+
+
+def dies_line(result: SearchResult) -> str:
+    """Return on which dies the plans were compared, and how much they differ; empty if the search had one worker."""
+    dies, comparison = result.dies, result.comparison
+    if comparison is None or not dies:
+        return ""
+    if len(dies) == 1:
+        return f"Compared on one die, {dies[0]}: on other dies, ratios may differ by more than the intervals say."
+    line = f"Compared on {len(dies)} dies: {', '.join(dies)}"
+    if result.winner is None:
+        return f"{line}."
+    spread = die_spread([log(speedup.ratio) for speedup in result.winner.speedups], result.winner.dies)
+    line += f"; the winner's ratio differs by {spread.between_dies:.1%} between dies"
+    if spread.between_processes is not None:
+        line += f" and by {spread.between_processes:.1%} between processes on one die"
+    return f"{line} (standard deviation)."
 
 
 def _time_spent(result: SearchResult) -> str:

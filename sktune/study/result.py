@@ -127,6 +127,11 @@ class SearchResult:
         return len(self.comparison.noise) if self.comparison else 0
 
     @property
+    def dies(self) -> tuple[str, ...]:
+        """The different dies of the final comparison, in its order; empty if the search had a single worker."""
+        return tuple(dict.fromkeys(self.comparison.dies)) if self.comparison else ()
+
+    @property
     def wanted_processes(self) -> int:
         """Number of processes that a final comparison uses if there is time; 1 before the first search."""
         return self.backend.final_processes if self.backend else 1
@@ -236,6 +241,7 @@ class SearchResult:
             # A plan known to differ never gets here, and the baseline equals itself.
             "bit_identical": True if self.verdict and self.is_verified else None,
             "processes": self.processes,
+            **({"dies": list(self.dies)} if self.dies else {}),
             "verification": self.verification.summary() if self.verification else None,
             "model_difference": self.model_difference,
             **({"simulated": True} if self.is_simulated else {}),

@@ -66,8 +66,9 @@ class AnyWorker:
 
     def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
         """See ``Runner.sample_noise_floor``."""
-        sample: NoiseFloorSample | None = self._ask("sample_noise_floor", before_trial)
-        return sample
+        sample: NoiseFloorSample | None
+        sample, worker = self._fleet.ask_one("sample_noise_floor", before_trial)
+        return replace(sample, die=worker.die) if sample and self._fleet.is_shared else sample
 
     def shortlist(self, plans: Sequence[NamedPlan], report: Report, /) -> list[str]:
         """See ``Runner.shortlist``."""

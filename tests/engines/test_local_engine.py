@@ -1,24 +1,33 @@
 """Workers on this host: each has a die to itself, and all of them end with the search."""
 
+import itertools
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from sktune.cli.views.search import result_table
 from sktune.core.errors import BackendError, BadInputError
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.engines.base import Answered, Began, Call, EngineEvent, Joined, StageBegan
 from sktune.engines.dies import SIMULATED, Die, dies_here
 from sktune.engines.local import LocalEngine
-from sktune.runners.base import JudgeRequest, RunnerSetup
+from sktune.reports.outputs import PAGE
+from sktune.runners.base import JudgeRequest, RunnerFactory, RunnerSetup, RunnerTraits
+from sktune.study.result import SearchResult, stored_result
 from sktune.targets import describe
+from sktune.tuning.loop import run
 from sktune.tuning.request import Request
-from tests.engines.fault_campaign import LAYOUT
+from tests.engines.fault_campaign import LAYOUT, Site
 from tests.engines.slow_factory import JUDGE_S, SleepingRunner
-from tests.fake_runner import FakeRunner
+from tests.fake_runner import SPACE, FakeRunner, latency_by_units
+from tests.fake_runner import search as search_alone
 
 
 def setup(folder: Path) -> RunnerSetup:
@@ -62,6 +71,81 @@ def test_a_search_that_ends_leaves_no_thread(tmp_path: Path) -> None:
         events_of(engine, 1)
     assert closed == ["sktune simulated 0"]
     assert "sktune simulated 0" not in {thread.name for thread in threading.enumerate()}
+
+
+class OnFourDies(Site):
+    """Runs on four dies of a local engine."""
+
+    def __init__(self) -> None:
+        pass
+
+    def engine(self, setup: RunnerSetup, factory: RunnerFactory, /) -> LocalEngine:  # type: ignore[override]
+        """See ``Site.engine``."""
+        return LocalEngine(setup, [Die(SIMULATED, number) for number in range(4)], factory)
+
+
+def latency_on(number: int, plan: Plan) -> float:
+    """Return a plan's latency on the die with this number: dies differ by 8%, and gains on them by 1%."""
+    return (1 + 0.08 * number) * latency_by_units(plan) * (1 + 0.01 * number * bool(plan.scopes))
+
+
+def search_on_four_dies(runs: Path, losses: int = 0) -> SearchResult:
+    """Search with four workers, of which the first to compare are lost."""
+    (runs / "space.yaml").write_text(SPACE)
+    numbers, left = itertools.count(), ["the host is gone"] * losses
+
+    def factory(setup: RunnerSetup) -> FakeRunner:
+        number = next(numbers)
+
+        def breaks(kind: str, plans: Sequence[Plan]) -> None:
+            if kind == "compare" and left:
+                raise RuntimeError(left.pop())
+
+        return FakeRunner(latency_ms=partial(latency_on, number), layout=LAYOUT, setup=setup, breaks=breaks)
+
+    request = Request("llama", study="s", runs=runs, trials=12, space=runs / "space.yaml", workers=4)
+    return run(request, runner_factory=factory, site=OnFourDies())
+
+
+def test_the_final_comparison_is_on_three_dies_and_names_them(tmp_path: Path) -> None:
+    """Each process measures a plan and its baseline on one die; the study, its report, page and table say which."""
+    result = search_on_four_dies(tmp_path)
+    comparison = stored_result("s", tmp_path).comparison
+    assert comparison == result.comparison
+    assert comparison and result.winner
+    assert len(comparison.dies) == len({*comparison.dies}) == 3
+    plan = result.winner.plan
+    of_one_die = [latency_on(number, Plan()) / latency_on(number, plan) for number in range(4)]
+    measured = [speedup.ratio for speedup in comparison.speedups[str(result.winner.number)]]
+    assert len({*measured} & {*of_one_die}) == 3
+    assert result.winner.dies == comparison.dies
+    low, high = result.ci95 or (0, 0)
+    assert low < min(measured) < max(measured) < high
+    names = ", ".join(comparison.dies)
+    assert f"Compared on 3 dies: {names}; the winner's ratio differs by " in (tmp_path / "s" / "report.md").read_text()
+    assert f"The processes ran on these dies, in this order: {names}." in (tmp_path / "s" / PAGE).read_text()
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(result_table(result))
+    assert f"Compared on 3 dies: {names};" in captured.get()
+    assert result.summary()["dies"] == list(comparison.dies)
+
+
+def test_a_die_that_is_lost_while_it_compares_is_replaced(tmp_path: Path) -> None:
+    """Its process runs again on another one."""
+    comparison = search_on_four_dies(tmp_path, losses=1).comparison
+    assert comparison
+    assert len({*comparison.dies}) == len(comparison.noise) == 3
+
+
+def test_one_worker_compares_as_ever(tmp_path: Path) -> None:
+    """Neither the study nor the report mentions dies."""
+    result = search_alone(tmp_path, FakeRunner(traits=RunnerTraits(final_processes=3)), trials=12)
+    assert result.comparison
+    assert result.dies == ()
+    assert "dies" not in result.comparison.to_dict()
+    assert "dies" not in result.summary()
+    assert "Compared on" not in (tmp_path / "s" / "report.md").read_text()
 
 
 def test_a_die_is_held_by_one_search() -> None:

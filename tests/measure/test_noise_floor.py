@@ -38,6 +38,16 @@ def test_samples_are_read_back_and_show_drift() -> None:
     again = [NoiseFloorSample.from_dict(sample.to_dict()) for sample in samples]
     assert again == samples
     assert drift(again) == pytest.approx(0.1)
+    assert "die" not in again[0].to_dict()
+
+
+def test_drift_is_that_of_one_die() -> None:
+    """Dies that differ in latency do not show as drift."""
+    latencies_ms = (("npu 0", 5.0), ("npu 1", 6.0), ("npu 0", 5.1), ("npu 1", 6.06))
+    samples = [NoiseFloorSample(10, speedup(0.99, 1.0, 1.01, ms), die=die) for die, ms in latencies_ms]
+    again = [NoiseFloorSample.from_dict(sample.to_dict()) for sample in samples]
+    assert again == samples
+    assert drift(again) == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from sktune.core.outcome import FinalRow
 from sktune.measure.winner import BASELINE_REPEAT
 from sktune.reports.outputs import OUTPUTS
 from sktune.reports.plan_names import trial_name
-from sktune.reports.study import final_names, interval_text, model_line, proxy_line, verdict_line
+from sktune.reports.study import dies_line, final_names, interval_text, model_line, proxy_line, verdict_line
 from sktune.study.result import SearchResult
 from sktune.tuning.recheck import Recheck
 
@@ -42,7 +42,7 @@ def result_table(result: SearchResult) -> RenderableType:
         *_failures(result),
         f"{number_of(summary['trials'], 'trial')}: {summary['complete']} complete; pruned: {pruned}",
         verdict_line(result),
-        *filter(None, [model_line(result)]),
+        *filter(None, [model_line(result), dies_line(result)]),
         *([proxy_line(result)] if result.proxy else []),
         *_ties(result),
     ]

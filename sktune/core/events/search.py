@@ -298,6 +298,7 @@ class StudyResult(Event):
         ci95: 95% interval of `speedup`; null for simulated figures, and if the answer is "no scope".
         bit_identical: to the baseline, as far as `verification` covers; null for simulated figures.
         processes: number of processes in the final comparison; 0 without one.
+        dies: present if several workers searched and measured: the dies of the final comparison.
         verification: of the winner; null without one.
         model_difference: where the baseline's bits differ from the uncompiled model's; empty if they do not, null if
             not compared.
@@ -319,6 +320,7 @@ class StudyResult(Event):
     ci95: Interval | None
     bit_identical: TrueOrNull
     processes: Count
+    dies: Sequence[str] = ()
     verification: VerificationSummary | None
     model_difference: str | None
     simulated: bool = False

@@ -59,6 +59,10 @@ PICTURES: Texts = {
         "最佳方案在 {processes} 个新进程中与基线交错重测。线为 95% 区间,圆环为单个进程,灰带为噪声底({floor}):更小"
         "的效果不予报告。",
     ),
+    "final.dies": (
+        "The processes ran on these dies, in this order: {dies}.",
+        "各进程依次运行于以下 die:{dies}。",
+    ),
     "final.bias": (
         "The winner's figure is lowered by {bias} for having been chosen as the best of several, the others' are not.",
         "胜出方案的数值因“多中取优”下调 {bias},其他方案未下调。",

@@ -35,6 +35,8 @@ def forest(shown: Shown) -> Section | None:
         lead = say("final.lead_simulated")
     else:
         lead = say("final.lead", processes=result.processes, floor=f"{floor:.2%}")
+        if comparison.dies:
+            lead += " " + say("final.dies", dies=", ".join(comparison.dies))
         if result.winner and result.verdict and result.verdict.selection_bias > MIN_BIAS:
             lead += " " + say("final.bias", bias=f"{expm1(result.verdict.selection_bias):.1%}")
     return Section("final", say("final.title"), lead, drawn, _table(shown))
