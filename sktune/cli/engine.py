@@ -25,21 +25,22 @@ def check(
     spec, _ = Request("llama", backend=backend, device=device).target()  # any model: it is not loaded
     with connected(address):
         reports = survey(spec, SpaceSpec())
-    refuse_mixed(reports)
-    table = Table("host", "dies", "devices", "cores", "clock", "free disk")
+    table = Table("host", "dies", "devices", "cores", "clock", "free disk", "torch", "CANN")
     for report in reports:
         clock = "unknown" if report.clock_mhz is None else f"{report.clock_mhz / 1e3:.2f} GHz"
         devices = "" if report.devices is None else str(report.devices)
         free = f"{report.free_disk_bytes / 2**30:.0f} GiB"
-        table.add_row(report.name, str(report.dies), devices, str(report.cores), clock, free)
+        table.add_row(report.name, str(report.dies), devices, str(report.cores), clock, free, report.torch, report.cann)
     made_with = {key: value for key, value in reports[0].fingerprint.items() if key not in ("model", "space", "format")}
     people = Terminal(stderr=json)
     people.print(table)
+    refuse_mixed(reports)  # after the table, which shows where
     people.print("\n".join(f"{key}: {value}" for key, value in made_with.items()), highlight=False, markup=False)
     if json:
         hosts = [
             HostFacts(name=report.name, dies=report.dies, devices=report.devices, cores=report.cores,
-                      clock_mhz=report.clock_mhz, free_disk_bytes=report.free_disk_bytes)
+                      torch=report.torch, cann=report.cann, clock_mhz=report.clock_mhz,
+                      free_disk_bytes=report.free_disk_bytes)
             for report in reports
         ]  # fmt: skip
         print_event(EngineChecked(hosts=hosts, dies=sum(report.dies for report in reports), fingerprint=made_with))

@@ -5,7 +5,7 @@ workers. Only ``sktune.engines.ray`` needs the extra ``sktune[ray]``.
 """
 
 from sktune.engines.base import Engine
-from sktune.engines.dies import dies_here, kind_of
+from sktune.engines.dies import die_alone, dies_here, kind_of
 from sktune.engines.inline import InlineEngine
 from sktune.engines.local import LocalEngine
 from sktune.runners.base import RunnerFactory, RunnerSetup
@@ -18,6 +18,6 @@ def local_engine(setup: RunnerSetup, workers: int, factory: RunnerFactory) -> En
         BadInputError: there are too few dies.
     """
     if workers == 1:
-        return InlineEngine(factory(setup))
+        return InlineEngine(factory(setup), die_alone(setup), setup.folder)
     dies = dies_here(kind_of(setup.spec), workers, setup.placement.core_count)
     return LocalEngine(setup, dies, factory)

@@ -5,13 +5,15 @@ import shutil
 import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sktune.backends.fingerprint import fingerprint
-from sktune.core.errors import BadInputError, first_line
+from sktune.backends.installed import package_version
+from sktune.backends.npu.availability import cann_version
+from sktune.core.errors import BackendError, BadInputError, first_line
 from sktune.core.space import SpaceSpec
 from sktune.engines.dies import VISIBLE, visible_devices
 from sktune.measure.machine import clock_mhz
@@ -30,6 +32,16 @@ RESOURCES: Mapping[str, str] = {"npu": "NPU", "cuda": "GPU"}
 THREADS = "OMP_NUM_THREADS"
 """Ray sets it in its workers, if the user has not."""
 SURVEY_S, REACH_S = 120.0, 10.0
+
+
+class HeadLostError(BackendError):
+    """The head of the cluster is gone, and with it all that ran there."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"the head of the Ray cluster at {address} is lost; start the cluster again with `ray start`, "
+            "then run the same command again to continue"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,7 @@ class HostReport:
         dies: number of dies that Ray knows.
         devices: number of devices that its driver shows; None for a CPU, or a simulation.
         cores: that a worker may use.
+        torch, cann: versions, or that it is not installed.
         clock_mhz: of the fastest core; None if unknown.
         free_disk_bytes: where temporary files go.
         fingerprint: see ``sktune.backends.fingerprint``.
@@ -67,6 +80,8 @@ class HostReport:
     dies: int
     devices: int | None
     cores: int
+    torch: str
+    cann: str
     clock_mhz: float | None
     free_disk_bytes: int
     fingerprint: Mapping[str, str]
@@ -95,6 +110,20 @@ def connected(address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def head_address() -> str:
+    """Return the address of the connected cluster's head."""
+    context: Any = ray.get_runtime_context()
+    return str(context.gcs_address)
+
+
+def is_listening(address: str) -> bool:
+    """Whether the head is there. Ray's own calls wait for it for a minute, and then end this process."""
+    with suppress(OSError):
+        _reach(address)
+        return True
+    return False
 
 
 def _reach(address: str | None) -> None:
@@ -183,6 +212,8 @@ def _report(host: Host, spec: TargetSpec, space: SpaceSpec, threads: str | None)
         host.dies,
         len(visible_devices(spec.device)) if spec.device in VISIBLE else None,
         len(core_groups()),
+        package_version("torch"),
+        cann_version(),
         clock_mhz(),
         shutil.disk_usage(Path.cwd()).free,
         fingerprint(spec, space),

@@ -4,14 +4,14 @@ import fcntl
 import itertools
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sktune.backends import backend_info
 from sktune.core.errors import BackendError, BadInputError
+from sktune.core.files import real_path
 from sktune.measure.placement import core_groups
 from sktune.runners.base import RunnerSetup
 from sktune.targets import TargetSpec
@@ -22,6 +22,9 @@ VISIBLE: Mapping[str, str] = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_
 """The variable that keeps a process to some devices, by type of device."""
 DEVICE_FILES: Mapping[str, str] = {"npu": r"davinci(\d+)", "cuda": r"nvidia(\d+)"}
 """Device files in ``/dev``."""
+LOCKS = Path("/tmp")  # noqa: S108 - not TMPDIR, which differs between users whose searches must meet
+MAX_HOLDER = 300
+"""Characters of a lock file that a message quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +33,12 @@ class Die:
 
     Attributes:
         kind: ``npu``, ``cuda``, ``cpu`` or ``SIMULATED``.
-        number: among those of its kind, as the driver numbers them.
+        number: among those of its kind, as the driver numbers them, or its ID.
         cores: processors that its worker is kept to; empty for all.
     """
 
     kind: str
-    number: int
+    number: int | str
     cores: tuple[int, ...] = ()
 
     def __str__(self) -> str:
@@ -48,25 +51,59 @@ class Die:
         return replace(setup, placement=placement, variables={**setup.variables, **variables})
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the die's lock, which all searches on this host respect.
+    def held(self, folder: Path) -> Iterator[None]:
+        """Hold the die's lock, or those of its cores, which all searches on this host respect.
+
+        Args:
+            folder: of the study, to tell others who holds it.
 
         Raises:
-            BackendError: another search holds it.
+            BackendError: another search holds it; the message says which.
         """
         if self.kind == SIMULATED:
             yield
             return
-        path = Path(tempfile.gettempdir()) / f"sktune-{self.kind}-{self.number}.lock"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as failure:
-            raise BackendError(f"another search measures on {self} ({path} is locked); wait for it") from failure
-        else:
+        names = [f"cpu-{core}" for core in self.cores] or [
+            f"{self.kind}-{re.sub(r'[^0-9A-Za-z-]', '_', str(self.number))}"
+        ]
+        with ExitStack() as stack:
+            for name in names:
+                stack.enter_context(_locked(LOCKS / f"sktune-{name}.lock", str(self), folder))
             yield
-        finally:
-            os.close(descriptor)
+
+
+@contextmanager
+def _locked(path: Path, what: str, folder: Path) -> Iterator[None]:
+    descriptor = _opened(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as failure:
+        told = os.pread(descriptor, MAX_HOLDER, 0).decode(errors="replace")
+        os.close(descriptor)
+        holder = told.partition("\n")[0] or "another process"
+        raise BackendError(f"{holder} measures on {what} ({path} is locked); wait for it, or stop it") from failure
+    try:
+        with suppress(OSError):  # another user's file cannot be written, and locks as well
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} for the study in {real_path(folder)}\n".encode(), 0)
+        yield
+    finally:
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+        os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    """Open a lock file that any user may have made: the kernel refuses ``O_CREAT`` for another user's in ``/tmp``."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o666)
+        os.fchmod(descriptor, 0o666)
+        return descriptor
+    try:
+        return os.open(path, os.O_RDWR | flags)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | flags)
 
 
 def kind_of(spec: TargetSpec) -> str:
@@ -97,6 +134,22 @@ def dies_here(kind: str, count: int, cores_each: int = 0) -> list[Die]:
         what = f"{cores_each} cores each" if kind == "cpu" else f"a device of type {kind} each"
         raise BadInputError(f"{count} workers need {what}, and this host has enough for {len(found)}; use fewer")
     return found[:count]
+
+
+def die_alone(setup: RunnerSetup) -> Die | None:
+    """Return what a search's only worker measures on; None if nobody can be kept off it.
+
+    It is the first device that this process may use, or the cores that steps are kept to. A recipe's program chooses
+    its devices itself.
+    """
+    kind = kind_of(setup.spec)
+    if kind == "cpu":
+        return Die(kind, 0, setup.placement.cores) if setup.placement.cores else None
+    if kind not in VISIBLE or setup.spec.has_own_environment:
+        return None
+    if first := os.environ.get(VISIBLE[kind], "").partition(",")[0].strip():
+        return Die(kind, int(first) if first.isdecimal() else first)
+    return next((Die(kind, number) for number in visible_devices(kind)), None)
 
 
 def visible_devices(kind: str) -> list[int]:

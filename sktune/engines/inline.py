@@ -2,26 +2,40 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Self
 
 from sktune.engines.base import Call, Joined, OnEvent, Worker, perform
+from sktune.engines.dies import Die
 from sktune.runners.base import DurationEstimates, Opened, Runner
 
 
 class InlineEngine:
-    """Performs calls while its events are awaited, so that Ctrl-C interrupts them; an ``Engine``."""
+    """Performs calls while its events are awaited, so that Ctrl-C interrupts them; an ``Engine``.
 
-    def __init__(self, runner: Runner) -> None:
+    Args:
+        runner: performs them.
+        die: held meanwhile; None if there is nothing to keep others off.
+        folder: of the study.
+    """
+
+    def __init__(self, runner: Runner, die: Die | None, folder: Path) -> None:
         self._runner, self._worker = runner, Worker("this process")
+        self._die, self._folder, self._entered = die, folder, ExitStack()
         self._calls: deque[Call] = deque()
         self._has_joined = False
 
     def __enter__(self) -> Self:
-        self._runner.__enter__()
+        with ExitStack() as stack:
+            if self._die:
+                stack.enter_context(self._die.held(self._folder))
+            stack.enter_context(self._runner)
+            self._entered = stack.pop_all()
         return self
 
-    def __exit__(self, *failure: object) -> None:
-        self._runner.__exit__(*failure)
+    def __exit__(self, *_: object) -> None:
+        self._entered.close()
 
     def submit(self, worker: Worker, call: Call, /) -> None:  # noqa: ARG002 - there is only one
         """See ``Engine.submit``."""

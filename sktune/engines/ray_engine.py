@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from sktune.core.errors import BadInputError, first_line
 from sktune.engines.base import Call, Lost, OnEvent, Worker
-from sktune.engines.cluster import THREADS, Host, hosts, on_host
+from sktune.engines.cluster import THREADS, HeadLostError, Host, head_address, hosts, is_listening, on_host
 from sktune.engines.die_actor import DieActor
 from sktune.engines.dies import kind_of
 from sktune.engines.runner_thread import END_S
@@ -28,6 +28,8 @@ NEWS_S = 10.0
 """How long an actor waits for an event before it answers that there is none."""
 LOOK_S = 5.0
 """Seconds between two looks for hosts that have come."""
+HEAD_S = 20.0
+"""How long the head may be out of reach. Ray gives up, and ends this process, after 60."""
 MAX_LIVES = 3
 """Actors that are started on one die; one that always dies is of no use."""
 
@@ -60,6 +62,7 @@ class RayEngine:
         self._actors: dict[Slot, _Actor] = {}
         self._lives: dict[Slot, int] = {}
         self._looked_s = 0.0
+        self._head, self._head_seen_s = head_address(), time.monotonic()
 
     def __enter__(self) -> Self:
         self._look()
@@ -68,6 +71,8 @@ class RayEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if not is_listening(self._head):
+            return  # actors end with their hosts, which miss the head, too
         ends = [actor.handle.join.remote(END_S) for actor in self._actors.values()]
         with suppress(RayError):
             ray.wait(ends, num_returns=len(ends), timeout=END_S)
@@ -115,6 +120,9 @@ class RayEngine:
             on_event(event)
 
     def _take_loss(self, actor: _Actor, failure: RayError, on_event: OnEvent) -> None:
+        if not self._has_head():
+            time.sleep(1.0)  # no call of Ray would return
+            return
         with suppress(RayError):
             ray.kill(actor.handle)  # it may be alive, and only out of reach
         del self._actors[actor.slot]
@@ -128,11 +136,29 @@ class RayEngine:
             return "its host is gone"
         if isinstance(failure, ActorUnavailableError):
             return "it is out of reach"
+        if isinstance(failure, RayTaskError):
+            return first_line(failure.cause)
         return "its process died" if isinstance(failure, RayActorError) else first_line(failure)
+
+    def _has_head(self) -> bool:
+        """Whether the head is there.
+
+        Raises:
+            HeadLostError: it has not been for a while.
+        """
+        now_s = time.monotonic()
+        if is_listening(self._head):
+            self._head_seen_s = now_s
+            return True
+        if now_s - self._head_seen_s > HEAD_S:
+            raise HeadLostError(self._head)
+        return False
 
     def _look(self) -> None:
         """Start an actor on each die that has none, as far as more workers are wanted."""
         self._looked_s = time.monotonic()
+        if not self._has_head():
+            return
         for host in hosts(self._setup.spec.device):
             for number in range(host.dies):
                 slot = (host.node, number)

@@ -48,7 +48,7 @@ class RunnerThread(threading.Thread):
     def run(self) -> None:
         """Perform calls until the end."""
         try:
-            with self._die.held(), self._factory(self._setup) as self._runner:
+            with self._die.held(self._setup.folder), self._factory(self._setup) as self._runner:
                 self._post(Joined(self._worker))
                 while not self._is_ending and (call := self._calls.get()):
                     perform(self._runner, self._worker, call, self._post)

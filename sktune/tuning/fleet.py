@@ -60,6 +60,7 @@ class Fleet:
         self._slow: Counter[str] = Counter()
         self._baselines: defaultdict[str, list[float]] = defaultdict(list)
         self._digests: dict[str, str] = {}
+        self._ended: set[Worker] = set()
         self._failure: Exception | None = None
         self._deserted_s: float | None = None
         self.deadline_s = math.inf
@@ -151,7 +152,7 @@ class Fleet:
         if isinstance(event, Joined):
             self._opening[self.submit(worker, "open", deadline_s=self.deadline_s)] = worker
         elif isinstance(event, Lost):
-            if worker in self._opened or worker in self._opening.values():
+            if worker not in self._ended:  # it may not even have joined
                 self._end(event, WorkerLostError(f"no worker is left; the last was {worker}: {event.why}"))
                 self._emit(WorkerLost(worker=worker.die, why=event.why, workers=len(self)))
         elif (call := getattr(event, "call", 0)) not in self._busy or self._busy[call] != worker:
@@ -208,6 +209,7 @@ class Fleet:
     def _end(self, event: Lost | Dismissed, failure: Exception) -> None:
         """Forget a worker; whoever waits for it learns of it."""
         self._failure = failure
+        self._ended.add(event.worker)
         self._opened.pop(event.worker, None)
         for call in [call for call, worker in self._busy.items() if worker == event.worker]:
             del self._busy[call]

@@ -4,7 +4,6 @@ import logging
 import math
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from sktune.backends import backend_info
@@ -48,7 +47,6 @@ from sktune.tuning.coordinator import Coordinator, lease_s
 from sktune.tuning.finals import Finals
 from sktune.tuning.fleet import Fleet
 from sktune.tuning.interrupt import Stop, stoppable
-from sktune.tuning.placing import as_stored
 from sktune.tuning.prepare import bind_space, check_space_options, space_spec
 from sktune.tuning.request import Request
 from sktune.tuning.site import Site, site_of
@@ -90,37 +88,37 @@ def run(
     spec, preset = request.target()
     space = space_spec(request, spec, preset)
     check_space_options(space)
-    site = site or site_of(request)
-    made_with = site.fingerprint(spec, space)
     if request.profile:
         profile_hints.check(request.profile, spec.backend)
+    strategy = find_strategy(request.strategy)
     name = request.study or spec.study_name
     folder = request.runs / folder_name(name)
-    strategy = find_strategy(request.strategy)
-    url = request.storage or sqlite_url(real_path(folder))
-    backup = None if request.storage else Backup(real_path(folder))
-    open_study = partial(TuningStudy.open, name, url, create=True, backup=backup)
+    site = site or site_of(request)
     with locked(folder):
-        # A new study's database is created while its first worker starts.
-        study = open_study() if request.storage or any(folder.glob(f"{DATABASE}*")) else None
-        stored = study.facts.fingerprint if study else {}
-        is_answered = study is not None and _is_answered(study, request, proxy)
-        placement, cores = (as_stored(stored), None) if is_answered else site.placed(spec, stored)
-        made_with |= placement.fingerprint
-        setup = RunnerSetup(spec, space, folder, request.cache, request.compile_timeout_s, placement=placement)
-        with site.engine(setup, runner_factory) as engine:
-            study = study or open_study()
-            with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over) as leases:
-                if not _is_answered(study, request, proxy):
-                    search = _Search(request, spec, space, study, leases, folder, made_with, listener, budget, proxy)
-                    with stoppable() as stop:
-                        search.run(engine, strategy, stop, cores)
+        study = _stored_study(request, name, folder)
+        if study is not None and _is_answered(study, request, proxy):
+            made_with = site.fingerprint_of_answer(spec, space, study.facts.fingerprint)
+            with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over):
+                pass  # only checked
+        else:
+            search = _Search(request, spec, space, folder, listener, budget, proxy)
+            study = search.run(name, study, site, runner_factory, strategy)
         result = result_of(study, folder)
         outputs.write(result, folder)
         if dashboard.is_installed():
             dashboard.publish(study.optuna_study, result)
         listener(StudyFinished(**result.summary()))
         return result
+
+
+def _stored_study(request: Request, name: str, folder: Path) -> TuningStudy | None:
+    """Return the study if it may exist. A new one's database is created while its first worker starts."""
+    return _opened(request, name, folder) if request.storage or any(folder.glob(f"{DATABASE}*")) else None
+
+
+def _opened(request: Request, name: str, folder: Path) -> TuningStudy:
+    backup = None if request.storage else Backup(real_path(folder))
+    return TuningStudy.open(name, request.storage or sqlite_url(real_path(folder)), create=True, backup=backup)
 
 
 def _is_answered(study: TuningStudy, request: Request, proxy: ProxyFindings | None) -> bool:
@@ -131,28 +129,46 @@ def _is_answered(study: TuningStudy, request: Request, proxy: ProxyFindings | No
 
 
 class _Search:
-    """One call of ``run`` on an open study."""
+    """One call of ``run`` on a study that has no answer yet."""
+
+    _study: TuningStudy
+    _leases: Leases
+    _made_with: Mapping[str, str]
 
     def __init__(
         self,
         request: Request,
         spec: TargetSpec,
         space_spec: SpaceSpec,
-        study: TuningStudy,
-        leases: Leases,
         folder: Path,
-        made_with: Mapping[str, str],
         listener: Listener,
         budget: TimeBudget,
         proxy: ProxyFindings | None,
     ) -> None:
         self._request, self._spec, self._space_spec = request, spec, space_spec
-        self._study, self._leases, self._folder = study, leases, folder
-        self._made_with, self._emit = made_with, listener
+        self._folder, self._emit = folder, listener
         self._budget, self._proxy = budget, proxy
         self._predictor: PartitionSampler | None = None
 
-    def run(self, engine: Engine, strategy: Strategy, stop: Stop, cores: CoresChosen | None) -> None:
+    def run(
+        self, name: str, study: TuningStudy | None, site: Site, factory: RunnerFactory, strategy: Strategy
+    ) -> TuningStudy:
+        """Search on the site's workers, and return the study, which is opened only now if it is new."""
+        request, spec, space = self._request, self._spec, self._space_spec
+        made_with = site.fingerprint(spec, space)
+        placement, cores = site.placed(spec, study.facts.fingerprint if study else {})
+        self._made_with = made_with | placement.fingerprint
+        setup = RunnerSetup(spec, space, self._folder, request.cache, request.compile_timeout_s, placement=placement)
+        with site.engine(setup, factory) as engine:
+            self._study = study or _opened(request, name, self._folder)
+            claim = self._study.claimed(self._made_with, spec.home, join=request.join, take_over=request.take_over)
+            with claim as self._leases:
+                if not _is_answered(self._study, request, self._proxy):  # another search may have been faster
+                    with stoppable() as stop:
+                        self._run(engine, strategy, stop, cores)
+        return self._study
+
+    def _run(self, engine: Engine, strategy: Strategy, stop: Stop, cores: CoresChosen | None) -> None:
         """Run the missing trials, then the final comparison, as far as the time budget allows."""
         began = time.perf_counter()
         try:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
+from sktune.backends.fingerprint import of_request
 from sktune.core.events.search import CoresChosen
 from sktune.core.space import SpaceSpec
 from sktune.engines.base import Engine
@@ -33,6 +34,10 @@ class RayCluster:
         self._reports = survey(spec, space)
         refuse_mixed(self._reports)
         return dict(self._reports[0].fingerprint)
+
+    def fingerprint_of_answer(self, spec: TargetSpec, space: SpaceSpec, stored: Mapping[str, str], /) -> dict[str, str]:
+        """See ``Site.fingerprint_of_answer``: the cluster is not asked, and may be gone."""
+        return {**stored, **of_request(spec, space)}
 
     def placed(self, spec: TargetSpec, stored: Mapping[str, str], /) -> tuple[Placement, CoresChosen | None]:
         """See ``Site.placed``."""

@@ -12,7 +12,7 @@ from sktune.engines.base import Engine
 from sktune.measure.placement import Placement
 from sktune.runners.base import RunnerFactory, RunnerSetup
 from sktune.targets import TargetSpec
-from sktune.tuning.placing import placed
+from sktune.tuning.placing import as_stored, placed
 from sktune.tuning.request import Request
 
 
@@ -25,6 +25,10 @@ class Site(Protocol):
         Raises:
             BadInputError: the machines differ.
         """
+        ...
+
+    def fingerprint_of_answer(self, spec: TargetSpec, space: SpaceSpec, stored: Mapping[str, str], /) -> dict[str, str]:
+        """Return what must be equal to ``stored`` for a study that is answered to be that of a request."""
         ...
 
     def placed(self, spec: TargetSpec, stored: Mapping[str, str], /) -> tuple[Placement, CoresChosen | None]:
@@ -45,6 +49,10 @@ class ThisHost:
     def fingerprint(self, spec: TargetSpec, space: SpaceSpec, /) -> dict[str, str]:
         """See ``Site.fingerprint``."""
         return fingerprint(spec, space)
+
+    def fingerprint_of_answer(self, spec: TargetSpec, space: SpaceSpec, stored: Mapping[str, str], /) -> dict[str, str]:
+        """See ``Site.fingerprint_of_answer``."""
+        return self.fingerprint(spec, space) | as_stored(stored).fingerprint
 
     def placed(self, spec: TargetSpec, stored: Mapping[str, str], /) -> tuple[Placement, CoresChosen | None]:
         """See ``Site.placed``."""

@@ -65,6 +65,10 @@ class Site:
         """See ``Site.fingerprint``."""
         return fingerprint(spec, space)
 
+    def fingerprint_of_answer(self, spec: Any, space: Any, stored: Any, /) -> dict[str, str]:
+        """See ``Site.fingerprint_of_answer``."""
+        return fingerprint(spec, space)
+
     def placed(self, spec: Any, stored: Any, /) -> tuple[Placement, None]:
         """See ``Site.placed``."""
         return Placement(), None

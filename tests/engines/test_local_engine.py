@@ -1,10 +1,12 @@
 """Workers on this host: each has a die to itself, and all of them end with the search."""
 
 import itertools
+import os
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,17 +17,20 @@ from sktune.cli.views.search import result_table
 from sktune.core.errors import BackendError, BadInputError
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
+from sktune.engines import local_engine
 from sktune.engines.base import Answered, Began, Call, EngineEvent, Joined, StageBegan
-from sktune.engines.dies import SIMULATED, Die, dies_here
+from sktune.engines.dies import SIMULATED, Die, die_alone, dies_here
 from sktune.engines.local import LocalEngine
+from sktune.measure.placement import Placement
 from sktune.reports.outputs import PAGE
 from sktune.runners.base import JudgeRequest, RunnerFactory, RunnerSetup, RunnerTraits
 from sktune.study.result import SearchResult, stored_result
 from sktune.targets import describe
+from sktune.tuning.fleet import Fleet
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from tests.engines.fault_campaign import LAYOUT, Site
-from tests.engines.slow_factory import JUDGE_S, SleepingRunner
+from tests.engines.slow_factory import SleepingRunner
 from tests.fake_runner import SPACE, FakeRunner, latency_by_units
 from tests.fake_runner import search as search_alone
 
@@ -50,11 +55,11 @@ def test_workers_judge_at_the_same_time(tmp_path: Path) -> None:
     dies = [Die(SIMULATED, number) for number in range(3)]
     with LocalEngine(setup(tmp_path), dies, lambda setup: SleepingRunner(layout=LAYOUT, setup=setup)) as engine:
         workers = [event.worker for event in events_of(engine, 3) if isinstance(event, Joined)]
-        began_s = time.monotonic()
         for number, worker in enumerate(workers):
             engine.submit(worker, Call(number, "judge", (JudgeRequest(Plan(), "trial-0000.log"),), reports=True))
         events = events_of(engine, 9)
-        assert time.monotonic() - began_s < 2 * JUDGE_S
+    firsts = [type(event) for event in events[:3]]
+    assert Answered not in firsts  # each began before another had ended
     for worker in workers:
         assert [type(event) for event in events if event.worker == worker] == [Began, StageBegan, Answered]
 
@@ -148,13 +153,54 @@ def test_one_worker_compares_as_ever(tmp_path: Path) -> None:
     assert "Compared on" not in (tmp_path / "s" / "report.md").read_text()
 
 
-def test_a_die_is_held_by_one_search() -> None:
+@pytest.fixture
+def locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Keep locks apart from those of searches on this machine."""
+    monkeypatch.setattr("sktune.engines.dies.LOCKS", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("locks")
+def test_a_die_is_held_by_one_search(tmp_path: Path) -> None:
     """Others are refused in one line; afterwards it is free again."""
     die = Die("npu", 4321)
-    with die.held(), pytest.raises(BackendError, match="another search measures on npu 4321"), die.held():
+    told = rf"process {os.getpid()} for the study in {tmp_path}/one measures on npu 4321 .*; wait for it, or stop it"
+    with die.held(tmp_path / "one"), pytest.raises(BackendError, match=told), die.held(tmp_path / "two"):
         pass
-    with die.held():
+    with die.held(tmp_path / "two"):
         pass
+
+
+def test_workers_that_share_a_core_share_a_lock(locks: Path) -> None:
+    """However many cores each of them has."""
+    with Die("cpu", 1, (2, 3)).held(locks), pytest.raises(BackendError, match="cpu 3"), Die("cpu", 3, (3,)).held(locks):
+        pass
+
+
+def test_the_only_worker_holds_its_die(monkeypatch: pytest.MonkeyPatch, locks: Path) -> None:
+    """On a device, or on cores that it is kept to."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    spec, _ = describe("llama", backend="inductor", device="cuda")
+    on_gpu = replace(setup(locks), spec=spec)
+    refused = pytest.raises(BackendError, match="measures on cuda 3")
+    with local_engine(on_gpu, 1, lambda setup: FakeRunner()), refused, Die("cuda", 3).held(locks):
+        pass
+    with Die("cuda", 3).held(locks):
+        pass
+    cpu, _ = describe("llama", backend="inductor", device="cpu")
+    assert die_alone(replace(on_gpu, spec=cpu)) is None
+    assert die_alone(replace(on_gpu, spec=cpu, placement=Placement(1, (1,), 1))) == Die("cpu", 0, (1,))
+    assert die_alone(setup(locks)) is None
+
+
+def test_a_search_whose_dies_are_all_taken_ends(monkeypatch: pytest.MonkeyPatch, locks: Path) -> None:
+    """In one line that says by whom."""
+    monkeypatch.setattr("sktune.tuning.fleet.REJOIN_S", 0.0)
+    dies = [Die("npu", 1), Die("npu", 2)]
+    told = rf"no worker is left.* process {os.getpid()} for the study in"
+    engine = LocalEngine(setup(locks), dies, lambda setup: FakeRunner())
+    with dies[0].held(locks), dies[1].held(locks), engine, pytest.raises(BackendError, match=told):
+        Fleet(engine, lambda event: None, is_shared=True).open()
 
 
 def test_dies_are_those_that_the_user_may_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Searches on a real Ray cluster of four nodes on this host, whose nodes and processes are killed."""
+"""Searches on a real Ray cluster of nodes on this host, whose nodes and processes are killed."""
 
 import os
 import shutil
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,22 @@ pytest.importorskip("ray")
 
 from ray.cluster_utils import Cluster
 
-from sktune.core.errors import BadInputError
+from sktune.core.errors import BadInputError, SktuneError, StudyError
 from sktune.core.events import Event
 from sktune.core.outcome import Reason
 from sktune.core.space import SpaceSpec
-from sktune.engines.cluster import HostReport, connected, refuse_mixed, survey
+from sktune.engines.cluster import connected, refuse_mixed, survey
 from sktune.runners.process_tree import is_alive
 from sktune.study.leases import Leases
 from sktune.study.study import TuningStudy, sqlite_url
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from tests.builders import ROOT, sktune_command
-from tests.engines.slow_factory import JUDGE_S, processes, sleeping, with_process
+from tests.engines.slow_factory import processes, sleeping, with_process
 from tests.fake_runner import SPACE, _empty_database
 
 pytestmark = pytest.mark.slow
-DIES = 4
+DIES = 3
 END_S = 30.0
 """How long processes may take to notice that they are not needed any more."""
 
@@ -80,20 +81,6 @@ def check_ended(folder: Path) -> None:
     assert not left
 
 
-def test_four_dies_take_a_quarter_of_the_time(cluster: Any, tmp_path: Path) -> None:
-    """Forty trials of half a second; one die would need 20 s for them."""
-    times: list[float] = []
-
-    def listen(event: Event) -> None:
-        if event.event in ("trial_leased", "trial_finished"):
-            times.append(time.monotonic())
-
-    result = run(prepared(tmp_path, cluster, 40), listen, runner_factory=sleeping)
-    assert len(result.trials) == 40
-    attempts = 40 + sum(not record.outcome.is_feasible for record in result.trials if record.outcome)
-    assert times[-1] - times[0] <= 0.3 * JUDGE_S * attempts + 2.0  # this host has fewer cores than the cluster nodes
-
-
 def test_losses_blame_no_plan(cluster: Any, tmp_path: Path) -> None:
     """An actor, a worker process and a node are killed while they judge; others go on, and all processes end."""
     listed = tmp_path / "s" / "runners"
@@ -110,7 +97,7 @@ def test_losses_blame_no_plan(cluster: Any, tmp_path: Path) -> None:
     def remove_node() -> None:
         cluster.remove_node(victim, allow_graceful=False)
 
-    strikes = {4: kill_actor, 9: kill_worker, 14: remove_node}
+    strikes = {2: kill_actor, 5: kill_worker, 8: remove_node}
 
     def listen(event: Event) -> None:
         events.append(event)
@@ -118,9 +105,9 @@ def test_losses_blame_no_plan(cluster: Any, tmp_path: Path) -> None:
         if event.event == "trial_finished" and finished in strikes:
             strikes[finished]()
 
-    result = run(prepared(tmp_path, cluster, 24), listen, runner_factory=with_process)
+    result = run(prepared(tmp_path, cluster, 14), listen, runner_factory=with_process)
     told = [event.to_dict()["trial"] for event in events if event.event == "trial_finished"]
-    assert sorted(told) == list(range(24))
+    assert sorted(told) == list(range(14))
     assert {record.outcome.reason for record in result.trials if record.outcome} <= {None, Reason.SLOWER}
     whys = [event.to_dict()["why"] for event in events if event.event == "worker_lost"]
     assert len(whys) == 2
@@ -137,7 +124,7 @@ from sktune.tuning.request import Request
 from tests.engines.slow_factory import sleeping
 
 runs = Path(sys.argv[1])
-request = Request("llama", study="s", backend="sim", runs=runs, trials=24, space=runs / "space.yaml",
+request = Request("llama", study="s", backend="sim", runs=runs, trials=12, space=runs / "space.yaml",
                   strategy="random", engine="ray", address=sys.argv[2])
 
 def listen(event):
@@ -149,21 +136,21 @@ run(request, listen, runner_factory=sleeping)
 
 def test_a_coordinator_that_is_killed_is_started_again(cluster: Any, tmp_path: Path) -> None:
     """The trials that were running run again, and each is told once."""
-    prepared(tmp_path, cluster, 24)
+    prepared(tmp_path, cluster, 12)
     command = [sys.executable, "-c", COORDINATOR, str(tmp_path), cluster.address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as first:
         assert first.stdout is not None
         lines: list[str] = []
         for line in first.stdout:
             lines.append(line.strip())
-            if sum(each.startswith("trial_finished") for each in lines) == 5:
+            if sum(each.startswith("trial_finished") for each in lines) == 4:
                 first.kill()
                 break
     second = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
     told = [line for line in (*lines, *second.stdout.splitlines()) if line.startswith("trial_finished")]
-    assert len(told) in (24, 25)  # one more may have been printed, or stored, than was read
+    assert len(told) in (12, 13)  # one more may have been printed, or stored, than was read
     study = TuningStudy.open("s", sqlite_url(tmp_path / "s"), create=False)
-    assert study.finished() == 24
+    assert study.finished() == 12
     assert not any(record.outcome and "lost" in record.outcome.detail for record in study.records())
     check_ended(tmp_path / "s")
 
@@ -172,8 +159,9 @@ def test_check_shows_the_hosts(cluster: Any) -> None:
     """With their dies and what their figures depend on."""
     shown = sktune_command("engine", "check", "--address", cluster.address, "--backend", "sim", "--json")
     assert shown.returncode == 0, shown.stderr
-    assert '"dies":4' in shown.stdout.replace(" ", "")
+    assert f'"dies":{DIES}' in shown.stdout.replace(" ", "")
     assert "torch: " in shown.stderr
+    assert all(heading in shown.stderr for heading in ("torch", "CANN", "cores", "clock", "free disk"))
 
 
 def test_hosts_that_differ_are_refused_by_name(cluster: Any) -> None:
@@ -181,7 +169,7 @@ def test_hosts_that_differ_are_refused_by_name(cluster: Any) -> None:
     spec, _ = Request("llama", backend="sim").target()
     with connected(cluster.address):
         first, second, *_ = survey(spec, SpaceSpec())
-    other = HostReport(second.name, 1, None, 1, None, 0, {**first.fingerprint, "torch": "1.0"})
+    other = replace(second, fingerprint={**first.fingerprint, "torch": "1.0"})
     refuse_mixed([first, first])
     with pytest.raises(BadInputError, match=rf"hosts {first.name} and {second.name} differ in torch: .* and '1.0'"):
         refuse_mixed([first, other])
@@ -191,3 +179,39 @@ def test_a_cluster_that_is_not_there_gets_one_line(tmp_path: Path) -> None:
     """It says how to start one."""
     with pytest.raises(BadInputError, match=r"there is no Ray cluster at 127\.0\.0\.1:1 .*start one with `ray start`"):
         run(Request("llama", backend="sim", runs=tmp_path, engine="ray", address="127.0.0.1:1"))
+
+
+def test_an_answered_study_needs_no_cluster(tmp_path: Path) -> None:
+    """Its result is returned, and only another model or other options are refused."""
+    request = Request("llama", backend="sim", scale="tiny", study="s", runs=tmp_path, trials=2, strategy="random")
+    answered = run(request)
+    gone = replace(request, engine="ray", address="127.0.0.1:1")
+    again = run(gone)
+    assert again.summary() == answered.summary()
+    with pytest.raises(StudyError, match="was made with batch"):
+        run(replace(gone, batch=3))
+
+
+def test_the_loss_of_the_head_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says to run the same command again; trials that were running are postponed, and no plan is blamed."""
+    monkeypatch.setattr("sktune.engines.ray_engine.HEAD_S", 0.0)
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    add_node(cluster)
+
+    def listen(event: Event) -> None:
+        if event.event == "trial_finished" and event.to_dict()["trial"] == 1:
+            cluster.head_node.kill_gcs_server(check_alive=False)
+
+    try:
+        with pytest.raises(
+            SktuneError, match=r"the head of the Ray cluster at .* run the same command again"
+        ) as failed:
+            run(prepared(tmp_path, cluster, 200), listen, runner_factory=sleeping)
+    finally:
+        for node in cluster.list_all_nodes():
+            node.kill_all_processes(check_alive=False, allow_graceful=False)
+    assert failed.value.exit_code != 0
+    assert "\n" not in str(failed.value)
+    study = TuningStudy.open("s", sqlite_url(tmp_path / "s"), create=False)
+    assert not any(record.outcome and "lost" in record.outcome.detail for record in study.records())
+    check_ended(tmp_path / "s")

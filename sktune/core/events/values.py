@@ -56,6 +56,7 @@ class HostFacts(TypedDict):
         dies: number of dies that Ray may give away there.
         devices: number of devices that the driver shows; null for a CPU.
         cores: number of cores that a worker may use.
+        torch, cann: versions, or that it is not installed.
         clock_mhz: of the fastest core; null if the system does not tell.
         free_disk_bytes: in the folder where Ray runs.
     """
@@ -64,6 +65,8 @@ class HostFacts(TypedDict):
     dies: Count
     devices: Count | None
     cores: Count
+    torch: str
+    cann: str
     clock_mhz: float | None
     free_disk_bytes: Count
 
