@@ -21,6 +21,8 @@ from typer.main import get_command
 from sktune.cli import app
 from sktune.core.events import EVENTS, Event
 from sktune.core.events.base import Absent
+from sktune.core.events.search import SEARCH_EVENTS, ModelsFinished
+from sktune.core.events.workers import WORKER_EVENTS
 from sktune.core.exit_codes import ExitCode
 
 DOCS = Path(__file__).parent
@@ -36,6 +38,8 @@ JSON_WIDTH = 120
 OPTION_TYPES = {str: "TEXT", int: "NUMBER", float: "NUMBER", Path: "PATH"}
 
 Schema = dict[str, Any]
+STUDY: Schema = {"type": "string", "description": "With `--models`: the study's name."}
+"""``print_event`` adds it to the events of searches that run side by side."""
 
 
 def pages() -> dict[Path, str]:
@@ -103,7 +107,10 @@ def event_schema(kind: type[Event]) -> Schema:
         else:
             absent = NoneType if field.default is None else Absent
             properties[field.name] = schema_of(_without(hints[field.name], absent))
-    return _object(kind, properties, required)
+    described_object = _object(kind, properties, required)
+    if kind in (*SEARCH_EVENTS, *WORKER_EVENTS) and kind is not ModelsFinished:
+        described_object["properties"].setdefault("study", STUDY)
+    return described_object
 
 
 def value_schema(kind: Any) -> Schema:

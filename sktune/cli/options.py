@@ -15,6 +15,10 @@ Recipe = Annotated[
     Path | None,
     typer.Option(help="A recipe.yaml: a program to start for each plan; see docs/reference/recipe.md."),
 ]
+Models = Annotated[
+    Path | None,
+    typer.Option(help="A YAML file with several searches, which share the workers; see docs/how-to/many-dies.md."),
+]
 Runs = Annotated[Path, typer.Option(help="Folder that holds the studies.")]
 Storage = Annotated[str | None, typer.Option(help="URL of an Optuna storage; sqlite in the study's folder by default.")]
 Join = Annotated[bool, typer.Option("--join", help="Work on a study of --storage that another search is running.")]

@@ -1,30 +1,43 @@
 """Commands that search: ``search`` and ``analyze``."""
 
 import webbrowser
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from sktune.cli import options as arg
 from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
 from sktune.cli.views.live import following
+from sktune.cli.views.models import models_table, rows_of
+from sktune.cli.views.progress import PlainView
 from sktune.cli.views.search import result_table
+from sktune.core.errors import BadInputError
 from sktune.core.events import Event, print_event
 from sktune.core.events.analysis import AnalysisFinished
-from sktune.core.events.search import StudyFinished
+from sktune.core.events.search import ModelsFinished, StudyFinished
 from sktune.core.events.studies import PageServed
+from sktune.core.exit_codes import ExitCode
 from sktune.samplers import STRATEGIES
 from sktune.tuning import fewer_layers
+from sktune.tuning.model_list import read_models
 from sktune.tuning.request import DEFAULT_VERIFY_STEPS, Request
+from sktune.tuning.side_by_side import search_all
 from sktune.tuning.time_budget import parse_duration, process_began_s
+
+ANY_MODEL = "llama"
+"""In the request that those of a list are made from; each names its own."""
 
 
 @app.command()
 def search(
     model: arg.AnyModel = "",
     recipe: arg.Recipe = None,
+    models: arg.Models = None,
     trials: arg.Trials = None,
     time_budget: Annotated[
         str | None, typer.Option(help="Maximum time for this call, everything included: 90s, 3m, 1h, 1h30m.")
@@ -64,13 +77,18 @@ def search(
     json: arg.Json = False,
 ) -> None:
     """Search for the best plan; run the same command again to continue."""
+    if models and (model or recipe or study or open_page):
+        raise BadInputError("--models names the models; leave out --model, --recipe, --study and --open")
     request = Request(
-        model, trials, study, storage, runs, strategy, space, compile_timeout, scale, weights, dtype, backend,
-        device, batch, context, seed, constants, profile, parse_duration(time_budget) if time_budget else None,
-        proxy_layers, until_converged=until_converged or until_settled, recipe=recipe,
-        verify_steps=verify_steps, join=join, take_over=take_over, try_inexact=try_inexact, trust=trust,
-        engine=engine, address=address, workers=workers,
+        model or ANY_MODEL * bool(models), trials, study, storage, runs, strategy, space, compile_timeout, scale,
+        weights, dtype, backend, device, batch, context, seed, constants, profile,
+        parse_duration(time_budget) if time_budget else None, proxy_layers,
+        until_converged=until_converged or until_settled, recipe=recipe, verify_steps=verify_steps, join=join,
+        take_over=take_over, try_inexact=try_inexact, trust=trust, engine=engine, address=address, workers=workers,
     )  # fmt: skip
+    if models:
+        _search_all(read_models(models, request), json=json)
+        return
     began_s = process_began_s()
     people = Terminal(stderr=json)
     if open_page:
@@ -86,6 +104,31 @@ def search(
     people.print(result_table(result))
     if json:
         print_event(StudyFinished(**result.summary()))
+
+
+def _search_all(requests: Sequence[Request], *, json: bool) -> None:
+    """Search for each model; a line for each event has the study's name before it."""
+    people = Terminal(stderr=json)
+    views = {request.study: PlainView(partial(_print_of, people, request.study)) for request in requests}
+
+    def listen(study: str, event: Event) -> None:
+        if json:
+            print_event(event, study)
+        views[study](event)
+
+    answers = search_all(requests, listen)
+    people.print(models_table(answers))
+    failed = [answer for answer in answers if answer.failure]
+    for answer in failed:
+        _print_of(people, answer.request.study, f"failed: {answer.failure}")
+    if json:
+        print_event(ModelsFinished(studies=rows_of(answers)))
+    if failed:
+        raise typer.Exit(max(getattr(answer.failure, "exit_code", ExitCode.FAILED) for answer in failed))
+
+
+def _print_of(people: Terminal, study: str | None, line: str) -> None:
+    people.print(Text(f"{study}: {line}"), soft_wrap=True)
 
 
 def _open_page(request: Request, people: Terminal, *, json: bool) -> None:

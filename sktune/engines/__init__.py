@@ -8,10 +8,11 @@ from sktune.engines.base import Engine
 from sktune.engines.dies import die_alone, dies_here, kind_of
 from sktune.engines.inline import InlineEngine
 from sktune.engines.local import LocalEngine
+from sktune.engines.share import Share
 from sktune.runners.base import RunnerFactory, RunnerSetup
 
 
-def local_engine(setup: RunnerSetup, workers: int, factory: RunnerFactory) -> Engine:
+def local_engine(setup: RunnerSetup, workers: int, factory: RunnerFactory, share: Share | None = None) -> Engine:
     """Return an engine of this host: one worker uses whatever device is there, several have a die each.
 
     Raises:
@@ -20,4 +21,4 @@ def local_engine(setup: RunnerSetup, workers: int, factory: RunnerFactory) -> En
     if workers == 1:
         return InlineEngine(factory(setup), die_alone(setup), setup.folder)
     dies = dies_here(kind_of(setup.spec), workers, setup.placement.core_count)
-    return LocalEngine(setup, dies, factory)
+    return LocalEngine(setup, dies, factory, share)

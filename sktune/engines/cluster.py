@@ -3,6 +3,7 @@
 import os
 import shutil
 import socket
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -32,6 +33,9 @@ RESOURCES: Mapping[str, str] = {"npu": "NPU", "cuda": "GPU"}
 THREADS = "OMP_NUM_THREADS"
 """Ray sets it in its workers, if the user has not."""
 SURVEY_S, REACH_S = 120.0, 10.0
+
+_LOCK, _users = threading.Lock(), 0
+"""Of the connection, which several searches of this process may use."""
 
 
 class HeadLostError(BackendError):
@@ -89,14 +93,30 @@ class HostReport:
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """Connect this process to a cluster.
+    """Connect this process to a cluster, unless it is connected.
 
     Raises:
         BadInputError: there is none.
     """
-    if ray.is_initialized():
+    global _users
+    with _LOCK:
+        if not _users and ray.is_initialized():
+            is_ours = False
+        else:
+            if not _users:
+                _connect(address)
+            _users += 1
+            is_ours = True
+    try:
         yield
-        return
+    finally:
+        with _LOCK:
+            _users -= is_ours
+            if is_ours and not _users:
+                ray.shutdown()
+
+
+def _connect(address: str | None) -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
         _reach(address)
@@ -106,10 +126,6 @@ def connected(address: str | None) -> Iterator[None]:
         raise BadInputError(
             f"there is no Ray cluster {where} ({first_line(failure)}); start one with `ray start`, or give --address"
         ) from failure
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def head_address() -> str:

@@ -5,9 +5,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from sktune.engines.base import Call, EngineEvent, OnEvent, Worker
+from sktune.engines.base import Call, EngineEvent, Lost, OnEvent, Worker
 from sktune.engines.dies import Die
 from sktune.engines.runner_thread import END_S, RunnerThread
+from sktune.engines.share import GIVEN_BACK, FirstPlaces, Share
 from sktune.runners.base import DurationEstimates, Opened, RunnerFactory, RunnerSetup
 
 
@@ -18,19 +19,21 @@ class LocalEngine:
         setup: of the search; each worker's differs in its die.
         dies: one for each worker.
         factory: makes a runner.
+        share: which of the dies to use; None for all.
     """
 
-    def __init__(self, setup: RunnerSetup, dies: Sequence[Die], factory: RunnerFactory) -> None:
-        self._setup, self._dies, self._factory = setup, dies, factory
+    def __init__(
+        self, setup: RunnerSetup, dies: Sequence[Die], factory: RunnerFactory, share: Share | None = None
+    ) -> None:
+        self._setup, self._dies, self._factory = setup, {str(die): die for die in dies}, factory
+        self._share = share or FirstPlaces()
         self._events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
         self._threads: dict[Worker, RunnerThread] = {}
+        self._called: Worker | None = None
+        self._leaving: set[Worker] = set()
 
     def __enter__(self) -> Self:
-        for die in self._dies:
-            worker = Worker(str(die))
-            thread = RunnerThread(worker, die, die.setup(self._setup), self._factory, self._events.put)
-            self._threads[worker] = thread
-            thread.start()
+        self._start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -42,10 +45,13 @@ class LocalEngine:
 
     def submit(self, worker: Worker, call: Call, /) -> None:
         """See ``Engine.submit``."""
+        self._called = worker
         self._threads[worker].submit(call)
 
     def wait(self, timeout_s: float, on_event: OnEvent, /) -> None:
         """See ``Engine.wait``."""
+        self._start()
+        self._give_back(on_event)
         try:
             on_event(self._events.get(timeout=timeout_s))
         except queue.Empty:
@@ -58,3 +64,22 @@ class LocalEngine:
     def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
         """See ``Engine.pace``."""
         return self._factory(self._setup).pace(opened, trials)
+
+    def _start(self) -> None:
+        """Start a worker on each die that has come to this search."""
+        for place in self._share.of(list(self._dies)):
+            die, worker = self._dies[place], Worker(place)
+            if worker not in self._threads:
+                thread = RunnerThread(worker, die, die.setup(self._setup), self._factory, self._events.put)
+                self._threads[worker] = thread
+                thread.start()
+
+    def _give_back(self, on_event: OnEvent) -> None:
+        """Give back all dies but that of the worker that was called last, if the others are not needed."""
+        if self._share.needs_one:
+            for worker in self._threads.keys() - self._leaving - {self._called}:
+                self._leaving.add(worker)
+                self._threads[worker].end()
+                on_event(Lost(worker, GIVEN_BACK))
+        for worker in [one for one in self._leaving if not self._threads[one].is_alive()]:
+            self._share.give_back(worker.die)

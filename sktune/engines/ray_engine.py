@@ -22,6 +22,7 @@ from sktune.engines.cluster import THREADS, HeadLostError, Host, head_address, h
 from sktune.engines.die_actor import DieActor
 from sktune.engines.dies import kind_of
 from sktune.engines.runner_thread import END_S
+from sktune.engines.share import GIVEN_BACK, Share
 from sktune.runners.base import DurationEstimates, Opened, RunnerFactory, RunnerSetup
 
 NEWS_S = 10.0
@@ -35,6 +36,10 @@ MAX_LIVES = 3
 
 Slot = tuple[str, int]
 """ID of a host, and number among its actors."""
+
+
+def _place(slot: Slot) -> str:
+    return f"{slot[0]} {slot[1]}"
 
 
 @dataclass(slots=True)
@@ -54,11 +59,12 @@ class RayEngine:
     Args:
         setup: of the search.
         factory: makes a runner; found by its name on all hosts.
-        workers: most actors; None for all dies.
+        share: which of the dies to use.
     """
 
-    def __init__(self, setup: RunnerSetup, factory: RunnerFactory, workers: int | None) -> None:
-        self._setup, self._factory, self._workers = setup, factory, workers
+    def __init__(self, setup: RunnerSetup, factory: RunnerFactory, share: Share) -> None:
+        self._setup, self._factory, self._share = setup, factory, share
+        self._called: Worker | None = None
         self._actors: dict[Slot, _Actor] = {}
         self._lives: dict[Slot, int] = {}
         self._looked_s = 0.0
@@ -66,7 +72,7 @@ class RayEngine:
 
     def __enter__(self) -> Self:
         self._look()
-        if not self._actors:
+        if not any(host.dies for host in hosts(self._setup.spec.device)):
             raise BadInputError("no host of the cluster has dies; see `sktune engine check`")
         return self
 
@@ -81,6 +87,7 @@ class RayEngine:
 
     def submit(self, worker: Worker, call: Call, /) -> None:
         """See ``Engine.submit``."""
+        self._called = worker
         handle = next(actor.handle for actor in self._actors.values() if actor.worker == worker)
         handle.submit.remote(call, call.deadline_s - time.monotonic())
 
@@ -88,6 +95,7 @@ class RayEngine:
         """See ``Engine.wait``."""
         if time.monotonic() - self._looked_s > LOOK_S:
             self._look()
+        self._give_back(on_event)
         awaited = {actor.awaited: actor for actor in self._actors.values()}
         if not awaited:
             time.sleep(timeout_s)
@@ -159,13 +167,25 @@ class RayEngine:
         self._looked_s = time.monotonic()
         if not self._has_head():
             return
-        for host in hosts(self._setup.spec.device):
-            for number in range(host.dies):
-                slot = (host.node, number)
-                is_wanted = self._workers is None or len(self._actors) < self._workers
-                if is_wanted and slot not in self._actors and self._lives.get(slot, 0) < MAX_LIVES:
-                    self._lives[slot] = self._lives.get(slot, 0) + 1
-                    self._actors[slot] = self._started(host, slot)
+        there = [(host, (host.node, number)) for host in hosts(self._setup.spec.device) for number in range(host.dies)]
+        usable = {_place(slot): (host, slot) for host, slot in there
+                  if slot in self._actors or self._lives.get(slot, 0) < MAX_LIVES}  # fmt: skip
+        for host, slot in (usable[place] for place in self._share.of(list(usable))):
+            if slot not in self._actors:
+                self._lives[slot] = self._lives.get(slot, 0) + 1
+                self._actors[slot] = self._started(host, slot)
+
+    def _give_back(self, on_event: OnEvent) -> None:
+        """Give back all dies but that of the worker that was called last, if the others are not needed."""
+        if not self._share.needs_one:
+            return
+        for slot, actor in list(self._actors.items()):
+            if actor.worker != self._called:
+                ray.kill(actor.handle)
+                del self._actors[slot]
+                if actor.worker:
+                    on_event(Lost(actor.worker, GIVEN_BACK))
+                self._share.give_back(_place(slot))
 
     def _started(self, host: Host, slot: Slot) -> _Actor:
         amount = {"num_gpus": 1} if host.resource == "GPU" else {"resources": {host.resource: 1}}

@@ -16,20 +16,23 @@ from sktune.study.result import SearchResult
 from sktune.tuning.loop import run
 from sktune.tuning.prepare import space_spec
 from sktune.tuning.request import Request
+from sktune.tuning.site import Site
 
 MAX_CARRIED = 5
 PROXY_SHARE = 0.5
 """Share of the time budget that the search on the small model may take."""
 
 
-def search(request: Request, listener: Listener = lambda event: None, began_s: float | None = None) -> SearchResult:
+def search(
+    request: Request, listener: Listener = lambda event: None, began_s: float | None = None, site: Site | None = None
+) -> SearchResult:
     """Search as ``run`` does, on fewer layers first if the request says so.
 
     Raises:
         SktuneError: as ``run``; also if each layer has its own parameters, or the model's layers cannot be reduced.
     """
     if request.proxy_layers is None:
-        return run(request, listener, began_s)
+        return run(request, listener, began_s, site=site)
     spec, preset = request.target()
     if space_spec(request, spec, preset).per_layer:
         raise BadInputError("--proxy-layers: in this space each layer has its own parameters; leave out per_layer")
@@ -41,9 +44,9 @@ def search(request: Request, listener: Listener = lambda event: None, began_s: f
         study=request.study and f"{request.study}-proxy{request.proxy_layers}",
         time_budget_s=request.time_budget_s and PROXY_SHARE * request.time_budget_s,
     )
-    proxy = run(small, _renamed(listener), began_s)
+    proxy = run(small, _renamed(listener), began_s, site=site)
     findings = ProxyFindings(proxy.study, request.proxy_layers, len(proxy.trials), _best(proxy)[:MAX_CARRIED])
-    return run(replace(request, proxy_layers=None), listener, began_s, findings)
+    return run(replace(request, proxy_layers=None), listener, began_s, findings, site=site)
 
 
 def _best(result: SearchResult) -> tuple[CarriedPlan, ...]:

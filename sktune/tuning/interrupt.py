@@ -26,6 +26,10 @@ class Stop:
     by: str = ""
 
 
+_of_main: list[Stop] = []
+"""Of the main thread's searches, for those that it has started in other threads."""
+
+
 @contextmanager
 def stoppable() -> Iterator[Stop]:
     """First Ctrl-C: stop after the running trial. Second, SIGTERM, SIGHUP: stop immediately.
@@ -34,7 +38,7 @@ def stoppable() -> Iterator[Stop]:
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
-        yield stop  # only the main thread can handle signals
+        yield _of_main[-1] if _of_main else stop  # only the main thread can handle signals
         return
 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -55,6 +59,7 @@ def stoppable() -> Iterator[Stop]:
     hook_before, sys.unraisablehook = sys.unraisablehook, not_raised
     handled = [signal.SIGINT, *(each for each in (signal.SIGTERM, signal.SIGHUP) if _has_default(each))]
     before = {number: signal.signal(number, handle) for number in handled}
+    _of_main.append(stop)
     try:
         yield stop
     except KeyboardInterrupt as failure:
@@ -62,6 +67,7 @@ def stoppable() -> Iterator[Stop]:
             f"stopped immediately{stop.by}; run the same command to continue with the trial that was running"
         ) from failure
     finally:
+        _of_main.pop()
         sys.unraisablehook = hook_before
         for number, handler in before.items():
             signal.signal(number, handler)

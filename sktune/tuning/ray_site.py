@@ -9,6 +9,7 @@ from sktune.core.space import SpaceSpec
 from sktune.engines.base import Engine
 from sktune.engines.cluster import HostReport, connected, refuse_mixed, survey
 from sktune.engines.ray_engine import RayEngine
+from sktune.engines.share import Share
 from sktune.measure.placement import Placement
 from sktune.runners.base import RunnerFactory, RunnerSetup
 from sktune.targets import TargetSpec
@@ -20,11 +21,11 @@ class RayCluster:
 
     Args:
         address: of the cluster; None for the one on this host.
-        workers: most workers; None for all dies.
+        share: which of the dies to use.
     """
 
-    def __init__(self, address: str | None, workers: int | None) -> None:
-        self._address, self._workers = address, workers
+    def __init__(self, address: str | None, share: Share) -> None:
+        self._address, self._share = address, share
         self._connection = ExitStack()  # starting Ray's processes twice would take twice as long
         self._reports: tuple[HostReport, ...] = ()
 
@@ -49,5 +50,5 @@ class RayCluster:
     @contextmanager
     def engine(self, setup: RunnerSetup, factory: RunnerFactory, /) -> Iterator[Engine]:
         """See ``Site.engine``."""
-        with self._connection, RayEngine(setup, factory, self._workers) as engine:
+        with self._connection, RayEngine(setup, factory, self._share) as engine:
             yield engine

@@ -9,6 +9,7 @@ from sktune.core.events.search import CoresChosen
 from sktune.core.space import SpaceSpec
 from sktune.engines import local_engine
 from sktune.engines.base import Engine
+from sktune.engines.share import FirstPlaces, Share
 from sktune.measure.placement import Placement
 from sktune.runners.base import RunnerFactory, RunnerSetup
 from sktune.targets import TargetSpec
@@ -43,8 +44,8 @@ class Site(Protocol):
 class ThisHost:
     """One or several workers on this host; a ``Site``."""
 
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
+    def __init__(self, workers: int, share: Share | None = None) -> None:
+        self._workers, self._share = workers, share
 
     def fingerprint(self, spec: TargetSpec, space: SpaceSpec, /) -> dict[str, str]:
         """See ``Site.fingerprint``."""
@@ -60,13 +61,13 @@ class ThisHost:
 
     def engine(self, setup: RunnerSetup, factory: RunnerFactory, /) -> Engine:
         """See ``Site.engine``."""
-        return local_engine(setup, self._workers, factory)
+        return local_engine(setup, self._workers, factory, self._share)
 
 
-def site_of(request: Request) -> Site:
-    """Return where a request's trials run."""
+def site_of(request: Request, share: Share | None = None) -> Site:
+    """Return where a request's trials run; ``share`` says which of its workers other searches leave to it."""
     if request.engine == "ray":
         from sktune.tuning.ray_site import RayCluster  # the extra sktune[ray]
 
-        return RayCluster(request.address, request.workers)
-    return ThisHost(request.workers or 1)
+        return RayCluster(request.address, share or FirstPlaces(request.workers))
+    return ThisHost(request.workers or 1, share)

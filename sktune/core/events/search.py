@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from sktune.core.events.base import ABSENT, Absent, Event
-from sktune.core.events.values import Count, Interval, Positive, Seconds, Span, TrueOrNull, VerificationSummary
+from sktune.core.events.values import (
+    Count,
+    Interval,
+    ModelResult,
+    Positive,
+    Seconds,
+    Span,
+    TrueOrNull,
+    VerificationSummary,
+)
 from sktune.core.outcome import Reason
 
 
@@ -344,7 +353,20 @@ class ProxyFinished(StudyResult):
     event: ClassVar[str] = "proxy_finished"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelsFinished(Event):
+    """With `--models`: the last line.
+
+    Attributes:
+        studies: what became of each search, in the order of the list.
+    """
+
+    event: ClassVar[str] = "models_finished"
+    studies: Sequence[ModelResult]
+
+
 SEARCH_EVENTS: tuple[type[Event], ...] = (
     SearchStarted, CoresChosen, TargetReady, NoiseFloor, TrialStarted, TrialStage, TrialFinished, SpaceExhausted,
     Converged, Settled, TimeBudgetSpent, FinalStarted, FinalStage, PlanVerified, StudyFinished, ProxyFinished,
+    ModelsFinished,
 )  # fmt: skip

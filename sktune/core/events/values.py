@@ -71,6 +71,29 @@ class HostFacts(TypedDict):
     free_disk_bytes: Count
 
 
+class ModelResult(TypedDict):
+    """A search of several in one command.
+
+    Attributes:
+        model: as it was given.
+        study: name of the study.
+        trials: number of its trials.
+        baseline_ms, best_ms: of a decode step; `best_ms` is null if the answer is "no scope".
+        speedup: 1.0 if the answer is "no scope".
+        ci95: 95% interval of `speedup`; null for simulated figures, and if the answer is "no scope".
+        failure: why the search failed, in one line; null if it ended.
+    """
+
+    model: str
+    study: str
+    trials: Count
+    baseline_ms: float | None
+    best_ms: float | None
+    speedup: float | None
+    ci95: Interval | None
+    failure: str | None
+
+
 class KernelShare(TypedDict):
     """All kernels of one type in a decode step.
 
