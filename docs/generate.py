@@ -245,6 +245,8 @@ def key_texts(kind: type, of_kind: Schema) -> dict[str, str]:
     for key, inner in of_kind["properties"].items():
         if key in ("event", "was"):
             continue
+        if inner is STUDY:
+            continue  # the page says it once
         text = attributes[key]
         if values := [value for value in inner.get("enum", ()) if isinstance(value, str) and value]:
             text += f" One of {', '.join(f'`{value}`' for value in values)}."

@@ -12,6 +12,7 @@ from sktune.core.events import Event
 from sktune.tuning.model_list import read_models
 from sktune.tuning.request import Request
 from sktune.tuning.side_by_side import search_all
+from tests.builders import checked, sktune_command
 
 LIST = """
 version: 1
