@@ -1,20 +1,32 @@
-"""Searches on machines that fail: ``python -m benchmarks.faults [RUNS]``.
+"""Searches on machines that fail: ``python -m benchmarks.faults [RUNS]``, or ``--ray [RUNS]`` on a real cluster.
 
 Each run is a search of 40 trials on five dies in virtual time, with the real coordinator and a random schedule of
 faults; see ``tests/engines/fault_campaign.py``. The exit code is 1 if a trial is not told exactly once, a plan is
 blamed for a machine, a lease is left, or another plan than the fastest wins.
+
+With ``--ray`` a cluster of four nodes on this host, with a die each, runs searches of 40 trials of half a second: on
+one die, on four, and on four of which nodes are killed. The table has the wall time of the trials.
 """
 
+import itertools
 import logging
+import os
+import random
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+from sktune.core.events import Event
+from sktune.tuning.loop import run
 from tests.engines import fault_campaign
+from tests.engines.slow_factory import sleeping
 
 DIES = 5
+DIES_ON_RAY, TRIALS_ON_RAY = 4, 40
 
 
 def main(runs: int) -> int:
@@ -39,5 +51,55 @@ def main(runs: int) -> int:
     return int(any(failed.values()))
 
 
+def on_ray(runs: int) -> int:
+    """Search on a real cluster, print a table of wall times, and return the exit code."""
+    from ray.cluster_utils import Cluster
+
+    logging.disable(logging.WARNING)
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(DIES_ON_RAY):
+        cluster.add_node(num_cpus=0, resources={"DIE": 1})
+    is_wrong = False
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
+    print("| dies | nodes killed | trials | requeued | seconds |\n| --- | --- | --- | --- | --- |")
+    try:
+        for seed, (dies, kills) in itertools.product(range(runs), ((1, 0), (DIES_ON_RAY, 0), (DIES_ON_RAY, 2))):
+            is_wrong |= _search_on_ray(cluster, seed, dies, kills)
+            for _ in range(DIES_ON_RAY + 1 - len(cluster.list_all_nodes())):
+                cluster.add_node(num_cpus=0, resources={"DIE": 1})
+    finally:
+        cluster.shutdown()
+    return int(is_wrong)
+
+
+def _search_on_ray(cluster: Any, seed: int, dies: int, kills: int) -> bool:
+    """Print the row of a search, and return whether a trial was not told once or was blamed for a machine."""
+    rng = random.Random(seed)
+    strikes = set(rng.sample(range(5, TRIALS_ON_RAY - 5), kills))
+    times: list[float] = []
+    told: list[int] = []
+    requeued = 0
+
+    def listen(event: Event) -> None:
+        nonlocal requeued
+        if event.event in ("trial_leased", "trial_finished"):
+            times.append(time.monotonic())
+        requeued += event.event == "trial_requeued"
+        if event.event == "trial_finished":
+            told.append(event.to_dict()["trial"])
+            if len(told) in strikes:
+                node = rng.choice([node for node in cluster.list_all_nodes() if not node.head])
+                cluster.remove_node(node, allow_graceful=False)
+
+    with TemporaryDirectory() as folder:
+        request = fault_campaign.prepared(Path(folder), TRIALS_ON_RAY)
+        request = replace(request, engine="ray", address=cluster.address, workers=dies)
+        result = run(request, listen, runner_factory=sleeping)
+    print(f"| {dies} | {kills} | {len(told)} | {requeued} | {times[-1] - times[0]:.1f} |", flush=True)
+    blamed = any(record.outcome and "lost" in record.outcome.detail for record in result.trials)
+    return blamed or sorted(told) != list(range(TRIALS_ON_RAY))
+
+
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 100))
+    numbers = [int(word) for word in sys.argv[1:] if word.isdecimal()]
+    sys.exit(on_ray(*numbers or [1]) if "--ray" in sys.argv else main(*numbers or [100]))

@@ -55,6 +55,15 @@ def schedule(seed: int, dies: int) -> list[Fault]:
     return faults + passing
 
 
+def prepared(runs: Path, trials: int) -> Request:
+    """Return the request of a search with an empty study and a small space."""
+    (runs / "s").mkdir(parents=True)
+    shutil.copy(_empty_database(), runs / "s" / "study.db")
+    (runs / "space.yaml").write_text(SPACE)
+    return Request("llama", study="s", backend="sim", runs=runs, trials=trials, space=runs / "space.yaml",
+                   strategy="random")  # fmt: skip
+
+
 class Site:
     """Runs on an engine that is given; a ``Site``."""
 

@@ -1,13 +1,13 @@
 """Searches on a real Ray cluster of nodes on this host, whose nodes and processes are killed."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,10 @@ from sktune.study.leases import Leases
 from sktune.study.study import TuningStudy, sqlite_url
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
+from sktune.tuning.side_by_side import search_all
 from tests.builders import ROOT, sktune_command
+from tests.engines import fault_campaign
 from tests.engines.slow_factory import processes, sleeping, with_process
-from tests.fake_runner import SPACE, _empty_database
 
 pytestmark = pytest.mark.slow
 DIES = 3
@@ -64,11 +65,8 @@ def all_dies(cluster: Any) -> Iterator[None]:
 
 def prepared(runs: Path, cluster: Any, trials: int) -> Request:
     """Return the request of a search on the cluster, with an empty study and a small space."""
-    (runs / "s").mkdir(parents=True)
-    shutil.copy(_empty_database(), runs / "s" / "study.db")
-    (runs / "space.yaml").write_text(SPACE)
-    return Request("llama", study="s", backend="sim", runs=runs, trials=trials, space=runs / "space.yaml",
-                   strategy="random", engine="ray", address=cluster.address)  # fmt: skip
+    request = fault_campaign.prepared(runs, trials)
+    return replace(request, engine="ray", address=cluster.address)
 
 
 def check_ended(folder: Path) -> None:
@@ -121,6 +119,8 @@ import sys
 from pathlib import Path
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
+from sktune.tuning.side_by_side import search_all
+from tests.engines import fault_campaign
 from tests.engines.slow_factory import sleeping
 
 runs = Path(sys.argv[1])
@@ -182,8 +182,8 @@ def test_a_cluster_that_is_not_there_gets_one_line(tmp_path: Path) -> None:
 
 def test_an_answered_study_needs_no_cluster(tmp_path: Path) -> None:
     """Its result is returned, and only another model or other options are refused."""
-    request = Request("llama", backend="sim", scale="tiny", study="s", runs=tmp_path, trials=2, strategy="random")
-    answered = run(request)
+    request = fault_campaign.prepared(tmp_path, 2)
+    answered = run(request, runner_factory=sleeping)
     gone = replace(request, engine="ray", address="127.0.0.1:1")
     again = run(gone)
     assert again.summary() == answered.summary()
@@ -214,3 +214,20 @@ def test_the_loss_of_the_head_is_told_in_one_line(tmp_path: Path, monkeypatch: p
     study = TuningStudy.open("s", sqlite_url(tmp_path / "s"), create=False)
     assert not any(record.outcome and "lost" in record.outcome.detail for record in study.records())
     check_ended(tmp_path / "s")
+
+
+def test_two_studies_divide_the_dies(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one connection; no die works for both at the same time."""
+    monkeypatch.setattr("sktune.tuning.fewer_layers.run", partial(run, runner_factory=sleeping))
+    base = replace(prepared(tmp_path, cluster, 3), workers=2)
+    for study in ("one", "two"):
+        (tmp_path / study / "runners").mkdir(parents=True)
+    dies: dict[str, set[str]] = {"one": set(), "two": set()}
+
+    def listen(study: str, event: Event) -> None:
+        if event.event == "worker_joined" and not dies[study]:
+            dies[study].add(event.to_dict()["worker"])
+
+    answers = search_all([replace(base, study=study) for study in dies], listen)
+    assert [len(answer.result.trials) for answer in answers if answer.result] == [3, 3]
+    assert dies["one"] and dies["two"] and dies["one"].isdisjoint(dies["two"])
