@@ -75,11 +75,13 @@ class LocalEngine:
                 thread.start()
 
     def _give_back(self, on_event: OnEvent) -> None:
-        """Give back all dies but that of the worker that was called last, if the others are not needed."""
-        if self._share.needs_one:
-            for worker in self._threads.keys() - self._leaving - {self._called}:
-                self._leaving.add(worker)
-                self._threads[worker].end()
-                on_event(Lost(worker, GIVEN_BACK))
+        """Give back dies that are not needed any more; never that of the worker that was called last."""
+        others = [worker for worker in self._threads if worker not in (self._called, *self._leaving)]
+        for worker in others[: max(0, self._share.surplus - len(self._leaving))]:
+            self._leaving.add(worker)
+            self._threads[worker].end()
+            on_event(Lost(worker, GIVEN_BACK))
         for worker in [one for one in self._leaving if not self._threads[one].is_alive()]:
+            self._leaving.remove(worker)
+            del self._threads[worker]
             self._share.give_back(worker.die)

@@ -176,16 +176,14 @@ class RayEngine:
                 self._actors[slot] = self._started(host, slot)
 
     def _give_back(self, on_event: OnEvent) -> None:
-        """Give back all dies but that of the worker that was called last, if the others are not needed."""
-        if not self._share.needs_one:
-            return
-        for slot, actor in list(self._actors.items()):
-            if actor.worker != self._called:
-                ray.kill(actor.handle)
-                del self._actors[slot]
-                if actor.worker:
-                    on_event(Lost(actor.worker, GIVEN_BACK))
-                self._share.give_back(_place(slot))
+        """Give back dies that are not needed any more; never that of the worker that was called last."""
+        others = [(slot, actor) for slot, actor in self._actors.items() if actor.worker != self._called]
+        for slot, actor in others[: self._share.surplus]:
+            ray.kill(actor.handle)
+            del self._actors[slot]
+            if actor.worker:
+                on_event(Lost(actor.worker, GIVEN_BACK))
+            self._share.give_back(_place(slot))
 
     def _started(self, host: Host, slot: Slot) -> _Actor:
         amount = {"num_gpus": 1} if host.resource == "GPU" else {"resources": {host.resource: 1}}

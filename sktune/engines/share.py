@@ -13,8 +13,8 @@ class Share(Protocol):
     """
 
     @property
-    def needs_one(self) -> bool:
-        """Whether the search uses only one place from now on, so that the others may be given back."""
+    def surplus(self) -> int:
+        """How many of its places the search does not use any more, and others would take."""
         ...
 
     def of(self, places: Sequence[str], /) -> Sequence[str]:
@@ -37,7 +37,7 @@ class FirstPlaces:
         most: number of places to use; None for all.
     """
 
-    needs_one = False
+    surplus = 0
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most

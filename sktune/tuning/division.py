@@ -1,7 +1,7 @@
 """The division of dies among searches that run side by side: each die belongs to one of them at a time.
 
-A free die goes to the search with the fewest dies per trial left. Dies are given back when a search ends, and all but
-one when its final comparison begins, which uses one.
+A free die goes to the search with the fewest dies per trial left. Dies are given back when a search ends, and when its
+final comparison begins those that it does not need.
 """
 
 import math
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from sktune.core.errors import InterruptedSearchError
 from sktune.core.events import Event
 from sktune.core.events.search import FinalStarted, SearchStarted, TrialFinished
+from sktune.tuning.finals import MIN_DIES
 
 
 class Division:
@@ -84,14 +85,15 @@ class DividedShare:
                 self._is_final = True
 
     @property
-    def needs_one(self) -> bool:
-        """See ``Share``; nothing is given back as long as nobody would take it."""
-        return self._is_final and self._division.has_taker
+    def surplus(self) -> int:
+        """See ``Share``."""
+        with self._division.lock:
+            return max(0, len(self.places) - MIN_DIES) if self._is_final and self._division.has_taker else 0
 
     @property
     def takes(self) -> bool:
         """Whether it could use another place."""
-        return not (self._is_final and self.places)
+        return not self._is_final or len(self.places) < MIN_DIES
 
     @property
     def fullness(self) -> tuple[float, int]:

@@ -40,20 +40,23 @@ def test_searches_that_get_no_die_wait() -> None:
     assert list(third.of(DIES)) == ["0"]
 
 
-def test_a_final_comparison_keeps_one_die() -> None:
+def test_a_final_comparison_keeps_three_dies() -> None:
     """The others go to a search that still tries plans, if there is one."""
-    division = Division(4)
+    dies = [str(number) for number in range(8)]
+    division = Division(8)
     first, second = division.share(10), division.share(10)
     begun(first)
     begun(second)
-    assert len(first.of(DIES)) == 2
+    assert len(first.of(dies)) == 4
+    assert first.surplus == 0
     final(first)
-    assert first.needs_one
-    first.give_back("2")
-    assert len(second.of(DIES)) == 3
+    assert first.surplus == 1
+    first.give_back("6")
+    assert first.surplus == 0
+    assert len(second.of(dies)) == 5
     division.end(first)
     final(second)
-    assert not second.needs_one
+    assert second.surplus == 0
 
 
 def test_a_die_that_is_gone_is_replaced() -> None:
