@@ -6,6 +6,7 @@ Rebuilt from the trials alone, in order of their numbers; a continued study only
 import itertools
 import math
 from bisect import insort
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from sktune.learning.evidence import Vector
 from sktune.learning.failures import Feasibility, Key
 from sktune.learning.law import Law
 from sktune.learning.observations import Hyperparameters, Observation, ScopeSaving
-from sktune.learning.savings import MIN_NOISE, Posterior, SegmentModel
+from sktune.learning.savings import MIN_NOISE, Pending, Posterior, SegmentModel
 from sktune.learning.segments import SegmentCatalogue
 
 Point = dict[str, Option]
@@ -118,7 +119,6 @@ class Learned:
         values: option values that were tried.
         failures: whether each trial failed, in order.
         reasons: why a trial failed, by its number.
-        probes: number of trials that were probes.
         knows_scope_times: whether any trial reported the times of its scopes.
     """
 
@@ -144,7 +144,7 @@ class Learned:
         self.failures: list[bool] = []
         self.reasons: dict[int, str] = {}
         self._failed: list[tuple[int, list[Key]]] = []
-        self.probes = 0
+        self._ended_probes = self._running_probes = 0
         self.knows_scope_times = False
         self._read: set[int] = set()
         self._taken: set[Plan] = set()
@@ -155,6 +155,7 @@ class Learned:
     def read(self, trials: Sequence[FrozenTrial], asking: int | None = None) -> list[Plan]:
         """Learn from newly finished trials; return the plans that are running elsewhere, except trial ``asking``."""
         pending: list[Plan] = []
+        self._running_probes = 0
         for trial in trials:
             if trial.number in self._read or trial.number == asking or trial.state is TrialState.WAITING:
                 continue
@@ -165,6 +166,7 @@ class Learned:
                     self._learn(trial)
             elif has_plan:
                 pending.append(self._plan_of(trial))
+                self._running_probes += PROBE in trial.user_attrs
         self.seen |= set(pending)
         self.ranges |= {plan.ranges for plan in pending}
         return pending
@@ -179,13 +181,34 @@ class Learned:
 
     def posterior(self, pending: Sequence[Plan] = ()) -> Posterior:
         """Return the most probable posterior of the effects, given the plans that are running."""
-        return self.model.fit(next(iter(self._weights), self.model.begin()), pending)
+        return self.model.fit(next(iter(self._weights), self.model.begin()), self._expect(pending))
 
     def beliefs(self, pending: Sequence[Plan] = ()) -> list[Belief]:
         """Return all beliefs about the effects, the most probable first; once settled, only that one."""
         if not self._weights or self.model.count > SETTLED:
             return [Belief(self.posterior(pending), 1.0)]
-        return [Belief(self.model.fit(chosen, pending), weight) for chosen, weight in self._weights.items()]
+        expected = self._expect(pending)
+        return [Belief(self.model.fit(chosen, expected), weight) for chosen, weight in self._weights.items()]
+
+    def _expect(self, pending: Sequence[Plan]) -> Pending | None:
+        """Return what plans that are running will show, also of their scopes if these are timed."""
+        if not pending:
+            return None
+        noise_sd = max(MIN_NOISE, self.noise_sd)
+        return self.model.expect(
+            [Observation(plan, 0.0, noise_sd, self._scopes_of(plan) if self.knows_scope_times else ())
+             for plan in pending]
+        )  # fmt: skip
+
+    def _scopes_of(self, plan: Plan) -> tuple[ScopeSaving, ...]:
+        """Return the observations of a running plan's scopes, as if all units took the same time."""
+        length = self.catalogue.length
+        counts = Counter(self.keys(plan))
+        unit_noise = 2 * SCOPE_TIME_NOISE / self.catalogue.n_units
+        return tuple(
+            ScopeSaving(segment, options, 0.0, max(1e-6, unit_noise * float(length[segment]) / math.sqrt(count)))
+            for (segment, options), count in counts.items()
+        )
 
     def expected_savings(self) -> dict[Plan, float]:
         """Return the expected saving of each plan in ``ranked``, as a share of the baseline.
@@ -203,6 +226,16 @@ class Learned:
             share, _ = own_effects(belief.posterior.chosen.step_noise, self.ranked)
             expected += belief.weight * (mean + share * (saved - mean))
         return {complete.plan: float(saving) for complete, saving in zip(self.ranked, expected, strict=True)}
+
+    @property
+    def probes(self) -> int:
+        """Number of trials that were probes, or are."""
+        return self._ended_probes + self._running_probes
+
+    @property
+    def noise_sd(self) -> float:
+        """The stated noise of the best figure, which new ones are expected to have, too."""
+        return self.ranked[0].noise_sd if self.ranked else MIN_NOISE
 
     @property
     def incumbent(self) -> Plan:
@@ -249,7 +282,7 @@ class Learned:
         self.values |= {(name, trial.params[name]) for name in self.space.option_names}
         outcome = Outcome.from_dict(stored) if stored else None
         is_probe = PROBE in trial.user_attrs
-        self.probes += is_probe
+        self._ended_probes += is_probe
         latency_ms = trial.value if trial.value is not None else trial.intermediate_values.get(0)
         self._learn_fusion(outcome)
         works = outcome.is_feasible if outcome else latency_ms is not None

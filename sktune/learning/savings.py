@@ -26,11 +26,14 @@ from sktune.learning.priors import CAPTURE_SD, NO_EFFECT_SD, PRIOR_SD, STEP_OPTI
 from sktune.learning.segments import Ints, SegmentCatalogue
 
 Singles = npt.NDArray[np.float32]
+Pending = tuple[Evidence, Evidence]
+"""The evidence of steps and of scopes that running trials will add."""
 
 MAX_SEGMENT_EFFECTS = 256
 MIN_NOISE = 1e-3
-"""Relative noise of a step's latency if the study does not state it, and of the expected saving of a running plan."""
-
+"""Relative noise of a step's latency if the study does not state it."""
+BLIND_SAVING = 0.3
+"""What all units together may save, as a share of the baseline, before anything is known."""
 
 OPTION_RATIOS = (1.0, 3.0, 10.0)
 """There is one belief for each."""
@@ -104,8 +107,25 @@ class SegmentModel:
     def add(self, observation: Observation) -> None:
         """Add an observation."""
         self._observations.append(observation)
-        segments = self._segments(observation.plan)
-        self._give_effects(segments)
+        self._put(observation, self._steps, self._scopes)
+        if observation.saving is not None:
+            units = self.catalogue.length[self._segments(observation.plan)].sum()
+            if units:
+                self._per_unit.append(abs(observation.saving) / units)
+        elif observation.scopes:
+            per_unit = [abs(scope.saving) / self.catalogue.length[scope.segment] for scope in observation.scopes]
+            self._per_unit.append(float(np.median(per_unit)))
+
+    def expect(self, observations: Sequence[Observation]) -> Pending:
+        """Return the evidence that running trials will add; their savings do not matter."""
+        steps, scopes = Evidence(self.n_fixed), Evidence(self.n_fixed)
+        for observation in observations:
+            self._put(observation, steps, scopes)
+        return steps, scopes
+
+    def _put(self, observation: Observation, steps: Evidence, scopes: Evidence) -> None:
+        """Add the rows of an observation to the evidence of steps and of scopes."""
+        self._give_effects(self._segments(observation.plan))
         size = self.n_fixed + len(self._effects)
         rows = []
         for scope in observation.scopes:
@@ -115,15 +135,9 @@ class SegmentModel:
             row[self._others_at + 2] = self.catalogue.length[scope.segment]
             rows.append((row, scope.saving, scope.noise_sd))
         if rows:
-            self._scopes.add(rows)
+            scopes.add(rows)
         if observation.saving is not None:
-            self._steps.add([(self.row(observation.plan), observation.saving, observation.noise_sd)])
-            units = self.catalogue.length[segments].sum()
-            if units:
-                self._per_unit.append(abs(observation.saving) / units)
-        elif observation.scopes:
-            per_unit = [abs(scope.saving) / self.catalogue.length[scope.segment] for scope in observation.scopes]
-            self._per_unit.append(float(np.median(per_unit)))
+            steps.add([(self.row(observation.plan), observation.saving, observation.noise_sd)])
 
     def describe(self, plans: Sequence[Plan]) -> Described:
         """Return the rows of plans."""
@@ -164,7 +178,8 @@ class SegmentModel:
 
     def begin(self) -> Hyperparameters:
         """Return the initial hyperparameters."""
-        typical = float(np.median(self._per_unit)) if self._per_unit else 0.0
+        blind = 0.0 if self.count else BLIND_SAVING / self.catalogue.n_units
+        typical = float(np.median(self._per_unit)) if self._per_unit else blind
         return Hyperparameters(max(typical, 1e-6))
 
     def choose(self) -> dict[Hyperparameters, float]:
@@ -199,8 +214,8 @@ class SegmentModel:
                 break
         return chosen
 
-    def fit(self, chosen: Hyperparameters, pending: Sequence[Plan] = ()) -> "Posterior":
-        """Return the posterior of the effects; ``pending`` plans count as if they saved as much as expected."""
+    def fit(self, chosen: Hyperparameters, pending: Pending | None = None) -> "Posterior":
+        """Return the posterior of the effects; trials that are ``pending`` count as if they had ended as expected."""
         size = self.n_fixed + len(self._effects)
         of_segments = chosen.segment_ratio * chosen.unit_sd * np.sqrt(self.catalogue.length[self._effects])
         prior = np.concatenate([self._prior * chosen.unit_sd, of_segments])
@@ -220,8 +235,9 @@ class SegmentModel:
         rows = self._steps.count * math.log(chosen.step_noise) + self._scopes.count * math.log(chosen.scope_noise)
         lower = factor[0]
         if pending:
-            running = np.array([self.row(plan) for plan in pending]) / (MIN_NOISE * chosen.step_noise)
-            lower = scipy.linalg.cholesky(precision + running.T @ running, lower=True, check_finite=False)
+            steps, scopes = pending
+            precision += steps.gram(size) * step + scopes.gram(size) * scope
+            lower = scipy.linalg.cholesky(precision, lower=True, check_finite=False)
         return Posterior(self, chosen, mean, lower, -0.5 * (squares + float(log_det)) - rows)
 
     def _put_law_prior(self, prior: Vector, chosen: Hyperparameters) -> Vector:

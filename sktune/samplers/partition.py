@@ -119,6 +119,8 @@ class PartitionSampler(BaseSampler):
         if start := self._next_start(beliefs, rng, others):
             study._storage.set_trial_user_attr(trial._trial_id, ORIGIN, start.origin)  # noqa: SLF001
             return start.point
+        if self._running and not beliefs:
+            beliefs = self._learned.beliefs(self._running)  # before anything is known, plans should at least differ
         if not beliefs:
             points = self._space.starting_points
             return self._random_point(rng, points[0].values if points else {})
@@ -126,9 +128,9 @@ class PartitionSampler(BaseSampler):
         if self._prober and PROBE not in trial.user_attrs and (probe := self._prober.probe(posterior, rng)):
             study._storage.set_trial_user_attr(trial._trial_id, PROBE, probe.to_dict())  # noqa: SLF001 - as samplers do
             return self._incumbent_point()
-        worth = Worth(self._learned, beliefs)
+        worth = Worth(self._learned, beliefs, self._running)
         point, worth_of_new = self._propose(beliefs, worth, rng)
-        if repeat := worth.plan_to_repeat(worth_of_new, self._running):
+        if repeat := worth.plan_to_repeat(worth_of_new):
             study._storage.set_trial_user_attr(trial._trial_id, REPEAT, True)  # noqa: SLF001
             return repeat.point
         return point
@@ -185,7 +187,7 @@ class PartitionSampler(BaseSampler):
         safe = learned.log_safe([candidate.plan for candidate in candidates])
         possible = [candidate for candidate, log_safe in zip(candidates, safe, strict=True) if log_safe > -math.inf]
         hopeful = self._hopeful(posterior, possible)
-        return self._most_promising(posterior, Worth(learned, [modest]), hopeful)[0] if hopeful else None
+        return self._most_promising(posterior, Worth(learned, [modest], self._running), hopeful)[0] if hopeful else None
 
     def _was_tried(self, start: StartingPoint, plan: Plan) -> bool:
         return plan in self._learned.seen if start.sets_options else plan.ranges in self._learned.ranges

@@ -5,7 +5,9 @@ beliefs", INFORMS Journal on Computing 21:4, section 2). It knows that plans sha
 nearly equals a measured one tells little, however uncertain both are.
 """
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import ndtri
@@ -14,7 +16,7 @@ from sktune.core.plan import Plan
 from sktune.learning.evidence import Vector
 from sktune.learning.history import Belief, CompletePlan, Learned, own_effects
 from sktune.learning.observations import Described
-from sktune.learning.savings import MIN_NOISE, Posterior
+from sktune.learning.savings import Posterior
 
 MEASURED = 20
 """Number of the fastest measured plans that may be recommended, or measured again."""
@@ -27,30 +29,38 @@ _NORMAL = ndtri((np.arange(16) + 0.5) / 16)
 
 
 class Worth:
-    """The worth of measurements, given what was learned and the ``beliefs`` about it."""
+    """The worth of measurements, given what was learned and the ``beliefs`` about it.
 
-    def __init__(self, learned: Learned, beliefs: Sequence[Belief]) -> None:
+    Plans that are ``running`` will be known, so they may be recommended, too: without that, a twin of the best of them
+    would seem to be worth all that both are expected to save.
+    """
+
+    def __init__(self, learned: Learned, beliefs: Sequence[Belief], running: Sequence[Plan] = ()) -> None:
         self._learned, self._beliefs = learned, beliefs
         self._measured = learned.ranked[:MEASURED]
-        self._described = learned.model.describe([complete.plan for complete in self._measured])
+        counts = Counter(running)
+        repeated = {complete.plan for complete in learned.ranked}
+        fresh = [plan for plan in counts if plan not in repeated]
+        self._known = [*self._measured, *self._unmeasured(fresh)]
+        self._running = np.array([float(counts[complete.plan]) for complete in self._known])
+        self._described = learned.model.describe([complete.plan for complete in self._known])
+
+    def _unmeasured(self, plans: Sequence[Plan]) -> list[CompletePlan]:
+        return [CompletePlan(0.0, self._learned.noise_sd, plan, {}, measurements=0.0) for plan in plans]
 
     def of_new(self, plans: Sequence[Plan]) -> Vector:
         """Return what measuring each of some new plans is worth, as a share of the baseline."""
-        noise_sd = self._measured[0].noise_sd if self._measured else MIN_NOISE
-        new = [CompletePlan(0.0, noise_sd, plan, {}, measurements=0.0) for plan in plans]
-        return self._mean(self._learned.model.describe(plans), new)
+        return self._mean(self._learned.model.describe(plans), self._unmeasured(plans))
 
-    def plan_to_repeat(self, worth_of_new: float, running: Collection[Plan]) -> CompletePlan | None:
+    def plan_to_repeat(self, worth_of_new: float) -> CompletePlan | None:
         """Return the plan to measure again instead of a new one; None if none is worth it, or figures are exact.
 
         Args:
             worth_of_new: of the plan that would be tried otherwise.
-            running: plans that are being measured; they are not repeated.
         """
         if not self._measured or not self._measured[0].noise_sd:
             return None
-        worth = self._mean(self._described, self._measured)
-        worth[[complete.plan in running for complete in self._measured]] = 0.0
+        worth = self._mean(self._described, self._known)[: len(self._measured)]
         best = int(worth.argmax())
         limit = max(MIN_REPEAT_VALUE, REPEAT_MARGIN * worth_of_new)
         return self._measured[best] if worth[best] > limit else None
@@ -61,10 +71,13 @@ class Worth:
         return mean
 
     def _of(self, posterior: Posterior, described: Described, plans: Sequence[CompletePlan]) -> Vector:
-        mean, spread, variance = _prediction(posterior, described, plans)
-        known_mean, known_spread, known_variance = _prediction(posterior, self._described, self._measured)
+        is_known = described is self._described
+        known_mean, known_spread, known_variance = _prediction(posterior, self._described, self._known, self._running)
+        mean, spread, variance = known_mean, known_spread, known_variance
+        if not is_known:
+            mean, spread, variance = _prediction(posterior, described, plans)
         covariance = known_spread.T @ spread
-        if described is self._described:
+        if is_known:
             np.fill_diagonal(covariance, known_variance)
         scale = np.sqrt(variance + np.array([complete.noise_sd for complete in plans]) ** 2)
         # By plan and result; no plan at all saves nothing.
@@ -77,11 +90,16 @@ class Worth:
 
 
 def _prediction(
-    posterior: Posterior, described: Described, plans: Sequence[CompletePlan]
+    posterior: Posterior, described: Described, plans: Sequence[CompletePlan], running: Vector | None = None
 ) -> tuple[Vector, Vector, Vector]:
-    """Return mean, spread and variance of what plans save, with their own effects."""
+    """Return mean, spread and variance of what plans save, with their own effects; ``running`` measurements of them
+    only make it more certain."""
     mean = described.rows @ posterior.mean
     share, left = own_effects(posterior.chosen.step_noise, plans)
+    if running is not None and running.any():
+        pairs = zip(plans, running, strict=True)
+        ended = [replace(plan, measurements=plan.measurements + count) for plan, count in pairs]
+        _, left = own_effects(posterior.chosen.step_noise, ended)
     mean += share * (np.array([complete.saving for complete in plans]) - mean)
     spread = posterior.spread(described.rows)
     return mean, spread, (spread**2).sum(axis=0) + posterior.unknown_variance(described) + left
