@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import optuna
 import pytest
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
 
 from benchmarks.landscape import Truth, measured, replay
 from benchmarks.landscapes.failing import FailingLandscape
@@ -17,7 +17,7 @@ from benchmarks.landscapes.recorded import names, recorded
 from benchmarks.landscapes.simulated import sim_61_bare
 from benchmarks.landscapes.synthetic import SYNTHETIC, SyntheticLandscape
 from sktune.core.outcome import Outcome, Reason, ScopeTime, Speedup
-from sktune.core.plan import Option, Plan
+from sktune.core.plan import Option, Plan, Scope
 from sktune.core.space import JOIN, LAYERS_PER_SCOPE, OptionRules, SpaceSpec, StartingPoint, bind
 from sktune.learning.failures import Feasibility
 from sktune.learning.history import ORIGIN, OUTCOME, PROBE, Learned
@@ -111,6 +111,23 @@ def test_workers_that_start_together_begin_with_different_starting_points() -> N
     sampler, trials = PartitionSampler(SPACE, seed=0), study.get_trials(deepcopy=False)
     points = [sampler.sample_relative(study, trial, distributions(SPACE)) for trial in trials]
     assert len({SPACE.plan(point) for point in points}) == 3
+
+
+def test_plans_that_start_before_anything_is_known_differ_in_their_scopes() -> None:
+    """After the starting points; neighbours of the first one would often have the same scopes."""
+    run = replay(landscape(), WITHOUT_PROBES, trials=10, seed=1, workers=10)
+    assert len({plan.ranges for plan in run.plans}) == 10
+
+
+def test_a_probe_that_runs_counts_as_one() -> None:
+    """Otherwise every free die would get one until the first has ended."""
+    learned, probe = Learned(SPACE), Plan((Scope(SPACE.layout.units[0].name, SPACE.layout.units[1].name),))
+    point = {name: choices[0] for name, choices in SPACE.choices.items()}
+    running = create_trial(state=TrialState.RUNNING, params=point, distributions=distributions(SPACE),
+                           user_attrs={PROBE: probe.to_dict()})  # fmt: skip
+    for _ in range(2):
+        assert learned.read([running]) == [probe]
+        assert learned.probes == 1
 
 
 def test_it_works_in_any_optuna_study() -> None:

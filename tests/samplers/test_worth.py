@@ -1,5 +1,7 @@
 """What a measurement is worth, against a simulation of measuring and deciding."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from optuna.trial import FrozenTrial, create_trial
@@ -9,7 +11,7 @@ from benchmarks.landscapes.synthetic import SYNTHETIC
 from sktune.core.plan import Plan
 from sktune.learning.evidence import Vector
 from sktune.learning.history import OUTCOME, Belief, Learned, own_effects
-from sktune.samplers.worth import Worth
+from sktune.samplers.worth import Worth, _prediction
 from sktune.study.strategy import distributions
 
 N_DRAWS = 20_000
@@ -68,3 +70,33 @@ def test_worth_is_what_a_simulation_of_measuring_and_deciding_gains(learned: Lea
     expected = [simulated(learned, belief, plan) for plan in plans]
     assert sum(each > 1e-3 for each in expected) >= 4
     assert worth == pytest.approx(expected, rel=0.1, abs=2e-4)
+
+
+def test_a_twin_of_a_running_plan_is_worth_little(learned: Learned) -> None:
+    """Without the running plan among those that may be recommended, a twin would be worth all that both save."""
+    space, rng = learned.space, np.random.default_rng(4)
+    points = [
+        {name: choices[int(rng.integers(len(choices)))] for name, choices in space.choices.items()} for _ in range(40)
+    ]
+    plans = [plan for plan in dict.fromkeys(map(space.plan, points)) if plan not in learned.seen]
+    alone = Worth(learned, [Belief(learned.posterior(), 1.0)]).of_new(plans)
+    best = plans[int(alone.argmax())]
+    beside = Worth(learned, [Belief(learned.posterior([best]), 1.0)], [best]).of_new([best])
+    assert beside[0] < 0.5 * alone.max()
+
+
+def test_running_measurements_of_a_plan_leave_less_to_learn(learned: Learned) -> None:
+    """Several dies may measure a finalist at once, but its own effect is known better by each of them."""
+    plan = learned.ranked[0].plan
+    chosen = replace(learned.posterior().chosen, step_noise=5.0)
+    posterior = learned.model.fit(chosen)
+
+    def variance(times: int) -> float:
+        judged = Worth(learned, [Belief(posterior, 1.0)], [plan] * times)
+        mean, _, of_known = _prediction(posterior, judged._described, judged._known, judged._running)
+        assert mean[0] == pytest.approx(before[0])
+        return float(of_known[0])
+
+    described = learned.model.describe([plan])
+    before, _, _ = _prediction(posterior, described, learned.ranked[:1])
+    assert variance(0) > variance(1) > variance(2)
