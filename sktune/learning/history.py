@@ -6,7 +6,6 @@ Rebuilt from the trials alone, in order of their numbers; a continued study only
 import itertools
 import math
 from bisect import insort
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -23,8 +22,9 @@ from sktune.core.verification import Verification
 from sktune.learning.evidence import Vector
 from sktune.learning.failures import Feasibility, Key
 from sktune.learning.law import Law
-from sktune.learning.observations import Hyperparameters, Observation, ScopeSaving
+from sktune.learning.observations import Hyperparameters, Observation
 from sktune.learning.savings import MIN_NOISE, Pending, Posterior, SegmentModel
+from sktune.learning.scope_savings import expected_scope_savings, scope_savings
 from sktune.learning.segments import SegmentCatalogue
 
 Point = dict[str, Option]
@@ -41,7 +41,6 @@ it measures a known plan again."""
 VERIFICATIONS = "verifications"
 """The study's fact with verifications made after their trials had ended, by trial number."""
 
-SCOPE_TIME_NOISE = 0.02
 SETTLED = 200
 """Observations after which the hyperparameters no longer change."""
 
@@ -194,20 +193,10 @@ class Learned:
         """Return what plans that are running will show, also of their scopes if these are timed."""
         if not pending:
             return None
-        noise_sd = max(MIN_NOISE, self.noise_sd)
+        noise_sd, catalogue = max(MIN_NOISE, self.noise_sd), self.catalogue
+        timed = expected_scope_savings if self.knows_scope_times else lambda *_: ()
         return self.model.expect(
-            [Observation(plan, 0.0, noise_sd, self._scopes_of(plan) if self.knows_scope_times else ())
-             for plan in pending]
-        )  # fmt: skip
-
-    def _scopes_of(self, plan: Plan) -> tuple[ScopeSaving, ...]:
-        """Return the observations of a running plan's scopes, as if all units took the same time."""
-        length = self.catalogue.length
-        counts = Counter(self.keys(plan))
-        unit_noise = 2 * SCOPE_TIME_NOISE / self.catalogue.n_units
-        return tuple(
-            ScopeSaving(segment, options, 0.0, max(1e-6, unit_noise * float(length[segment]) / math.sqrt(count)))
-            for (segment, options), count in counts.items()
+            [Observation(plan, 0.0, noise_sd, timed(catalogue, self.keys(plan))) for plan in pending]
         )
 
     def expected_savings(self) -> dict[Plan, float]:
@@ -339,7 +328,7 @@ class Learned:
             self.feasibility.failed(keys, labelled.get(outcome.blamed))
         if outcome.scope_times:  # only these: the plan's latency is that of an unusable plan
             baseline_ms = sum(piece.baseline_ms for piece in outcome.scope_times)
-            scopes = _scope_savings(self.catalogue, plan, outcome, baseline_ms)
+            scopes = scope_savings(self.catalogue, plan, outcome, baseline_ms)
             self._observe(Observation(plan, None, MIN_NOISE, scopes))
 
     def _observe(self, observation: Observation) -> None:
@@ -358,7 +347,7 @@ class Learned:
             return Observation(plan, 1 - latency_ms / self._reference_ms, MIN_NOISE)
         speedup = outcome.speedup
         noise = max(MIN_NOISE, _stated_noise(outcome))
-        scopes = _scope_savings(self.catalogue, plan, outcome, speedup.baseline_ms)
+        scopes = scope_savings(self.catalogue, plan, outcome, speedup.baseline_ms)
         return Observation(plan, 1 - 1 / speedup.ratio, noise, scopes)
 
 
@@ -388,26 +377,3 @@ def _combinations(space: SearchSpace) -> list[Combination]:
         of_scope, of_step = space.chosen_options(point)
         distinct.setdefault((of_scope, of_step), Combination(point, of_scope, of_step))
     return list(distinct.values())
-
-
-def _scope_savings(
-    catalogue: SegmentCatalogue, plan: Plan, outcome: Outcome, baseline_ms: float
-) -> tuple[ScopeSaving, ...]:
-    """Return the saving of each class of a plan's scopes."""
-    times = {(piece.first, piece.last): piece for piece in outcome.scope_times if piece.in_scope}
-    grouped: dict[tuple[int, Options], list[tuple[float, float]]] = {}
-    for scope, pair in zip(plan.scopes, catalogue.positions(plan), strict=True):
-        if piece := times.get((scope.first, scope.last)):
-            key = (int(catalogue.class_of[pair]), scope.options)
-            saving = (piece.baseline_ms - piece.latency_ms) / baseline_ms
-            noise = SCOPE_TIME_NOISE * (piece.baseline_ms + piece.latency_ms) / baseline_ms
-            grouped.setdefault(key, []).append((saving, noise))
-    return tuple(
-        ScopeSaving(
-            segment,
-            options,
-            float(np.mean([saving for saving, _ in pairs])),
-            max(1e-6, float(np.mean([noise for _, noise in pairs])) / math.sqrt(len(pairs))),
-        )
-        for (segment, options), pairs in grouped.items()
-    )

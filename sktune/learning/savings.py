@@ -34,7 +34,6 @@ MIN_NOISE = 1e-3
 """Relative noise of a step's latency if the study does not state it."""
 BLIND_SAVING = 0.3
 """What all units together may save, as a share of the baseline, before anything is known."""
-
 OPTION_RATIOS = (1.0, 3.0, 10.0)
 """There is one belief for each."""
 TEMPERING = 8.0
@@ -126,8 +125,7 @@ class SegmentModel:
     def _put(self, observation: Observation, steps: Evidence, scopes: Evidence) -> None:
         """Add the rows of an observation to the evidence of steps and of scopes."""
         self._give_effects(self._segments(observation.plan))
-        size = self.n_fixed + len(self._effects)
-        rows = []
+        size, rows = self.n_fixed + len(self._effects), []
         for scope in observation.scopes:
             row = np.zeros(size)
             self._put_scopes(row, np.array([scope.segment]), scope.options)
@@ -178,8 +176,8 @@ class SegmentModel:
 
     def begin(self) -> Hyperparameters:
         """Return the initial hyperparameters."""
-        blind = 0.0 if self.count else BLIND_SAVING / self.catalogue.n_units
-        typical = float(np.median(self._per_unit)) if self._per_unit else blind
+        blind = [0.0 if self.count else BLIND_SAVING / self.catalogue.n_units]
+        typical = float(np.median(self._per_unit or blind))
         return Hyperparameters(max(typical, 1e-6))
 
     def choose(self) -> dict[Hyperparameters, float]:
