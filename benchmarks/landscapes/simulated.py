@@ -23,9 +23,11 @@ from sktune.backends.sim.launch import first_use_us, gaps_us, head_us, superkern
 from sktune.backends.sim.operators import Operator
 from sktune.backends.sim.superkernel import busy_us, fuse
 from sktune.backends.sim.trace import trace_operators
+from sktune.core.layout import Layout
 from sktune.core.outcome import ScopeTime
 from sktune.core.plan import Option, Options, Plan
 from sktune.core.space import LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, limit_of
+from sktune.targets.base import Target
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
 from sktune.tuning.prepare import bind_space, space_spec
@@ -38,6 +40,15 @@ LONG_GAPS_US = {
 }  # fmt: skip
 """The first estimates of A3, where all results were measured, and all kernels have hooks for early start: with the gaps
 of A2 hardly more than noise is gained."""
+
+
+def with_long_gaps(target: Target, layout: Layout) -> tuple[tuple[Operator, ...], Constants]:
+    """Return the operators of a target, and the constants of the landscapes; see ``LONG_GAPS_US``."""
+    constants = set_values(load_constants(), LONG_GAPS_US)
+    operators = deploy(trace_operators(target, layout, constants), constants)
+    every_type = tuple(sorted({operator.type for operator in operators}))
+    hooked = constants.early_start_types.model_copy(update={"value": every_type})
+    return operators, constants.model_copy(update={"early_start_types": hooked})
 
 
 class SimulatedLandscape:
@@ -213,11 +224,7 @@ def simulated(name: str, model: str, scale: str) -> SimulatedLandscape:
     wanted = space_spec(request, spec, preset)
     target = load(spec)
     layout = trace_layout(target, wanted)
-    constants = set_values(load_constants(), LONG_GAPS_US)
-    operators = deploy(trace_operators(target, layout, constants), constants)
-    every_type = tuple(sorted({operator.type for operator in operators}))
-    hooked = constants.early_start_types.model_copy(update={"value": every_type})
-    constants = constants.model_copy(update={"early_start_types": hooked})
+    operators, constants = with_long_gaps(target, layout)
     return SimulatedLandscape(name, bind_space(wanted, layout, spec), operators, constants)
 
 

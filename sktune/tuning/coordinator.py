@@ -62,7 +62,7 @@ class _Task:
     unrescued: Outcome | None = None
     suspects: list[tuple[Worker, Outcome]] = field(default_factory=list)
     avoid: set[str] = field(default_factory=set)
-    lost: list[Lost] = field(default_factory=list)
+    lost: list[Lost | Dismissed] = field(default_factory=list)
     is_blamed: bool = False
 
 
@@ -137,7 +137,7 @@ class Coordinator:
         for task in [one for one in self._running.values() if one.until_s is not None and one.until_s < now_s]:
             assert task.worker is not None
             why = f"it did not end trial {task.proposal.number} within its lease"
-            task.lost.append(Lost(task.worker, why))
+            task.lost.append(Dismissed(task.worker, why))
             self._fleet.quarantine(task.worker, why)
 
     def _assign(self) -> None:
@@ -248,7 +248,8 @@ class Coordinator:
         """Run a trial again whose attempt says nothing about its plan, unless too many workers were lost with it."""
         if not self._settle(task):
             return
-        hosts = {event.worker.host for event in task.lost}
+        # A worker that is out of time may be on a machine that is well.
+        hosts = {event.worker.host for event in task.lost if isinstance(event, Lost)}
         if len(hosts) >= MAX_HOSTS_LOST or len(task.lost) >= MAX_WORKERS_LOST:
             where = f" on {len(hosts)} machines" if len(hosts) > 1 else ""
             detail = f"{len(task.lost)} workers{where} were lost while they ran it; the last: {why}"

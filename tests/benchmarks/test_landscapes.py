@@ -14,13 +14,9 @@ from optuna.trial import FrozenTrial, TrialState
 from benchmarks.landscape import PROPOSAL, gain, measured, replay
 from benchmarks.landscapes.failing import FailingLandscape
 from benchmarks.landscapes.recorded import recorded
-from benchmarks.landscapes.simulated import LONG_GAPS_US, sim_8
+from benchmarks.landscapes.simulated import sim_8, with_long_gaps
 from benchmarks.landscapes.synthetic import SyntheticLandscape, Traits
-from benchmarks.real_pairs import set_values
-from sktune.backends.sim.constants import load_constants
-from sktune.backends.sim.deployment import deploy
 from sktune.backends.sim.model import SimulatedStep, StepModel
-from sktune.backends.sim.trace import trace_operators
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SearchSpace
@@ -227,8 +223,8 @@ def test_the_simulated_landscape_is_the_cost_model() -> None:
     space = landscape.space
     rng = np.random.default_rng(0)
     request = Request("deepseek-v3", backend="sim", scale="small")
-    target, constants = load(request.target()[0]), set_values(load_constants(), LONG_GAPS_US)
-    model = StepModel(deploy(trace_operators(target, space.layout, constants), constants), space.layout, constants)
+    operators, constants = with_long_gaps(load(request.target()[0]), space.layout)
+    model = StepModel(operators, space.layout, constants)
     for _ in range(60):
         plan = space.plan({name: choices[rng.integers(len(choices))] for name, choices in space.choices.items()})
         step, truth = model.step(plan), landscape.evaluate(plan)

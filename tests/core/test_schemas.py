@@ -40,7 +40,7 @@ def test_generated_pages_are_up_to_date() -> None:
 
 def test_every_class_of_events_is_registered() -> None:
     """With a name, and a description in the first line of its docstring."""
-    modules = (events.analysis, events.commands, events.scopes, events.search, events.studies)
+    modules = (events.analysis, events.commands, events.scopes, events.search, events.studies, events.workers)
     classes = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
     kinds = {kind for kind in classes if issubclass(kind, Event) and hasattr(kind, "event")}
     assert kinds == set(EVENTS.values())

@@ -17,6 +17,7 @@ from sktune.study.facts import StudyFacts
 from sktune.study.strategy import distributions
 from sktune.tuning.request import Request
 from tests.builders import decoder_layout
+from tests.projects import long_gaps
 
 RUNNER = CliRunner()
 pytestmark = pytest.mark.slow
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.slow
 def study(tmp_path_factory: pytest.TempPathFactory) -> sktune.SearchResult:
     """Return a simulated search of the tiny model."""
     runs = tmp_path_factory.mktemp("why")
-    return sktune.search("deepseek-v3", trials=12, backend="sim", study="a<b>", runs=runs)
+    return sktune.search("deepseek-v3", trials=12, backend="sim", study="a<b>", runs=runs, constants=long_gaps(runs))
 
 
 def test_why_shows_effects_failures_and_the_next_experiment(study: sktune.SearchResult) -> None:

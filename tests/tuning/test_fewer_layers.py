@@ -109,7 +109,7 @@ def test_the_final_comparison_decides_which_plans_are_best(tmp_path: Path, monke
     study.remember(final=FinalComparison.of([(rows, "")], []))
     carried: list[ProxyFindings] = []
 
-    def run(request: Request, listener: Any, began_s: float, findings: ProxyFindings | None = None) -> Any:
+    def run(request: Request, listener: Any, began_s: float, findings: ProxyFindings | None = None, **_: Any) -> Any:
         carried.extend([findings] if findings else [])
         return result_of(study, tmp_path / "a")
 

@@ -322,7 +322,7 @@ class TestTimeBudget:
         """If the caller does not say when it began."""
         began: list[float | None] = []
 
-        def run(request: Request, listener: Any, began_s: float | None, findings: Any = None) -> Any:
+        def run(request: Request, listener: Any, began_s: float | None, findings: Any = None, **_: Any) -> Any:
             began.append(began_s)
             return loop.run(request, listener, began_s, findings, lambda setup: FakeRunner())
 
