@@ -1,5 +1,6 @@
 """The engine of one host: each worker has a die, or on a CPU cores, to itself."""
 
+import itertools
 import queue
 import time
 from collections.abc import Mapping, Sequence
@@ -29,8 +30,10 @@ class LocalEngine:
         self._share = share or FirstPlaces()
         self._events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
         self._threads: dict[Worker, RunnerThread] = {}
+        self._lives = itertools.count(1)
         self._called: Worker | None = None
         self._leaving: set[Worker] = set()
+        self._discarded: set[Worker] = set()
 
     def __enter__(self) -> Self:
         self._start()
@@ -58,7 +61,8 @@ class LocalEngine:
             return
 
     def discard(self, worker: Worker, /) -> None:
-        """See ``Engine.discard``."""
+        """See ``Engine.discard``: its die is not given back either."""
+        self._discarded.add(worker)
         self._threads[worker].end()
 
     def pace(self, opened: Opened, trials: Sequence[Mapping[str, float]], /) -> DurationEstimates:
@@ -67,16 +71,18 @@ class LocalEngine:
 
     def _start(self) -> None:
         """Start a worker on each die that has come to this search."""
+        taken = {worker.die for worker in self._threads}
         for place in self._share.of(list(self._dies)):
-            die, worker = self._dies[place], Worker(place)
-            if worker not in self._threads:
+            if place not in taken:
+                die, worker = self._dies[place], Worker(place, life=str(next(self._lives)))
                 thread = RunnerThread(worker, die, die.setup(self._setup), self._factory, self._events.put)
                 self._threads[worker] = thread
                 thread.start()
 
     def _give_back(self, on_event: OnEvent) -> None:
         """Give back dies that are not needed any more; never that of the worker that was called last."""
-        others = [worker for worker in self._threads if worker not in (self._called, *self._leaving)]
+        kept = {self._called, *self._leaving, *self._discarded}
+        others = [worker for worker in self._threads if worker not in kept]
         for worker in others[: max(0, self._share.surplus - len(self._leaving))]:
             self._leaving.add(worker)
             self._threads[worker].end()

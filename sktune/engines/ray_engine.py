@@ -65,6 +65,7 @@ class RayEngine:
     def __init__(self, setup: RunnerSetup, factory: RunnerFactory, share: Share) -> None:
         self._setup, self._factory, self._share = setup, factory, share
         self._called: Worker | None = None
+        self._discarded: set[Worker] = set()
         self._actors: dict[Slot, _Actor] = {}
         self._lives: dict[Slot, int] = {}
         self._looked_s = 0.0
@@ -106,6 +107,7 @@ class RayEngine:
 
     def discard(self, worker: Worker, /) -> None:
         """See ``Engine.discard``: the actor stays, and keeps its die from others."""
+        self._discarded.add(worker)
         for actor in self._actors.values():
             if actor.worker == worker:
                 actor.handle.end.remote()
@@ -177,7 +179,8 @@ class RayEngine:
 
     def _give_back(self, on_event: OnEvent) -> None:
         """Give back dies that are not needed any more; never that of the worker that was called last."""
-        others = [(slot, actor) for slot, actor in self._actors.items() if actor.worker != self._called]
+        kept = {self._called, *self._discarded}
+        others = [(slot, actor) for slot, actor in self._actors.items() if actor.worker not in kept]
         for slot, actor in others[: self._share.surplus]:
             ray.kill(actor.handle)
             del self._actors[slot]

@@ -18,7 +18,7 @@ from sktune.core.errors import BackendError, BadInputError
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.engines import local_engine
-from sktune.engines.base import Answered, Began, Call, EngineEvent, Joined, StageBegan
+from sktune.engines.base import Answered, Began, Call, EngineEvent, Joined, Lost, StageBegan
 from sktune.engines.dies import SIMULATED, Die, die_alone, dies_here
 from sktune.engines.local import LocalEngine
 from sktune.measure.placement import Placement
@@ -76,6 +76,39 @@ def test_a_search_that_ends_leaves_no_thread(tmp_path: Path) -> None:
         events_of(engine, 1)
     assert closed == ["sktune simulated 0"]
     assert "sktune simulated 0" not in {thread.name for thread in threading.enumerate()}
+
+
+class AllButOne:
+    """A share of which one place is enough from now on."""
+
+    def __init__(self) -> None:
+        self.given_back: list[str] = []
+        self.surplus = 0
+
+    def of(self, places: Sequence[str], /) -> Sequence[str]:
+        """See ``Share.of``."""
+        return places
+
+    def give_back(self, place: str, /) -> None:
+        """See ``Share.give_back``."""
+        self.given_back.append(place)
+        self.surplus = 0
+
+
+def test_a_die_that_is_given_back_may_come_again_and_one_that_was_discarded_is_kept(tmp_path: Path) -> None:
+    """Another search shall not get a faulty die; a die that comes again has another worker, whose loss counts."""
+    share, dies = AllButOne(), [Die(SIMULATED, number) for number in range(3)]
+    with LocalEngine(setup(tmp_path), dies, lambda setup: FakeRunner(), share) as engine:
+        by_die = {event.worker.die: event.worker for event in events_of(engine, 3) if isinstance(event, Joined)}
+        engine.submit(by_die["simulated 0"], Call(1, "open"))
+        engine.discard(by_die["simulated 1"])
+        share.surplus = 2
+        events = events_of(engine, 4)
+    assert share.given_back == ["simulated 2"]
+    assert [event.worker for event in events if isinstance(event, Lost)] == [by_die["simulated 2"]]
+    (again,) = [event.worker for event in events if isinstance(event, Joined)]
+    assert again.die == "simulated 2"
+    assert again != by_die["simulated 2"]
 
 
 class OnFourDies(Site):
