@@ -8,17 +8,13 @@ process measures it with a noise of 0.5%. True is the ratio on the average die. 
 machine's description.
 """
 
-import argparse
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import exp, log
-from pathlib import Path
 
 import numpy as np
 
-from sktune.backends.installed import device_name, package_version
+from benchmarks.simulated_table import write_table
 from sktune.core.outcome import FinalRow, Speedup
 from sktune.core.plan import Plan, Scope
 from sktune.measure.final_comparison import FinalComparison
@@ -56,20 +52,7 @@ class Coverage:
 
 def main() -> None:
     """Simulate all cells, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=2000, help="of each cell")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    made_with = f"Python {sys.version.split()[0]}, numpy {package_version('numpy')}; {device_name('cpu')}"
-    head = [
-        f"# python -m benchmarks.final_dies {' '.join(sys.argv[1:])}",
-        "",
-        f"{time.strftime('%Y-%m-%d')}; {made_with}",
-    ]
-    text = "\n".join([*head, "", *table(arguments.runs, arguments.seed), ""])
-    arguments.out.write_text(text, encoding="utf-8")
-    print(text)
+    write_table("final_dies", __doc__, table, 2000)
 
 
 def coverage(dies: int, processes_each: int, finalists: int, runs: int, seed: int) -> Coverage:

@@ -8,19 +8,15 @@ and the luck of that process, which the interval does not show. If no finalist i
 is false. Prints a table and writes it with the machine's description.
 """
 
-import argparse
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
-from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-from sktune.backends.installed import device_name, package_version
+from benchmarks.simulated_table import write_table
 from sktune.core.outcome import FinalRow, Outcome, Speedup
 from sktune.core.plan import Plan, Scope
 from sktune.measure.final_comparison import FinalComparison
@@ -58,20 +54,7 @@ class Kind:
 
 def main() -> None:
     """Simulate all cells, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=1000, help="of each cell")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    made_with = f"Python {sys.version.split()[0]}, numpy {package_version('numpy')}; {device_name('cpu')}"
-    head = [
-        f"# python -m benchmarks.final_luck {' '.join(sys.argv[1:])}",
-        "",
-        f"{time.strftime('%Y-%m-%d')}; {made_with}",
-    ]
-    text = "\n".join([*head, "", *table(arguments.runs, arguments.seed), ""])
-    arguments.out.write_text(text, encoding="utf-8")
-    print(text)
+    write_table("final_luck", __doc__, table, 1000)
 
 
 def kinds() -> list[Kind]:

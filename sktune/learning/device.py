@@ -69,19 +69,19 @@ def constants_us(posterior: Posterior) -> dict[str, tuple[float, float]]:
     """Return mean and standard deviation in us of the law's constants that were found, by their name.
 
     ``barrier_vector_us`` keeps its prior mean, and gap and head (``task_us``) follow from it: only their difference
-    shows. The constants of loading code are there if both of their sums are determined.
+    shows. The constants of loading code are there if both of their sums are determined. Early start is never there: what
+    is found is a mean over all operators, the simulator's constant that of kernels with hooks for it.
     """
     known = {each.name: each for each in found(posterior) if each.is_determined}
-    vector, cube, signal, early, *loading = (known.get(name) for name in SUMS)
+    vector, cube, signal, _, *loading = (known.get(name) for name in SUMS)
     values: dict[str, tuple[float, float]] = {}
     if vector:
         task_us = vector.us + PRIOR_US["barrier_vector_us"][0]
         values["task_us"] = task_us, vector.sd_us
         if cube:
             values["barrier_cube_us"] = task_us - cube.us, float(np.hypot(vector.sd_us, cube.sd_us))
-    for name, each in (("signal_us", signal), ("early_start_us", early)):
-        if each:
-            values[name] = each.us, each.sd_us
+    if signal:
+        values["signal_us"] = signal.us, signal.sd_us
     if all(loading):
         assert posterior.model.law
         names = [term.name for term in posterior.model.law.terms]

@@ -17,7 +17,7 @@ from sktune.core.layout import Kernel, KernelCore, Layer, Layout, Unit
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.scope_options import option_defaults
 from sktune.core.space import NEW, OptionRules, SpaceSpec, bind
-from sktune.learning.device import found
+from sktune.learning.device import constants_us, found
 from sktune.learning.history import OUTCOME, Learned
 from sktune.learning.law import (
     CODE_KNOTS_KIB,
@@ -180,9 +180,13 @@ def test_layouts_keep_their_kernels() -> None:
 def test_a_device_is_found() -> None:
     """After ten trials on a device that follows the law, what a study can determine is close to the truth."""
     landscape = device("known", (), 4)
-    determined = [each for each in found(learned_on(landscape, 10, seed=0).posterior()) if each.is_determined]
+    posterior = learned_on(landscape, 10, seed=0).posterior()
+    determined = [each for each in found(posterior) if each.is_determined]
     true = truth(landscape)
     assert len(determined) >= 2
+    # The mean over all operators is not the simulator's constant, which is that of kernels with hooks.
+    assert "early start" in {each.name for each in determined}
+    assert "early_start_us" not in constants_us(posterior)
     for each in determined:
         assert abs(each.us - true[each.name]) < 4 * each.sd_us + 0.25 * abs(true[each.name]), each
 
