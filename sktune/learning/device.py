@@ -69,8 +69,8 @@ def constants_us(posterior: Posterior) -> dict[str, tuple[float, float]]:
     """Return mean and standard deviation in us of the law's constants that were found, by their name.
 
     ``barrier_vector_us`` keeps its prior mean, and gap and head (``task_us``) follow from it: only their difference
-    shows. The constants of loading code are there if both of their sums are determined. Early start is never there: what
-    is found is a mean over all operators, the simulator's constant that of kernels with hooks for it.
+    shows. The constants of loading code are there if both of their sums are determined. Early start is never there: it
+    is found as a mean over all operators, and the simulator's constant is that of kernels with hooks for it.
     """
     known = {each.name: each for each in found(posterior) if each.is_determined}
     vector, cube, signal, _, *loading = (known.get(name) for name in SUMS)
