@@ -43,6 +43,8 @@ VERIFICATIONS = "verifications"
 
 SETTLED = 200
 """Observations after which the hyperparameters no longer change."""
+RUNNING_PER_RESULT = 8
+"""While so many trials run, hyperparameters are chosen again only once more than one result is new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +152,13 @@ class Learned:
         self._weights: dict[Hyperparameters, float] = {}
         self._reference_ms: float | None = None
         self._is_choosing = True
+        self._running = self._chosen_at = 0
 
     def read(self, trials: Sequence[FrozenTrial], asking: int | None = None) -> list[Plan]:
         """Learn from newly finished trials; return the plans that are running elsewhere, except trial ``asking``."""
         pending: list[Plan] = []
         self._running_probes = 0
+        self._running = sum(trial.state is TrialState.RUNNING for trial in trials)
         for trial in trials:
             if trial.number in self._read or trial.number == asking or trial.state is TrialState.WAITING:
                 continue
@@ -335,8 +339,9 @@ class Learned:
         self.knows_scope_times |= bool(observation.scopes)
         self.model.add(observation)
         count = self.model.count
-        if self._is_choosing and (count <= 12 or (count <= SETTLED and count % max(1, count // 8) == 0)):
-            self._weights = self.model.choose()
+        is_due = count <= 12 or (count <= SETTLED and count % max(1, count // 8) == 0)
+        if self._is_choosing and is_due and count - self._chosen_at > self._running // RUNNING_PER_RESULT:
+            self._weights, self._chosen_at = self.model.choose(), count
 
     def _observation(self, plan: Plan, outcome: Outcome | None, latency_ms: float | None) -> Observation:
         if outcome is None or outcome.speedup is None:

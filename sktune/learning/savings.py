@@ -72,9 +72,8 @@ class SegmentModel:
         borders = [catalogue.border(position) for position in range(1, catalogue.n_units)]
         self.borders = {border: index for index, border in enumerate(dict.fromkeys(borders))}
         self._border_at = np.array([-1, *(self.borders[border] for border in borders)])
-        base, small = len(catalogue.features), len(catalogue.small)
-        self._options_at = base
-        self._cuts_at = base + small * len(self.options)
+        self._options_at, small = len(catalogue.features), len(catalogue.small)
+        self._cuts_at = self._options_at + small * len(self.options)
         self._steps_at = self._cuts_at + len(self.borders)
         self._others_at = self._steps_at + len(self.step_options)  # capture, observed scope, observed unit
         self.law_at = self._others_at + 3
@@ -106,7 +105,7 @@ class SegmentModel:
     def add(self, observation: Observation) -> None:
         """Add an observation."""
         self._observations.append(observation)
-        self._put(observation, self._steps, self._scopes)
+        self._put([observation], self._steps, self._scopes)
         if observation.saving is not None:
             units = self.catalogue.length[self._segments(observation.plan)].sum()
             if units:
@@ -118,24 +117,25 @@ class SegmentModel:
     def expect(self, observations: Sequence[Observation]) -> Pending:
         """Return the evidence that running trials will add; their savings do not matter."""
         steps, scopes = Evidence(self.n_fixed), Evidence(self.n_fixed)
-        for observation in observations:
-            self._put(observation, steps, scopes)
+        self._put(observations, steps, scopes)
         return steps, scopes
 
-    def _put(self, observation: Observation, steps: Evidence, scopes: Evidence) -> None:
-        """Add the rows of an observation to the evidence of steps and of scopes."""
-        self._give_effects(self._segments(observation.plan))
-        size, rows = self.n_fixed + len(self._effects), []
-        for scope in observation.scopes:
-            row = np.zeros(size)
+    def _put(self, observations: Sequence[Observation], steps: Evidence, scopes: Evidence) -> None:
+        """Add the rows of observations to the evidence of steps and of scopes."""
+        for observation in observations:
+            self._give_effects(self._segments(observation.plan))
+        rows = []
+        for scope in [scope for each in observations for scope in each.scopes]:
+            row = np.zeros(self.n_fixed + len(self._effects))
             self._put_scopes(row, np.array([scope.segment]), scope.options)
             row[self._others_at + 1] = 1.0
             row[self._others_at + 2] = self.catalogue.length[scope.segment]
             rows.append((row, scope.saving, scope.noise_sd))
         if rows:
             scopes.add(rows)
-        if observation.saving is not None:
-            steps.add([(self.row(observation.plan), observation.saving, observation.noise_sd)])
+        if known := [(each.plan, each.saving, each.noise_sd) for each in observations if each.saving is not None]:
+            described = self.describe([plan for plan, *_ in known]).rows
+            steps.add([(row, saving, sd) for row, (_, saving, sd) in zip(described, known, strict=True)])
 
     def describe(self, plans: Sequence[Plan]) -> Described:
         """Return the rows of plans."""

@@ -106,9 +106,7 @@ class TuningStudy:
                 backup.restore_if_damaged()
             check_file(url, create)
             storage = open_storage(url)
-            known = [
-                summary.study_name for summary in optuna.get_all_study_summaries(storage, include_best_trial=False)
-            ]
+            known = optuna.get_all_study_names(storage)
             if name not in known and not create:
                 holds = ", ".join(known) or "none"
                 raise StudyError(f"there is no study {name!r} in {shown(url)}; it holds: {holds}")

@@ -190,6 +190,20 @@ def test_a_resumed_search_proposes_what_an_uninterrupted_one_would(tmp_path: Pat
     assert proposals(tmp_path / "a", False) == proposals(tmp_path / "b", True)
 
 
+def test_a_study_sees_when_a_trial_of_another_process_ends_that_it_has_seen_running(url: str) -> None:
+    searching, watching = opened(url), TuningStudy.open("study", url, create=False)
+    proposals = [ask(searching) for _ in range(3)]
+    for _ in range(2):
+        assert [record.outcome for record in watching.records()] == [None] * 3
+    searching.postpone(proposals[0])
+    searching.tell(proposals[1], Outcome(Reason.SLOWER), None)
+    assert [bool(record.outcome) for record in watching.records()] == [False, True, False]
+    searching.tell(proposals[2], Outcome(Reason.SLOWER), None)
+    fourth = ask(searching)
+    assert [record.number for record in watching.records()] == [0, 1, 2, fourth.number]
+    assert [bool(record.outcome) for record in watching.records()] == [False, True, True, False]
+
+
 def test_infeasible_trials_count_as_bad(url: str) -> None:
     """Optuna sees a violated constraint for a failed plan, and a value for a slower one."""
     study = opened(url)
