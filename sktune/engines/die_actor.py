@@ -2,6 +2,7 @@
 
 import os
 import queue
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import ray
 
 from sktune.engines.base import Call, EngineEvent, Worker
 from sktune.engines.cluster import Host, restore_threads
-from sktune.engines.dies import VISIBLE, Die, dies_here
+from sktune.engines.dies import VISIBLE, WHOLE_HOST, Die, dies_here
 from sktune.engines.runner_thread import RunnerThread
 from sktune.runners.base import RunnerFactory, RunnerSetup
 
@@ -37,6 +38,8 @@ class DieActor:
         """Start the runner's thread, and return the worker."""
         die = self._die(setup.placement.core_count)
         worker = Worker(f"{host.name} {die}", host.name, life)
+        if die.kind == WHOLE_HOST:
+            setup = replace(setup, host=re.sub(r"[^A-Za-z0-9-]+", "-", host.name))
         self._thread = RunnerThread(worker, die, die.setup(setup), factory, self._events.put)
         self._thread.start()
         return worker

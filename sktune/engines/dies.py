@@ -18,6 +18,8 @@ from sktune.targets import TargetSpec
 
 SIMULATED = "simulated"
 """The kind of dies on which nothing is measured; they are not locked."""
+WHOLE_HOST = "host"
+"""The kind of die that is all of a host, for a recipe's program, which chooses its devices itself; it is not locked."""
 VISIBLE: Mapping[str, str] = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
 """The variable that keeps a process to some devices, by type of device."""
 DEVICE_FILES: Mapping[str, str] = {"npu": r"davinci(\d+)", "cuda": r"nvidia(\d+)"}
@@ -32,7 +34,7 @@ class Die:
     """A die of this host, or on a CPU some of its cores.
 
     Attributes:
-        kind: ``npu``, ``cuda``, ``cpu`` or ``SIMULATED``.
+        kind: ``npu``, ``cuda``, ``cpu``, ``SIMULATED`` or ``WHOLE_HOST``.
         number: among those of its kind, as the driver numbers them, or its ID.
         cores: processors that its worker is kept to; empty for all.
     """
@@ -42,7 +44,7 @@ class Die:
     cores: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.number}"
+        return "all dies" if self.kind == WHOLE_HOST else f"{self.kind} {self.number}"
 
     def setup(self, setup: RunnerSetup) -> RunnerSetup:
         """Return ``setup`` for a runner on this die."""
@@ -60,7 +62,7 @@ class Die:
         Raises:
             BackendError: another search holds it; the message says which.
         """
-        if self.kind == SIMULATED:
+        if self.kind in (SIMULATED, WHOLE_HOST):
             yield
             return
         names = [f"cpu-{core}" for core in self.cores] or [
@@ -108,6 +110,8 @@ def _opened(path: Path) -> int:
 
 def kind_of(spec: TargetSpec) -> str:
     """Return the kind of dies that a target is measured on."""
+    if spec.has_own_environment:
+        return WHOLE_HOST
     return SIMULATED if backend_info(spec.backend).is_simulated else spec.device
 
 
@@ -115,7 +119,7 @@ def dies_here(kind: str, count: int, cores_each: int = 0) -> list[Die]:
     """Return the first ``count`` of this host's dies that this process may use.
 
     Args:
-        kind: see ``Die``; there are as many simulated ones as are asked for.
+        kind: see ``Die``; there are as many simulated ones as are asked for, and the host is one.
         count: number of dies.
         cores_each: on a CPU, the number of cores that make up a die.
 
@@ -124,6 +128,8 @@ def dies_here(kind: str, count: int, cores_each: int = 0) -> list[Die]:
     """
     if kind == SIMULATED:
         return [Die(kind, number) for number in range(count)]
+    if kind == WHOLE_HOST:
+        return [Die(kind, 0)]
     if kind == "cpu":
         cores = core_groups()
         shares = [cores[first : first + cores_each] for first in range(0, len(cores) - cores_each + 1, cores_each)]
@@ -139,13 +145,12 @@ def dies_here(kind: str, count: int, cores_each: int = 0) -> list[Die]:
 def die_alone(setup: RunnerSetup) -> Die | None:
     """Return what a search's only worker measures on; None if nobody can be kept off it.
 
-    It is the first device that this process may use, or the cores that steps are kept to. A recipe's program chooses
-    its devices itself.
+    It is the first device that this process may use, or the cores that steps are kept to.
     """
     kind = kind_of(setup.spec)
     if kind == "cpu":
         return Die(kind, 0, setup.placement.cores) if setup.placement.cores else None
-    if kind not in VISIBLE or setup.spec.has_own_environment:
+    if kind not in VISIBLE:
         return None
     if first := os.environ.get(VISIBLE[kind], "").partition(",")[0].strip():
         return Die(kind, int(first) if first.isdecimal() else first)

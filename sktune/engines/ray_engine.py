@@ -1,4 +1,4 @@
-"""The engine of a Ray cluster: an actor for each die. Needs ``sktune[ray]``.
+"""The engine of a Ray cluster: an actor for each die, or for a recipe for each host. Needs ``sktune[ray]``.
 
 Ray starts the actors and says when they or their hosts are gone; it restarts nothing and retries nothing, and no state
 of a search is in it.
@@ -20,7 +20,7 @@ from sktune.core.errors import BadInputError, first_line
 from sktune.engines.base import Call, Lost, OnEvent, Worker
 from sktune.engines.cluster import THREADS, HeadLostError, Host, head_address, hosts, is_listening, on_host
 from sktune.engines.die_actor import DieActor
-from sktune.engines.dies import kind_of
+from sktune.engines.dies import WHOLE_HOST, kind_of
 from sktune.engines.runner_thread import END_S
 from sktune.engines.share import GIVEN_BACK, Share
 from sktune.runners.base import DurationEstimates, Opened, RunnerFactory, RunnerSetup
@@ -56,6 +56,8 @@ class _Actor:
 class RayEngine:
     """Runs an actor for each die of a connected cluster; an ``Engine``.
 
+    A recipe's program uses all dies of its host, which has one actor.
+
     Args:
         setup: of the search.
         factory: makes a runner; found by its name on all hosts.
@@ -64,6 +66,7 @@ class RayEngine:
 
     def __init__(self, setup: RunnerSetup, factory: RunnerFactory, share: Share) -> None:
         self._setup, self._factory, self._share = setup, factory, share
+        self._kind = kind_of(setup.spec)
         self._called: Worker | None = None
         self._discarded: set[Worker] = set()
         self._actors: dict[Slot, _Actor] = {}
@@ -169,7 +172,8 @@ class RayEngine:
         self._looked_s = time.monotonic()
         if not self._has_head():
             return
-        there = [(host, (host.node, number)) for host in hosts(self._setup.spec.device) for number in range(host.dies)]
+        there = [(host, (host.node, number)) for host in hosts(self._setup.spec.device)
+                 for number in range(1 if self._kind == WHOLE_HOST else host.dies)]  # fmt: skip
         usable = {_place(slot): (host, slot) for host, slot in there
                   if slot in self._actors or self._lives.get(slot, 0) < MAX_LIVES}  # fmt: skip
         for host, slot in (usable[place] for place in self._share.of(list(usable))):
@@ -189,11 +193,12 @@ class RayEngine:
             self._share.give_back(_place(slot))
 
     def _started(self, host: Host, slot: Slot) -> _Actor:
-        amount = {"num_gpus": 1} if host.resource == "GPU" else {"resources": {host.resource: 1}}
+        dies = host.dies if self._kind == WHOLE_HOST else 1
+        amount = {"num_gpus": dies} if host.resource == "GPU" else {"resources": {host.resource: dies}}
         actor: Any = ray.remote(DieActor)
         options = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 3, **amount}
         handle = actor.options(**options, scheduling_strategy=on_host(host)).remote(
-            kind_of(self._setup.spec), slot[1], os.environ.get(THREADS), Path.cwd()
+            self._kind, slot[1], os.environ.get(THREADS), Path.cwd()
         )
         started = handle.start.remote(host, secrets.token_hex(8), self._setup, self._factory)
         return _Actor(handle, slot, host, started)

@@ -267,6 +267,7 @@ class RunnerSetup:
         delivered: compiled code to load before anything is compiled, as its folder and its description.
         placement: cores and threads of the processes that time steps; other runners than sktune's worker ignore it.
         variables: further environment variables of the worker, which keep it to its die.
+        host: subfolder of logs and caches for a program whose runs are on several hosts, which may share the folders.
     """
 
     spec: TargetSpec
@@ -277,6 +278,7 @@ class RunnerSetup:
     delivered: tuple[Path, Delivery] | None = None
     placement: Placement = field(default_factory=Placement)
     variables: Mapping[str, str] = field(default_factory=dict)
+    host: str = ""
 
 
 RunnerFactory = Callable[[RunnerSetup], Runner]

@@ -129,8 +129,10 @@ class Request:
             raise BadInputError(f"--workers must be at least 1; got {self.workers}")
         if self.address and self.engine != "ray":
             raise BadInputError("--address is that of a Ray cluster; add --engine ray")
-        if self.recipe and self.is_shared:
-            raise BadInputError("a recipe's program uses all its dies itself; leave out --workers and --engine")
+        if self.recipe and self.engine == "local" and self.is_shared:
+            raise BadInputError(
+                "a recipe's program uses all dies of its host; leave out --workers, or add --engine ray for more hosts"
+            )
 
     def _check_recipe(self) -> None:
         """Raise ``BadInputError`` if an option is given that the recipe's program decides."""

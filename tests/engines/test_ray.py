@@ -31,6 +31,7 @@ from sktune.tuning.side_by_side import search_all
 from tests.builders import ROOT, sktune_command
 from tests.engines import fault_campaign
 from tests.engines.slow_factory import processes, sleeping, with_process
+from tests.runners.reporting import REPORTING, reporting
 
 pytestmark = pytest.mark.slow
 DIES = 3
@@ -231,3 +232,22 @@ def test_two_studies_divide_the_dies(cluster: Any, tmp_path: Path, monkeypatch: 
     answers = search_all([replace(base, study=study) for study in dies], listen)
     assert [len(answer.result.trials) for answer in answers if answer.result] == [3, 3]
     assert dies["one"] and dies["two"] and dies["one"].isdisjoint(dies["two"])
+
+
+def test_programs_of_several_hosts_run_side_by_side(cluster: Any, tmp_path: Path) -> None:
+    """A recipe's program has all dies of its host, and the others run other plans."""
+    program = tmp_path / "program"
+    reporting(program)
+    lines = REPORTING.replace('[{"name": "a", "key": "a"}]', '[{"name": name, "key": name} for name in "abc"]')
+    (program / "program.py").write_text(lines.replace("steps = int(sys", "time.sleep(0.3); steps = int(sys"))
+    request = Request("", recipe=program / "recipe.yaml", runs=tmp_path, trials=4, strategy="grid",
+                      engine="ray", address=cluster.address, study="s")  # fmt: skip
+    leased: list[dict[str, Any]] = []
+    result = run(request, lambda event: leased.append(event.to_dict()) if event.event == "trial_leased" else None)
+    assert [record.number for record in result.trials] == [0, 1, 2, 3]
+    assert all(record.outcome and record.outcome.speedup for record in result.trials)
+    assert max(event["running"] for event in leased) == DIES
+    names = {event["worker"] for event in leased}
+    assert len(names) == DIES and all(name.endswith(" all dies") for name in names)
+    with pytest.raises(BadInputError, match=r"uses all dies of its host; leave out --workers, or add --engine ray"):
+        replace(request, engine="local", address=None, workers=2)

@@ -49,9 +49,11 @@ class CheckedRuns:
         recipe: with absolute paths.
         folder: the study's folder; logs go to ``logs/`` in it, reports of the ranks to ``work/``.
         cache: folder of the compilers' caches, with one folder for each plan.
+        host: subfolder of these three, if several hosts may share them.
 
     Attributes:
         recipe: as passed in.
+        logs: folder of logs, relative to the study's.
         launcher: starts the program.
         deadline_s: time by which a run must end, on the clock of ``time.monotonic``.
         reference: the ranks' reports of the first baseline run.
@@ -61,9 +63,10 @@ class CheckedRuns:
         run_s: duration of the first of these.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, cache: Path) -> None:
+    def __init__(self, recipe: Recipe, folder: Path, cache: Path, host: str = "") -> None:
         self.recipe, self._folder = recipe, folder
-        self.launcher = Launcher(recipe, folder / "work", cache)
+        self.logs = Path("logs", host)
+        self.launcher = Launcher(recipe, folder / "work" / host, cache / host)
         self.deadline_s = math.inf
         self.reference: tuple[RankReport, ...] = ()
         self.ignored: frozenset[tuple[int, str]] = frozenset()
@@ -86,7 +89,7 @@ class CheckedRuns:
 
     def log(self, name: str) -> Path:
         """Return the path of a log."""
-        folder = real_path(self._folder) / "logs"
+        folder = real_path(self._folder) / self.logs
         folder.mkdir(parents=True, exist_ok=True)
         return folder / name
 

@@ -60,7 +60,7 @@ class ProgramRunner:
         self._recipe = read_recipe(Path(setup.spec.source))
         self._backend = backend_info(self._recipe.backend)
         self._space = setup.space
-        self._runs = CheckedRuns(self._recipe, setup.folder, setup.cache)
+        self._runs = CheckedRuns(self._recipe, setup.folder, setup.cache, setup.host)
         self._opened: Opened | None = None
         self._first_sample: NoiseFloorSample | None = None
         self._traits = RunnerTraits(
@@ -136,7 +136,7 @@ class ProgramRunner:
             outcome = self._explained(outcome, plan, request.log)
         is_only = len(plan.scopes) == 1 and not outcome.is_feasible
         blamed = plan.scopes[0].label if is_only else outcome.blamed
-        return replace(outcome, seconds=_seconds(run), blamed=blamed, log=f"logs/{request.log}")
+        return replace(outcome, seconds=_seconds(run), blamed=blamed, log=str(self._runs.logs / request.log))
 
     def _outcome(self, run: Run, plan: Plan, threshold: Threshold) -> Outcome:
         if run.failure:
@@ -218,7 +218,7 @@ class ProgramRunner:
             report(Stage.MEASURE)
             runs[name] = self._run_of_finalist(plan, f"final-{request.process}-{name}")
         if (reference := runs.get(BASELINE)) and reference.failure:
-            log = f"logs/final-{request.process}-{BASELINE}.log"
+            log = self._runs.logs / f"final-{request.process}-{BASELINE}.log"
             raise BackendError(f"the baseline fails: {reference.failure.detail}; see {log}")
         return ProcessComparison(self._rows(runs, [name for name, _ in entries]))
 
