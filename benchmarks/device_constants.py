@@ -65,10 +65,10 @@ def truth(landscape: DeviceLandscape) -> dict[str, float]:
     return {name: sum(factor * terms[term] for term, factor in parts.items()) for name, parts in SUMS.items()}
 
 
-def errors(trials: int, seed: int) -> dict[str, tuple[float, Found, float]]:
+def errors(source: str, trials: int, seed: int) -> dict[str, tuple[float, Found, float]]:
     """Return the relative error of each constant that matters, what was found, and the truth in us."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    landscape = DEVICES["known-devices"](seed)
+    landscape = DEVICES[source](seed)
     true, counts = truth(landscape), dict(zip(SUMS, landscape.links, strict=True))
     result = {}
     for each in found(learned_on(landscape, trials, seed).posterior()):
@@ -81,6 +81,7 @@ def errors(trials: int, seed: int) -> dict[str, tuple[float, Found, float]]:
 def main() -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--landscape", choices=("known-devices", "known-devices-timed"), default="known-devices")
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--seeds", type=int, default=100)
@@ -90,8 +91,9 @@ def main() -> None:
     torch.set_num_threads(1)
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("fork")) as pool:
-        results = list(pool.map(partial(errors, arguments.trials), seeds))
-    command = f"--trials {arguments.trials} --first {arguments.first} --seeds {arguments.seeds}"
+        results = list(pool.map(partial(errors, arguments.landscape, arguments.trials), seeds))
+    command = f"--landscape {arguments.landscape} --trials {arguments.trials} --first {arguments.first}"
+    command += f" --seeds {arguments.seeds}"
     dropped = sum(not each for each in results)
     meaning = (
         f"After {arguments.trials} trials on devices whose law is known ({dropped} of {len(results)} searches had "

@@ -57,7 +57,7 @@ of all gaps and heads."""
 GAINS, NOISES = (0.01, 0.12), (0.003, 0.015)
 
 Floats = npt.NDArray[np.float64]
-Known = Literal["all", "number", "nothing"]
+Known = Literal["times", "all", "number", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +112,15 @@ class DeviceLandscape:
         operators, layout = _expanded(models[seed % len(models)]["parts"])
         self._operators = operators
         self._draw(rng)
-        each = zip(operators.types, operators.cores, self._expected, strict=True)
-        kernels = [Kernel(kind, core, can_fuse) for kind, core, can_fuse in each]
+        times = self._busy if known == "times" else np.zeros(len(self._busy))
+        each = zip(operators.types, operators.cores, self._expected, times, strict=True)
+        kernels = [Kernel(kind, core, can_fuse, busy_us=float(us)) for kind, core, can_fuse, us in each]
         names = [layout.units[unit].name if is_inside else None
                  for unit, is_inside in zip(operators.units, operators.inside, strict=True)]  # fmt: skip
         self._layout = layout.with_kernels(zip(names, kernels, strict=True))
         rules = backend_info("sim").options.rules
         limits: dict[str, Any] = {"layers_per_scope": [1, 2, "all"]}
-        told = {"all": self._layout, "number": _counted(self._layout), "nothing": layout}
+        told = {"times": self._layout, "all": self._layout, "number": _counted(self._layout), "nothing": layout}
         self.space = bind(SpaceSpec(**limits), told[known], OPTIONS, rules)
         self._ranges = _ranges(operators, len(layout.units))
         max_layers = max(map(limit_of, self.space.choices[LAYERS_PER_SCOPE]))
@@ -438,6 +439,7 @@ def _sources(prefix: str, laws: Sequence[str]) -> dict[str, Callable[[int], Devi
         prefix: partial(device, prefix, laws),
         f"{prefix}-small-gain": partial(device, f"{prefix}-small-gain", laws, gain=0.03, noise=0.01),
         f"{prefix}-any-noise": partial(device, f"{prefix}-any-noise", laws, noise=None),
+        f"{prefix}-timed": partial(device, f"{prefix}-timed", laws, known="times"),
         f"{prefix}-counted": partial(device, f"{prefix}-counted", laws, known="number"),
         f"{prefix}-blind": partial(device, f"{prefix}-blind", laws, known="nothing"),
     }
@@ -446,4 +448,5 @@ def _sources(prefix: str, laws: Sequence[str]) -> dict[str, Callable[[int], Devi
 DEVICES: Mapping[str, Callable[[int], DeviceLandscape]] = {
     **_sources("known-devices", ()), **_sources("train-devices", TRAIN), **_sources("test-devices", TEST),
 }  # fmt: skip
-"""Of ``blind`` ones the sampler knows no operators, of ``counted`` ones their number alone."""
+"""Of ``blind`` ones the sampler knows no operators, of ``counted`` ones their number alone, of ``timed`` ones also how
+long each runs, as a profile tells."""

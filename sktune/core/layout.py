@@ -29,6 +29,7 @@ class Kernel:
         stream: the name that the model's code gives its stream; empty for the step's own.
         after: how many kernels back those of other streams are that it must come after.
         follows_view: whether the step has several streams, and a view between this kernel and the one before.
+        busy_us: how long it runs, without gap and head; 0 if that is not known.
     """
 
     type: str
@@ -37,19 +38,24 @@ class Kernel:
     stream: str = ""
     after: tuple[int, ...] = ()
     follows_view: bool = False
+    busy_us: float = 0.0
 
     def to_list(self) -> list[Any]:
-        """Return plain values, without stream and edges where it has none."""
+        """Return plain values, without those at the end that it does not have."""
         values = [self.type, self.core, self.can_fuse]
-        if not (self.stream or self.after or self.follows_view):
+        if not (self.stream or self.after or self.follows_view or self.busy_us):
             return values
-        return [*values, self.stream, list(self.after), self.follows_view]
+        values += [self.stream, list(self.after), self.follows_view]
+        return [*values, self.busy_us] if self.busy_us else values
 
     @classmethod
     def from_list(cls, values: list[Any]) -> "Kernel":
         """Inverse of ``to_list``."""
         kind, core, can_fuse, *more = values
-        return cls(kind, core, can_fuse, more[0], tuple(more[1]), more[2]) if more else cls(kind, core, can_fuse)
+        if not more:
+            return cls(kind, core, can_fuse)
+        stream, after, *rest = more
+        return cls(kind, core, can_fuse, stream, tuple(after), *rest)
 
 
 @dataclass(frozen=True, slots=True)

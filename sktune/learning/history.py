@@ -19,6 +19,7 @@ from sktune.core.outcome import Outcome
 from sktune.core.plan import Option, Options, Plan, Ranges
 from sktune.core.space import LAYERS_PER_SCOPE, SearchSpace, limit_of
 from sktune.core.verification import Verification
+from sktune.learning.device import tangent
 from sktune.learning.evidence import Vector
 from sktune.learning.failures import Feasibility, Key
 from sktune.learning.law import Law
@@ -43,6 +44,8 @@ VERIFICATIONS = "verifications"
 
 SETTLED = 200
 """Observations after which the hyperparameters no longer change."""
+TANGENTS = 3
+"""Number of times that the law's tangent is taken anew, each where the one before has led."""
 RUNNING_PER_RESULT = 8
 """While so many trials run, hyperparameters are chosen again only once more than one result is new."""
 
@@ -180,7 +183,7 @@ class Learned:
         self.read(trials)
         self._is_choosing = True
         if self.model.count:
-            self._weights = self.model.choose()
+            self._choose()
 
     def posterior(self, pending: Sequence[Plan] = ()) -> Posterior:
         """Return the most probable posterior of the effects, given the plans that are running."""
@@ -314,7 +317,7 @@ class Learned:
         self._fused.update(replace(scope, labels=()) for scope in outcome.fused)
         if (unfusable := SeenTypes.of(self._fused).alone) != self._unfusable:
             self._unfusable = unfusable
-            self.model.follow(Law(self.catalogue, unfusable))
+            self.model.follow(Law(self.catalogue, unfusable, self.model.law.tangent))
 
     def _learn_failure(self, number: int, plan: Plan, outcome: Outcome) -> None:
         keys = self.keys(plan)
@@ -341,7 +344,16 @@ class Learned:
         count = self.model.count
         is_due = count <= 12 or (count <= SETTLED and count % max(1, count // 8) == 0)
         if self._is_choosing and is_due and count - self._chosen_at > self._running // RUNNING_PER_RESULT:
-            self._weights, self._chosen_at = self.model.choose(), count
+            self._choose()
+
+    def _choose(self) -> None:
+        """Choose hyperparameters, and where the law's tangent is taken, which what is known of the device moves."""
+        self._weights, self._chosen_at = self.model.choose(), self.model.count
+        for _ in range(TANGENTS):
+            posterior, law = self.posterior(), self.model.law
+            if not (law and law.knows_times and posterior.chosen.follows_law) or tangent(posterior) == law.tangent:
+                break
+            self.model.follow(Law(self.catalogue, self._unfusable, tangent(posterior)))
 
     def _observation(self, plan: Plan, outcome: Outcome | None, latency_ms: float | None) -> Observation:
         if outcome is None or outcome.speedup is None:

@@ -48,11 +48,29 @@ PAIR_SD_US, TYPE_SD_US, EARLY_START_SD_US, SUPERKERNEL_SD_US, CODE_SD_US = 0.5, 
 """Prior standard deviations of the further terms."""
 COPIES = (1, 2, 4, 8)
 """Numbers of copies from which more of the loading may be hidden, or less."""
+HIDDEN = 1.0, 0.1
+"""Of the time that an operator is known to run, the share that hides the loading of the next one's code: prior."""
 TEXT_KIB: Mapping[str, float] = {"vector": 8.0, "cube": 16.0, "mix": 24.0, "other": 8.0}
 PRELOADED_KIB = 16.0
 CODE_KNOTS_KIB = (64.0, 128.0, 256.0, 512.0)
 CORES = ("vector", "cube", "mix")
 DEFAULTS: Mapping[str, Any] = {"stream-fusion": 0, "early-start": 1, "preload-code": "per-func", "split-mode": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Tangent:
+    """Where the law is made linear: about how long things take that operators hide as far as they run long enough.
+
+    Attributes:
+        loads_us: loading an operator's code, by the number of copies in ``COPIES``.
+        early_start_us: what early start saves.
+    """
+
+    loads_us: tuple[float, ...]
+    early_start_us: float
+
+
+PRIOR_TANGENT = Tangent(tuple(0.3 + 2.0 / copies + 0.125 * copies for copies in COPIES), 0.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +93,13 @@ class Law:
     Args:
         catalogue: the classes of segments; its layout has kernels.
         unfusable: types that were seen outside of SuperKernels.
+        tangent: used for operators whose durations are known; what others do not hide is an unknown of their type.
     """
 
-    def __init__(self, catalogue: SegmentCatalogue, unfusable: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, catalogue: SegmentCatalogue, unfusable: frozenset[str] = frozenset(), tangent: Tangent | None = None
+    ) -> None:
+        self.tangent = tangent or PRIOR_TANGENT
         kernels, ranges = _sequence(catalogue.layout)
         self._kernels = kernels
         self._can_fuse = np.array([kernel.can_fuse and kernel.type not in unfusable for kernel in kernels])
@@ -87,6 +109,7 @@ class Law:
         self._core_of = {kernel.type: CORES[core] for kernel, core in zip(kernels, self._core, strict=True)}
         self._linked = np.concatenate([[False], self._can_fuse[:-1] & self._can_fuse[1:]])
         self._before = np.concatenate([[-1], self._core[:-1]])
+        self._busy_us = np.array([kernel.busy_us for kernel in kernels])
         self._first = np.minimum(np.array([ranges[unit][0] for unit in catalogue.first]), len(kernels) - 1)
         self._last = np.maximum(np.array([ranges[unit][1] for unit in catalogue.last]), self._first)
         columns = self._counted(types)
@@ -95,6 +118,7 @@ class Law:
         self.terms = (
             *(Term(name, *prior) for name, prior in PRIOR_US.items()),
             Term("unhidden_us", *UNHIDDEN_US),
+            Term("hidden", *HIDDEN),
             Term("superkernel_us", INTO_MIX_US + OUT_OF_MIX_US, SUPERKERNEL_SD_US),
             *(Term(name, _longer_gap_us(name), PAIR_SD_US) for name in self.names if name.startswith("pair ")),
             *(Term(f"type {kind}", 0.0, TYPE_SD_US) for kind in types),
@@ -127,17 +151,22 @@ class Law:
             elif kind in self._core_of:
                 by_core = f"unhidden after {self._core_of[kind]} in {least} or more copies"
                 weights[row, [at[f"unhidden after {kind}"], at[by_core]]] = -hides_loading
-            elif name == "changes" and hides_loading:
+            elif name == "changes of unknown times" and hides_loading:
                 weights[row, at["unhidden_us"]] = -1.0
+            elif name == f"late in {least} copies" and hides_loading:
+                _put_loading(weights[row], at, copies)
+            elif name == f"hidden in {least} copies" and hides_loading:
+                weights[row, at["hidden"]] = 1.0
             elif name in at:  # what has a term of its own
                 weights[row, at[name]] = -1.0 if name == "superkernel_us" else 1.0
             elif name == "links":
                 weights[row, at["task_us"]] = 1.0
+            elif name == "early starts":
                 weights[row, at["early_start_us"]] = starts_early
+            elif name == "short early starts":
+                weights[row, at["hidden"]] = starts_early
             elif name in waits:
-                weights[row, at["icache_fetch_us"]] = -1.0
-                weights[row, at["icache_contention_us"]] = -1.0 / copies
-                weights[row, at["icache_copy_us"]] = -copies
+                _put_loading(weights[row], at, copies)
             elif value["early-start"] == 0:
                 if name.startswith("full "):
                     weights[row, at[f"barrier_{name.removeprefix('full ')}_us"]] = -1.0
@@ -146,6 +175,11 @@ class Law:
             elif name == "crossings":
                 weights[row, at["signal_us"]] = -1.0
         return weights
+
+    @property
+    def knows_times(self) -> bool:
+        """Whether it is known how long operators run."""
+        return bool(self._busy_us.any())
 
     def types_after(self, *cores: str) -> dict[str, float]:
         """Return the share of each type among operators that follow one on ``cores`` and do not run on MIX cores."""
@@ -171,16 +205,34 @@ class Law:
             "changes after the first lines": runs.beyond(changes, PRELOADED_KIB),
             "superkernel_us": runs.count,
         }
+        busy_us = np.concatenate([[0.0], self._busy_us[:-1]])
+        unknown = changes & (busy_us == 0.0)
+        shorter_us = np.minimum(busy_us, self._busy_us)
+        is_short = linked & (shorter_us > 0.0) & (shorter_us < self.tangent.early_start_us)
+        columns["early starts"] = runs.total(linked & ~is_short)
+        columns["short early starts"] = runs.total(is_short * shorter_us)
+        columns["changes of unknown times"] = runs.total(unknown)
+        for copies, load_us in zip(COPIES, self.tangent.loads_us, strict=True):
+            late = changes & ~unknown & (busy_us < load_us)
+            columns[f"late in {copies} copies"] = runs.total(late)
+            columns[f"hidden in {copies} copies"] = runs.total(late * busy_us)
         for (one, left), (other, right) in product(enumerate(CORES), repeat=2):
             if one != other or one != 0:
                 columns[f"pair {left} {right}"] = runs.total(linked & (before == one) & (core == other))
         type_before = np.concatenate([[-1], self._type[:-1]])
         for number, name in enumerate(types):
             columns[f"type {name}"] = runs.total(linked & (self._type == number))
-            columns[f"changes after {name}"] = runs.total(changes & (type_before == number))
+            columns[f"changes after {name}"] = runs.total(unknown & (type_before == number))
         for knot in CODE_KNOTS_KIB:
             columns[f"code beyond {knot:g} KiB"] = -runs.beyond(linked, knot)
         return columns
+
+
+def _put_loading(weights: Vector, at: Mapping[str, int], copies: float) -> None:
+    """Charge a wait for code."""
+    weights[at["icache_fetch_us"]] = -1.0
+    weights[at["icache_contention_us"]] = -1.0 / copies
+    weights[at["icache_copy_us"]] = -copies
 
 
 def _longer_gap_us(pair: str) -> float:

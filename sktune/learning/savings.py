@@ -47,8 +47,13 @@ GRIDS: Mapping[str, tuple[float, ...]] = {
     "segment_ratio": (0.1, 0.3, 1.0, 3.0),
     "step_noise": (1.0, 2.0, 5.0, 15.0),
     "scope_noise": (0.5, 1.0, 3.0, 10.0),
-    "beyond_law": (0.05, 0.2, 1.0),
 }
+LAW_GRIDS: Mapping[str, tuple[float, ...]] = {
+    **GRIDS,
+    "unit_sd": (1e-4, 1e-3, *GRIDS["unit_sd"]),
+    "beyond_law": (0.01, 0.05, 0.2, 1.0),
+}
+"""For scopes that follow the law, which may leave nothing to other effects."""
 
 
 class SegmentModel:
@@ -201,9 +206,7 @@ class SegmentModel:
         chosen = begin
         for _ in range(MAX_ROUNDS):
             before = chosen
-            for name, grid in GRIDS.items():
-                if name == "beyond_law" and not begin.follows_law:
-                    continue
+            for name, grid in (LAW_GRIDS if begin.follows_law else GRIDS).items():
                 base = begin.unit_sd if name == "unit_sd" else 1.0
                 changed: list[dict[str, Any]] = [{name: base * factor} for factor in grid]
                 tried = [chosen, *(replace(chosen, **each) for each in changed)]

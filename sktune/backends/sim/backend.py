@@ -85,7 +85,8 @@ class SimBackend:
     def kernels(self) -> list[tuple[str | None, Kernel]]:
         """Return the kernels of the unfused step in execution order, each with its unit."""
         return [
-            (operator.unit, Kernel(operator.type, _core(operator), operator.can_fuse)) for operator in self._operators
+            (operator.unit, Kernel(operator.type, _core(operator), operator.can_fuse, busy_us=round(time_us, 3)))
+            for operator, time_us in zip(self._operators, self._model.busy_us, strict=True)
         ]
 
     def with_operators(self, layout: Layout) -> Layout:

@@ -87,6 +87,9 @@ class StepModel:
     """Simulates many plans of one step; equal SuperKernels are computed once.
 
     Deterministic: the same operators, constants and plan give the same figures in every process.
+
+    Attributes:
+        busy_us: how long each operator runs, without gap and head.
     """
 
     def __init__(self, operators: Sequence[Operator], layout: Layout, constants: Constants) -> None:
@@ -94,11 +97,11 @@ class StepModel:
         self._layout = layout
         self._constants = constants
         self._gap_us = gaps_us(self._operators, constants)
-        self._busy_us = [busy_us(operator, constants) for operator in self._operators]
+        self.busy_us = [busy_us(operator, constants) for operator in self._operators]
         self._head_us = [head_us(operator, constants) for operator in self._operators]
         self._first_use_us = [first_use_us(operator, constants) for operator in self._operators]
         self._alone = [
-            Task((i,), op.stream, self._gap_us[i], (self._head_us[i] + self._first_use_us[i] + self._busy_us[i],))
+            Task((i,), op.stream, self._gap_us[i], (self._head_us[i] + self._first_use_us[i] + self.busy_us[i],))
             for i, op in enumerate(self._operators)
         ]
         # Operators that differ only in position and name cost the same, in every layer.
@@ -260,7 +263,7 @@ class StepModel:
             )
         if fused.hang:
             raise _PlanFailsError(Reason.TIMEOUT, f"simulated hang in scope {scope.label!r}: {fused.hang}", scope.label)
-        busy = [self._busy_us[node] for node in each.nodes]
+        busy = [self.busy_us[node] for node in each.nodes]
         if not any(busy):  # measured durations that are shorter than their heads
             busy = [1.0] * len(busy)
         shares = tuple(fused.duration_us * time_us / sum(busy) for time_us in busy)
@@ -274,7 +277,7 @@ class StepModel:
                 terms["gap"] += task.gap_us
             seen.add(task.stream)
             if task.superkernel is None:
-                terms["busy"] += self._busy_us[task.operators[0]]
+                terms["busy"] += self.busy_us[task.operators[0]]
                 terms["head"] += self._head_us[task.operators[0]]
                 terms["icache"] += self._first_use_us[task.operators[0]]
             else:
