@@ -52,6 +52,7 @@ from sktune.tuning.request import Request
 from sktune.tuning.site import Site, site_of
 from sktune.tuning.time_budget import TimeBudget
 from sktune.tuning.trials import Trials
+from sktune.tuning.worker_record import WorkerRecord
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +197,7 @@ class _Search:
         if cores:
             self._emit(cores)
         is_shared = self._request.is_shared
-        fleet = Fleet(engine, self._emit, is_shared=is_shared)
+        fleet = Fleet(engine, WorkerRecord(self._leases.workers, self._emit), is_shared=is_shared)
         for outcome in (record.outcome for record in self._study.records()):
             if outcome and outcome.speedup and outcome.die:
                 fleet.remember(outcome.die, outcome.speedup.baseline_ms)
