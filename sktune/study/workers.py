@@ -108,6 +108,10 @@ class Workers:
         """Number of machines."""
         return len({worker.host for worker in self.all})
 
+    def to_list(self) -> list[dict[str, Any]]:
+        """Return plain values, ready for JSON."""
+        return [worker.to_dict() for worker in self.all]
+
     def name(self, worker: WorkerStatus) -> str:
         """Return the die, with the host if other hosts have one of that name."""
         return self._named(worker.worker, worker.host)
