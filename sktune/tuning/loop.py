@@ -215,7 +215,7 @@ class _Search:
         self._stop_if_asked(stop)
         finals = Finals(
             self._request, self._study, runner, opened.traits, self._budget, self._emit,
-            lambda: self._stop_if_asked(stop), fleet.__len__,
+            lambda: self._stop_if_asked(stop), fleet.__len__, lambda: fleet.asked_die,
         )  # fmt: skip
         has_trials = bool(self._study.finished() or self._proxy)
         finals.run(space, self._budget.finalists(trials.estimates()), has_trials=has_trials)
