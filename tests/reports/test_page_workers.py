@@ -5,6 +5,8 @@ from pathlib import Path
 from sktune.core.language import LANGUAGES
 from sktune.reports.page.page import page_html
 from sktune.reports.page.workers import workers
+from sktune.server.shelf import Shelf
+from sktune.study.leases import Leases
 from sktune.study.result import result_of
 from tests.builders import checked, sktune_command
 from tests.reports.page_studies import HOSTILE, on_three_dies, shown, study_in
@@ -42,6 +44,17 @@ def test_the_page_has_the_length_of_the_queue_while_it_runs(tmp_path: Path) -> N
         assert 'id="workers"' in page
         assert "Running now" not in page
         assert "slow</td>" in page
+
+
+def test_the_live_page_follows_the_leases(tmp_path: Path) -> None:
+    """It is made again when one is granted, before any trial ends."""
+    shelf = Shelf(tmp_path)
+    with on_three_dies(tmp_path) as study:
+        before = shelf.page("shared", "/events")
+        assert "<td>3, attempt 2</td>" in before
+        Leases(study.storage.engine, "shared", study.records()[0].claim).grant(4, 2, "npu 1")
+        assert "<td>4, attempt 2</td>" in shelf.page("shared", "/events")
+        assert "waiting to be run again: 0." in shelf.page("shared", "/events")
 
 
 def test_one_worker_is_not_shown(tmp_path: Path) -> None:
