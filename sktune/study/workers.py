@@ -80,7 +80,7 @@ class Workers:
 
     Attributes:
         all: by host and die.
-        queued: number of trials that wait to be run again.
+        queued: number of trials that wait to be run again, without those that a free worker is about to take.
         hosts_by_claim: the host of a die, by the token of the search that it worked for, and by the die.
     """
 
@@ -154,7 +154,9 @@ def workers_of(engine: Engine, study: str, records: Sequence[TrialRecord]) -> Wo
     waiting = [record for record in records if record.outcome is None and record.claim in living]
     statuses = [_status(of_places[place], ended[place], leased.get(place), living)
                 for place in sorted(of_places, key=_natural)]  # fmt: skip
-    return Workers(tuple(statuses), sum(record.number not in numbers for record in waiting), hosts)
+    unleased = sum(record.number not in numbers for record in waiting)
+    free = sum(status.state is WorkerState.FREE for status in statuses)
+    return Workers(tuple(statuses), max(0, unleased - free), hosts)
 
 
 def _status(

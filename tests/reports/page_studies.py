@@ -71,7 +71,7 @@ def study_in(
 def on_three_dies(runs: Path, name: str = "shared", *, prefix: str = "npu", why: str = "slow") -> Iterator[TuningStudy]:
     """Make a study on three dies of one host, and yield it while its search runs.
 
-    The first die runs trial 3, the second waits for one, the last is quarantined; trial 4 waits to be run again.
+    The first die runs trial 3, the second is about to take one, the last is quarantined; of trials 4 and 5, one waits.
     """
     folder = runs / folder_name(name)
     folder.mkdir(parents=True)
@@ -85,7 +85,7 @@ def on_three_dies(runs: Path, name: str = "shared", *, prefix: str = "npu", why:
     with study.claimed(made) as leases:
         for die in dies:
             leases.workers.add(die, prefix, Fate.JOINED)
-        proposals = [study.ask(space, find_strategy("random"), seed=0) for _ in range(5)]
+        proposals = [study.ask(space, find_strategy("random"), seed=0) for _ in range(6)]
         for number, (proposal, die) in enumerate(zip(proposals, dies, strict=False)):
             ended = replace(_outcome(proposal.plan, number, "", rng, scope_times=False), die=die)
             study.tell(proposal, ended, ended.speedup.latency_ms if ended.speedup else None)

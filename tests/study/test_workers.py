@@ -38,12 +38,12 @@ def workers(study: TuningStudy) -> Workers:
 
 
 def test_while_a_search_runs_each_worker_has_its_trial(tmp_path: Path) -> None:
-    """And trials without a lease wait."""
+    """And trials without a lease wait, unless a free worker is about to take them."""
     study = opened(tmp_path)
     with study.claimed(MADE_WITH) as leases:
         for die in ("npu 10", "npu 2"):
             leases.workers.add(die, "a", Fate.JOINED)
-        first, second = ask(study), ask(study)
+        first, second, third = ask(study), ask(study), ask(study)
         lease = leases.grant(first.number, 2, "npu 10")
         two, ten = workers(study).all
         assert (two.worker, two.state, two.lease) == ("npu 2", WorkerState.FREE, None)
@@ -53,10 +53,10 @@ def test_while_a_search_runs_each_worker_has_its_trial(tmp_path: Path) -> None:
         assert (workers(study).running, workers(study).queued) == (1, 1)
         assert ten.to_dict().keys() >= {"trial", "attempt", "since"}
         leases.settle(lease)
-        for number, proposal in enumerate((first, second)):
+        for number, proposal in enumerate((first, second, third)):
             study.tell(proposal, on("npu 10", 8.0 + number), 4.0)
     two, ten = workers(study).all
-    assert (ten.state, ten.trials, ten.baseline_ms) == (WorkerState.ENDED, 2, 8.5)
+    assert (ten.state, ten.trials, ten.baseline_ms) == (WorkerState.ENDED, 3, 9.0)
     assert (two.trials, two.baseline_ms) == (0, None)
     assert (workers(study).running, workers(study).queued) == (0, 0)
 
