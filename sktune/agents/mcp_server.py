@@ -9,7 +9,7 @@ import inspect
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -64,6 +64,15 @@ Device = Annotated[Text, Field(description="cpu, cuda or npu")]
 Scale = Annotated[Text, Field(description="Of a preset: tiny, small or full")]
 Trust = Annotated[bool, Field(description="Run the code in the model's folder (auto_map in its config.json)")]
 Budget = Annotated[Text, Field(description="Maximum time for this call: 90s, 10m, 1h30m")]
+Engine = Annotated[
+    Literal["local", "ray"] | None, Field(description="ray for the dies of a Ray cluster; local, this host, by default")
+]
+Workers = Annotated[
+    Count, Field(description="Most trials that run at the same time, each on its own die; 1, or with ray all dies")
+]
+Address = Annotated[
+    Text, Field(description="HOST:PORT of a Ray cluster that this server may use; the one on this host by default")
+]
 Name = Annotated[str, Field(description="Name of a study or an analysis, as start_search and list_studies return it")]
 
 
@@ -124,12 +133,17 @@ class Tools:
         recipe: Path | None = None,
         weights: str | None = None,
         trust: bool = False,
+        engine: str | None = None,
+        address: str | None = None,
+        workers: int | None = None,
     ) -> TargetSpec:
-        """Return what a call is about, if this server may run its code."""
+        """Return what a call is about, if this server may run its code there."""
         folder = Path(weights) if weights else None
         request = Request(
-            model, recipe=recipe, weights=folder, backend=backend, device=device, scale=scale, trust=trust
-        )
+            model, recipe=recipe, weights=folder, backend=backend, device=device, scale=scale, trust=trust,
+            engine=engine or "local", address=address, workers=workers,
+        )  # fmt: skip
+        self._allowed.check_address(address)
         spec, _ = request.target()
         self._allowed.check_target(spec)
         return spec
@@ -175,6 +189,9 @@ class Tools:
         compile_timeout: Annotated[float, Field(gt=0)] | None = None,
         seed: int | None = None,
         trust: Trust = False,
+        workers: Workers = None,
+        engine: Engine = None,
+        address: Address = None,
     ) -> dict[str, Any]:
         """Search for the best plan in the background; the same arguments resume the study.
 
@@ -182,7 +199,10 @@ class Tools:
         """
         arguments = {name: value for name, value in locals().items() if name != "self"}
         path = Path(recipe) if recipe else None
-        spec = self._check(model or "", backend, device, scale, recipe=path, weights=weights, trust=trust)
+        spec = self._check(
+            model or "", backend, device, scale, recipe=path, weights=weights, trust=trust,
+            engine=engine, address=address, workers=workers,
+        )  # fmt: skip
         self._allowed.check_strategy(strategy)
         arguments["study"] = study or spec.study_name
         return self._started(arguments["study"], "search", arguments, StudyFinished.event)
@@ -220,7 +240,10 @@ class Tools:
         since: Annotated[int, Field(ge=0, description="First event to return: `next` of the last answer")] = 0,
         wait_s: Annotated[float, Field(ge=0, le=MAX_WAIT_S, description="Seconds to wait for new events")] = 0.0,
     ) -> dict[str, Any]:
-        """Return a search's or analysis's state, its events since number N, the best so far and the time left."""
+        """Return a search's or analysis's state, its events since number N, the best so far and the time left.
+
+        With several workers also what each does, since when, why one was lost, and how many trials wait.
+        """
         job = jobs.find_job(self._runs, name)
         if job is None and not self._database(name).exists():
             raise BadInputError(f"there is no study and no analysis {name!r}{nearest(name, self._names())}")
@@ -228,7 +251,8 @@ class Tools:
             job.wait(since, wait_s)
         events, number = job.events(since) if job else ([], 0)
         latest = events[-MAX_EVENTS:]
-        return self._state(name, job) | {"events": latest, "next": number, "left_out": len(events) - len(latest)}
+        state = self._state(name, job, with_workers=True)
+        return state | {"events": latest, "next": number, "left_out": len(events) - len(latest)}
 
     def stop_search(self, name: Name) -> dict[str, Any]:
         """Stop a search after its running trial; a second call stops it immediately. start_search resumes it."""
@@ -284,7 +308,7 @@ class Tools:
             raise BadInputError(message or f"{name!r} died; see {job.log}, then start it again")
         return self._state(name, job) | {"events": events, "next": number}
 
-    def _state(self, name: str, job: Job | None) -> dict[str, Any]:
+    def _state(self, name: str, job: Job | None, *, with_workers: bool = False) -> dict[str, Any]:
         """Return the current state of a study or an analysis."""
         runs_in_shell = is_held(self._database(name).parent / "lock")
         state: dict[str, Any] = {"name": name, "state": "running" if runs_in_shell else "idle"}
@@ -302,6 +326,9 @@ class Tools:
                 # A search that has just started may still be creating it.
                 return state if job and job.is_alive else state | {"message": str(failure)}
             state |= {"result": result.summary(), "incumbent": result.incumbent()}
+            if with_workers and (workers := result.workers).all:
+                state |= {"workers": workers.to_list()}
+                state |= {"trials_running": workers.running, "trials_queued": workers.queued}
         return state
 
     def _database(self, study: str) -> Path:

@@ -19,13 +19,15 @@ class Permissions:
     Attributes:
         writes: whether files of a model may be changed.
         roots: folders whose Python files and recipes may be executed, with real paths.
+        addresses: Ray clusters that may be connected to: each can execute code here. The one on this host always may.
     """
 
     writes: bool = False
     roots: tuple[Path, ...] = ()
+    addresses: tuple[str, ...] = ()
 
     @classmethod
-    def of_folders(cls, folders: Iterable[Path], *, writes: bool) -> "Permissions":
+    def of_folders(cls, folders: Iterable[Path], *, writes: bool, addresses: Iterable[str] = ()) -> "Permissions":
         """Return permissions to execute what is below ``folders``.
 
         Raises:
@@ -34,11 +36,20 @@ class Permissions:
         roots = tuple(real_path(folder) for folder in folders)
         if wrong := next((root for root in roots if not root.is_dir()), None):
             raise BadInputError(f"--allow-run {wrong} is not a folder; give the one whose code agents may run")
-        return cls(writes, roots)
+        return cls(writes, roots, tuple(addresses))
 
     def check_target(self, spec: TargetSpec) -> None:
         """Raise ``BadInputError`` if building or running the target executes code outside of ``roots``."""
         self._check(_executed(spec), f"{spec.source} is code")
+
+    def check_address(self, address: str | None) -> None:
+        """Raise ``BadInputError`` if an address is that of a cluster that nobody has allowed."""
+        if address is not None and address not in self.addresses:
+            known = " or ".join(("the Ray cluster of its host", *self.addresses))
+            raise BadInputError(
+                f"this server connects only to {known}, and a cluster can run code here; start it with "
+                f"--allow-cluster {address} to use this"
+            )
 
     def check_strategy(self, strategy: str | None) -> None:
         """Raise ``BadInputError`` if a strategy's name, ``module:name``, imports code outside of ``roots``."""

@@ -22,12 +22,17 @@ def mcp(
         list[Path],
         typer.Option(metavar="DIR", help="Let agents run Python files and recipes below this folder; may be repeated."),
     ] = [],  # noqa: B006 - typer copies it
+    allow_cluster: Annotated[
+        list[str],
+        typer.Option(metavar="HOST:PORT", help="Let agents search on this Ray cluster; may be repeated."),
+    ] = [],  # noqa: B006
 ) -> None:
     """Serve agents over the Model Context Protocol, on standard input and output."""
     from sktune.agents.mcp_server import make_server
     from sktune.agents.permissions import Permissions
 
-    make_server(runs, Permissions.of_folders(allow_run, writes=allow_write)).run()
+    allowed = Permissions.of_folders(allow_run, writes=allow_write, addresses=allow_cluster)
+    make_server(runs, allowed).run()
 
 
 @agents.command()

@@ -10,6 +10,7 @@ from sktune.cli import options as arg
 from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
 from sktune.cli.views.search import comparison_table, result_table
+from sktune.cli.views.workers import worker_lines
 from sktune.core.errors import BadInputError, StudyError
 from sktune.core.events import print_event
 from sktune.core.events.studies import CompareFinished, ReportWritten, StudyShown
@@ -37,12 +38,15 @@ def show(
     result = stored_result(study, runs, storage)
     console = Terminal(stderr=json)
     console.print(result_table(result))
+    for line in worker_lines(result.workers):
+        console.print(escape(line), highlight=False, soft_wrap=True)
     learned = _explained(result, console) if why else {}
     if json:
         details: dict[str, Any] = {
             "incumbent": result.incumbent(),
             "blamed": result.blamed(),
             "final": result.final_rows(),
+            "workers": result.workers.to_list() or None,
         }
         print_event(StudyShown(**result.summary(), **details, **learned))
 

@@ -22,7 +22,7 @@ class Stretch:
     """A stretch of time of one worker.
 
     Attributes:
-        worker: host and process.
+        worker: the die if the search had several, otherwise host and process.
         trial: its number; None for the final comparison.
         stage: one of ``STAGES``, ``OTHER`` or ``FINAL``.
         begin_s, end_s: from the start of the study, pauses between searches cut out.
@@ -49,7 +49,7 @@ def stretches(result: SearchResult) -> tuple[Stretch, ...]:
             cut_s += begin_s - reached_s
             begin_s = reached_s
         end_s = max(begin_s, _seconds(record.ended) - origin_s - cut_s)
-        found += _of_trial(record, begin_s, end_s)
+        found += _of_trial(record, result.workers.name_of(record), begin_s, end_s)
         reached_s = max(reached_s, end_s)
     if timed and result.facts.final_seconds:
         return (*_with_final(found, result, timed),)
@@ -60,7 +60,8 @@ def _with_final(found: Sequence[Stretch], result: SearchResult, timed: Sequence[
     judged = [each for each in found if each.trial is not None and each.trial < (result.facts.final_trials or 10**9)]
     begin_s = max((each.end_s for each in judged), default=0.0)
     took_s = result.facts.final_seconds
-    final = Stretch(timed[-1].worker, None, FINAL, begin_s, begin_s + took_s)
+    worker = ", ".join(result.dies) or timed[-1].worker
+    final = Stretch(worker, None, FINAL, begin_s, begin_s + took_s)
     later = (
         replace(each, begin_s=each.begin_s + took_s, end_s=each.end_s + took_s) if each.begin_s >= begin_s else each
         for each in found
@@ -68,15 +69,15 @@ def _with_final(found: Sequence[Stretch], result: SearchResult, timed: Sequence[
     return sorted((*later, final), key=lambda each: each.begin_s)
 
 
-def _of_trial(record: TrialRecord, begin_s: float, end_s: float) -> list[Stretch]:
+def _of_trial(record: TrialRecord, worker: str, begin_s: float, end_s: float) -> list[Stretch]:
     seconds = record.outcome.seconds if record.outcome else {}
     found, at_s = [], begin_s
     for stage in STAGES:
         if took_s := seconds.get(stage, 0.0):
-            found.append(Stretch(record.worker, record.number, stage, at_s, min(end_s, at_s + took_s)))
+            found.append(Stretch(worker, record.number, stage, at_s, min(end_s, at_s + took_s)))
             at_s = found[-1].end_s
     if at_s < end_s:
-        found.append(Stretch(record.worker, record.number, OTHER, at_s, end_s))
+        found.append(Stretch(worker, record.number, OTHER, at_s, end_s))
     return found
 
 

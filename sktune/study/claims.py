@@ -83,6 +83,14 @@ class Holder:
         return f"process {self.pid}{'' if self.is_near else f' on {self.host}'} since {since}"
 
 
+def living_tokens(engine: Engine, study: str) -> frozenset[str]:
+    """Return the tokens of the searches that seem to run a study; only reads."""
+    if not sqlalchemy.inspect(engine).has_table(_TABLE.name):
+        return frozenset()
+    _, holders = _stored(engine, study)
+    return frozenset(holder.token for holder in holders if not holder.is_gone(has_folder=False))
+
+
 class Claims:
     """The holders of the study ``name`` in the database behind ``engine``."""
 
@@ -144,9 +152,14 @@ class Claims:
                 continue
 
     def _read(self) -> tuple[str | None, tuple[Holder, ...]]:
-        with self._engine.connect() as connection:
-            row = connection.execute(select(_TABLE).where(_TABLE.c.study == self._name)).one_or_none()
-        return (row.version, tuple(Holder(**holder) for holder in json.loads(row.holders))) if row else (None, ())
+        return _stored(self._engine, self._name)
+
+
+def _stored(engine: Engine, study: str) -> tuple[str | None, tuple[Holder, ...]]:
+    """Return version and holders of a study."""
+    with engine.connect() as connection:
+        row = connection.execute(select(_TABLE).where(_TABLE.c.study == study)).one_or_none()
+    return (row.version, tuple(Holder(**holder) for holder in json.loads(row.holders))) if row else (None, ())
 
 
 @contextmanager

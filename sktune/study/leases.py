@@ -4,23 +4,26 @@ A trial has one lease at most. It is granted and settled by compare-and-set, so 
 one is told, and whoever continues the study after its coordinator was killed sees what was running.
 """
 
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
 import sqlalchemy
-from sqlalchemy import Column, Engine, Float, Integer, String, delete, insert, select, update
+from sqlalchemy import Column, Engine, Float, Integer, String, delete, insert, update
 
 from sktune.study.storage import translated
-from sktune.study.tables import make_table
+from sktune.study.tables import make_table, rows_of
+from sktune.study.worker_log import WorkerLog
 
 _TABLE = sqlalchemy.Table(
-    "sktune_leases",
+    "sktune_trial_leases",
     sqlalchemy.MetaData(),
     Column("study", String(512), primary_key=True),
     Column("trial", Integer, primary_key=True),
     Column("attempt", Integer, nullable=False),
     Column("worker", String(512), nullable=False),
     Column("coordinator", String(32), nullable=False),
+    Column("since", Float, nullable=False),
     Column("until", Float),
 )
 
@@ -34,34 +37,45 @@ class Lease:
         attempt: from 1; a later one replaces an earlier one, whose result is void.
         worker: its die.
         coordinator: token of the claim of the search that granted it.
-        until: when it expires, in seconds since the epoch; None while the worker has not begun.
+        since: when it was granted, in seconds since the epoch.
+        until: when it expires, by the same clock; None while the worker has not begun.
     """
 
     trial: int
     attempt: int
     worker: str
     coordinator: str
+    since: float
     until: float | None = None
 
 
+def stored_leases(engine: Engine, study: str) -> tuple[Lease, ...]:
+    """Return all leases of a study, by trial; only reads."""
+    rows = rows_of(engine, _TABLE, study)
+    return tuple(Lease(**{key: value for key, value in row.items() if key != "study"}) for row in rows)
+
+
 class Leases:
-    """The leases of the study ``name`` in the database behind ``engine``, as seen by the holder of ``token``."""
+    """The leases of the study ``name`` in the database behind ``engine``, as seen by the holder of ``token``.
+
+    Attributes:
+        workers: what becomes of those that get leases.
+    """
 
     def __init__(self, engine: Engine, name: str, token: str) -> None:
         self._engine, self._name, self._token = engine, name, token
         make_table(engine, _TABLE)
+        self.workers = WorkerLog(engine, name, token)
 
     def all(self) -> tuple[Lease, ...]:
         """Return all leases, by trial."""
-        columns = (_TABLE.c[field] for field in ("trial", "attempt", "worker", "coordinator", "until"))
-        query = select(*columns).where(_TABLE.c.study == self._name).order_by(_TABLE.c.trial)
-        with translated(self._name), self._engine.connect() as connection:
-            return tuple(Lease(*row) for row in connection.execute(query))
+        with translated(self._name):
+            return stored_leases(self._engine, self._name)
 
     def grant(self, trial: int, attempt: int, worker: str) -> Lease:
         """Give a trial to a worker; an earlier attempt loses its lease."""
-        lease = Lease(trial, attempt, worker, self._token)
-        row = {"attempt": attempt, "worker": worker, "coordinator": self._token, "until": None}
+        lease = Lease(trial, attempt, worker, self._token, time.time())
+        row = {"attempt": attempt, "worker": worker, "coordinator": self._token, "since": lease.since, "until": None}
         with translated(self._name), self._engine.begin() as connection:
             if not connection.execute(update(_TABLE).where(self._is(trial)).values(**row)).rowcount:
                 connection.execute(insert(_TABLE).values(study=self._name, trial=trial, **row))

@@ -25,6 +25,7 @@ class TrialRecord:
         is_repeat: whether it measured the plan of an earlier trial again.
         began, ended: by the clock of the machine that ran it, without a time zone.
         worker: host and process that ran it.
+        claim: token of the search that ran it; empty in studies of 0.1.0.
     """
 
     number: int
@@ -37,6 +38,7 @@ class TrialRecord:
     began: datetime | None = None
     ended: datetime | None = None
     worker: str = ""
+    claim: str = ""
 
     @property
     def may_win(self) -> bool:
@@ -68,6 +70,7 @@ def record_of(trial: FrozenTrial) -> TrialRecord:
         trial.datetime_start,
         trial.datetime_complete,
         ":".join(str(proposal[part]) for part in ("host", "pid") if part in proposal),
+        proposal.get("claim", ""),
     )
 
 

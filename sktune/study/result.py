@@ -21,8 +21,9 @@ from sktune.measure.final_comparison import FinalComparison
 from sktune.measure.winner import MAX_SHORTLISTED, FinalPlan, Verdict, decide, pooled
 from sktune.study.facts import ProxyFindings, StudyFacts
 from sktune.study.records import TrialRecord, incumbent_first
-from sktune.study.storage import undamaged
+from sktune.study.storage import translated, undamaged
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
+from sktune.study.workers import Workers, workers_of
 from sktune.targets import TargetSpec, Usage
 
 BEST_PLAN = "best_plan.yaml"
@@ -40,6 +41,7 @@ class SearchResult:
         comparison: the final comparison; None before it, and if there was no time for one.
         facts: about the study as a whole.
         history: the trials as Optuna stores them, for reports on what was learned.
+        workers: that ran the trials, if there could be several.
     """
 
     study: str
@@ -49,6 +51,7 @@ class SearchResult:
     comparison: FinalComparison | None
     facts: StudyFacts
     history: Sequence[FrozenTrial] = field(default=(), repr=False)
+    workers: Workers = field(default_factory=Workers)
 
     @property
     def final(self) -> Sequence[FinalRow]:
@@ -270,15 +273,18 @@ def ci95_list(speedup: Speedup | None) -> list[float] | None:
 def result_of(study: TuningStudy, folder: Path) -> SearchResult:
     """Read the result of ``study``."""
     facts = study.facts
-    trials = [record for record in study.records() if record.outcome]
+    records = study.records()
+    trials = [record for record in records if record.outcome]
     history = study.trials()
+    with translated(study.name):
+        workers = workers_of(study.storage.engine, study.name, records)
     comparison = facts.final
     verdict = _verdict(comparison, trials) if comparison else None
     if facts.uncompared:
         newer = verdict_of_trials(_not_compared(trials, verdict, facts.final_trials), facts.noise_floor)
         if verdict is None or (newer and newer.winner and newer.winner.number != _winner_number(verdict)):
-            return SearchResult(study.name, folder, trials, newer, None, facts, history)
-    return SearchResult(study.name, folder, trials, verdict, comparison, facts, history)
+            return SearchResult(study.name, folder, trials, newer, None, facts, history, workers)
+    return SearchResult(study.name, folder, trials, verdict, comparison, facts, history, workers)
 
 
 def _not_compared(

@@ -6,13 +6,16 @@ from functools import cache
 from pathlib import Path
 
 from optuna.storages import RDBStorage
+from optuna.study._frozen import FrozenStudy
 from sqlalchemy.pool import StaticPool
 
 from sktune.core.errors import StudyError
 from sktune.learning.history import PREFIX
+from sktune.study.leases import stored_leases
 from sktune.study.result import SearchResult, result_of
 from sktune.study.storage import DATABASE, LOCK_WAIT_S, WAY_OUT, shown, translated, undamaged
 from sktune.study.study import TuningStudy, folder_name
+from sktune.study.worker_log import stored_workers
 
 SQLITE = "sqlite:///"
 CHANGING = ("seconds", "final_trials", "uncompared", "delivery")
@@ -49,15 +52,17 @@ def state_of(url: str) -> object:
     if not url.startswith(SQLITE):
         with translated(shown(url), url):
             storage = _readable(url)
-            return [_state_of_study(storage, study._study_id) for study in storage.get_all_studies()]  # noqa: SLF001 - Optuna's own name
+            return [_state_of_study(storage, study) for study in storage.get_all_studies()]
     path = Path(url.removeprefix(SQLITE))
     return tuple(_stat(each) for each in (path, path.with_name(f"{path.name}-wal")))
 
 
-def _state_of_study(storage: RDBStorage, study_id: int) -> object:
+def _state_of_study(storage: RDBStorage, study: FrozenStudy) -> object:
+    study_id, name = study._study_id, study.study_name  # noqa: SLF001 - Optuna's own name
     finished = sum(trial.state.is_finished() for trial in storage.get_all_trials(study_id, deepcopy=False))
     facts = storage.get_study_user_attrs(study_id)
-    return finished, [facts.get(PREFIX + name) for name in CHANGING]
+    workers = stored_leases(storage.engine, name), len(stored_workers(storage.engine, name))
+    return finished, [facts.get(PREFIX + name) for name in CHANGING], workers
 
 
 def database_url(runs: Path, study: str) -> str:

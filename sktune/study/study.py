@@ -78,6 +78,7 @@ class TuningStudy:
     """An Optuna study with sktune's trials and facts.
 
     Only one process may ask and tell, or several that have joined, which ``claimed`` ensures; any number may read.
+    ``storage`` is where it is stored.
 
     Raises:
         StudyError: the storage cannot be opened, is locked or corrupt, or belongs to something else.
@@ -85,7 +86,7 @@ class TuningStudy:
 
     def __init__(self, name: str, storage: RDBStorage, study: optuna.Study, backup: Backup | None) -> None:
         self.name, self._backup, self._is_ours_alone = name, backup, backup is not None
-        self._storage, self._study = storage, study
+        self.storage, self._study = storage, study
         self._left_behind: list[Trial] | None = None
         self._ended: dict[int, TrialRecord] = {}
         self._samplers: dict[tuple[Strategy, int], BaseSampler] = {}
@@ -171,9 +172,9 @@ class TuningStudy:
         """
         me = Holder.here(fingerprint, has_folder=self._is_ours_alone)
         with translated(self.name):
-            claims = Claims(self._storage.engine, self.name)
+            claims = Claims(self.storage.engine, self.name)
             claims.acquire(me, join=join, take_over=take_over)
-            leases = Leases(self._storage.engine, self.name, me.token)
+            leases = Leases(self.storage.engine, self.name, me.token)
         self._claims, self._token = claims, me.token
         try:
             stored = self.facts.fingerprint or fingerprint

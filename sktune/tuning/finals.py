@@ -42,6 +42,7 @@ class Finals:
         emit: called with each event.
         stop_if_asked: raises if the user wants to stop.
         workers: returns the number of workers, each with a die, over which ``runner`` spreads comparisons.
+        die: returns the one that runs the present stage, if there can be several.
     """
 
     def __init__(
@@ -54,10 +55,11 @@ class Finals:
         emit: Listener,
         stop_if_asked: Callable[[], None],
         workers: Callable[[], int] = lambda: 1,
+        die: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._request, self._study, self._runner, self._traits = request, study, runner, traits
         self._budget, self._emit, self._stop_if_asked = budget, emit, stop_if_asked
-        self._workers = workers
+        self._workers, self._die = workers, die
 
     @property
     def _processes(self) -> int:
@@ -84,7 +86,7 @@ class Finals:
         plans = [(str(record.number), record.judged_plan) for record in candidates]
 
         def report_stage(stage: str) -> None:
-            self._emit(FinalStage(stage=stage))
+            self._emit(FinalStage(stage=stage, worker=self._die()))
 
         if len(numbers) > self._traits.max_finalists:
             plans = self._shortlisted(plans[:most], report_stage) + plans[most:]

@@ -44,6 +44,7 @@ class Fleet:
 
     Attributes:
         deadline_s: by which workers must have opened the target, on the clock of ``time.monotonic``.
+        asked_die: of the worker that was asked last; None if there can be only one.
     """
 
     def __init__(self, engine: Engine, emit: Listener, *, is_shared: bool) -> None:
@@ -64,6 +65,7 @@ class Fleet:
         self._failure: Exception | None = None
         self._deserted_s: float | None = None
         self.deadline_s = math.inf
+        self.asked_die: str | None = None
 
     def __len__(self) -> int:
         return len(self._opened)
@@ -122,6 +124,7 @@ class Fleet:
             while (worker := self.idle(avoid if self.has_other(avoid) else ())) is None:
                 self.wait(POLL_S)
             self._report = report or self._report
+            self.asked_die = worker.die if self._is_shared else None
             call = self.submit(worker, method, *arguments, deadline_s=self.deadline_s, reports=report is not None)
             self._answers[call] = None
             while (answer := self._answers[call]) is None:

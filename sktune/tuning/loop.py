@@ -52,6 +52,7 @@ from sktune.tuning.request import Request
 from sktune.tuning.site import Site, site_of
 from sktune.tuning.time_budget import TimeBudget
 from sktune.tuning.trials import Trials
+from sktune.tuning.worker_record import WorkerRecord
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +197,7 @@ class _Search:
         if cores:
             self._emit(cores)
         is_shared = self._request.is_shared
-        fleet = Fleet(engine, self._emit, is_shared=is_shared)
+        fleet = Fleet(engine, WorkerRecord(self._leases.workers, self._emit), is_shared=is_shared)
         for outcome in (record.outcome for record in self._study.records()):
             if outcome and outcome.speedup and outcome.die:
                 fleet.remember(outcome.die, outcome.speedup.baseline_ms)
@@ -214,7 +215,7 @@ class _Search:
         self._stop_if_asked(stop)
         finals = Finals(
             self._request, self._study, runner, opened.traits, self._budget, self._emit,
-            lambda: self._stop_if_asked(stop), fleet.__len__,
+            lambda: self._stop_if_asked(stop), fleet.__len__, lambda: fleet.asked_die,
         )  # fmt: skip
         has_trials = bool(self._study.finished() or self._proxy)
         finals.run(space, self._budget.finalists(trials.estimates()), has_trials=has_trials)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,13 @@ from mcp.types import TextContent
 
 from sktune.agents import jobs
 from sktune.agents.jobs import State
+from sktune.agents.mcp_server import Tools
+from sktune.agents.permissions import Permissions
 from sktune.core.errors import BadInputError
 from tests import profiles
 from tests.builders import check
 from tests.projects import TEMPLATE, as_model, long_gaps
+from tests.reports.page_studies import on_three_dies, study_in
 
 ALIVE = ("running", "stopping")
 NAME = "a name/of ours"
@@ -168,6 +172,11 @@ async def test_a_wrong_call_gets_one_line_with_the_fix_and_the_server_keeps_runn
         ("start_search", {"model": "llama", "trials": 0}, "greater than or equal to 1"),
         ("start_search", {"model": "llama", "trials": "many"}, "valid integer"),
         ("start_search", {"model": "llama", "backend": "gpu"}, "--backend must be"),
+        ("start_search", {"model": "llama", "workers": 0}, "greater than or equal to 1"),
+        ("start_search", {"model": "llama", "engine": "dask"}, "'local' or 'ray'"),
+        ("start_search", {"model": "llama", "address": "a:1"}, "add --engine ray"),
+        ("start_search", {"model": "llama", "engine": "ray", "address": "a:1"}, "--allow-cluster a:1"),
+        ("start_search", {"recipe": "recipe.yaml", "workers": 2}, "leave out --workers"),
         ("start_search", {"model": "llama", "backend": "sim", "strategy": "tpee"}, "did you mean 'tpe'"),
         ("start_search", {"model": "llama", "backend": "sim", "study": "a\0b"}, "cannot be started"),
         ("search_status", {"name": "nothing"}, "no study and no analysis 'nothing'"),
@@ -185,6 +194,20 @@ async def test_a_wrong_call_gets_one_line_with_the_fix_and_the_server_keeps_runn
         assert [path.name for path in tmp_path.iterdir()] == ["runs"]
         profile = profiles.write(tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek()))
         check([await called(client, "profile", file=str(profile))])
+
+
+def test_the_status_says_what_the_workers_do(tmp_path: Path) -> None:
+    """Which trial each runs since when, how many wait, and why one is not used any more."""
+    with on_three_dies(tmp_path):
+        status = Tools(tmp_path, Permissions()).search_status("shared")
+    running, free, quarantined = status["workers"]
+    assert (running["worker"], running["state"], running["trial"], running["attempt"]) == ("npu 0", "running", 3, 2)
+    assert datetime.fromisoformat(running["since"])
+    assert "trial" not in free
+    assert quarantined["mishaps"][0]["why"] == "slow"
+    assert (status["trials_running"], status["trials_queued"]) == (1, 1)
+    study_in(tmp_path, trials=1)
+    assert "workers" not in Tools(tmp_path, Permissions()).search_status("study")
 
 
 def program(*lines: str) -> tuple[str, ...]:

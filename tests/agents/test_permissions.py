@@ -82,6 +82,26 @@ def test_code_below_an_allowed_folder_runs(monkeypatch: pytest.MonkeyPatch, tmp_
     assert calls == ["inspect"] * 3
 
 
+def test_only_an_allowed_cluster_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs a cluster runs code on the machines that connect to it."""
+    started: list[tuple[str, ...]] = []
+
+    def start(*arguments: Any, **_options: Any) -> None:
+        started.append(arguments[2])
+        raise BadInputError("started")
+
+    monkeypatch.setattr(jobs, "start", start)
+    tools = Tools(tmp_path, Permissions(addresses=("ours:6379",)))
+    with pytest.raises(BadInputError, match=r"connects only to .* or ours:6379, .* --allow-cluster theirs:6379"):
+        tools.start_search("llama", engine="ray", address="theirs:6379")
+    assert not started
+    for address in (None, "ours:6379"):
+        with pytest.raises(BadInputError, match="started"):
+            tools.start_search("llama", engine="ray", address=address, workers=3)
+    assert {"--engine=ray", "--workers=3"} <= set(started[0])
+    assert "--address=ours:6379" in started[1]
+
+
 def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     """A mistake there would be noticed late."""
     with pytest.raises(BadInputError, match=r"--allow-run .* is not a folder"):

@@ -175,7 +175,7 @@ def search(
             except KilledError:
                 continue
     study = TuningStudy.open("s", sqlite_url(folder), create=False)
-    leases = Leases(study._storage.engine, "s", "").all()
+    leases = Leases(study.storage.engine, "s", "").all()
     return Campaign(result, told, events, coordinators, clock.now_s - START_S, leases, times[-1] - times[0])
 
 

@@ -84,7 +84,7 @@ def test_ctrl_c_stops_after_the_trials_that_run(tmp_path: Path) -> None:
         fault_campaign.search(tmp_path, [], listener=stop)
     study = TuningStudy.open("s", sqlite_url(tmp_path / "s"), create=False)
     assert all(record.outcome for record in study.records()[:5])
-    assert Leases(study._storage.engine, "s", "").all() == ()
+    assert Leases(study.storage.engine, "s", "").all() == ()
     finished = study.finished()
     assert 6 <= finished <= 9
     again = fault_campaign.search(tmp_path, [])

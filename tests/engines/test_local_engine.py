@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import socket
 import sys
 import threading
 import time
@@ -15,6 +16,8 @@ from rich.console import Console
 
 from sktune.cli.views.search import result_table
 from sktune.core.errors import BackendError, BadInputError
+from sktune.core.events import Event, Listener
+from sktune.core.events.search import FinalStage
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.engines import local_engine
@@ -127,7 +130,7 @@ def latency_on(number: int, plan: Plan) -> float:
     return (1 + 0.08 * number) * latency_by_units(plan) * (1 + 0.01 * number * bool(plan.scopes))
 
 
-def search_on_four_dies(runs: Path, losses: int = 0) -> SearchResult:
+def search_on_four_dies(runs: Path, losses: int = 0, listener: Listener = lambda event: None) -> SearchResult:
     """Search with four workers, of which the first to compare are lost."""
     (runs / "space.yaml").write_text(SPACE)
     numbers, left = itertools.count(), ["the host is gone"] * losses
@@ -142,12 +145,13 @@ def search_on_four_dies(runs: Path, losses: int = 0) -> SearchResult:
         return FakeRunner(latency_ms=partial(latency_on, number), layout=LAYOUT, setup=setup, breaks=breaks)
 
     request = Request("llama", study="s", runs=runs, trials=12, space=runs / "space.yaml", workers=4)
-    return run(request, runner_factory=factory, site=OnFourDies())
+    return run(request, listener, runner_factory=factory, site=OnFourDies())
 
 
 def test_the_final_comparison_is_on_three_dies_and_names_them(tmp_path: Path) -> None:
     """Each process measures a plan and its baseline on one die; the study, its report, page and table say which."""
-    result = search_on_four_dies(tmp_path)
+    events: list[Event] = []
+    result = search_on_four_dies(tmp_path, listener=events.append)
     comparison = stored_result("s", tmp_path).comparison
     assert comparison == result.comparison
     assert comparison and result.winner
@@ -167,12 +171,19 @@ def test_the_final_comparison_is_on_three_dies_and_names_them(tmp_path: Path) ->
         console.print(result_table(result))
     assert f"Compared on 3 dies: {names};" in captured.get()
     assert result.summary()["dies"] == list(comparison.dies)
+    stages = [event for event in events if isinstance(event, FinalStage) and event.stage == "measure"]
+    assert {stage.worker for stage in stages} >= {*comparison.dies}
 
 
 def test_a_die_that_is_lost_while_it_compares_is_replaced(tmp_path: Path) -> None:
-    """Its process runs again on another one."""
-    comparison = search_on_four_dies(tmp_path, losses=1).comparison
+    """Its process runs again on another one, and the study remembers why."""
+    result = search_on_four_dies(tmp_path, losses=1)
+    comparison = result.comparison
     assert comparison
+    (lost,) = [mishap for worker in result.workers.all for mishap in worker.mishaps]
+    assert lost.fate == "lost"
+    assert lost.host == socket.gethostname()
+    assert "the host is gone" in lost.why
     assert len({*comparison.dies}) == len(comparison.noise) == 3
 
 

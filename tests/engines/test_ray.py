@@ -73,7 +73,7 @@ def prepared(runs: Path, cluster: Any, trials: int) -> Request:
 def check_ended(folder: Path) -> None:
     """Fail unless all leases and all processes of the study's runners have ended."""
     study = TuningStudy.open("s", sqlite_url(folder), create=False)
-    assert Leases(study._storage.engine, "s", "").all() == ()
+    assert Leases(study.storage.engine, "s", "").all() == ()
     until_s = time.monotonic() + END_S
     while (left := [pid for pid in processes(folder) if is_alive(pid)]) and time.monotonic() < until_s:
         time.sleep(0.2)

@@ -1,6 +1,7 @@
 """Studies for tests of the page: every kind of outcome, without compiling anything."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from sktune.reports.why import learned_from
 from sktune.samplers import find_strategy
 from sktune.study.result import SearchResult, result_of
 from sktune.study.study import TuningStudy, folder_name, sqlite_url
+from sktune.study.worker_log import Fate
 from tests.builders import MADE_WITH, decoder_layout
 
 HOSTILE = "</script><script>alert(1)</script>\"'`<img src=x onerror=alert(1)> \u202e中文 " + "x" * 10_000
@@ -63,6 +65,34 @@ def study_in(
     if final:
         _compare(study, result)
     return result_of(study, folder)
+
+
+@contextmanager
+def on_three_dies(runs: Path, name: str = "shared", *, prefix: str = "npu", why: str = "slow") -> Iterator[TuningStudy]:
+    """Make a study on three dies of one host, and yield it while its search runs.
+
+    The first die runs trial 3, the second is about to take one, the last is quarantined; of trials 4 and 5, one waits.
+    """
+    folder = runs / folder_name(name)
+    folder.mkdir(parents=True)
+    layout = decoder_layout(("dense", "moe"))
+    space = space_of(layout)
+    study = TuningStudy.open(name, sqlite_url(folder), create=True)
+    made = MADE_WITH | {"sktune": "0.2.0", "backend": "npu", "device": "an NPU"}
+    study.remember(fingerprint=made, description="a model", layout=layout, baseline_ms=BASELINE_MS)
+    dies = [f"{prefix} {number}" for number in range(3)]
+    rng = np.random.default_rng(0)
+    with study.claimed(made) as leases:
+        for die in dies:
+            leases.workers.add(die, prefix, Fate.JOINED)
+        proposals = [study.ask(space, find_strategy("random"), seed=0) for _ in range(6)]
+        for number, (proposal, die) in enumerate(zip(proposals, dies, strict=False)):
+            ended = replace(_outcome(proposal.plan, number, "", rng, scope_times=False), die=die)
+            study.tell(proposal, ended, ended.speedup.latency_ms if ended.speedup else None)
+        leases.workers.add(dies[2], prefix, Fate.QUARANTINED, why)
+        leases.settle(leases.grant(proposals[4].number, 1, dies[2]))
+        leases.begin(leases.grant(proposals[3].number, 2, dies[0]), 2e9)
+        yield study
 
 
 def _outcome(plan: Plan, number: int, text: str, rng: np.random.Generator, *, scope_times: bool) -> Outcome:

@@ -6,7 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from sktune.reports.time_spent import FINAL, PAUSE_S, STAGES, stretches, totals
-from tests.reports.page_studies import at_fixed_times, study_in
+from sktune.study.result import result_of
+from tests.reports.page_studies import at_fixed_times, on_three_dies, study_in
 
 
 def test_stages_lie_within_their_trials_and_add_up(tmp_path: Path) -> None:
@@ -44,3 +45,9 @@ def test_workers_have_lanes_of_their_own(tmp_path: Path) -> None:
     found = stretches(replace(result, trials=together))
     assert {each.worker for each in found} == {f"host:{number}" for number in range(4)}
     assert {each.begin_s for each in found if each.stage == "compile"} == {0.0}
+
+
+def test_dies_have_lanes_of_their_own(tmp_path: Path) -> None:
+    """One process led them all."""
+    with on_three_dies(tmp_path) as study:
+        assert {each.worker for each in stretches(result_of(study, tmp_path))} == {"npu 0", "npu 1", "npu 2"}

@@ -27,7 +27,7 @@ def run_trials(folder: Path) -> list[dict[str, object]]:
     study = opened(folder)
     for _ in range(TRIALS):
         study.tell(ask(study), FAST, 8.0)
-    study._storage.engine.dispose()
+    study.storage.engine.dispose()
     return stored(study)
 
 
@@ -111,7 +111,7 @@ def test_damage_during_a_search_ends_it_and_spares_the_backup(tmp_path: Path) ->
     with pytest.raises(StudyError, match=r"damaged while the search ran.*; run the same command again") as failure:
         study.tell(proposal, FAST, 8.0)
     assert "\n" not in str(failure.value)
-    study._storage.engine.dispose()
+    study.storage.engine.dispose()
     assert stored(opened(tmp_path)) == before
 
 

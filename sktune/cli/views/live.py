@@ -138,7 +138,8 @@ class LiveView:
 
     @_take.register
     def _(self, event: FinalStage) -> None:
-        self._now = f"{self._now.partition(' - ')[0]} - {event.stage}"
+        place = f" on {event.worker}" if event.worker else ""
+        self._now = f"{self._now.partition(' - ')[0]} - {event.stage}{place}"
 
     def picture(self, width: int) -> RenderableType:
         """Return what is shown now, for a terminal of this width."""

@@ -262,10 +262,12 @@ class FinalStage(Event):
 
     Attributes:
         stage: that begins, in words for people.
+        worker: the die that it runs on, if the search can have several.
     """
 
     event: ClassVar[str] = "final_stage"
     stage: str
+    worker: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NotRequired, TypedDict
+from typing import Annotated, ClassVar, NotRequired, TypedDict
 
 from sktune.core.events.base import Event
 from sktune.core.events.search import StudyResult
@@ -158,6 +158,45 @@ class WhyShown(TypedDict):
     device: Sequence[DeviceConstant]
 
 
+class Mishap(TypedDict):
+    """What became of a worker.
+
+    Attributes:
+        fate: what happened.
+        why: in one line.
+        at: when, in ISO 8601.
+    """
+
+    fate: Annotated[str, ("enum", ("lost", "quarantined"))]
+    why: str
+    at: str
+
+
+class WorkerShown(TypedDict):
+    """One die that a study was searched on.
+
+    Attributes:
+        worker: the die.
+        host: its machine; empty if it was lost before it was ready.
+        state: what it does; `ended` if its search has.
+        trial, attempt: that it runs.
+        since: when it was given the trial, in ISO 8601.
+        trials: number of finished trials that ended there.
+        baseline_ms: median of the baseline in them; null if nothing was measured.
+        mishaps: when it was lost or quarantined, and why, also if it has joined again.
+    """
+
+    worker: str
+    host: str
+    state: Annotated[str, ("enum", ("running", "free", "ended", "lost", "quarantined", "given_back"))]
+    trial: NotRequired[Count]
+    attempt: NotRequired[Count]
+    since: NotRequired[str]
+    trials: Count
+    baseline_ms: float | None
+    mishaps: NotRequired[Sequence[Mishap]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyShown(StudyResult):
     """`show`: what a study has found so far, as `study_finished`.
@@ -166,6 +205,7 @@ class StudyShown(StudyResult):
         incumbent: the best trial so far; null before a plan has passed.
         blamed: number of failed trials by the scope that caused them.
         final: rows of the final comparison, the baseline first.
+        workers: the dies that it was searched on, if a search could have several.
         why: with `--why`, what the study has learned.
         page: with `--why`, path of the page that shows it.
     """
@@ -175,6 +215,7 @@ class StudyShown(StudyResult):
     incumbent: Incumbent | None
     blamed: Mapping[str, Count]
     final: Sequence[FinalRow]
+    workers: Sequence[WorkerShown] | None = None
     why: WhyShown | None = None
     page: str | None = None
 

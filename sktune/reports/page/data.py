@@ -76,7 +76,7 @@ class _Encoder:
             "ms": round(speedup.latency_ms, 4) if speedup else None,
             "f": self._final(number),
             "p": self._plan(record.judged_plan),
-            "w": self.workers.setdefault(record.worker, len(self.workers)),
+            "w": self.workers.setdefault(shown.result.workers.name_of(record), len(self.workers)),
             "d": shortened(outcome.detail, MAX_DETAIL) if outcome else "",
         }
         return {key: value for key, value in values.items() if value not in (None, "")}

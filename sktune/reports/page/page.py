@@ -29,14 +29,15 @@ from sktune.reports.page.section import Section
 from sktune.reports.page.shown import Shown
 from sktune.reports.page.terms import terms
 from sktune.reports.page.trials import trials
+from sktune.reports.page.workers import workers
 from sktune.reports.plan_names import counted
 from sktune.reports.texts import TEXTS
 from sktune.reports.why import learned_from
 from sktune.study.result import SearchResult
 
 SECTIONS: tuple[Callable[[Shown], Section | None], ...] = (
-    verdict, plans, waterfall, forest, history, segments, effects, failures, predicted, machine, gantt, compared,
-    steps, trials, terms,
+    verdict, plans, waterfall, forest, history, segments, effects, failures, predicted, machine, workers, gantt,
+    compared, steps, trials, terms,
 )  # fmt: skip
 """In the order of the page."""
 _FOLDER = Path(__file__).parent
@@ -114,12 +115,12 @@ def _filters(shown: Shown) -> Markup | None:
     if not records:
         return None
     counts = [len(record.judged_plan.scopes) for record in records]
-    workers = list(dict.fromkeys(record.worker for record in records if record.worker))
+    names = list(dict.fromkeys(filter(None, map(shown.result.workers.name_of, records))))
     outcomes = [record.outcome for record in records if record.outcome]
     chosen: list[tuple[str, dict[str, str]]] = [
         ("origin", {shown.origin(record): shown.origin(record) for record in records}),
         ("outcome", {str(outcome.reason or "complete"): shown.ended(outcome) for outcome in outcomes}),
-        *([("worker", {worker: worker for worker in workers})] if len(workers) > 1 else []),
+        *([("worker", {name: name for name in names})] if len(names) > 1 else []),
     ]
     selects = [
         element("label", say(f"filter.{key}"), " ",

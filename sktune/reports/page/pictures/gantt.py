@@ -4,7 +4,6 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from sktune.core.printable import shortened
 from sktune.reports.page.markup import element, number
 from sktune.reports.page.scale import Scale
 from sktune.reports.page.section import WIDTH, Section, Table, legend, picture, text
@@ -14,6 +13,7 @@ from sktune.reports.time_spent import FINAL, OTHER, STAGES, Stretch, stretches, 
 LEFT, RIGHT, TOP, LANE = 150.0, WIDTH - 16.0, 8.0, 30.0
 MIN_WIDTH = 0.4
 """Of a stage, in pixels; shorter ones are drawn as part of the trial's longest."""
+MAX_NAME = 20
 
 
 def gantt(shown: Shown) -> Section | None:
@@ -36,9 +36,7 @@ def gantt(shown: Shown) -> Section | None:
             text(x, bottom + 16, f"{label} {unit}", "small", "middle"),
         ]
     for index, worker in enumerate(workers):
-        drawn.append(
-            text(LEFT - 8, TOP + LANE * index + 18, shortened(worker or say("gantt.worker"), 20), "small", "end")
-        )
+        drawn.append(text(LEFT - 8, TOP + LANE * index + 18, _end_of(worker or say("gantt.worker")), "small", "end"))
     for trial, run in groupby(found, key=lambda each: each.trial):
         parts = list(run)
         y = TOP + LANE * workers.index(parts[0].worker) + 4
@@ -55,6 +53,11 @@ def gantt(shown: Shown) -> Section | None:
     lead = say("gantt.lead", parts=parts_text, seconds=f"{whole:,.0f}")
     drawing = picture("time-picture", say("gantt.title"), parts_text, bottom + 38 + used, *drawn, keys)
     return Section("time", say("gantt.title"), lead, drawing, table)
+
+
+def _end_of(worker: str) -> str:
+    """Return the end of a worker's name, which has the number of its die."""
+    return worker if len(worker) <= MAX_NAME else f"…{worker[1 - MAX_NAME :]}"
 
 
 def _bars(parts: list[Stretch], scale: Scale, y: float) -> list[Markup]:
