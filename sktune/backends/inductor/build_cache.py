@@ -1,10 +1,13 @@
 """Inductor's cache on disk, as all processes of a host share it.
 
 Its entries are found by digests of what determines them: PyTorch's version, graph, options, threads, processor. That
-makes it the cache of built regions, but leaves three gaps, which are closed here. Two processes that need the same
-region at the same time would both build it; now one waits for the other. A compiler that is killed leaves half a file
-that PyTorch takes for a whole one; now a file of g++ counts only with its seal, a file with its digest that is written
-after it. And an entry that a full disk or a lost page has damaged would be loaded; now it is built again.
+makes it the cache of built regions, but leaves three gaps, which are closed here.
+
+* Two processes that need the same region at the same time would both build it: one waits for the other.
+* A compiler that is killed leaves half a file that PyTorch takes for a whole one: a file of g++ counts only with its
+  seal, a file with its digest that is written after it.
+* An entry that a full disk or a lost page has damaged would be loaded: it is built again. The worst is the library with
+  which PyTorch tries vector instructions: if it cannot be loaded, regions silently have other code and other bits.
 
 This protects against accidents. Entries are code: whoever can write into the folder can run programs as its reader.
 """
@@ -14,6 +17,7 @@ import hashlib
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,7 +26,10 @@ from typing import Any
 from unittest.mock import patch
 
 from torch._inductor import codecache
+from torch._inductor.cpp_builder import CppBuilder
+from torch._inductor.cpu_vec_isa import VecISA
 from torch._inductor.output_code import CompiledFxGraph
+from torch.utils._filelock import FileLock
 
 from sktune.backends.inductor.processor import processor
 
@@ -50,6 +57,7 @@ def shared_build(region: str) -> Iterator[None]:
         patch.object(codecache, "_worker_compile_cpp", build),
         patch.object(codecache, "write", _whole(codecache.write)),
         patch.object(CompiledFxGraph, "write_to_disk", _rewritten(CompiledFxGraph.write_to_disk)),
+        patch.object(VecISA, "check_build", _tried_anew(VecISA.check_build)),
         patch.object(codecache.GuardedCache, "iterate_over_candidates", classmethod(_undamaged(candidates))),
     )
     with _alone(region), ExitStack() as stack:
@@ -63,8 +71,8 @@ def build(lock_path: str, builders: Sequence[Any]) -> None:
 
     It replaces PyTorch's function of the same arguments, whose targets count as soon as they exist.
     """
-    with codecache_lock(lock_path):
-        if is_sound(_target(builders[-1])):
+    with FileLock(lock_path, timeout=codecache.LOCK_TIMEOUT):
+        if is_built(builders):
             return
         for builder in builders:
             target = _target(builder)
@@ -72,13 +80,6 @@ def build(lock_path: str, builders: Sequence[Any]) -> None:
                 target.unlink(missing_ok=True)
                 builder.build()
                 _seal(target)
-
-
-def codecache_lock(path: str) -> Any:
-    """Return PyTorch's lock for one file; the system releases it when its process ends."""
-    from torch.utils._filelock import FileLock  # imports monitoring, as PyTorch does only when it builds
-
-    return FileLock(path, timeout=codecache.LOCK_TIMEOUT)
 
 
 def is_built(builders: Sequence[Any]) -> bool:
@@ -152,6 +153,32 @@ def _correct(path: Path, content: str | bytes) -> None:
     if path.read_bytes().strip() != expected.strip():  # the name's digest ignores space at both ends
         codecache.write_atomic(str(path), content)
     _use(path)
+
+
+def _tried_anew(check: Callable[[Any, str], bool]) -> Callable[[Any, str], bool]:
+    """Return ``VecISA.check_build``, made to build again a library that is not sealed; one that loads is sealed."""
+    find = CppBuilder.get_target_file_path
+
+    def tried(instructions: Any, code: str) -> bool:
+        libraries: set[Path] = set()
+        thread = threading.get_ident()
+
+        def found(builder: Any) -> str:
+            path = Path(find(builder))
+            if threading.get_ident() == thread and path not in libraries:
+                libraries.add(path)
+                if not is_sound(path):
+                    path.unlink(missing_ok=True)
+            return str(path)
+
+        with patch.object(CppBuilder, "get_target_file_path", found):
+            is_usable = check(instructions, code)
+        for library in libraries if is_usable else ():
+            if not is_sound(library):
+                _seal(library)
+        return is_usable
+
+    return tried
 
 
 def _undamaged(candidates: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
