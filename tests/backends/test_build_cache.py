@@ -7,7 +7,6 @@ import pickle
 import shutil
 import stat
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from sktune.backends.inductor import build_cache
+from tests import warm
 from tests.builders import ROOT
 
 SCRIPT = Path(__file__).with_name("build_region.py")
@@ -33,6 +33,7 @@ class Host:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.cache, self.compilers = folder, folder / "cache", folder / "compilers"
+        self.python = warm.python_in(folder / "python")
         self.cores = sorted(os.sched_getaffinity(0))
         gxx = folder / "bin" / "g++"
         gxx.parent.mkdir()
@@ -52,7 +53,7 @@ class Host:
         ready, go = [self.folder / f"ready-{number}" for number in range(count)], self.folder / "go"
         processes = [
             subprocess.Popen(
-                [sys.executable, str(SCRIPT), core, str(file), str(go)],
+                [str(self.python), str(SCRIPT), core, str(file), str(go)],
                 env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )
             for core, file in zip(places, ready, strict=True)
