@@ -26,6 +26,7 @@ from torch._inductor.utils import clear_caches
 from torch.compiler._cache import CacheArtifactManager
 
 from sktune.backends.inductor import cpp_wrapper
+from sktune.backends.inductor.processor import processor
 from sktune.core.delivery import Delivery, file_digest
 from sktune.core.errors import PlanError
 from sktune.core.files import real_path
@@ -169,23 +170,12 @@ def machine() -> dict[str, str]:
     properties = {
         "torch": str(torch.__version__),
         "python": platform.python_version(),
-        "processor": _processor(),
+        "processor": processor(),
         "threads": str(torch.get_num_threads()),
     }
     if torch.cuda.is_available():
         properties["gpu"] = torch.cuda.get_device_name()
     return properties
-
-
-def _processor() -> str:
-    """Return the processor's name, and a digest of its instruction sets, all of which g++ uses."""
-    facts = {"model name": "", "flags": "", "Features": ""}  # on Arm, the flags are in the last
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in facts and not facts[name.strip()]:
-            facts[name.strip()] = value.strip()
-    instructions = " ".join(sorted(f"{facts['flags']} {facts['Features']}".split()))
-    return f"{facts['model name'] or platform.machine()}, instructions {file_digest(instructions.encode())[:12]}"
 
 
 def _loader(kind: str, path: Path, key: str) -> Callable[[], Any]:

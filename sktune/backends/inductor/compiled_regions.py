@@ -18,12 +18,14 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from sktune.backends.base import CompileError, OnScope, ignore
 from sktune.backends.inductor import cpp_wrapper, numerics
+from sktune.backends.inductor.build_cache import shared_build
 from sktune.backends.inductor.cuda_graph import CapturedRegion, written_inputs
 from sktune.backends.inductor.exactness import bit_changing_operators
 from sktune.backends.inductor.generated_code import recorded_code, stable_names
 from sktune.backends.inductor.numerics import CacheIdentity, kept_operators
 from sktune.backends.inductor.options import with_defaults
 from sktune.backends.inductor.parallel_compile import compile_ahead
+from sktune.backends.inductor.processor import processor
 from sktune.backends.inductor.regions import Region, RegionSlot
 from sktune.core.delivery import ExpectedCode, digest_of
 from sktune.core.errors import PlanError, described
@@ -122,6 +124,10 @@ def _compile_region(slot: RegionSlot) -> CompiledRegion:
     region, chosen = slot.region, with_defaults(slot.options)
     keep_matmuls, keep_reductions = chosen["matmul"] == "aten", chosen["reductions"] == "aten"
     graph_module, inputs, call = _frozen(region) if chosen["freezing"] else (region.graph_module, region.inputs, None)
+    rules = CacheIdentity(
+        f"matmuls={keep_matmuls}-reductions={keep_reductions}-{cpp_wrapper.identity()}"
+        f"-threads={torch.get_num_threads()}-{processor()}"
+    )
     settings = {
         **MAX_AUTOTUNE,
         **cpp_wrapper.SETTINGS,
@@ -129,12 +135,11 @@ def _compile_region(slot: RegionSlot) -> CompiledRegion:
         "emulate_precision_casts": chosen["emulate_precision_casts"],
         "cpp_wrapper": chosen["cpp_wrapper"],
         "freezing": chosen["freezing"],
-        "post_grad_custom_post_pass": CacheIdentity(
-            f"matmuls={keep_matmuls}-reductions={keep_reductions}-{cpp_wrapper.identity()}"
-        ),
+        "post_grad_custom_post_pass": rules,
     }
     try:
         with (
+            shared_build(_lock_name(slot, rules)),
             torch.no_grad(),
             tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))),
             inductor_config.patch(settings),
@@ -152,6 +157,11 @@ def _compile_region(slot: RegionSlot) -> CompiledRegion:
     if chosen["cuda_graph"]:
         function = CapturedRegion(function, written_inputs(region.graph_module, region.inputs), region.outlasting)
     return CompiledRegion(function, digest_of(code))
+
+
+def _lock_name(slot: RegionSlot, rules: CacheIdentity) -> str:
+    """Return a digest of all that determines the region's code."""
+    return hashlib.sha256(repr((region_key(slot), rules.uuid(), torch.__version__)).encode()).hexdigest()[:32]
 
 
 def _frozen(

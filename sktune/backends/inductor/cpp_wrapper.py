@@ -21,6 +21,8 @@ from torch._inductor import config as inductor_config
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torchgen.aoti.fallback_ops import inductor_fallback_ops
 
+from sktune.backends.inductor import build_cache
+
 SETTINGS = {
     "cpp_wrapper_build_separate": True,
     "aot_inductor.compile_wrapper_opt_level": "O1",
@@ -76,7 +78,6 @@ def _load_shims() -> None:
 
 
 _original_header: Callable[..., str] = codecache._get_cpp_wrapper_header  # noqa: SLF001
-_original_build: Callable[..., None] = codecache._worker_compile_cpp  # noqa: SLF001
 
 
 def _header(device: str, aot_mode: bool = False) -> str:
@@ -94,8 +95,8 @@ def _header(device: str, aot_mode: bool = False) -> str:
 def _build_in_parallel(lock_path: str, builders: Sequence[Any]) -> None:
     """Build all but the last in parallel: the last is the linker, which needs the others."""
     files = builders[:-1]
-    if len(files) > 1:
+    if len(files) > 1 and not build_cache.is_built(builders):
         with ThreadPoolExecutor(len(files)) as pool:
             locks = [f"{lock_path}.{index}" for index in range(len(files))]
-            list(pool.map(_original_build, locks, [(file,) for file in files]))
-    _original_build(lock_path, builders)
+            list(pool.map(build_cache.build, locks, [(file,) for file in files]))
+    build_cache.build(lock_path, builders)

@@ -6,8 +6,10 @@ with each scope's weights and state.
 
 import hashlib
 import operator
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -287,8 +289,7 @@ class _Named(str):
 
 def _describe_target(graph_module: fx.GraphModule, node: fx.Node) -> str:
     if node.op not in ("get_attr", "call_module"):
-        target = node.target
-        return target if isinstance(target, str) else f"{getattr(target, '__module__', '')}.{target}"
+        return node.target if isinstance(node.target, str) else _describe_callable(node.target)
     value: Any = graph_module
     for part in str(node.target).split("."):
         value = getattr(value, part)
@@ -298,3 +299,19 @@ def _describe_target(graph_module: fx.GraphModule, node: fx.Node) -> str:
         raw = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
         return f"{tuple(value.shape)} {value.dtype} {hashlib.sha256(raw).hexdigest()}"
     return repr(value)
+
+
+def _describe_callable(target: Callable[..., Any]) -> str:
+    """Return the text that is the same in every process, if that name leads to what is called."""
+    owner = getattr(target, "__self__", None)
+    name = getattr(target, "__qualname__", "")
+    if isinstance(target, FunctionType):
+        found: Any = sys.modules.get(target.__module__)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+    elif isinstance(target, BuiltinFunctionType) and isinstance(owner, type | ModuleType):
+        found = getattr(owner, target.__name__, None)
+    else:
+        found = None
+    module = getattr(target, "__module__", "")
+    return f"{module}.{name}" if found == target else f"{module}.{target}"

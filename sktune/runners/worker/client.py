@@ -33,6 +33,7 @@ from sktune.runners.base import (
     VerifyRequest,
 )
 from sktune.runners.explain import explained
+from sktune.runners.worker.cache_size import trim
 from sktune.runners.worker.process import (
     StageTimeoutError,
     WorkerDiedError,
@@ -264,6 +265,8 @@ class WorkerRunner:
         environment = environment_of(self._spec, self._setup.cache, self._work)
         environment |= {**placement.environment, **self._setup.variables}
         folder, log = self._work or Path.cwd(), self._log("worker.log")
+        if self._starts == 0:
+            trim(self._setup.cache)
         try:
             with placement.applied():
                 self._worker = WorkerProcess(self._spec.backend, folder, environment, log)
