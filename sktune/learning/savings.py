@@ -9,7 +9,7 @@ group, so that what is learned carries over to plans that were never tried. Spre
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -22,7 +22,7 @@ from sktune.core.plan import Option, Options, Plan
 from sktune.learning.evidence import Evidence, Vector
 from sktune.learning.law import Law
 from sktune.learning.observations import Described, Hyperparameters, Observation
-from sktune.learning.priors import CAPTURE_SD, NO_EFFECT_SD, PRIOR_SD, STEP_OPTION_SD
+from sktune.learning.priors import CAPTURE_SD, GRIDS, LAW_GRIDS, NO_EFFECT_SD, PRIOR_SD, STEP_OPTION_SD
 from sktune.learning.segments import Ints, SegmentCatalogue
 
 Singles = npt.NDArray[np.float32]
@@ -42,18 +42,6 @@ MIN_WEIGHT = 0.05
 """Share of the total weight below which a belief is dropped."""
 MAX_ROUNDS = 3
 """Passes over the grids in search of the largest evidence."""
-GRIDS: Mapping[str, tuple[float, ...]] = {
-    "unit_sd": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
-    "segment_ratio": (0.1, 0.3, 1.0, 3.0),
-    "step_noise": (1.0, 2.0, 5.0, 15.0),
-    "scope_noise": (0.5, 1.0, 3.0, 10.0),
-}
-LAW_GRIDS: Mapping[str, tuple[float, ...]] = {
-    **GRIDS,
-    "unit_sd": (1e-4, 1e-3, *GRIDS["unit_sd"]),
-    "beyond_law": (0.01, 0.05, 0.2, 1.0),
-}
-"""For scopes that follow the law, which may leave nothing to other effects."""
 
 
 class SegmentModel:

@@ -52,14 +52,17 @@ def shared_build(region: str) -> Iterator[None]:
     Args:
         region: digest of what is built; as a lock's name it may be coarser or finer than the cache's own keys.
     """
-    candidates = codecache.GuardedCache.iterate_over_candidates.__func__  # type: ignore[attr-defined]
-    patches = (
-        patch.object(codecache, "_worker_compile_cpp", build),
-        patch.object(codecache, "write", _whole(codecache.write)),
-        patch.object(CompiledFxGraph, "write_to_disk", _rewritten(CompiledFxGraph.write_to_disk)),
-        patch.object(VecISA, "check_build", _tried_anew(VecISA.check_build)),
-        patch.object(codecache.GuardedCache, "iterate_over_candidates", classmethod(_undamaged(candidates))),
+    made: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
+        (codecache, "_worker_compile_cpp", lambda _: build),
+        (codecache, "write", _whole),
+        (CompiledFxGraph, "write_to_disk", _rewritten),
+        (VecISA, "check_build", _tried_anew),
+        (codecache.GuardedCache, "iterate_over_candidates", lambda method: classmethod(_undamaged(method.__func__))),
     )
+    # None of them is public: where a version of PyTorch lacks one, its gap stays open.
+    patches = [
+        patch.object(owner, name, make(getattr(owner, name))) for owner, name, make in made if hasattr(owner, name)
+    ]
     with _alone(region), ExitStack() as stack:
         for each in patches:
             stack.enter_context(each)
