@@ -324,6 +324,7 @@ class _Search:
         if (layout := self._study.facts.layout) is None:
             if self._request.profile:
                 traced = profile_hints.with_time_shares(traced, self._request.profile)
+                traced = profile_hints.with_operator_times(traced, self._request.profile)
             self._study.remember(layout=traced)
             return traced
         if layout.digest != traced.digest:

@@ -1,13 +1,14 @@
 """Hints that a profile of the baseline gives a search: what to try first, and the operator types for options."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from sktune.backends import backend_info
 from sktune.core.errors import ProfileError
-from sktune.core.layout import OUTSIDE, Layout, Unit
+from sktune.core.layout import OUTSIDE, Kernel, Layout, Unit
 from sktune.core.plan import Option
 from sktune.core.space import JOIN, NEW, SpaceSpec, StartingPoint
 from sktune.profiling.analysis import Profile, analyse
@@ -16,6 +17,9 @@ from sktune.targets import TargetSpec
 
 HOT_TYPES = 2
 """Number of operator types to try for options that take operator types."""
+HEAD_US, LEAST_BUSY_US = 1.77, 0.05
+"""Of a task's duration in a profile, what starting and ending its blocks takes: the simulator's, for half of the vector
+cores; and the least that is left."""
 
 
 @lru_cache(maxsize=1)
@@ -72,6 +76,29 @@ def with_time_shares(layout: Layout, path: Path) -> Layout:
         return OUTSIDE if unit.layer is None else layout.layers[unit.layer].kind
 
     return layout.with_time_shares({unit.name: share.get((kind(unit), unit.key), 0.0) for unit in layout.units})
+
+
+def with_operator_times(layout: Layout, path: Path) -> Layout:
+    """Return the layout whose operators of unknown times have those of their types in the profile: the median duration,
+    less the head of a task.
+
+    Raises:
+        ProfileError: the file at ``path`` is not a profile.
+    """
+    kernels = _analysed(path).kernels
+    alone = kernels[~kernels["is_communication"] & ~kernels["is_superkernel"]]
+    median_us = {str(kind): float(us) for kind, us in alone.groupby("type")["duration_us"].median().items()}
+
+    def timed(kernel: Kernel) -> Kernel:
+        if kernel.busy_us or kernel.type not in median_us:
+            return kernel
+        return replace(kernel, busy_us=max(LEAST_BUSY_US, round(median_us[kernel.type] - HEAD_US, 3)))
+
+    units = (
+        replace(unit, kernels=tuple(map(timed, unit.kernels)), between=tuple(map(timed, unit.between)))
+        for unit in layout.units
+    )
+    return replace(layout, units=tuple(units))
 
 
 def with_hot_types(space: SpaceSpec, path: Path, spec: TargetSpec) -> SpaceSpec:

@@ -1,6 +1,7 @@
 """Searches on the simulated device: fast, marked as simulated, and a test of what a CPU cannot do."""
 
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from benchmarks.landscape import replay
 from benchmarks.landscapes.simulated import SimulatedLandscape
 from sktune.backends.sim.constants import ATLAS_A3, load_constants
 from sktune.backends.sim.deployment import deploy
+from sktune.backends.sim.launch import launch_us
 from sktune.backends.sim.trace import trace_operators
 from sktune.core.errors import BadInputError, SimulationError, SpaceError, StudyError
+from sktune.core.layout import Kernel, Layout, Unit
 from sktune.core.plan import Option, Plan
 from sktune.core.space import OptionRules, SpaceSpec, bind
 from sktune.samplers.partition import PARTITION
@@ -147,6 +150,20 @@ def test_a_profile_orders_the_starting_points(tmp_path: Path) -> None:
     by_profile = [point.name for point in profile_hints.ordered(space.starting_points, profile)]
     assert [record.origin for record in ordered.trials] == by_profile[:6]
     assert by_profile[0] != space.starting_points[0].name
+
+
+def test_a_profile_tells_how_long_operators_run(tmp_path: Path) -> None:
+    """By type, less the head of a task; what is known stays, and so do types that the profile lacks."""
+    tasks = profiles.deepseek(dense=1, moe=3)
+    path = profiles.write(tmp_path / "kernel_details.csv", profiles.kernel_details(tasks))
+    durations = [float(task.duration) for task in tasks if task.type == "RmsNorm"]
+    kernels = (Kernel("RmsNorm", "vector"), Kernel("RmsNorm", "vector", busy_us=7.0), Kernel("Other", "vector"))
+    layout = Layout((Unit("u", "u", kernels=kernels, between=kernels[:1]),), ())
+    constants = load_constants()
+    head_us = launch_us("vector", int(constants["aiv_cores"]) // 2, constants)
+    (unit,) = profile_hints.with_operator_times(layout, path).units
+    expected = pytest.approx(max(0.05, median(durations) - head_us), abs=0.01)
+    assert [kernel.busy_us for kernel in (*unit.kernels, *unit.between)] == [expected, 7.0, 0.0, expected]
 
 
 def test_a_profile_orders_the_starting_points_of_per_layer_spaces_alike(tmp_path: Path) -> None:
