@@ -4,11 +4,11 @@ A trial has one lease at most. It is granted and settled by compare-and-set, so 
 one is told, and whoever continues the study after its coordinator was killed sees what was running.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import sqlalchemy
-from sqlalchemy import Column, Engine, Float, Integer, String, delete, insert, select, update
+from sqlalchemy import Column, Connection, Engine, Float, Integer, String, delete, insert, select, update
 
 from sktune.study.storage import translated
 from sktune.study.tables import make_table
@@ -45,10 +45,16 @@ class Lease:
 
 
 class Leases:
-    """The leases of the study ``name`` in the database behind ``engine``, as seen by the holder of ``token``."""
+    """The leases of the study ``name`` in the database behind ``engine``, as seen by the holder of ``token``.
 
-    def __init__(self, engine: Engine, name: str, token: str) -> None:
-        self._engine, self._name, self._token = engine, name, token
+    ``check`` is called in the transaction of a grant; it raises if that holder was taken over: otherwise it would
+    revoke the lease of whoever runs the trial now.
+    """
+
+    def __init__(
+        self, engine: Engine, name: str, token: str, check: Callable[[Connection], None] = lambda connection: None
+    ) -> None:
+        self._engine, self._name, self._token, self._check = engine, name, token, check
         make_table(engine, _TABLE)
 
     def all(self) -> tuple[Lease, ...]:
@@ -63,6 +69,7 @@ class Leases:
         lease = Lease(trial, attempt, worker, self._token)
         row = {"attempt": attempt, "worker": worker, "coordinator": self._token, "until": None}
         with translated(self._name), self._engine.begin() as connection:
+            self._check(connection)
             if not connection.execute(update(_TABLE).where(self._is(trial)).values(**row)).rowcount:
                 connection.execute(insert(_TABLE).values(study=self._name, trial=trial, **row))
         return lease
