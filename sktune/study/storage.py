@@ -142,13 +142,13 @@ def open_storage(url: str) -> RDBStorage:
         ) from failure
     except (ValueError, ImportError, sqlalchemy.exc.ArgumentError) as failure:
         # A password with an unquoted "/" is read as something else, which the error quotes.
-        mend, reason = "give a URL such as sqlite:///study.db", first_line(failure)
+        fix, reason = "give a URL such as sqlite:///study.db", first_line(failure)
         if isinstance(failure, ImportError):
             driver = "pip install 'sktune[postgresql]'" if url.startswith("postgresql") else "install it"
-            mend, reason = driver, f"its driver is missing ({described(failure.__cause__ or failure)})"
+            fix, reason = driver, f"its driver is missing ({described(failure.__cause__ or failure)})"
         elif "@" in url:
             reason = "the user or password has characters that must be written as %2F, %40, ..."
-        raise StudyError(f"--storage {shown(url)}: {reason}; {mend}") from failure
+        raise StudyError(f"--storage {shown(url)}: {reason}; {fix}") from failure
     # Readers do not wait for the writer, nor commits for the disk: a killed process loses nothing, a power failure at
     # most the last trial.
     with storage.engine.connect() as connection:
