@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from sktune.core.errors import first_line
+from sktune.core.errors import StudyError, first_line
 from sktune.study.claims import Claims
 
 BEAT_S = 5.0
@@ -24,7 +24,11 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def beating(claims: Claims, token: str) -> Iterator[None]:
-    """Give a sign of life now and then, in a thread, for the search with ``token``."""
+    """Give a sign of life now and then, in a thread, for the search with ``token``.
+
+    Raises:
+        StudyError: another search has taken over the study, if something failed meanwhile: that is why.
+    """
     ended = threading.Event()
 
     def beat() -> None:
@@ -37,6 +41,10 @@ def beating(claims: Claims, token: str) -> Iterator[None]:
     thread.start()
     try:
         yield
+    except StudyError:  # a server ends the transaction of a search that is paused
+        with suppress(SQLAlchemyError):
+            claims.living(token, False)
+        raise
     finally:
         ended.set()
         thread.join(BEAT_S)

@@ -21,8 +21,8 @@ from sktune.learning.history import PREFIX
 DATABASE = "study.db"
 """The file in a study's folder."""
 LOCK_WAIT_S = 10.0
-IDLE_S = 30.0
-"""A transaction takes milliseconds."""
+IDLE_S = 10.0
+"""A transaction takes milliseconds; less than ``heartbeat.SILENT_S``, so that a standby has to wait for none."""
 WAY_OUT = "restore it (a search in a study's own folder does so, from its backup), or name another --study"
 MAX_OPENINGS = 3
 """Attempts to open a storage while another process is creating its tables."""

@@ -10,7 +10,7 @@ import socket
 from functools import partial
 
 import sktune.cli
-from sktune.study import heartbeat
+from sktune.study import heartbeat, storage
 from sktune.tuning import fewer_layers
 from sktune.tuning.loop import run
 from tests.engines import slow_factory
@@ -23,7 +23,8 @@ def main() -> None:
     host = os.environ[HOST]
     vars(socket)["gethostname"] = lambda: host
     slow_factory.JUDGE_S = 0.2
-    heartbeat.BEAT_S, heartbeat.SILENT_S, heartbeat.LOOK_S = 0.2, 2.0, 0.2
+    heartbeat.BEAT_S, heartbeat.SILENT_S, heartbeat.LOOK_S = 0.2, 4.0, 0.2
+    storage.IDLE_S = 5.0
     vars(fewer_layers)["run"] = partial(run, runner_factory=slow_factory.sleeping)
     sktune.cli.main()
 

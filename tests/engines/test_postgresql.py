@@ -20,7 +20,7 @@ from sktune.core.errors import StudyError
 from sktune.study.claims import Claims
 from sktune.study.leases import Leases
 from sktune.study.result import stored_result
-from sktune.study.storage import open_storage
+from sktune.study.storage import open_storage, translated
 from sktune.study.study import TuningStudy
 from tests.engines.fault_campaign import Campaign, problems
 from tests.engines.sleeping_command import HOST
@@ -204,6 +204,22 @@ def test_a_server_that_was_restarted_is_found_again(scene: Scene, server: Server
             server.start()
         study.tell(proposal, FAST, 8.0)
     assert study.finished() == 1
+
+
+def test_a_search_that_is_paused_in_a_transaction_does_not_keep_others_waiting(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends it; that the study was taken over is what the search says when it goes on."""
+    monkeypatch.setattr("sktune.study.storage.IDLE_S", 0.5)
+    study, claims = TuningStudy.open("s", scene.url, create=True), Claims(scene.database, "s")
+    taken_over = pytest.raises(StudyError, match="was taken over")
+    with taken_over, study.claimed(LLAMA), study._storage.scoped_session() as session:
+        session.connection()
+        version, _ = claims.read()
+        assert version
+        assert claims.evict(version)  # waits for that transaction
+        with translated("s"):
+            session.connection().execute(sqlalchemy.text("SELECT 1"))
 
 
 @pytest.mark.slow
