@@ -68,7 +68,7 @@ space:
 def latency_by_units(plan: Plan) -> float:
     """Return a decode step's latency in ms: 10 without scopes; units in scopes save time, scopes cost some."""
     saved_ms = {"self_attn": 0.9, "mlp": 0.5}
-    names = [name for scope in plan.scopes for name in {scope.first, scope.last}]
+    names = [name for scope in plan.scopes for name in sorted({scope.first, scope.last})]
     return 10.0 - sum(saved_ms[name.rpartition(".")[2]] for name in names) + 0.2 * len(plan.scopes)
 
 

@@ -27,7 +27,7 @@ from typing import Any
 ADDRESS = "SKTUNE_TESTS_WARM"
 PATIENCE = "SKTUNE_TESTS_PATIENCE"
 """Variable: multiplies the time for which a trial of ``tests.quick_server`` is measured."""
-MODULES = ("tests.quick_server", "tests.command", "tests.interpreter")
+MODULES = ("tests.quick_server", "tests.command", "tests.interpreter", "tests.engines.sleeping_command")
 MAX_FILES = 16
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

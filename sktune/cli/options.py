@@ -25,6 +25,9 @@ Join = Annotated[bool, typer.Option("--join", help="Work on a study of --storage
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Assume that a search on another host that holds the study has ended.")
 ]
+Standby = Annotated[
+    bool, typer.Option("--standby", help="Wait until no other search runs the study, and go on with it then.")
+]
 Workers = Annotated[
     int | None,
     typer.Option(help="Trials to run at the same time, each on a die of its own; by default 1, on Ray all dies."),

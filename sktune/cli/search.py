@@ -57,6 +57,7 @@ def search(
     address: arg.Address = None,
     join: arg.Join = False,
     take_over: arg.TakeOver = False,
+    standby: arg.Standby = False,
     proxy_layers: arg.ProxyLayers = None,
     space: arg.Space = None,
     try_inexact: arg.TryInexact = False,
@@ -79,12 +80,15 @@ def search(
     """Search for the best plan; run the same command again to continue."""
     if models and (model or recipe or study or open_page):
         raise BadInputError("--models names the models; leave out --model, --recipe, --study and --open")
+    if models and standby:
+        raise BadInputError("--standby waits for one study; leave out --models")
     request = Request(
         model or ANY_MODEL * bool(models), trials, study, storage, runs, strategy, space, compile_timeout, scale,
         weights, dtype, backend, device, batch, context, seed, constants, profile,
         parse_duration(time_budget) if time_budget else None, proxy_layers,
         until_converged=until_converged or until_settled, recipe=recipe, verify_steps=verify_steps, join=join,
-        take_over=take_over, try_inexact=try_inexact, trust=trust, engine=engine, address=address, workers=workers,
+        take_over=take_over, standby=standby, try_inexact=try_inexact, trust=trust, engine=engine, address=address,
+        workers=workers,
     )  # fmt: skip
     if models:
         _search_all(read_models(models, request), json=json)

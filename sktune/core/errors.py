@@ -7,6 +7,7 @@
     │   ├── TargetError          a model that cannot be found, loaded or traced
     │   ├── SimulationError      constants or a profile that the cost model cannot use
     │   ├── StudyError           a study that cannot be opened, written or continued
+    │   │   └── StudyHeldError   another search runs it
     │   └── ProfileError         a profile that cannot be read, or contains no kernels
     ├── NotDeterministicError    the baseline is not deterministic, so that no plan can be verified
     ├── BackendError             the backend cannot even compile or run the baseline
@@ -51,6 +52,10 @@ class SimulationError(BadInputError):
 
 class StudyError(BadInputError):
     """A study that cannot be opened, written or continued."""
+
+
+class StudyHeldError(StudyError):
+    """A study that another search runs."""
 
 
 class ProfileError(BadInputError):

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import sqlalchemy
-from sqlalchemy import Column, Engine, String, Text, insert, select, update
+from sqlalchemy import Column, Connection, Engine, String, Text, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from sktune.core.errors import StudyError
+from sktune.core.errors import StudyError, StudyHeldError
 from sktune.core.files import remove_parts
 from sktune.study.tables import make_table
 
@@ -87,7 +87,8 @@ def living_tokens(engine: Engine, study: str) -> frozenset[str]:
     """Return the tokens of the searches that seem to run a study; only reads."""
     if not sqlalchemy.inspect(engine).has_table(_TABLE.name):
         return frozenset()
-    _, holders = _stored(engine, study)
+    with engine.connect() as connection:
+        _, holders = _read(connection, study)
     return frozenset(holder.token for holder in holders if not holder.is_gone(has_folder=False))
 
 
@@ -100,13 +101,51 @@ class Claims:
 
     def holders(self) -> tuple[Holder, ...]:
         """Return all holders of the study, alive or not."""
-        return self._read()[1]
+        return self.read()[1]
+
+    def read(self) -> tuple[str | None, tuple[Holder, ...]]:
+        """Return the row's version, None if there is no row, and all holders."""
+        with self._engine.connect() as connection:
+            return _read(connection, self._name)
+
+    def check(self, token: str, connection: Connection) -> None:
+        """See that the search with ``token`` still runs the study, which it does until the transaction ends.
+
+        For the latter, the database must have locks of rows, as all have that several hosts reach.
+
+        Raises:
+            StudyError: another search has taken over the study.
+        """
+        self._refuse_loss(token, _read(connection, self._name, lock=True)[1])
+
+    def living(self, token: str, has_folder: bool) -> set[str]:
+        """Return the tokens of all living holders, ``token`` among them; see ``Holder.is_gone``.
+
+        Raises:
+            StudyError: another search has taken over the study.
+        """
+        holders = self.holders()
+        self._refuse_loss(token, holders)
+        return {holder.token for holder in holders if not holder.is_gone(has_folder)}
+
+    def beat(self, token: str) -> bool:
+        """Change the row's version, as a sign of life; return whether the search with ``token`` runs the study."""
+        version, holders = self.read()
+        is_ours = token in {holder.token for holder in holders}
+        if is_ours:
+            self._put(version, holders)  # if another has changed it, that is a sign, too
+        return is_ours
+
+    def evict(self, version: str) -> bool:
+        """Remove all holders if the row still has this version, and return whether it had."""
+        return self._put(version, ())
 
     def acquire(self, me: Holder, *, join: bool = False, take_over: bool = False) -> None:
         """Add ``me`` as the only holder, or with ``join`` beside the others.
 
         Raises:
-            StudyError: another process holds the study, or its fingerprint differs from that of ``me``.
+            StudyHeldError: another process holds the study.
+            StudyError: its fingerprint differs from that of ``me``.
         """
         self._replace(lambda holders: self._admitted(holders, me, join, take_over))
 
@@ -121,12 +160,12 @@ class Claims:
             refuse_difference(self._name, living[0].fingerprint, me.fingerprint)
             return (*living, me)
         if near:
-            raise StudyError(
+            raise StudyHeldError(
                 f"study {self._name!r} is being run by {near[0]}; "
                 "wait for it, join it with --join, or name another with --study"
             )
         if living and not take_over:
-            raise StudyError(
+            raise StudyHeldError(
                 f"study {self._name!r} is held by {living[0]}; "
                 "wait for it, join it with --join, or, if that process has ended, give --take-over"
             )
@@ -135,36 +174,41 @@ class Claims:
     def _replace(self, change: Callable[[tuple[Holder, ...]], tuple[Holder, ...]]) -> None:
         """Store the holders that ``change`` returns; try again if another process was faster."""
         while True:
-            version, holders = self._read()
-            row = {
-                "version": secrets.token_hex(16),
-                "holders": json.dumps([asdict(holder) for holder in change(holders)]),
-            }
-            try:
-                with self._engine.begin() as connection:
-                    if version is None:
-                        connection.execute(insert(_TABLE).values(study=self._name, **row))
-                        return
-                    unchanged = (_TABLE.c.study == self._name) & (_TABLE.c.version == version)
-                    if connection.execute(update(_TABLE).where(unchanged).values(**row)).rowcount == 1:
-                        return
-            except IntegrityError:  # another process has inserted the row
-                continue
+            version, holders = self.read()
+            if self._put(version, change(holders)):
+                return
 
-    def _read(self) -> tuple[str | None, tuple[Holder, ...]]:
-        return _stored(self._engine, self._name)
+    def _put(self, version: str | None, holders: tuple[Holder, ...]) -> bool:
+        """Store ``holders`` if the row still has this version, and return whether it had."""
+        row = {"version": secrets.token_hex(16), "holders": json.dumps([asdict(holder) for holder in holders])}
+        try:
+            with self._engine.begin() as connection:
+                if version is None:
+                    connection.execute(insert(_TABLE).values(study=self._name, **row))
+                    return True
+                unchanged = (_TABLE.c.study == self._name) & (_TABLE.c.version == version)
+                return connection.execute(update(_TABLE).where(unchanged).values(**row)).rowcount == 1
+        except IntegrityError:  # another process has inserted the row
+            return False
+
+    def _refuse_loss(self, token: str, holders: tuple[Holder, ...]) -> None:
+        if token not in {holder.token for holder in holders}:
+            by = f" by {holders[0]}" if holders else ""
+            raise StudyError(f"study {self._name!r} was taken over{by}; this search ends, and its trials are stored")
 
 
-def _stored(engine: Engine, study: str) -> tuple[str | None, tuple[Holder, ...]]:
-    """Return version and holders of a study."""
-    with engine.connect() as connection:
-        row = connection.execute(select(_TABLE).where(_TABLE.c.study == study)).one_or_none()
+def _read(connection: Connection, study: str, *, lock: bool = False) -> tuple[str | None, tuple[Holder, ...]]:
+    """Return the version of a study's row, None if there is no row, and all holders."""
+    query = select(_TABLE).where(_TABLE.c.study == study)
+    row = connection.execute(query.with_for_update(read=True) if lock else query).one_or_none()
     return (row.version, tuple(Holder(**holder) for holder in json.loads(row.holders))) if row else (None, ())
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
     """Lock the study's folder for this process, and delete what a killed one has not completed there.
+
+    With ``on_wait``, which is called with the process that holds it, wait until it is free.
 
     Raises:
         StudyError: another live process holds it, or the folder cannot be written.
@@ -173,18 +217,23 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = (folder / "lock").open("a+", encoding="utf-8")
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if on_wait is None:
+                raise
+            on_wait(_locker(handle))
+            fcntl.flock(handle, fcntl.LOCK_EX)
         handle.truncate(0)
         handle.write(str(os.getpid()))
         handle.flush()
         remove_parts(folder)
     except BlockingIOError as failure:
         assert handle is not None
-        handle.seek(0)
-        holder = handle.read().strip() or "?"
+        holder = _locker(handle)
         handle.close()
         raise StudyError(
-            f"the study in {folder} is being run by process {holder}; wait for it, or name another with --study"
+            f"the study in {folder} is being run by {holder}; wait for it, or name another with --study"
         ) from failure
     except OSError as failure:
         if handle is not None:
@@ -197,6 +246,11 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         handle.close()
+
+
+def _locker(handle: TextIO) -> str:
+    handle.seek(0)
+    return f"process {handle.read().strip() or '?'}"
 
 
 def is_held(lock: Path) -> bool:

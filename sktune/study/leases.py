@@ -5,11 +5,11 @@ one is told, and whoever continues the study after its coordinator was killed se
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import sqlalchemy
-from sqlalchemy import Column, Engine, Float, Integer, String, delete, insert, update
+from sqlalchemy import Column, Connection, Engine, Float, Integer, String, delete, insert, update
 
 from sktune.study.storage import translated
 from sktune.study.tables import make_table, rows_of
@@ -58,12 +58,17 @@ def stored_leases(engine: Engine, study: str) -> tuple[Lease, ...]:
 class Leases:
     """The leases of the study ``name`` in the database behind ``engine``, as seen by the holder of ``token``.
 
+    ``check`` is called in the transaction of a grant; it raises if that holder was taken over: otherwise it would
+    revoke the lease of whoever runs the trial now.
+
     Attributes:
         workers: what becomes of those that get leases.
     """
 
-    def __init__(self, engine: Engine, name: str, token: str) -> None:
-        self._engine, self._name, self._token = engine, name, token
+    def __init__(
+        self, engine: Engine, name: str, token: str, check: Callable[[Connection], None] = lambda connection: None
+    ) -> None:
+        self._engine, self._name, self._token, self._check = engine, name, token, check
         make_table(engine, _TABLE)
         self.workers = WorkerLog(engine, name, token)
 
@@ -77,6 +82,7 @@ class Leases:
         lease = Lease(trial, attempt, worker, self._token, time.time())
         row = {"attempt": attempt, "worker": worker, "coordinator": self._token, "since": lease.since, "until": None}
         with translated(self._name), self._engine.begin() as connection:
+            self._check(connection)
             if not connection.execute(update(_TABLE).where(self._is(trial)).values(**row)).rowcount:
                 connection.execute(insert(_TABLE).values(study=self._name, trial=trial, **row))
         return lease

@@ -3,7 +3,7 @@
 import re
 import sqlite3
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from sktune.learning.history import PREFIX
 DATABASE = "study.db"
 """The file in a study's folder."""
 LOCK_WAIT_S = 10.0
+IDLE_S = 10.0
+"""A transaction takes milliseconds; less than ``heartbeat.SILENT_S``, so that a standby has to wait for none."""
 WAY_OUT = "restore it (a search in a study's own folder does so, from its backup), or name another --study"
 MAX_OPENINGS = 3
 """Attempts to open a storage while another process is creating its tables."""
@@ -67,6 +69,20 @@ class StudyStorage(RDBStorage):
             if PREFIX + "proposal" in trial.user_attrs
         }
         return trials
+
+
+@contextmanager
+def fenced(storage: RDBStorage, check: Callable[[sqlalchemy.Connection], None]) -> Iterator[None]:
+    """Call ``check`` at the beginning of each of Optuna's transactions; it raises if they must not go on."""
+
+    def begin(session: Any, transaction: Any, connection: sqlalchemy.Connection) -> None:  # noqa: ARG001
+        check(connection)
+
+    sqlalchemy.event.listen(storage.scoped_session, "after_begin", begin)
+    try:
+        yield
+    finally:
+        sqlalchemy.event.remove(storage.scoped_session, "after_begin", begin)
 
 
 def shown(url: str) -> str:
@@ -117,7 +133,7 @@ def open_storage(url: str) -> RDBStorage:
     """
     try:
         if not url.startswith("sqlite"):
-            return _connected(url, {})
+            return _of_server(_connected(url, {"pool_pre_ping": True}))  # it may have been restarted
         storage = _connected(url, {"connect_args": {"timeout": LOCK_WAIT_S}})
     except RuntimeError as failure:  # how Optuna refuses tables of another version
         raise StudyError(
@@ -126,10 +142,13 @@ def open_storage(url: str) -> RDBStorage:
         ) from failure
     except (ValueError, ImportError, sqlalchemy.exc.ArgumentError) as failure:
         # A password with an unquoted "/" is read as something else, which the error quotes.
-        is_quoting = "@" in url and not isinstance(failure, ImportError)
-        hint = "the user or password has characters that must be written as %2F, %40, ..."
-        reason = hint if is_quoting else first_line(failure)
-        raise StudyError(f"--storage {shown(url)}: {reason}; give a URL such as sqlite:///study.db") from failure
+        fix, reason = "give a URL such as sqlite:///study.db", first_line(failure)
+        if isinstance(failure, ImportError):
+            driver = "pip install 'sktune[postgresql]'" if url.startswith("postgresql") else "install it"
+            fix, reason = driver, f"its driver is missing ({described(failure.__cause__ or failure)})"
+        elif "@" in url:
+            reason = "the user or password has characters that must be written as %2F, %40, ..."
+        raise StudyError(f"--storage {shown(url)}: {reason}; {fix}") from failure
     # Readers do not wait for the writer, nor commits for the disk: a killed process loses nothing, a power failure at
     # most the last trial.
     with storage.engine.connect() as connection:
@@ -140,6 +159,19 @@ def open_storage(url: str) -> RDBStorage:
         connection.execute("PRAGMA synchronous=NORMAL")
 
     storage.engine.dispose()
+    return storage
+
+
+def _of_server(storage: RDBStorage) -> RDBStorage:
+    """Have a PostgreSQL server end the transactions of hosts that are gone, which keep others from what they locked."""
+    if storage.engine.dialect.name == "postgresql":
+
+        @sqlalchemy.event.listens_for(storage.engine, "connect")
+        def _configure(connection: Any, _record: Any) -> None:
+            connection.cursor().execute(f"SET idle_in_transaction_session_timeout = '{IDLE_S:g}s'")
+            connection.commit()
+
+        storage.engine.dispose()
     return storage
 
 

@@ -10,9 +10,10 @@ import math
 import os
 import re
 import socket
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -33,9 +34,10 @@ from sktune.study.backup import Backup
 from sktune.study.claims import Claims, Holder, may_live, refuse_difference
 from sktune.study.distinct import DistinctSampler
 from sktune.study.facts import FORMAT, NewFacts, StudyFacts, to_attributes
+from sktune.study.heartbeat import beating, stand_by
 from sktune.study.leases import Leases
 from sktune.study.records import TrialRecord, banned_regions, incumbent_first, record_of
-from sktune.study.storage import DATABASE, check_file, open_storage, shown, translated, undamaged
+from sktune.study.storage import DATABASE, check_file, fenced, open_storage, shown, translated, undamaged
 from sktune.study.stored_space import space_of
 from sktune.study.strategy import Strategy
 
@@ -149,7 +151,6 @@ class TuningStudy:
     def remember(self, **facts: Unpack[NewFacts]) -> None:
         """Store facts about the study as a whole; the other facts are not changed."""
         with translated(self.name):
-            self._living()
             for key, value in to_attributes(facts).items():
                 self._study.set_user_attr(key, value)
 
@@ -168,42 +169,40 @@ class TuningStudy:
             take_over: whether a holder on another host, whose state cannot be seen, is assumed dead.
 
         Raises:
-            StudyError: another process holds the study, or its fingerprint differs.
+            StudyHeldError: another process holds the study.
+            StudyError: its fingerprint differs; or, in any later call, another process has taken over the study.
         """
         me = Holder.here(fingerprint, has_folder=self._is_ours_alone)
         with translated(self.name):
             claims = Claims(self.storage.engine, self.name)
             claims.acquire(me, join=join, take_over=take_over)
-            leases = Leases(self.storage.engine, self.name, me.token)
+            check = partial(claims.check, me.token)
+            leases = Leases(self.storage.engine, self.name, me.token, check)
         self._claims, self._token = claims, me.token
-        try:
+        with ExitStack() as stack:
+            stack.callback(self._release, claims)
+            if not self._is_ours_alone:  # there, the lock of the folder is enough
+                stack.enter_context(fenced(self.storage, check))
+                stack.enter_context(beating(claims, me.token))
             stored = self.facts.fingerprint or fingerprint
             if _model_name(stored) == _model_name(fingerprint):
                 self.check_modules(home)  # first: it names the file, the model's digest does not
             self.check_fingerprint(fingerprint)
-            revoked = leases.revoke(self._living())
+            revoked = leases.revoke(claims.living(me.token, self._is_ours_alone))
             self._blameless = {lease.trial for lease in revoked} if len(revoked) > 1 else set()
             yield leases
-        finally:
-            self._claims = None
-            with translated(self.name):
-                claims.release(me.token)
-                self._save_backup()
 
-    def _living(self) -> set[str]:
-        """Return the tokens of all living holders, including ours; empty if the study was not claimed.
+    def _release(self, claims: Claims) -> None:
+        self._claims = None
+        with translated(self.name):
+            claims.release(self._token)
+            self._save_backup()
 
-        Raises:
-            StudyError: another search has taken over the study.
-        """
-        if self._claims is None:
-            return set()
-        holders = self._claims.holders()
-        tokens = {holder.token for holder in holders if not holder.is_gone(self._is_ours_alone)}
-        if self._token not in tokens:
-            by = f" by {holders[0]}" if holders else ""
-            raise StudyError(f"study {self.name!r} was taken over{by}; this search ends, and its trials are stored")
-        return tokens
+    def stand_by(self, on_wait: Callable[[str], None]) -> None:
+        """Wait until no search runs the study; see ``sktune.study.heartbeat``."""
+        with translated(self.name):
+            claims = Claims(self.storage.engine, self.name)
+        stand_by(claims, self._is_ours_alone, on_wait)
 
     def check_fingerprint(self, fingerprint: Mapping[str, str]) -> None:
         """Compare a fingerprint with the stored one; a study without one accepts any.
@@ -276,7 +275,7 @@ class TuningStudy:
         answers = {record.plan: record.outcome for record in records if record.outcome}
         seen = {record.plan for record in records}
         with translated(self.name):
-            living = self._living()
+            living = self._claims.living(self._token, self._is_ours_alone) if self._claims else set()
             self._study.sampler = self._sampler(space, strategy, seed, seen)
             if self._left_behind is None:
                 self._left_behind = self._orphans(living)

@@ -4,10 +4,11 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from sktune.backends import backend_info
-from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError
+from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError, StudyHeldError
 from sktune.core.events import Listener
 from sktune.core.events.search import (
     Converged,
@@ -16,30 +17,29 @@ from sktune.core.events.search import (
     SearchStarted,
     Settled,
     SpaceExhausted,
+    StandingBy,
     StudyFinished,
     TargetReady,
     TimeBudgetSpent,
 )
-from sktune.core.files import real_path
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
 from sktune.engines.base import Engine
 from sktune.learning.threads import one_blas_thread
 from sktune.measure.noise_floor import drift
+from sktune.measure.placement import Placement
 from sktune.reports import dashboard, outputs
 from sktune.runners import make_runner
 from sktune.runners.base import Opened, Runner, RunnerFactory, RunnerSetup
 from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
-from sktune.study.backup import Backup
 from sktune.study.claims import locked
 from sktune.study.facts import ProxyFindings
 from sktune.study.leases import Leases
 from sktune.study.result import SearchResult, result_of
-from sktune.study.storage import DATABASE
 from sktune.study.strategy import Strategy
-from sktune.study.study import TuningStudy, folder_name, sqlite_url
+from sktune.study.study import TuningStudy, folder_name
 from sktune.targets import TargetSpec
 from sktune.tuning import profile_hints
 from sktune.tuning.any_worker import AnyWorker
@@ -47,6 +47,7 @@ from sktune.tuning.coordinator import Coordinator, lease_s
 from sktune.tuning.finals import Finals
 from sktune.tuning.fleet import Fleet
 from sktune.tuning.interrupt import Stop, stoppable
+from sktune.tuning.open_study import is_answered, opened_study, stored_study
 from sktune.tuning.prepare import bind_space, check_space_options, space_spec
 from sktune.tuning.request import Request
 from sktune.tuning.site import Site, site_of
@@ -95,9 +96,13 @@ def run(
     name = request.study or spec.study_name
     folder = request.runs / folder_name(name)
     site = site or site_of(request)
-    with locked(folder):
-        study = _stored_study(request, name, folder)
-        if study is not None and _is_answered(study, request, proxy):
+
+    def on_wait(holder: str) -> None:
+        listener(StandingBy(study=name, holder=holder))
+
+    with locked(folder, on_wait if request.standby else None):
+        study = stored_study(request, name, folder)
+        if study is not None and is_answered(study, request, proxy):
             made_with = site.fingerprint_of_answer(spec, space, study.facts.fingerprint)
             with study.claimed(made_with, spec.home, join=request.join, take_over=request.take_over):
                 pass  # only checked
@@ -110,23 +115,6 @@ def run(
             dashboard.publish(study.optuna_study, result)
         listener(StudyFinished(**result.summary()))
         return result
-
-
-def _stored_study(request: Request, name: str, folder: Path) -> TuningStudy | None:
-    """Return the study if it may exist. A new one's database is created while its first worker starts."""
-    return _opened(request, name, folder) if request.storage or any(folder.glob(f"{DATABASE}*")) else None
-
-
-def _opened(request: Request, name: str, folder: Path) -> TuningStudy:
-    backup = None if request.storage else Backup(real_path(folder))
-    return TuningStudy.open(name, request.storage or sqlite_url(real_path(folder)), create=True, backup=backup)
-
-
-def _is_answered(study: TuningStudy, request: Request, proxy: ProxyFindings | None) -> bool:
-    """Whether all trials are done, and the best of them were compared."""
-    facts, finished = study.facts, study.finished()
-    has_ended = finished >= request.max_trials if proxy is None else facts.proxy == proxy
-    return (has_ended or facts.exhausted) and facts.final_trials == finished
 
 
 class _Search:
@@ -156,18 +144,48 @@ class _Search:
     ) -> TuningStudy:
         """Search on the site's workers, and return the study, which is opened only now if it is new."""
         request, spec, space = self._request, self._spec, self._space_spec
-        made_with = site.fingerprint(spec, space)
-        placement, cores = site.placed(spec, study.facts.fingerprint if study else {})
+        with ExitStack() as stack:
+            if study:  # claimed before workers are started
+                placement, cores = self._claim(stack, study, site)
+                if is_answered(study, request, self._proxy):  # another search may have been faster
+                    return study
+            else:
+                placement, cores = self._place(site, {})
+            limit_s = request.compile_timeout_s
+            setup = RunnerSetup(spec, space, self._folder, request.cache, limit_s, placement=placement)
+            engine = stack.enter_context(site.engine(setup, factory))
+            if study is None:
+                study = opened_study(request, name, self._folder)
+                self._leases = stack.enter_context(self._claimed(study))
+            self._study = study
+            with stoppable() as stop:
+                self._run(engine, strategy, stop, cores)
+        return study
+
+    def _claim(self, stack: ExitStack, study: TuningStudy, site: Site) -> tuple[Placement, CoresChosen | None]:
+        """Claim the study, on standby once nobody else runs it, and return where the steps of a worker run."""
+        while True:
+            if self._request.standby:
+                study.stand_by(lambda holder: self._emit(StandingBy(study=study.name, holder=holder)))
+                self._budget = TimeBudget(self._budget.seconds, time.monotonic())
+            place = self._place(site, study.facts.fingerprint)
+            try:
+                self._leases = stack.enter_context(self._claimed(study))
+            except StudyHeldError:
+                if not self._request.standby:
+                    raise
+            else:
+                return place
+
+    def _place(self, site: Site, stored: Mapping[str, str]) -> tuple[Placement, CoresChosen | None]:
+        made_with = site.fingerprint(self._spec, self._space_spec)
+        placement, cores = site.placed(self._spec, stored)
         self._made_with = made_with | placement.fingerprint
-        setup = RunnerSetup(spec, space, self._folder, request.cache, request.compile_timeout_s, placement=placement)
-        with site.engine(setup, factory) as engine:
-            self._study = study or _opened(request, name, self._folder)
-            claim = self._study.claimed(self._made_with, spec.home, join=request.join, take_over=request.take_over)
-            with claim as self._leases:
-                if not _is_answered(self._study, request, self._proxy):  # another search may have been faster
-                    with stoppable() as stop:
-                        self._run(engine, strategy, stop, cores)
-        return self._study
+        return placement, cores
+
+    def _claimed(self, study: TuningStudy) -> AbstractContextManager[Leases]:
+        join, take_over = self._request.join, self._request.take_over
+        return study.claimed(self._made_with, self._spec.home, join=join, take_over=take_over)
 
     def _run(self, engine: Engine, strategy: Strategy, stop: Stop, cores: CoresChosen | None) -> None:
         """Run the missing trials, then the final comparison, as far as the time budget allows."""

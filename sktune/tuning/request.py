@@ -45,6 +45,7 @@ class Request:
         join: whether to work on a study of ``storage`` that another search is running.
         try_inexact: whether to search also option values that may change bits.
         take_over: whether to assume that a search on another host that holds the study has ended.
+        standby: whether to wait until no other search runs the study, and then to go on with it.
         trust: whether to run the code in the model's folder.
         engine: ``local`` for workers on this host, ``ray`` for those of a cluster.
         address: of the Ray cluster; None for the one on this host.
@@ -78,6 +79,7 @@ class Request:
     verify_steps: int = DEFAULT_VERIFY_STEPS
     join: bool = False
     take_over: bool = False
+    standby: bool = False
     try_inexact: bool = False
     trust: bool = False
     engine: str = "local"
@@ -97,6 +99,8 @@ class Request:
             raise BadInputError(
                 "--join needs the --storage of the running search, and a --runs that no other search uses"
             )
+        if self.standby and (self.join or self.take_over):
+            raise BadInputError("--standby waits until no other search runs it; leave out --join and --take-over")
         self._check_engine()
         if self.trials is not None and self.trials < 1:
             raise BadInputError(f"--trials must be at least 1, the total number of trials; got {self.trials}")

@@ -15,6 +15,7 @@ from sktune.core.events.search import (
     SearchStarted,
     Settled,
     SpaceExhausted,
+    StandingBy,
     TargetReady,
     TimeBudgetSpent,
     TrialFinished,
@@ -31,6 +32,11 @@ def lines_of(event: Event) -> Sequence[str]:
     """Return an event as lines of text; most kinds have none."""
     del event
     return ()
+
+
+@lines_of.register
+def _(event: StandingBy) -> Sequence[str]:
+    return [f"on standby: study {event.study} is being run by {event.holder}"]
 
 
 @lines_of.register

@@ -39,6 +39,20 @@ class SearchStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StandingBy(Event):
+    """With `--standby`: another search runs the study; this one waits until it is gone.
+
+    Attributes:
+        study: its name.
+        holder: the other search's process.
+    """
+
+    event: ClassVar[str] = "standing_by"
+    study: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoresChosen(Event):
     """At the start: other processes or a quota are in the way of steps on this CPU, or were when the study was begun.
 
@@ -368,7 +382,7 @@ class ModelsFinished(Event):
 
 
 SEARCH_EVENTS: tuple[type[Event], ...] = (
-    SearchStarted, CoresChosen, TargetReady, NoiseFloor, TrialStarted, TrialStage, TrialFinished, SpaceExhausted,
-    Converged, Settled, TimeBudgetSpent, FinalStarted, FinalStage, PlanVerified, StudyFinished, ProxyFinished,
-    ModelsFinished,
+    StandingBy, SearchStarted, CoresChosen, TargetReady, NoiseFloor, TrialStarted, TrialStage, TrialFinished,
+    SpaceExhausted, Converged, Settled, TimeBudgetSpent, FinalStarted, FinalStage, PlanVerified, StudyFinished,
+    ProxyFinished, ModelsFinished,
 )  # fmt: skip
