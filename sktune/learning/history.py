@@ -348,8 +348,9 @@ class Learned:
 
     def _choose(self) -> None:
         """Choose hyperparameters, and where the law's tangent is taken, which what is known of the device moves."""
-        self._weights, self._chosen_at = self.model.choose(), self.model.count
+        self._chosen_at = self.model.count
         for _ in range(TANGENTS):
+            self._weights = self.model.choose()
             posterior, law = self.posterior(), self.model.law
             if not (law and law.knows_times and posterior.chosen.follows_law) or tangent(posterior) == law.tangent:
                 break
