@@ -45,7 +45,7 @@ from tests.fake_runner import SPACE, FakeRunner, _empty_database
 
 TRIAL_S, TRIAL_SPREAD = 180.0, 0.4
 OPEN_S = 60.0
-"""Of any other call, too."""
+"""Of any other call, too, also of a comparison of the baseline with itself."""
 SPEED_SD, OUTLIER_SHARE, OUTLIER = 0.08, 0.02, 1.5
 DIES_PER_HOST = 16
 HOST_LOST_EVERY_S, HOST_BACK_S = 8 * 3600.0, 600.0

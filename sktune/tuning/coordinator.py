@@ -4,24 +4,31 @@ It alone asks the study for proposals and tells it outcomes. What it must not lo
 killed at any moment, and started again on another host.
 """
 
+import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from sktune.core.errors import OutOfTimeError, SktuneError, described
+from sktune.core.errors import BackendError, OutOfTimeError, SktuneError, described
 from sktune.core.events import Event, Listener
 from sktune.core.events.search import TimeBudgetSpent, TrialStage
 from sktune.core.events.workers import TrialLeased, TrialRequeued
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.space import SearchSpace
 from sktune.engines.base import Answered, Began, EngineEvent, Lost, Raised, StageBegan, Worker
+from sktune.measure.noise_floor import NoiseFloorSample
 from sktune.runners.base import JudgeRequest, Opened
 from sktune.study.leases import Lease, Leases
 from sktune.study.strategy import Strategy
 from sktune.study.study import Proposal
 from sktune.tuning.fleet import POLL_S, Dismissed, Fleet
 from sktune.tuning.trials import Trials
+
+logger = logging.getLogger(__name__)
+
+OnSample = Callable[[NoiseFloorSample], None]
 
 CONFIRMED = (Reason.CRASHED, Reason.TIMEOUT, Reason.MISMATCH)
 """Failures that a faulty die can cause, too: another die must agree, if there is one."""
@@ -88,6 +95,8 @@ class Coordinator:
         self._emit, self._is_shared = emit, is_shared
         self._queue: deque[_Task] = deque()
         self._running: dict[int, _Task] = {}
+        self._sampling: tuple[int, Worker] | None = None
+        self._on_sample: OnSample = lambda sample: None
         self.is_out_of_time = False
 
     def __enter__(self) -> Self:
@@ -120,15 +129,38 @@ class Coordinator:
             self._queue.append(_Task(proposal))
             self._assign()
 
+    def sample_noise_floor(self, before_trial: int, on_sample: OnSample) -> None:
+        """Have a free worker compare the baseline with itself, beside the trials, which others can run meanwhile.
+
+        Args:
+            before_trial: see ``Runner.sample_noise_floor``.
+            on_sample: called with the sample, if there is one.
+        """
+        worker = self._fleet.idle()
+        assert worker is not None
+        call = self._fleet.submit(worker, "sample_noise_floor", before_trial, deadline_s=self._fleet.deadline_s)
+        self._sampling, self._on_sample = (call, worker), on_sample
+
+    @property
+    def is_sampling(self) -> bool:
+        """Whether a worker compares the baseline with itself."""
+        return self._sampling is not None
+
+    def await_sample(self) -> None:
+        """Wait until no worker does."""
+        while self._sampling:
+            self._step()
+
     def finish(self) -> None:
         """Wait until all trials have an outcome, or are out of time."""
         while self._running or (self._queue and not self.is_out_of_time):
             self._step()
             self._assign()
+        self.await_sample()
 
     def drain(self) -> None:
         """Wait until nothing runs."""
-        while self._running:
+        while self._running or self._sampling:
             self._step()
 
     def _step(self) -> None:
@@ -170,7 +202,9 @@ class Coordinator:
         self._running[task.call] = task
 
     def _take(self, event: EngineEvent) -> None:
-        """Handle an event of a worker that runs a trial, or is no longer there."""
+        """Handle an event of a worker that runs a trial or samples the noise floor, or is no longer there."""
+        if self._sampling and event.worker == self._sampling[1]:
+            self._take_sample(event)
         for task in [one for one in self._running.values() if one.worker == event.worker]:
             match event:
                 case Began():
@@ -189,6 +223,17 @@ class Coordinator:
                     del self._running[task.call]
                     task.lost += [event] if isinstance(event, Lost) else []
                     self._void(task, event.worker, event.why)
+
+    def _take_sample(self, event: EngineEvent) -> None:
+        if not isinstance(event, Answered | Raised | Lost | Dismissed):
+            return
+        self._sampling = None
+        if isinstance(event, Answered) and event.value:
+            self._on_sample(replace(event.value, die=event.worker.die) if self._is_shared else event.value)
+        elif isinstance(event, Raised):
+            if not isinstance(event.error, BackendError | OutOfTimeError):
+                raise event.error
+            logger.warning("the noise floor could not be measured: %s", event.error)
 
     def _take_outcome(self, task: _Task, worker: Worker, outcome: Outcome) -> None:
         proposal = task.proposal

@@ -5,10 +5,11 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 
 from sktune.backends import backend_info
-from sktune.core.errors import BackendError, BadInputError, InterruptedSearchError, OutOfTimeError, StudyHeldError
+from sktune.core.errors import BadInputError, InterruptedSearchError, OutOfTimeError, StudyHeldError
 from sktune.core.events import Listener
 from sktune.core.events.search import (
     Converged,
@@ -27,11 +28,11 @@ from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
 from sktune.engines.base import Engine
 from sktune.learning.threads import one_blas_thread
-from sktune.measure.noise_floor import drift
+from sktune.measure.noise_floor import NoiseFloorSample, drift
 from sktune.measure.placement import Placement
 from sktune.reports import dashboard, outputs
 from sktune.runners import make_runner
-from sktune.runners.base import Opened, Runner, RunnerFactory, RunnerSetup
+from sktune.runners.base import Opened, RunnerFactory, RunnerSetup
 from sktune.samplers import find_strategy
 from sktune.samplers.partition import PartitionSampler
 from sktune.study.claims import locked
@@ -138,6 +139,7 @@ class _Search:
         self._folder, self._emit = folder, listener
         self._budget, self._proxy = budget, proxy
         self._predictor: PartitionSampler | None = None
+        self._floor_tried_at: int | None = None
 
     def run(
         self, name: str, study: TuningStudy | None, site: Site, factory: RunnerFactory, strategy: Strategy
@@ -229,7 +231,7 @@ class _Search:
         )
         limit_s = lease_s(opened, self._request.compile_timeout_s)
         with Coordinator(fleet, trials, self._leases, self._emit, limit_s, is_shared=is_shared) as coordinator:
-            self._run_trials(runner, coordinator, trials, space, strategy, stop)
+            self._run_trials(coordinator, trials, space, strategy, stop)
         self._stop_if_asked(stop)
         finals = Finals(
             self._request, self._study, runner, opened.traits, self._budget, self._emit,
@@ -259,7 +261,6 @@ class _Search:
 
     def _run_trials(
         self,
-        runner: Runner,
         coordinator: Coordinator,
         trials: Trials,
         space: SearchSpace,
@@ -270,8 +271,12 @@ class _Search:
         most = self._queue(space, strategy)
         while self._wants_another(coordinator, trials, space, most, stop):
             finished = self._study.finished()
-            if trials.measures_time and self._floor_is_due(finished):
-                self._sample_floor(runner, finished)
+            if trials.measures_time and not coordinator.is_sampling and self._floor_is_due(finished):
+                self._floor_tried_at = finished
+                coordinator.sample_noise_floor(finished, partial(self._take_floor, finished))
+                if not self._study.facts.floor_looks:
+                    coordinator.await_sample()  # the first trials are judged by it
+                continue
             coordinator.begin(space, strategy)
         coordinator.finish()
         if self._proxy and self._study.finished() >= most:
@@ -320,17 +325,11 @@ class _Search:
 
     def _floor_is_due(self, finished: int) -> bool:
         samples = self._study.facts.floor_looks
-        return not samples or finished >= samples[-1].before_trial + TRIALS_PER_FLOOR_SAMPLE
+        is_due = not samples or finished >= samples[-1].before_trial + TRIALS_PER_FLOOR_SAMPLE
+        return is_due and finished != self._floor_tried_at
 
-    def _sample_floor(self, runner: Runner, finished: int) -> None:
-        """Compare the baseline with itself, and store the result."""
-        try:
-            sample = runner.sample_noise_floor(finished)
-        except (BackendError, OutOfTimeError) as failure:
-            logger.warning("the noise floor could not be measured: %s", failure)
-            return
-        if sample is None:
-            return
+    def _take_floor(self, finished: int, sample: NoiseFloorSample) -> None:
+        """Store a comparison of the baseline with itself."""
         samples = (*self._study.facts.floor_looks, sample)
         self._study.remember(floor_looks=samples)
         self._emit(NoiseFloor(before_trial=finished, ratio=sample.speedup.ratio, ci95=sample.speedup.bounds,

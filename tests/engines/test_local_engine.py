@@ -24,6 +24,7 @@ from sktune.engines import local_engine
 from sktune.engines.base import Answered, Began, Call, EngineEvent, Joined, Lost, StageBegan
 from sktune.engines.dies import SIMULATED, Die, die_alone, dies_here
 from sktune.engines.local import LocalEngine
+from sktune.measure.noise_floor import NoiseFloorSample
 from sktune.measure.placement import Placement
 from sktune.reports.outputs import PAGE
 from sktune.runners.base import JudgeRequest, RunnerFactory, RunnerSetup, RunnerTraits
@@ -185,6 +186,33 @@ def test_a_die_that_is_lost_while_it_compares_is_replaced(tmp_path: Path) -> Non
     assert lost.host == socket.gethostname()
     assert "the host is gone" in lost.why
     assert len({*comparison.dies}) == len(comparison.noise) == 3
+
+
+def test_trials_go_on_while_one_worker_samples_the_noise_floor(tmp_path: Path) -> None:
+    """Only the first sample is waited for, as the first trials are judged by it."""
+    (tmp_path / "space.yaml").write_text(SPACE)
+    events: list[Event] = []
+    sampled, leased_again = threading.Event(), threading.Event()
+
+    class Runner(FakeRunner):
+        def sample_noise_floor(self, before_trial: int, /) -> NoiseFloorSample | None:
+            if before_trial:
+                sampled.set()
+                assert leased_again.wait(30)
+            return super().sample_noise_floor(before_trial)
+
+    def listen(event: Event) -> None:
+        events.append(event)
+        if event.event == "trial_leased" and sampled.is_set():
+            leased_again.set()
+
+    request = Request("llama", study="s", runs=tmp_path, trials=16, space=tmp_path / "space.yaml", workers=4)
+    result = run(request, listen, runner_factory=lambda setup: Runner(layout=LAYOUT, setup=setup), site=OnFourDies())
+    assert len(result.trials) == 16
+    names = [event.event for event in events if event.event in ("noise_floor", "trial_leased")]
+    assert names[0] == "noise_floor"
+    assert names.count("noise_floor") >= 2
+    assert leased_again.is_set()
 
 
 def test_one_worker_compares_as_ever(tmp_path: Path) -> None:
