@@ -28,11 +28,14 @@ from sktune.engines.dies import kind_of
 from sktune.engines.ray_engine import RayEngine, Slot, _Actor
 from sktune.runners.base import JudgeRequest, Report, RunnerSetup
 from sktune.tuning.loop import run
+from tests.builders import decoder_layout
 from tests.engines import fault_campaign
 from tests.fake_runner import FakeRunner
 
 DIES_PER_PROCESS = 50
 JUDGE_S = 20.0
+LAYOUT = decoder_layout(tuple("abcdef"), ("self_attn", "norm", "mlp"), outside=False)
+"""Six kinds of layers, so that there are plans enough."""
 
 
 class SleepingRunner(FakeRunner):
@@ -46,7 +49,7 @@ class SleepingRunner(FakeRunner):
 
 def sleeping(setup: RunnerSetup) -> SleepingRunner:
     """Return a runner."""
-    return SleepingRunner(layout=fault_campaign.LAYOUT, setup=setup)
+    return SleepingRunner(latency_ms=lambda plan: 10.0 - 0.1 * len(plan.scopes), layout=LAYOUT, setup=setup)
 
 
 class Box:
