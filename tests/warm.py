@@ -28,6 +28,8 @@ ADDRESS = "SKTUNE_TESTS_WARM"
 PATIENCE = "SKTUNE_TESTS_PATIENCE"
 """Variable: multiplies the time for which a trial of ``tests.quick_server`` is measured."""
 MODULES = ("tests.quick_server", "tests.command", "tests.interpreter", "tests.engines.sleeping_command")
+MODELS = ("transformers.models.llama.modeling_llama", "transformers.models.deepseek_v3.modeling_deepseek_v3")
+"""Those that most tests search."""
 MAX_FILES = 16
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -209,6 +211,8 @@ def _warm_up(modules: Sequence[str]) -> None:
         importlib.import_module(module)
     for backend in ("sim", "inductor"):
         server.import_early(backend)
+    for module in MODELS:
+        importlib.import_module(module)
     gc.freeze()
 
 

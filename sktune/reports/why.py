@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+from weakref import ref
 
 import numpy as np
 from optuna.trial import FrozenTrial
@@ -304,9 +305,20 @@ def _savings(learned: Learned, posterior: Posterior, kind: str, baseline_ms: flo
     return SegmentSavings(kind, keys, saving_ms, sd_ms, tried, numbers)
 
 
+_last: list[tuple[ref[SearchResult], Why | None]] = []
+"""What was learned from the last result: its page and each of its figures ask."""
+
+
 def learned_from(result: SearchResult, outlook: Outlook | None = None) -> Why | None:
     """Return what a study has learned; None before anything was measured."""
+    for known, why in _last if outlook is None else ():
+        if known() is result:
+            return why
     space = space_of(result.facts, result.history)
     if space is None or result.baseline_ms is None:
         return None
-    return explain(space, result.history, result.baseline_ms, result.winner.plan if result.winner else None, outlook)
+    plan = result.winner.plan if result.winner else None
+    why = explain(space, result.history, result.baseline_ms, plan, outlook)
+    if outlook is None:
+        _last[:] = [(ref(result), why)]
+    return why

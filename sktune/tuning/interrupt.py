@@ -34,14 +34,17 @@ _of_main: list[Stop] = []
 def stoppable() -> Iterator[Stop]:
     """First Ctrl-C: stop after the running trial. Second, SIGTERM, SIGHUP: stop immediately.
 
-    A signal that is ignored, such as SIGHUP below ``nohup``, stays ignored.
+    A signal that is ignored, such as SIGHUP below ``nohup``, stays ignored. One that came where no exception can be
+    raised stops the search at the latest when it ends; it does not outlive it.
     """
-    stop = Stop()
+    stop, again, is_over = Stop(), list[threading.Timer](), False
     if threading.current_thread() is not threading.main_thread():
         yield _of_main[-1] if _of_main else stop  # only the main thread can handle signals
         return
 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        if is_over:
+            return  # it was sent again just before the search ended
         if number != signal.SIGINT:
             stop.by = f" by {signal.Signals(number).name}"
         if stop.requested or stop.by:
@@ -52,7 +55,8 @@ def stoppable() -> Iterator[Stop]:
     def not_raised(unraisable: "sys.UnraisableHookArgs") -> None:
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
             number = getattr(signal, stop.by.rpartition(" ")[2] or "SIGINT")
-            threading.Timer(AGAIN_S, os.kill, (os.getpid(), number)).start()
+            again.append(threading.Timer(AGAIN_S, os.kill, (os.getpid(), number)))
+            again[-1].start()
         else:
             hook_before(unraisable)
 
@@ -62,11 +66,17 @@ def stoppable() -> Iterator[Stop]:
     _of_main.append(stop)
     try:
         yield stop
+        if again:
+            raise KeyboardInterrupt
     except KeyboardInterrupt as failure:
         raise InterruptedSearchError(
             f"stopped immediately{stop.by}; run the same command to continue with the trial that was running"
         ) from failure
     finally:
+        is_over = True
+        for timer in again:  # afterwards its signal would end the process
+            timer.cancel()
+            timer.join()
         _of_main.pop()
         sys.unraisablehook = hook_before
         for number, handler in before.items():

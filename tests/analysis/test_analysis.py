@@ -679,8 +679,11 @@ def test_the_published_model_is_analyzed_by_simulation(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_with_the_layout_of_the_recipes_is_analyzed_on_this_machine(tmp_path: Path, folder: Path) -> None:
-    """Verified options within the budget, and the change of the model's own source."""
+def test_a_model_with_the_layout_of_the_recipes_is_analyzed_on_this_machine(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Verified options, and the change of the model's own source."""
+    monkeypatch.setattr("sktune.analysis.analyze.FIRST_TRIALS", 2)
     model = tmp_path / "model.py"
     model.write_text(
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom tests.projects import TEMPLATE\n\n\n"
@@ -688,7 +691,8 @@ def test_a_model_with_the_layout_of_the_recipes_is_analyzed_on_this_machine(tmp_
     )
     arguments = ["--model", f"{model}:target", "--dir", str(folder), "--backend", "inductor", "--device", "cpu"]
     runs, out = tmp_path / "runs", tmp_path / "out"
-    events = analyzed(*arguments, "--time-budget", "60s", "--runs", str(runs), "--out", str(out))
+    arguments += ["--goal", "first", "--time-budget", "5m"]
+    events = analyzed(*arguments, "--runs", str(runs), "--out", str(out))
     last = check_analysis(events, out, runs)
     assert last["stand_in"] and not last["simulated"]
     assert (last["model_type"], last["shares"]["source"]) == ("moe", "traced")

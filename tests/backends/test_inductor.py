@@ -12,6 +12,7 @@ from torch._inductor.utils import fresh_cache
 
 import sktune
 from sktune.backends.base import CompileError, Step
+from sktune.backends.inductor import cpp_wrapper
 from sktune.backends.inductor.backend import InductorBackend
 from sktune.core.errors import PlanError
 from sktune.core.layout import Layout
@@ -156,6 +157,14 @@ def test_reductions_in_a_cpp_wrapper_call_aten_without_the_dispatcher(tmp_path: 
     calls = ("sum(", "sum_dim_IntList(", "mean(", "mean_dim(", "_softmax(", "native_layer_norm(")
     assert all(f"aoti_torch_cpu_{call}" in wrapper for call in calls)
     assert "c10::Dispatcher" not in wrapper
+
+
+def test_all_workers_share_the_header_of_wrappers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its path does not depend on their temporary files: it is part of the code, and what is precompiled is large."""
+    path = cpp_wrapper._header("cpu")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert cpp_wrapper._header("cpu") == path
+    assert Path(path).is_file() and not Path(path).is_relative_to(tmp_path)
 
 
 class Experts(torch.nn.Module):

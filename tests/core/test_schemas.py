@@ -132,12 +132,20 @@ def test_a_failure_is_a_line_too(tmp_path: Path, arguments: tuple[str, ...], mes
 SIM = ("--model", "deepseek-v3", "--backend", "sim")
 
 
+FEW_PLANS = """
+version: 1
+space: {layers_per_scope: [1], units: [self_attn, mlp], step_units: [], options: {npu: {npu: {stream-fusion: [0]}}}}
+"""
+
+
 @pytest.fixture(scope="module")
-def studies(runs: Path) -> Path:
+def studies(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with two simulated studies; everything that their searches printed follows the schema."""
+    space = tmp_path_factory.mktemp("space") / "space.yaml"
+    space.write_text(FEW_PLANS)
     searches = {
-        "schema-a": ("--trials", "3", "--proxy-layers", "2"),
-        "schema-b": ("--until-settled", "--time-budget", "60s", "--strategy", "bottom-up"),
+        "schema-a": ("--trials", "2", "--proxy-layers", "1"),
+        "schema-b": ("--until-settled", "--time-budget", "60s", "--strategy", "bottom-up", "--space", str(space)),
     }
     for study, options in searches.items():
         done = sktune_process("search", *SIM, "--study", study, "--runs", str(runs), "--json", *options)

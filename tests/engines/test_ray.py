@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,7 +26,7 @@ from sktune.study.study import TuningStudy, sqlite_url
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from sktune.tuning.side_by_side import search_all
-from tests.builders import ROOT, sktune_command
+from tests.builders import sktune_command
 from tests.engines import fault_campaign
 from tests.engines.slow_factory import processes, sleeping, with_process
 from tests.runners.reporting import REPORTING, reporting
@@ -112,47 +110,6 @@ def test_losses_blame_no_plan(cluster: Any, tmp_path: Path) -> None:
     assert len(whys) == 2
     assert whys[1] in ("its host is gone", "it is out of reach")
     assert {file.read_text() for file in listed.glob("*.threads")} == {os.environ.get("OMP_NUM_THREADS", "not set")}
-    check_ended(tmp_path / "s")
-
-
-COORDINATOR = """
-import sys
-from pathlib import Path
-from sktune.tuning.loop import run
-from sktune.tuning.request import Request
-from sktune.tuning.side_by_side import search_all
-from tests.engines import fault_campaign
-from tests.engines.slow_factory import sleeping
-
-runs = Path(sys.argv[1])
-request = Request("llama", study="s", backend="sim", runs=runs, trials=12, space=runs / "space.yaml",
-                  strategy="random", engine="ray", address=sys.argv[2])
-
-def listen(event):
-    print(event.event, event.to_dict().get("trial", ""), flush=True)
-
-run(request, listen, runner_factory=sleeping)
-"""
-
-
-def test_a_coordinator_that_is_killed_is_started_again(cluster: Any, tmp_path: Path) -> None:
-    """The trials that were running run again, and each is told once."""
-    prepared(tmp_path, cluster, 12)
-    command = [sys.executable, "-c", COORDINATOR, str(tmp_path), cluster.address]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as first:
-        assert first.stdout is not None
-        lines: list[str] = []
-        for line in first.stdout:
-            lines.append(line.strip())
-            if sum(each.startswith("trial_finished") for each in lines) == 4:
-                first.kill()
-                break
-    second = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-    told = [line for line in (*lines, *second.stdout.splitlines()) if line.startswith("trial_finished")]
-    assert len(told) in (12, 13)  # one more may have been printed, or stored, than was read
-    study = TuningStudy.open("s", sqlite_url(tmp_path / "s"), create=False)
-    assert study.finished() == 12
-    assert not any(record.outcome and "lost" in record.outcome.detail for record in study.records())
     check_ended(tmp_path / "s")
 
 

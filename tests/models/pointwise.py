@@ -6,7 +6,7 @@ from torch import nn
 import sktune
 
 BATCH, WIDTH, SLOTS = 2, 256, 64
-OPERATIONS = 60
+OPERATIONS = 24
 
 
 class Chain(nn.Module):

@@ -431,7 +431,7 @@ def test_a_run_that_fails_is_an_outcome_that_names_the_rank(faulty: ProgramRunne
         pytest.param(
             "hang",
             Reason.TIMEOUT,
-            "the run did not end within 15 s; rank 0 is stuck after decode step 5",
+            "the run did not end within 8 s; rank 0 is stuck after decode step 5",
             marks=pytest.mark.slow,
         ),
     ],
@@ -443,7 +443,7 @@ def test_what_a_program_does_is_an_outcome(
     monkeypatch.setattr("sktune.runners.program.run.ORPHAN_S", 0.5)
     beside = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     try:
-        with reporting(tmp_path, environment={"FAULT": fault}, timeout_s=15) as runner:
+        with reporting(tmp_path, environment={"FAULT": fault}, timeout_s=8) as runner:
             plan = Plan((Scope("a", "a"),))
             outcome = runner.judge(JudgeRequest(plan, "trial.log"), lambda stage: None)
             assert (outcome.reason, outcome.detail.partition("; set")[0]) == (reason, detail)

@@ -270,17 +270,24 @@ def test_the_end_of_a_search_on_a_storage_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_search_with_open_starts_a_server_that_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its address is printed, and given to a browser; it ends when nobody reads."""
+    """Its address is printed, and given to a browser, which follows the search; it ends when nobody reads."""
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    monkeypatch.setattr("sktune.server.serve.IDLE_MINUTES", 0.4)
-    done = sktune_command("search", "--model", "llama", "--backend", "sim", "--trials", "2", "--study", "opened",
+    followed: list[http.client.HTTPResponse] = []
+
+    def browse(url: str) -> None:
+        opened.append(url)
+        followed.append(urllib.request.urlopen(url.replace("/study/", "/events/"), timeout=60))
+
+    monkeypatch.setattr("webbrowser.open", browse)
+    monkeypatch.setattr("sktune.server.serve.IDLE_MINUTES", 0.15)
+    done = sktune_command("search", "--model", "llama", "--backend", "sim", "--trials", "1", "--study", "opened",
                           "--runs", str(tmp_path), "--open", "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     served = next(event for line in done.stdout.splitlines() if (event := json.loads(line))["event"] == "page_served")
     assert opened == [served["url"]]
     with urllib.request.urlopen(served["url"], timeout=30) as answer:
         assert "opened" in answer.read().decode()
+    followed.pop().close()
     with no_hang(90), pytest.raises(OSError):
         while True:
             with socket.create_connection(("127.0.0.1", urlsplit(served["url"]).port or 0), timeout=5):

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from sktune.core.errors import InterruptedSearchError
-from sktune.tuning.interrupt import stoppable
+from sktune.tuning.interrupt import AGAIN_S, stoppable
 
 
 class Finalized:
@@ -26,3 +26,20 @@ def test_a_signal_that_comes_in_a_finalizer_is_not_lost(capfd: pytest.CaptureFix
         time.sleep(5)
         pytest.fail("the search went on")
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_signal_that_comes_in_a_finalizer_does_not_outlive_the_search() -> None:
+    """It stops a search that ends just then; sent again later, it would end the process."""
+    with pytest.raises(InterruptedSearchError, match="stopped immediately by SIGTERM"), stoppable():
+        held = Finalized()
+        del held
+    time.sleep(2 * AGAIN_S)
+
+
+def test_a_search_that_fails_meanwhile_fails() -> None:
+    """For its own reason."""
+    with pytest.raises(ValueError, match="its own"), stoppable():
+        held = Finalized()
+        del held
+        raise ValueError("its own")
+    time.sleep(2 * AGAIN_S)

@@ -73,7 +73,7 @@ class Found:
         return done.exit_code, event, done.stderr
 
     def apply(self, cache: Path, how: str) -> subprocess.CompletedProcess[str]:
-        """Apply the plan in a fresh process with an empty cache."""
+        """Apply the plan in a fresh process."""
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
         return subprocess.run(
             [warm.python_in(self.folder / "bin"), "-c", APPLY, str(self.plan), how],
@@ -118,15 +118,15 @@ def test_another_process_runs_the_same_code_without_compiling(found: Found, tmp_
     assert not list((tmp_path / "cache").rglob("*.main.so"))
 
 
-def test_code_of_another_machine_is_compiled_anew(found: Found, tmp_path: Path) -> None:
-    """And said to be; strict refuses in one line."""
+def test_code_of_another_machine_is_compiled_anew(found: Found, compile_cache: Path) -> None:
+    """And said to be; strict refuses in one line. Inductor's own cache, which the search has filled, may be used."""
     document = found.document()
     document["artifacts"]["machine"]["torch"] = "1.0"
     found.rewrite(document)
-    done = found.apply(tmp_path / "cache", "lenient")
+    done = found.apply(compile_cache, "lenient")
     assert done.returncode == 0, done.stderr
     assert "instead of '1.0'" in done.stderr
-    refused = found.apply(tmp_path / "cache", "strict")
+    refused = found.apply(compile_cache, "strict")
     assert refused.returncode != 0
     assert "instead of '1.0'" in refused.stderr
 
@@ -171,7 +171,7 @@ def test_a_file_that_the_plan_does_not_list_is_not_loaded(found: Found) -> None:
 def test_a_baseline_that_became_faster_is_said(found: Found) -> None:
     """The kernels that the scope replaced are few now."""
     model = found.folder / MODEL.name
-    model.write_text(model.read_text().replace("OPERATIONS = 60", "OPERATIONS = 1"))
+    model.write_text(model.read_text().replace("OPERATIONS = 24", "OPERATIONS = 1"))
     code, event, _ = found.recheck()
     assert (code, event["verdict"]) == (3, "slower now")
     assert any("model is" in change for change in event["changes"])

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -35,6 +36,12 @@ SHIMS = (
 """Operators for which ``shims.cpp`` has C functions."""
 
 _HERE = Path(__file__).parent
+_FOLDER = Path(default_cache_dir())
+"""Beside the headers that Inductor precompiles; it asks when it is imported, too.
+
+A worker has temporary files of its own afterwards. A header there has another path in each worker, with which the code
+of all C++ wrappers would change: each worker would precompile 130 MB again, and leave them.
+"""
 
 
 class ShimLibrary(codecache.CppCodeCache):
@@ -84,8 +91,8 @@ def _header(device: str, aot_mode: bool = False) -> str:
     header = _original_header(device, aot_mode)
     if aot_mode or not device.startswith("cpu"):
         return header
-    path = Path(default_cache_dir()) / "sktune_wrapper.h"  # beside the headers that Inductor precompiles
     text = f"#include <{header}>\n{(_HERE / 'shims.h').read_text()}"
+    path = _FOLDER / f"sktune_wrapper_{sha256(text.encode()).hexdigest()[:16]}.h"  # other versions have others
     if not path.exists() or path.read_text() != text:
         path.parent.mkdir(parents=True, exist_ok=True)
         codecache.write_atomic(str(path), text)
