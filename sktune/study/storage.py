@@ -31,8 +31,8 @@ MAX_OPENINGS = 3
 class StudyStorage(RDBStorage):
     """A database of Optuna that reads a running trial once.
 
-    Optuna reads every running trial again whenever trials are listed, four times for a proposal: 0.6 ms each. Once it
-    has its proposal, a trial of sktune does not change until it ends.
+    Optuna reads every running trial again whenever trials are listed, four times for a proposal. Once it has its
+    proposal, a trial of sktune does not change until it ends.
     """
 
     def __init__(self, url: str, engine_kwargs: dict[str, Any]) -> None:

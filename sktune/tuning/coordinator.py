@@ -95,7 +95,7 @@ class Coordinator:
         self._emit, self._is_shared = emit, is_shared
         self._queue: deque[_Task] = deque()
         self._running: dict[int, _Task] = {}
-        self._sampling: tuple[int, Worker] | None = None
+        self._sampling: Worker | None = None
         self._on_sample: OnSample = lambda sample: None
         self.is_out_of_time = False
 
@@ -138,8 +138,8 @@ class Coordinator:
         """
         worker = self._fleet.idle()
         assert worker is not None
-        call = self._fleet.submit(worker, "sample_noise_floor", before_trial, deadline_s=self._fleet.deadline_s)
-        self._sampling, self._on_sample = (call, worker), on_sample
+        self._fleet.submit(worker, "sample_noise_floor", before_trial, deadline_s=self._fleet.deadline_s)
+        self._sampling, self._on_sample = worker, on_sample
 
     @property
     def is_sampling(self) -> bool:
@@ -203,7 +203,7 @@ class Coordinator:
 
     def _take(self, event: EngineEvent) -> None:
         """Handle an event of a worker that runs a trial or samples the noise floor, or is no longer there."""
-        if self._sampling and event.worker == self._sampling[1]:
+        if self._sampling and event.worker == self._sampling:
             self._take_sample(event)
         for task in [one for one in self._running.values() if one.worker == event.worker]:
             match event:
