@@ -20,7 +20,9 @@ def bind_space(space: SpaceSpec, layout: Layout, spec: TargetSpec) -> SearchSpac
     backend, device = info.in_spaces(spec.device)
     listed: Mapping[str, Sequence[Option]] = space.options.get(backend, {}).get(device, {})
     options = {name: tuple(values) for name, values in listed.items()} or info.options.default_choices(spec.device)
-    points = {**space.starting_points, **space.backend_starting_points.get(backend, {})}
+    unlisted = info.options.rules.defaults.keys() - options.keys()
+    of_backend = space.backend_starting_points.get(backend, {})
+    points = space.starting_points | {name: point for name, point in of_backend.items() if not unlisted & point.keys()}
     return bind(space.model_copy(update={"starting_points": points}), layout, options, info.options.rules)
 
 

@@ -634,6 +634,15 @@ def test_option_values_that_may_change_bits_are_reported(option: dict[str, Optio
 def test_a_gpu_may_have_other_functions() -> None:
     """Operators that a compiler for GPUs may approximate are exact only on a CPU."""
     options = with_defaults(EXACT)
-    for body, value in ((torch.reciprocal, X), (lambda x: x / x, X), (torch.exp, NARROW_X)):
+    bodies: list[tuple[Body, Tensor]] = [
+        (torch.reciprocal, X),
+        (lambda x: x / x, X),
+        (torch.exp, NARROW_X),
+        (torch.relu, X),
+        (lambda x: x.scatter_add(0, torch.zeros_like(x, dtype=torch.long), x), X),
+        (lambda i: i.bfloat16(), WHOLE_X),
+        (lambda i: i * torch.ones((8,), dtype=torch.bfloat16), WHOLE_X),
+    ]
+    for body, value in bodies:
         assert bit_changing_operators(region_of(body, value), options, "cpu") == ()
         assert "GPU" in bit_changing_operators(region_of(body, value), options, "cuda")[0]

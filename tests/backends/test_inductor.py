@@ -363,21 +363,3 @@ def test_a_helper_can_compute_with_threads() -> None:
     done = subprocess.run([sys.executable, "-c", HELPED], env=environment, capture_output=True, text=True, check=True)
     assert sorted(done.stdout.splitlines()) == ["ours", "torch.Size([1000000])"]
     assert not done.stderr  # no helper was killed
-
-
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-
-
-@needs_cuda
-@pytest.mark.cuda
-@pytest.mark.slow
-@pytest.mark.parametrize("cuda_graph", [False, True])
-def test_scopes_on_cuda_keep_the_bits(tmp_path: Path, cuda_graph: bool) -> None:
-    """The same code path on a GPU, with and without capturing a scope as a CUDA graph."""
-    space = tmp_path / "space.yaml"
-    space.write_text(
-        "version: 1\nspace:\n  options: {inductor: {cuda: {emulate_precision_casts: [true], matmul: [aten], "
-        f"reductions: [aten], cuda_graph: [{str(cuda_graph).lower()}]}}}}}}\n"
-    )
-    result = sktune.search("llama", trials=3, scale="tiny", device="cuda", space=space, runs=tmp_path / "runs")
-    assert any(record.outcome and record.outcome.is_feasible for record in result.trials)

@@ -158,7 +158,8 @@ class InductorBackend:
                 )
             self._marked = strip_marks(graph_module)
             self._example_inputs = example_inputs
-            self._device = Cuda() if device_type(example_inputs) == "cuda" else Cpu()
+            if device_type(example_inputs) == "cuda":
+                self._device, self.notes = Cuda(), "without cuDNN's attention, which is not deterministic"
             self._run = self._marked.graph_module.forward
             self._written = self._written_tensors(self._marked.graph_module, example_inputs)
             complete = Snapshot(complete_state(self._target, self._written))
@@ -283,7 +284,11 @@ def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) 
     """
     marked = strip_marks(graph_module)
     device = device_type(example_inputs)
-
+    if device == "cuda" and torch.backends.cuda.cudnn_sdp_enabled():
+        logger.warning(
+            "the plan was verified and measured without cuDNN's attention, which is not deterministic; "
+            "call torch.backends.cuda.enable_cudnn_sdp(False) before anything is compiled"
+        )
     cutting = cut(marked.graph_module, list(marked.spans.values()), example_inputs)
     for slot in cutting.slots:
         for name, value in slot.options.items():

@@ -24,11 +24,12 @@ from torchgen.aoti.fallback_ops import inductor_fallback_ops
 
 from sktune.backends.inductor import build_cache
 
-SETTINGS = {
+SETTINGS: dict[str, bool | str] = {
     "cpp_wrapper_build_separate": True,
     "aot_inductor.compile_wrapper_opt_level": "O1",
-    "aot_inductor.enable_line_tables": False,
 }
+if hasattr(inductor_config.aot_inductor, "enable_line_tables"):  # torch 2.11 writes none
+    SETTINGS["aot_inductor.enable_line_tables"] = False
 SHIMS = (
     "aten.sum.default", "aten.sum.dim_IntList", "aten.mean.default", "aten.mean.dim", "aten._softmax.default",
     "aten.native_layer_norm.default",

@@ -7,6 +7,7 @@ replay, and inputs that the region has written are copied back after it.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -46,7 +47,11 @@ def _version(value: Any) -> int:
 def capture(
     function: Run, inputs: tuple[Any, ...], written: Sequence[int]
 ) -> tuple[Callable[[], None], tuple[Any, ...]]:
-    """Capture ``function`` as a CUDA graph on ``inputs``, whose values are unchanged afterwards."""
+    """Capture ``function`` as a CUDA graph on ``inputs``, whose values are unchanged afterwards.
+
+    All captures share the memory of their intermediate results: they are replayed one after another, and what a replay
+    returns is copied before the next.
+    """
     saved = [(inputs[index], inputs[index].clone()) for index in written]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -55,11 +60,16 @@ def capture(
             function(*inputs)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=_pool()):
         outputs = function(*inputs)
     for tensor, value in saved:
         _dense(tensor).copy_(_dense(value))
     return graph.replay, tuple(outputs)
+
+
+@cache
+def _pool() -> Any:
+    return torch.cuda.graph_pool_handle()
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,11 +50,17 @@ COMPARISONS = frozenset((
     "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_and", "logical_or", "logical_not", "logical_xor",
     "any", "all",
 ))  # fmt: skip
-ROUNDED = frozenset(("add", "sub", "rsub", "mul", "neg", "abs", "relu"))
+ROUNDED = frozenset(("add", "sub", "rsub", "mul", "neg", "abs"))
 """Rounded once, by IEEE 754, on all devices; nothing is contracted if casts are emulated, or on a CPU."""
 
-ROUNDED_ON_CPU = frozenset(("div", "reciprocal", "rsqrt"))
-"""The same, but only on a CPU: a GPU may approximate them. ``rsqrt`` divides by a square root, both rounded."""
+ROUNDED_ON_CPU = frozenset(("div", "reciprocal", "rsqrt", "relu"))
+"""The same, but only on a CPU: a GPU may approximate them, and its ``relu`` gives the other zero.
+
+``rsqrt`` divides by a square root, both rounded.
+"""
+
+ATOMIC_ON_GPU = frozenset(("index_add", "scatter_add", "scatter_reduce"))
+"""On a GPU they add in whichever order threads arrive."""
 
 INTEGERS = frozenset((
     "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor", "arange", "clamp", "clamp_min", "clamp_max", "maximum",
@@ -75,6 +81,7 @@ FOLDED = SAME_OR_CAST | ROUNDED | ROUNDED_ON_CPU | (INTEGERS - {"arange", "sign"
 COVERED = frozenset(
     (*WIDE, *NARROW, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool)
 )  # fmt: skip
+_LONG = frozenset((torch.int32, torch.int64))
 _LARGEST_CONSTANT: Mapping[torch.dtype, float] = {
     torch.bfloat16: 2.0**8,
     torch.float16: 2.0**11,
@@ -264,6 +271,8 @@ def _doubt(call: Call, emulates: bool, device: str) -> str:
     dtype = call.inputs[0].dtype if call.inputs else None
     if call.name in MATMULS:
         return _product(call)
+    if call.name in ATOMIC_ON_GPU and device != "cpu" and call.is_floating:
+        return "a GPU adds in an undefined order"
     if call.name in REDUCTIONS or (dtype is not None and is_function_kept(call.name, dtype)):
         return ""
     for names, doubt in _RULES:
@@ -322,12 +331,12 @@ def _rounded(call: Call, device: str) -> str:
     if not call.is_floating:
         return ""
     if call.name in ROUNDED_ON_CPU and device != "cpu":
-        return "GPUs may approximate it"
+        return "GPUs may compute it in another way"
     if call.arguments.get("rounding_mode"):
         return "a quotient rounded to an integer is computed in several steps"
     if call.arguments.get("alpha", 1) != 1:
         return "ATen may multiply and add in one rounding"
-    return _operands(call)
+    return _narrowed(call, device) or _operands(call)
 
 
 def _operands(call: Call) -> str:
@@ -365,13 +374,21 @@ def _enumerated(call: Call, device: str) -> str:
     return ""
 
 
-def _cast(call: Call, device: str) -> str:  # noqa: ARG001
+def _cast(call: Call, device: str) -> str:
     """Check casts: they are rounded by IEEE 754, but a float that does not fit an integer is undefined."""
     for source in call.inputs:
         for target in call.outputs:
             if source.is_floating_point() and not target.is_floating_point() and target.dtype != torch.bool:
                 return "values that do not fit an integer depend on the code path"
-    return ""
+    return _narrowed(call, device)
+
+
+def _narrowed(call: Call, device: str) -> str:
+    """Check casts of long integers to 16 bits, which may go through float32, which does not hold them either."""
+    is_narrowed = {value.dtype for value in call.inputs} & _LONG and {value.dtype for value in call.outputs} & set(
+        NARROW
+    )
+    return "GPUs may round an integer twice on its way to 16 bits" if is_narrowed and device != "cpu" else ""
 
 
 def _integer(call: Call) -> str:

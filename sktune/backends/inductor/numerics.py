@@ -40,8 +40,10 @@ FUNCTIONS: Mapping[str, tuple[torch.dtype, ...]] = {
 In float32 ATen calls MKL or, if a vector is not full, the C library; fused code calls SLEEF. In 16 bits the same
 functions round to the same results. The maximum of two zeros of different sign may be either.
 """
-# Inductor's lowering of these already calls ATen's kernel if max-autotune may only choose ATen.
+# Inductor's lowering of these already calls ATen's kernel if max-autotune may only choose ATen. On a GPU it has two for
+# ``addmm``, and chooses by timing.
 _EXTERN_BY_CHOICE = ("mm", "addmm", "baddbmm")
+_NEGATED: Callable[..., Any] = lowering.lowerings[aten.neg.default]
 _ROOT = -0.5
 """The exponent for which ATen's kernel for CPUs computes a reciprocal square root (Gemma's norms)."""
 
@@ -50,7 +52,7 @@ class CacheIdentity(CustomGraphPass):
     """Leaves graphs unchanged; separates code in Inductor's caches that was compiled under different sktune rules."""
 
     def __init__(self, rules: str) -> None:
-        self._uuid = f"sktune-5-{rules}"
+        self._uuid = f"sktune-6-{rules}"
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Leave ``graph`` unchanged."""
@@ -87,13 +89,15 @@ def kept_operators(matmuls: bool, reductions: bool) -> Iterator[None]:
     }
     if matmuls:
         lowered[aten.bmm.default] = _extern_bmm
-    decompositions = decomposition.select_decomp_table()
+        lowered[aten.addmm.default] = _extern_addmm(lowering.lowerings[aten.addmm.default])
+    decompositions = decomposition.fast_random_decomps()  # Inductor compiles with this table, or with a part of it
     functions = {op: FUNCTIONS[name] for name in FUNCTIONS if reductions for op in _overloads((name,))}
     chosen = {op: _lowered_unless(types, op) for op, types in functions.items()}
     decomposed = {
         op: _decomposed_unless(types, decompositions[op]) for op, types in functions.items() if op in decompositions
     }
     layouts = dict.fromkeys((*kept, *functions), _constrain_to_eager_strides)
+    chosen[aten.neg.default] = _negated
     if reductions:
         chosen[aten.pow.Tensor_Scalar] = _lowered_power()
         layouts[aten.pow.Tensor_Scalar] = _constrain_power
@@ -136,6 +140,13 @@ def _lowered_unless(types: tuple[torch.dtype, ...], op: Any) -> Callable[..., An
         )
 
     return lowered
+
+
+def _negated(value: Any) -> Any:
+    """Lower a negation: Triton subtracts from zero, which makes the negative of zero positive."""
+    if value.get_dtype() in (*WIDE, *NARROW) and value.get_device().type == "cuda":
+        return lowering.lowerings[aten.mul.Tensor](value, -1.0)
+    return _NEGATED(value)
 
 
 def _is_power_fused(base: Any, exponent: Any, device: str) -> bool:
@@ -183,6 +194,15 @@ def _extern_bmm(mat1: Any, mat2: Any) -> Any:
     """Lower ``bmm`` to ATen's kernel, as max-autotune does if that kernel is fastest."""
     _, _, _, layout, mat1, mat2 = mm_args(mat1, mat2)
     return aten_bmm.bind((mat1, mat2), layout).output_node()
+
+
+def _extern_addmm(by_choice: Callable[..., Any]) -> Callable[..., Any]:
+    call = lowering.fallback_handler(aten.addmm.default, add_to_fallback_set=False)
+
+    def lowered(bias: Any, *factors: Any, **scales: Any) -> Any:
+        return (call if bias.get_device().type == "cuda" else by_choice)(bias, *factors, **scales)
+
+    return lowered
 
 
 def _overloads(names: tuple[str, ...]) -> list[Any]:

@@ -16,9 +16,9 @@ INDUCTOR: Mapping[str, OptionSpec] = {
     "reductions": OptionSpec(
         ("fused", "aten"), "fused", "sums in Inductor's order within fused kernels, or ATen's kernels", exact="aten"
     ),
-    "cpp_wrapper": OptionSpec((False, True), False, "call kernels from C++ instead of from Python"),
+    "cpp_wrapper": OptionSpec((False, True), False, "call kernels from C++ instead of from Python", ("cpu",)),
     "freezing": OptionSpec((False, True), False, "treat weights as constants: fold and prepack them", exact=False),
-    "cuda_graph": OptionSpec((False, True), False, "capture the scope's kernels as one CUDA graph", ("cuda",)),
+    "cuda_graph": OptionSpec((True, False), False, "capture the scope's kernels as one CUDA graph", ("cuda",)),
 }  # fmt: skip
 """docs/explanation/exactness.md explains which values do not change bits."""
 

@@ -80,7 +80,7 @@ class Session:
         from sktune.backends import backend_info
         from sktune.core.contents import imported_modules
         from sktune.core.space import SpaceSpec
-        from sktune.measure.devices import import_torch_npu
+        from sktune.measure.devices import import_torch_npu, make_deterministic
         from sktune.runners.worker.judge import Judge
         from sktune.targets import TargetSpec
         from sktune.targets.base import decode_inputs
@@ -92,6 +92,7 @@ class Session:
         info = backend_info(spec.backend)
         if spec.device == "npu":
             import_torch_npu()
+        make_deterministic(spec.device)
         target = load(spec, takes_torchair=info.takes_torchair(spec.device))
         layout = trace_layout(target, SpaceSpec.model_validate(request["space"]))
         caches = [
