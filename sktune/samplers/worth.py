@@ -39,7 +39,7 @@ class Worth:
         self._learned, self._beliefs = learned, beliefs
         self._measured = learned.ranked[:MEASURED]
         counts = Counter(running)
-        repeated = {complete.plan for complete in learned.ranked}
+        repeated = {complete.plan for complete in learned.ranked} if counts else set()
         fresh = [plan for plan in counts if plan not in repeated]
         self._known = [*self._measured, *self._unmeasured(fresh)]
         self._running = np.array([float(counts[complete.plan]) for complete in self._known])
