@@ -340,7 +340,7 @@ class TuningStudy:
     def best_first(self, space: SearchSpace) -> list[TrialRecord]:
         """Return the complete trials by decreasing expected saving, as a single measurement may be luck."""
         learned = Learned(space)
-        learned.read(self.trials())
+        learned.read_once(self.trials())
         expected = learned.expected_savings()
         return sorted(incumbent_first(self.records()), key=lambda record: -expected.get(record.plan, -math.inf))
 
