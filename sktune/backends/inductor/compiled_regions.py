@@ -22,7 +22,7 @@ from sktune.backends.inductor.build_cache import shared_build
 from sktune.backends.inductor.cuda_graph import CapturedRegion, written_inputs
 from sktune.backends.inductor.exactness import bit_changing_operators
 from sktune.backends.inductor.generated_code import recorded_code, stable_names
-from sktune.backends.inductor.numerics import CacheIdentity, kept_operators
+from sktune.backends.inductor.numerics import CacheIdentity, kept_casts, kept_operators
 from sktune.backends.inductor.options import with_defaults
 from sktune.backends.inductor.parallel_compile import compile_ahead
 from sktune.backends.inductor.processor import processor
@@ -144,6 +144,7 @@ def _compile_region(slot: RegionSlot) -> CompiledRegion:
             tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))),
             inductor_config.patch(settings),
             kept_operators(keep_matmuls, keep_reductions),
+            kept_casts(bool(chosen["emulate_precision_casts"])),
             cpp_wrapper.quick_wrapper(device_type(inputs)) if chosen["cpp_wrapper"] else nullcontext(),
             stable_names(),
             recorded_code() as code,

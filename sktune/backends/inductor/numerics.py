@@ -7,12 +7,13 @@ need not be kept.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch._inductor import decomposition, ir, lowering
+from torch._inductor.codegen.cpp import CppKernel
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.kernel.bmm import aten_bmm
 from torch._inductor.kernel.mm_common import mm_args
@@ -113,6 +114,17 @@ def kept_operators(matmuls: bool, reductions: bool) -> Iterator[None]:
             yield
     finally:
         decompositions.update(saved)
+
+
+@contextmanager
+def kept_casts(emulates: bool) -> Iterator[None]:
+    """Within the context, code for CPUs that emulates casts rounds to 16 bits wherever it stores and reads again.
+
+    Before torch 2.13 it used the unrounded value whatever the option says (pytorch/pytorch#185337).
+    """
+    unrounded = {"cache_dtype_convert": lambda *_: None} if emulates else {}
+    with patch.multiple(CppKernel, **unrounded) if unrounded else nullcontext():
+        yield
 
 
 def is_function_kept(name: str, dtype: torch.dtype) -> bool:
