@@ -122,8 +122,7 @@ def kept_casts(emulates: bool) -> Iterator[None]:
 
     Before torch 2.13 it used the unrounded value whatever the option says (pytorch/pytorch#185337).
     """
-    unrounded = {"cache_dtype_convert": lambda *_: None} if emulates else {}
-    with patch.multiple(CppKernel, **unrounded) if unrounded else nullcontext():
+    with patch.object(CppKernel, "cache_dtype_convert", lambda *_: None) if emulates else nullcontext():
         yield
 
 
