@@ -36,7 +36,7 @@ class Die:
     Attributes:
         kind: ``npu``, ``cuda``, ``cpu``, ``SIMULATED`` or ``WHOLE_HOST``.
         number: among those of its kind, as the driver numbers them, or its ID.
-        cores: processors that its worker is kept to; empty for all.
+        cores: processors that its worker is kept to, which launch its device's work and compile; empty for all.
     """
 
     kind: str
@@ -65,9 +65,8 @@ class Die:
         if self.kind in (SIMULATED, WHOLE_HOST):
             yield
             return
-        names = [f"cpu-{core}" for core in self.cores] or [
-            f"{self.kind}-{re.sub(r'[^0-9A-Za-z-]', '_', str(self.number))}"
-        ]
+        device = f"{self.kind}-{re.sub(r'[^0-9A-Za-z-]', '_', str(self.number))}"
+        names = [f"cpu-{core}" for core in self.cores] if self.kind == "cpu" else [device]
         with ExitStack() as stack:
             for name in names:
                 stack.enter_context(_locked(LOCKS / f"sktune-{name}.lock", str(self), folder))
@@ -135,11 +134,23 @@ def dies_here(kind: str, count: int, cores_each: int = 0) -> list[Die]:
         shares = [cores[first : first + cores_each] for first in range(0, len(cores) - cores_each + 1, cores_each)]
         found = [Die(kind, number, tuple(sorted(itertools.chain(*share)))) for number, share in enumerate(shares)]
     else:
-        found = [Die(kind, number) for number in visible_devices(kind)]
+        cores_of = itertools.chain(cores_of_hosts_dies(count), itertools.repeat(()))
+        found = [Die(kind, number, cores) for number, cores in zip(visible_devices(kind), cores_of, strict=False)]
     if len(found) < count:
         what = f"{cores_each} cores each" if kind == "cpu" else f"a device of type {kind} each"
         raise BadInputError(f"{count} workers need {what}, and this host has enough for {len(found)}; use fewer")
     return found[:count]
+
+
+def cores_of_hosts_dies(dies: int) -> list[tuple[int, ...]]:
+    """Return this host's processors in equal parts, one for each die: no worker compiles beside another's steps.
+
+    They are in the order of their numbers, as Linux numbers the processors of a NUMA node, and drivers its devices. All
+    are empty if one die uses the host alone, or there are fewer cores than dies.
+    """
+    cores = core_groups()
+    each = len(cores) // dies if dies > 1 else 0
+    return [tuple(sorted(itertools.chain(*cores[die * each : (die + 1) * each]))) for die in range(dies)]
 
 
 def die_alone(setup: RunnerSetup) -> Die | None:

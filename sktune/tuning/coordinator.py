@@ -6,7 +6,7 @@ killed at any moment, and started again on another host.
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -31,7 +31,10 @@ logger = logging.getLogger(__name__)
 OnSample = Callable[[NoiseFloorSample], None]
 
 CONFIRMED = (Reason.CRASHED, Reason.TIMEOUT, Reason.MISMATCH)
-"""Failures that a faulty die can cause, too: another die must agree, if there is one."""
+"""Failures that a faulty die can cause, too: another die must agree, if there is one.
+
+Faulty dies time out alike: of two that agree, one must have ended another trial well since, or a third is asked.
+"""
 MAX_HOSTS_LOST, MAX_WORKERS_LOST = 2, 3
 """A plan is blamed once workers on so many machines, or so many workers in all, were lost while they ran it."""
 MIN_STAGE_S = 60.0
@@ -54,7 +57,7 @@ class _Task:
         attempt: number of attempts so far.
         lease, worker, call, until_s: of the attempt that runs; ``until_s`` on the clock of ``time.monotonic``.
         unrescued: the outcome before a safer option was added, which is what the attempt tries.
-        suspects: failures to be confirmed, and the workers where they happened.
+        suspects: failures to be confirmed, the workers where they happened, and how many trials these had ended well.
         avoid: dies on which it must not run again.
         lost: workers that were lost while they ran it.
         is_blamed: whether its worker failed in it, rather than before.
@@ -67,7 +70,7 @@ class _Task:
     call: int = 0
     until_s: float | None = None
     unrescued: Outcome | None = None
-    suspects: list[tuple[Worker, Outcome]] = field(default_factory=list)
+    suspects: list[tuple[Worker, Outcome, int]] = field(default_factory=list)
     avoid: set[str] = field(default_factory=set)
     lost: list[Lost | Dismissed] = field(default_factory=list)
     is_blamed: bool = False
@@ -96,6 +99,7 @@ class Coordinator:
         self._queue: deque[_Task] = deque()
         self._running: dict[int, _Task] = {}
         self._sampling: Worker | None = None
+        self._ended_well = Counter[str]()  # by die
         self._on_sample: OnSample = lambda sample: None
         self.is_out_of_time = False
 
@@ -247,26 +251,29 @@ class Coordinator:
             outcome = self._trials.after_rescue(task.unrescued, outcome, proposal.plan)
         if not self._settle(task):
             return
+        self._ended_well[worker.die] += outcome.reason not in CONFIRMED
         if outcome.speedup and self._fleet.is_slow(worker, outcome.speedup.baseline_ms):
             task.avoid.add(worker.die)
             self._requeue(task, worker, f"the baseline has become slow on {worker}")
         elif self._must_be_confirmed(task, worker, outcome):
-            task.suspects.append((worker, outcome))
+            task.suspects.append((worker, outcome, self._ended_well[worker.die]))
             task.avoid.add(worker.die)
             self._requeue(task, worker, f"{outcome.reason} on {worker}, to be confirmed on another die")
         else:
             self._conclude(task, replace(outcome, die=worker.die) if self._is_shared else outcome)
 
     def _must_be_confirmed(self, task: _Task, worker: Worker, outcome: Outcome) -> bool:
-        """Whether a failure may be the die's: no other has failed in the same way, and there is one to try."""
-        if outcome.reason not in CONFIRMED or any(outcome.reason is other.reason for _, other in task.suspects):
+        """Whether a failure may be the die's: no sound one has failed in the same way, and there is one to try."""
+        agreeing = [(other.die, count) for other, failure, count in task.suspects if failure.reason is outcome.reason]
+        is_sound = [self._ended_well[die] > count or outcome.reason is not Reason.TIMEOUT for die, count in agreeing]
+        if outcome.reason not in CONFIRMED or any(is_sound):
             return False
         return self._fleet.has_other({*task.avoid, worker.die})
 
     def _conclude(self, task: _Task, outcome: Outcome) -> None:
         """Store the outcome of a trial, and remember the dies that failed with its plan in another way."""
         self._trials.end(task.proposal, outcome)
-        for worker, failure in task.suspects:
+        for worker, failure, _ in task.suspects:
             if failure.reason is not outcome.reason:
                 why = f"trial {task.proposal.number} ended with {failure.reason} there, but not on another die"
                 self._fleet.strike(worker, why)

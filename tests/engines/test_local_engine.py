@@ -293,6 +293,19 @@ def test_workers_on_a_cpu_share_no_core(monkeypatch: pytest.MonkeyPatch) -> None
         dies_here("cpu", 3, 2)
 
 
+def test_workers_on_devices_share_no_core_of_the_host(monkeypatch: pytest.MonkeyPatch, locks: Path) -> None:
+    """One compiles while another is measured; their locks are those of the devices. One alone may use all cores."""
+    monkeypatch.setattr("sktune.engines.dies.core_groups", lambda: [(0, 4), (1, 5), (2, 6), (3, 7)])
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "0,1,2,3,4,5")
+    dies = dies_here("npu", 2)
+    assert [die.cores for die in dies] == [(0, 1, 4, 5), (2, 3, 6, 7)]
+    assert dies[1].setup(setup(locks)).placement.cores == (2, 3, 6, 7)
+    assert [die.cores for die in dies_here("npu", 1)] == [()]
+    assert {die.cores for die in dies_here("npu", 5)} == {()}
+    with Die("cpu", 0, dies[0].cores).held(locks), dies[0].held(locks):
+        pass
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
