@@ -7,9 +7,11 @@ from typing import Self
 
 from sktune.core.outcome import Outcome
 from sktune.runners.base import JudgeRequest, Opened, Report, RunnerSetup
+from sktune.runners.worker import process
 from sktune.runners.worker.client import WorkerRunner
 from tests.engines.fault_campaign import LAYOUT, truth
 from tests.fake_runner import FakeRunner
+from tests.warm import ADDRESS
 
 JUDGE_S = 0.5
 
@@ -66,7 +68,9 @@ def sleeping(setup: RunnerSetup) -> SleepingRunner:
 
 
 def with_process(setup: RunnerSetup) -> SleepingWorker:
-    """Return a runner with a process."""
+    """Return a runner with a process, which starts warm where that is possible."""
+    if ADDRESS in os.environ:
+        process.SERVER = "tests.quick_server"
     return SleepingWorker(setup)
 
 
