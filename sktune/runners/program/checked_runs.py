@@ -24,6 +24,7 @@ from sktune.measure.latency import Measurement
 from sktune.measure.noise_floor import NoiseFloorSample
 from sktune.measure.winner import BASELINE
 from sktune.runners.program.agreement import decode_step, differing_state, first_difference, unverifiable_reason
+from sktune.runners.program.peers import Peer
 from sktune.runners.program.rank_reports import VERIFIED_STEPS, DecodeCall, RankReport, Task, draw_turns
 from sktune.runners.program.run import Failure, Launcher, Run
 from sktune.runners.program.step_times import (
@@ -49,7 +50,8 @@ class CheckedRuns:
         recipe: with absolute paths.
         folder: the study's folder; logs go to ``logs/`` in it, reports of the ranks to ``work/``.
         cache: folder of the compilers' caches, with one folder for each plan.
-        host: subfolder of these three, if several hosts may share them.
+        host: subfolder of these three, if several hosts, or groups of them, may share them.
+        hosts: on which the program runs, this one first; empty for this one alone.
 
     Attributes:
         recipe: as passed in.
@@ -63,10 +65,10 @@ class CheckedRuns:
         run_s: duration of the first of these.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, cache: Path, host: str = "") -> None:
+    def __init__(self, recipe: Recipe, folder: Path, cache: Path, host: str = "", hosts: Sequence[Peer] = ()) -> None:
         self.recipe, self._folder = recipe, folder
         self.logs = Path("logs", host)
-        self.launcher = Launcher(recipe, folder / "work" / host, cache / host)
+        self.launcher = Launcher(recipe, folder / "work" / host, cache / host, hosts)
         self.deadline_s = math.inf
         self.reference: tuple[RankReport, ...] = ()
         self.ignored: frozenset[tuple[int, str]] = frozenset()
