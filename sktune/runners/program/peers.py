@@ -14,7 +14,7 @@ from sktune.core.errors import BackendError, BadInputError
 from sktune.core.files import create_text, real_path
 from sktune.launch import SITE
 from sktune.runners.process_tree import ProcessTree, is_alive
-from sktune.runners.program.rank_reports import RUN_VARIABLE
+from sktune.runners.program.rank_reports import HOST_RANK_VARIABLE, RUN_VARIABLE
 
 
 class PeerLostError(Exception):
@@ -100,14 +100,15 @@ class ThisHost:
     def __init__(self, name: str = "", address: str = "") -> None:
         self.name, self.address = name, address
         self._tree: ProcessTree | None = None
-        self._mark = b""
+        self._marks: set[bytes] = set()
 
     def start(self, command: HostCommand, /) -> None:
         """See ``Peer.start``."""
         own = command.variables.get("PYTHONPATH"), os.environ.get("PYTHONPATH")
         environment = {**os.environ, **command.variables}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SITE), *own)))
-        self._mark = f"{RUN_VARIABLE}={command.variables[RUN_VARIABLE]}".encode()
+        names = [RUN_VARIABLE, *({HOST_RANK_VARIABLE} & command.variables.keys())]
+        self._marks = {f"{name}={command.variables[name]}".encode() for name in names}
         try:
             with command.log.open("wb") as output:
                 self._tree = ProcessTree(command.argv, command.directory, environment, output, lingers=True)
@@ -133,7 +134,9 @@ class ThisHost:
 
     def members(self) -> list[int]:
         """Return the processes of the latest run, in whatever session they are."""
-        return [pid for pid in _pids() if self._mark in _read(pid, "environ").split(b"\0")]
+        if not self._marks:
+            return []
+        return [pid for pid in _pids() if self._marks <= {*_read(pid, "environ").split(b"\0")}]
 
     def other_inference(self, pattern: str, /) -> tuple[int, str] | None:
         """See ``Peer.other_inference``."""
