@@ -11,12 +11,14 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from sktune.core.errors import first_line
 from sktune.engines.cluster import THREADS, Host, restore_threads
 from sktune.runners.program.peers import HostCommand, HostState, PeerLostError, ThisHost
 
 ANSWER_S = 120.0
 """How long another host may take to answer; the first time its actor may still be importing."""
+KEEPERS_STAY = {"runtime_env": {"env_vars": {"RAY_kill_child_processes_on_worker_exit": "0"}}}
+"""Option of an actor: when it ends, Ray does not kill its child processes. They are keepers (``process_tree``), which
+notice that themselves and kill all that the program has started; Ray knows nothing of grandchildren."""
 NODE_LABEL = "ray.io/node-id"
 """Ray's own label of each node."""
 
@@ -119,7 +121,7 @@ class RayPeer:
         except RayTaskError as failure:
             raise failure.cause from failure
         except RayError as failure:
-            raise PeerLostError(f"host {self.name} does not answer ({first_line(failure)})") from failure
+            raise PeerLostError(f"its host {self.name} does not answer") from failure
 
 
 class HostGroup:
@@ -135,9 +137,9 @@ class HostGroup:
         self._reserved = placement_group(bundles, strategy="STRICT_SPREAD", bundle_label_selector=labels)
         actor: Any = ray.remote(PeerActor)
         self.peers = tuple(
-            actor.options(num_cpus=0, max_restarts=0, **dies_of(host, host.dies), **self.on_host(number)).remote(
-                host, os.environ.get(THREADS)
-            )
+            actor.options(
+                num_cpus=0, max_restarts=0, **KEEPERS_STAY, **dies_of(host, host.dies), **self.on_host(number)
+            ).remote(host, os.environ.get(THREADS))
             for number, host in enumerate(hosts)
             if number
         )

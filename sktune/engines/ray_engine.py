@@ -22,7 +22,7 @@ from sktune.engines.base import Call, Lost, OnEvent, Worker
 from sktune.engines.cluster import THREADS, HeadLostError, head_address, hosts, is_listening, on_host
 from sktune.engines.die_actor import DieActor
 from sktune.engines.dies import WHOLE_HOST, kind_of
-from sktune.engines.host_group import HostGroup, Place, Slot, dies_of, free_places
+from sktune.engines.host_group import KEEPERS_STAY, HostGroup, Place, Slot, dies_of, free_places
 from sktune.engines.runner_thread import END_S
 from sktune.engines.share import GIVEN_BACK, Share
 from sktune.runners.base import DurationEstimates, Opened, RunnerFactory, RunnerSetup
@@ -221,7 +221,7 @@ class RayEngine:
         actor: Any = ray.remote(DieActor)
         options = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 3}
         dies = dies_of(host, host.dies if self._kind == WHOLE_HOST else 1)
-        handle = actor.options(**options, **dies, **where).remote(
+        handle = actor.options(**options, **KEEPERS_STAY, **dies, **where).remote(
             self._kind, place.number, os.environ.get(THREADS), Path.cwd()
         )
         peers = group.peers if group else ()

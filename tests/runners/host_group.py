@@ -25,9 +25,8 @@ if fault == "fails" and host and scopes:
 (run / f"met-{host}").touch()
 while len(list(run.glob("met-*"))) < len(os.environ["SKTUNE_HOSTS"].split(",")):
     time.sleep(0.02)  # as a collective would
-if fault == "hangs" and scopes:
+if scopes and (fault == "hangs" or fault == "hangs at first" and not pathlib.Path("go-on").exists()):
     time.sleep(600)
-time.sleep(float(os.environ.get("SECONDS_OF_PLAN", "0")) if scopes else 0)
 for rank in (first_rank, first_rank + 1):
     events = [{"event": "start", "pid": os.getpid(), "host": host}]
     if task["inspects"]:
@@ -37,7 +36,7 @@ for rank in (first_rank, first_rank + 1):
     else:
         events.append({"event": "compiled", "seconds": 0.1})
         for step in range(min(24, task["steps"])):
-            is_wrong = fault == "bits" and "b" in scopes and rank == 3 and step == 5
+            is_wrong = fault in ("bits", "hangs at first") and "b" in scopes and rank == 3 and step == 5
             events.append({"event": "outputs", "digests": {"output": f"{int(is_wrong)}/5"}, "kind": "Foo"})
             if step + 1 in (8, task["steps"]):
                 events.append({"event": "state", "after": step + 1, "digests": {"model.cache": "0/3"}})
@@ -55,10 +54,11 @@ for step in range(24):
     ms = 10 - 2 * len(scopes) + host * 0.5 + step % 3 * 0.01
     print(f"[Main] Inference time (decode): {ms:.2f} ms")
 """
-"""Two ranks on each host; its arguments are the first one's number and the YAML, after which its log is named with LOGS.
- Each scope saves 2 ms, and the second host is slower.
+"""Two ranks on each host; its arguments are the first one's number and the YAML. With LOGS its log is a file
+named after the YAML. Each scope saves 2 ms, and the second host is slower.
 
-FAULT: ``fails`` on the second host, ``hangs``, or ``bits``: those of rank 3 differ where unit ``b`` is in a scope."""
+FAULT: with a plan it ``fails`` on the second host, ``hangs``, or ``hangs at first`` until there is a file; with ``bits``
+and ``hangs at first``, rank 3 has other bits where unit ``b`` is in a scope."""
 
 
 class OtherHost(ThisHost):

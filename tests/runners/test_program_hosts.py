@@ -99,7 +99,7 @@ def test_a_lost_host_blames_no_plan(tmp_path: Path) -> None:
 
 
 def test_the_deadline_ends_the_run_on_all_hosts(tmp_path: Path) -> None:
-    """As does an interrupted search."""
+    """Also one that is moved meanwhile, as the engine does to cut off what runs."""
     with runner_on(group(), tmp_path, environment={"FAULT": "hangs"}) as runner:
         runner.open()
         runner.deadline_s = time.monotonic() + 1
@@ -107,6 +107,10 @@ def test_the_deadline_ends_the_run_on_all_hosts(tmp_path: Path) -> None:
             judge(runner)
         assert not left(tmp_path)
         runner.deadline_s = math.inf
+        threading.Timer(0.5, lambda: setattr(runner, "deadline_s", -math.inf)).start()
+        with pytest.raises(OutOfTimeError):
+            judge(runner)
+        assert not left(tmp_path)
 
 
 def test_storage_that_is_not_shared_is_refused(tmp_path: Path) -> None:

@@ -57,7 +57,6 @@ class CheckedRuns:
         recipe: as passed in.
         logs: folder of logs, relative to the study's.
         launcher: starts the program.
-        deadline_s: time by which a run must end, on the clock of ``time.monotonic``.
         reference: the ranks' reports of the first baseline run.
         ignored: state that differs between runs of the baseline and is not compared, by rank and name.
         alternates: whether each run also has the baseline's turns.
@@ -69,7 +68,6 @@ class CheckedRuns:
         self.recipe, self._folder = recipe, folder
         self.logs = Path("logs", host)
         self.launcher = Launcher(recipe, folder / "work" / host, cache / host, hosts)
-        self.deadline_s = math.inf
         self.reference: tuple[RankReport, ...] = ()
         self.ignored: frozenset[tuple[int, str]] = frozenset()
         self.alternates = False
@@ -104,7 +102,7 @@ class CheckedRuns:
         """
         log = self.log("inspect.log")
         task = replace(self._task, inspects=True, space=space.model_dump(mode="json"))
-        run = self.launcher.run(task, Plan(), log, self.deadline_s)
+        run = self.launcher.run(task, Plan(), log)
         if run.failure:
             raise BackendError(f"the program does not run eagerly: {run.failure.detail}; see {log}")
         step = decode_step(run.reports)
@@ -186,7 +184,7 @@ class CheckedRuns:
         is_timed = steps == VERIFIED_STEPS
         turns = draw_turns() if self.alternates and is_timed else None
         task = replace(self._task, turns=turns, steps=steps, watches_state=not self.reference)
-        run = self.launcher.run(task, plan, self.log(log), self.deadline_s)
+        run = self.launcher.run(task, plan, self.log(log))
         if run.failure is None:
             run = replace(run, failure=self._unverifiable(run) or (self._unmeasured(run) if is_timed else None))
         if run.step_ms and run.failure is None and is_timed:

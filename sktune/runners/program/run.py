@@ -1,6 +1,7 @@
 """One run of a recipe's program on each of its hosts, watched until it ends, fails, hangs or loses a rank."""
 
 import logging
+import math
 import os
 import shutil
 import signal
@@ -79,6 +80,9 @@ class Launcher:
         folder: gets one folder for each run.
         caches: folder of the compilers' caches, with one folder for each plan.
         hosts: on which it runs, this one first; they share all folders.
+
+    Attributes:
+        deadline_s: time by which a run must end, on the clock of ``time.monotonic``; another thread may move it.
     """
 
     def __init__(self, recipe: Recipe, folder: Path, caches: Path, hosts: Sequence[Peer] = ()) -> None:
@@ -87,8 +91,9 @@ class Launcher:
         self._names = [host.name for host in hosts] if len(hosts) > 1 else []
         self._copies = copy_paths(recipe.yaml.file, self._names) if recipe.yaml else []
         self._run_folder: Path | None = None
+        self.deadline_s = math.inf
 
-    def run(self, task: Task, plan: Plan, log: Path, deadline_s: float) -> Run:
+    def run(self, task: Task, plan: Plan, log: Path) -> Run:
         """Start the program with ``plan`` and wait for it to end; its output goes to ``log``.
 
         That of other hosts goes to ``NAME.host-1.log`` beside it. An old log of that name, from before a resume, is
@@ -97,10 +102,10 @@ class Launcher:
         Raises:
             BackendError: another inference does not end, or the command cannot be started.
             TargetError: the YAML cannot be changed, or its copy would overwrite a file of the user's.
-            OutOfTimeError: at ``deadline_s``, on the clock of ``time.monotonic``.
+            OutOfTimeError: at ``deadline_s``.
             PeerLostError: another host is lost.
         """
-        self._wait_for_others(deadline_s)
+        self._wait_for_others()
         folder = self._new_folder()
         task.write(folder)
         (folder / PLAN).write_text(write_plan(plan, {}, task.backend), encoding="utf-8")
@@ -113,7 +118,7 @@ class Launcher:
             with written_copies(program, self._copies) if program else nullcontext():
                 for number, host in enumerate(self._hosts):
                     host.start(self._command(number, folder, plan, outputs[number]))
-                failure = self._watch(folder, began, deadline_s)
+                failure = self._watch(folder, began)
         finally:
             self.stop()
         reports = tuple(read_reports(folder, self._names))
@@ -171,7 +176,7 @@ class Launcher:
         """Return the folder of a host's compiler caches: hosts that compile the same plan do not share files."""
         return _of_host(self._caches / plan.digest[:16], host)
 
-    def _watch(self, folder: Path, began: float, deadline_s: float) -> Failure | None:
+    def _watch(self, folder: Path, began: float) -> Failure | None:
         lost_since: float | None = None
         done_since: float | None = None
         while True:
@@ -182,7 +187,7 @@ class Launcher:
                 failed = next((self._exit_text(number, state) for number, state in enumerate(states)
                                if state.exit_code), "")  # fmt: skip
                 return Failure(Reason.CRASHED, failed) if failed else None
-            if now >= deadline_s:
+            if now >= self.deadline_s:
                 raise OutOfTimeError
             if now - began > self._recipe.timeout_s:
                 return Failure(
@@ -272,12 +277,12 @@ class Launcher:
         step_ms = (tuple(step_latencies_ms(text, pattern)) for text in texts)
         return tuple(steps for steps in step_ms if steps)
 
-    def _wait_for_others(self, deadline_s: float) -> None:
+    def _wait_for_others(self) -> None:
         until = time.monotonic() + self._recipe.wait_s
         has_warned = False
         while other := self._other_inference():
             now = time.monotonic()
-            if now >= deadline_s:
+            if now >= self.deadline_s:
                 raise OutOfTimeError
             if now >= until:
                 raise BackendError(

@@ -74,11 +74,11 @@ class ProgramRunner:
     @property
     def deadline_s(self) -> float:
         """See ``Runner``."""
-        return self._runs.deadline_s
+        return self._runs.launcher.deadline_s
 
     @deadline_s.setter
     def deadline_s(self, deadline_s: float) -> None:
-        self._runs.deadline_s = deadline_s
+        self._runs.launcher.deadline_s = deadline_s
 
     def __enter__(self) -> Self:
         return self
