@@ -57,8 +57,8 @@ for step in range(24):
 """Two ranks on each host; its arguments are the first one's number and the YAML. With LOGS its log is a file
 named after the YAML. Each scope saves 2 ms, and the second host is slower.
 
-FAULT: with a plan it ``fails`` on the second host, ``hangs``, or ``hangs at first`` until there is a file; with ``bits``
-and ``hangs at first``, rank 3 has other bits where unit ``b`` is in a scope."""
+FAULT: with a plan it ``fails`` on the second host, ``hangs``, or ``hangs at first`` until there is a file.
+With ``bits`` and ``hangs at first``, rank 3 has other bits where unit ``b`` is in a scope."""
 
 
 class OtherHost(ThisHost):
