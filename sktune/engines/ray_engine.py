@@ -51,6 +51,7 @@ class _Actor:
         """Kill it; it may be alive, and only out of reach."""
         with suppress(RayError):
             ray.kill(self.handle)
+        with suppress(RayError):
             if self.group:
                 self.group.end()
 
@@ -139,7 +140,7 @@ class RayEngine:
             actor.worker = value
             return
         for event in value:
-            if actor.group and isinstance(event, Lost):  # another host of the group does not answer
+            if actor.group and isinstance(event, Lost):  # such as that another host does not answer
                 self._lose(actor, event.why, on_event)
             else:
                 on_event(event)
