@@ -57,12 +57,14 @@ class Host:
         name: of the machine, unique in the cluster.
         resource: Ray's name for its dies.
         dies: their number.
+        address: under which other hosts reach it.
     """
 
     node: str
     name: str
     resource: str
     dies: int
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ def hosts(device: str) -> tuple[Host, ...]:
         name = node["NodeManagerHostname"]
         unique = name if names[name] == 1 else f"{name}-{identity[:4]}"
         if dies := int(resources.get(resource, 0)):
-            found.append(Host(identity, unique, resource, dies))
+            found.append(Host(identity, unique, resource, dies, node["NodeManagerAddress"]))
     return tuple(sorted(found, key=lambda host: host.name))
 
 

@@ -4,16 +4,20 @@ import os
 import queue
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import ray
 
 from sktune.engines.base import Call, EngineEvent, Worker
-from sktune.engines.cluster import Host, restore_threads
+from sktune.engines.cluster import restore_threads
 from sktune.engines.dies import VISIBLE, WHOLE_HOST, Die, dies_here
+from sktune.engines.host_group import Place, RayPeer
 from sktune.engines.runner_thread import RunnerThread
 from sktune.runners.base import RunnerFactory, RunnerSetup
+from sktune.runners.program.peers import ThisHost
 
 
 class DieActor:
@@ -34,12 +38,17 @@ class DieActor:
         self._events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
         self._thread: RunnerThread | None = None
 
-    def start(self, host: Host, life: str, setup: RunnerSetup, factory: RunnerFactory) -> Worker:
-        """Start the runner's thread, and return the worker."""
+    def start(
+        self, place: Place, peers: Sequence[Any], life: str, setup: RunnerSetup, factory: RunnerFactory
+    ) -> Worker:
+        """Start the runner's thread, and return the worker; ``peers`` are the actors on further hosts of its place."""
         die = self._die(setup.placement.core_count)
-        worker = Worker(f"{host.name} {die}", host.name, life)
+        worker = Worker(f"{place.name} {die}", place.name, life)
         if die.kind == WHOLE_HOST:
-            setup = replace(setup, host=re.sub(r"[^A-Za-z0-9-]+", "-", host.name))
+            setup = replace(setup, host=re.sub(r"[^A-Za-z0-9-]+", "-", place.name))
+        if peers:
+            here, *others = place.hosts
+            setup = replace(setup, hosts=(ThisHost(here.name, here.address), *map(RayPeer, others, peers)))
         self._thread = RunnerThread(worker, die, die.setup(setup), factory, self._events.put)
         self._thread.start()
         return worker

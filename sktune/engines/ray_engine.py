@@ -1,4 +1,4 @@
-"""The engine of a Ray cluster: an actor for each die, or for a recipe for each host. Needs ``sktune[ray]``.
+"""The engine of a Ray cluster: an actor for each die, or for a recipe for each host or group. Needs ``sktune[ray]``.
 
 Ray starts the actors and says when they or their hosts are gone; it restarts nothing and retries nothing, and no state
 of a search is in it.
@@ -7,6 +7,7 @@ of a search is in it.
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,9 +19,10 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTa
 
 from sktune.core.errors import BadInputError, first_line
 from sktune.engines.base import Call, Lost, OnEvent, Worker
-from sktune.engines.cluster import THREADS, HeadLostError, Host, head_address, hosts, is_listening, on_host
+from sktune.engines.cluster import THREADS, HeadLostError, head_address, hosts, is_listening, on_host
 from sktune.engines.die_actor import DieActor
 from sktune.engines.dies import WHOLE_HOST, kind_of
+from sktune.engines.host_group import KEEPERS_STAY, HostGroup, Place, Slot, dies_of, free_places
 from sktune.engines.runner_thread import END_S
 from sktune.engines.share import GIVEN_BACK, Share
 from sktune.runners.base import DurationEstimates, Opened, RunnerFactory, RunnerSetup
@@ -32,14 +34,7 @@ LOOK_S = 5.0
 HEAD_S = 20.0
 """How long the head may be out of reach. Ray gives up, and ends this process, after 60."""
 MAX_LIVES = 3
-"""Actors that are started on one die; one that always dies is of no use."""
-
-Slot = tuple[str, int]
-"""ID of a host, and number among its actors."""
-
-
-def _place(slot: Slot) -> str:
-    return f"{slot[0]} {slot[1]}"
+"""Actors that are started on one die, or on a host; one that always dies is of no use."""
 
 
 @dataclass(slots=True)
@@ -47,16 +42,25 @@ class _Actor:
     """An actor, and the answer that is awaited from it: of ``start`` while it has no worker, then of ``news``."""
 
     handle: Any
-    slot: Slot
-    host: Host
+    place: Place
     awaited: Any
+    group: HostGroup | None = None
     worker: Worker | None = None
+
+    def end(self) -> None:
+        """Kill it; it may be alive, and only out of reach."""
+        with suppress(RayError):
+            ray.kill(self.handle)
+        with suppress(RayError):
+            if self.group:
+                self.group.end()
 
 
 class RayEngine:
     """Runs an actor for each die of a connected cluster; an ``Engine``.
 
-    A recipe's program uses all dies of its host, which has one actor.
+    A recipe's program uses all dies of its host, which has one actor. If it needs several hosts, the actor is on the
+    first of a group, and when one host of a group is lost, the group is; the others then form new groups.
 
     Args:
         setup: of the search.
@@ -66,18 +70,24 @@ class RayEngine:
 
     def __init__(self, setup: RunnerSetup, factory: RunnerFactory, share: Share) -> None:
         self._setup, self._factory, self._share = setup, factory, share
-        self._kind = kind_of(setup.spec)
+        self._kind, self._size = kind_of(setup.spec), setup.spec.hosts
         self._called: Worker | None = None
         self._discarded: set[Worker] = set()
-        self._actors: dict[Slot, _Actor] = {}
-        self._lives: dict[Slot, int] = {}
+        self._actors: dict[str, _Actor] = {}
+        self._deaths: Counter[Slot] = Counter()
         self._looked_s = 0.0
         self._head, self._head_seen_s = head_address(), time.monotonic()
 
     def __enter__(self) -> Self:
-        self._look()
-        if not any(host.dies for host in hosts(self._setup.spec.device)):
+        there = len(hosts(self._setup.spec.device))
+        if not there:
             raise BadInputError("no host of the cluster has dies; see `sktune engine check`")
+        if there < self._size:
+            raise BadInputError(
+                f"one run of the program needs {self._size} hosts, and {there} of the cluster's hosts have dies; start "
+                "Ray on more, or set fewer `hosts` in the recipe"
+            )
+        self._look(lambda event: None)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,7 +97,7 @@ class RayEngine:
         with suppress(RayError):
             ray.wait(ends, num_returns=len(ends), timeout=END_S)
         for actor in self._actors.values():
-            ray.kill(actor.handle)
+            actor.end()
 
     def submit(self, worker: Worker, call: Call, /) -> None:
         """See ``Engine.submit``."""
@@ -98,7 +108,7 @@ class RayEngine:
     def wait(self, timeout_s: float, on_event: OnEvent, /) -> None:
         """See ``Engine.wait``."""
         if time.monotonic() - self._looked_s > LOOK_S:
-            self._look()
+            self._look(on_event)
         self._give_back(on_event)
         awaited = {actor.awaited: actor for actor in self._actors.values()}
         if not awaited:
@@ -130,23 +140,32 @@ class RayEngine:
             actor.worker = value
             return
         for event in value:
-            on_event(event)
+            if actor.group and isinstance(event, Lost):  # such as that another host does not answer
+                self._lose(actor, event.why, on_event)
+            else:
+                on_event(event)
 
     def _take_loss(self, actor: _Actor, failure: RayError, on_event: OnEvent) -> None:
         if not self._has_head():
             time.sleep(1.0)  # no call of Ray would return
             return
-        with suppress(RayError):
-            ray.kill(actor.handle)  # it may be alive, and only out of reach
-        del self._actors[actor.slot]
-        worker = actor.worker or Worker(f"{actor.host.name} {actor.slot[1]}", actor.host.name)
-        on_event(Lost(worker, self._why(actor, failure)))
+        self._lose(actor, self._why(failure), on_event)
+
+    def _lose(self, actor: _Actor, why: str, on_event: OnEvent) -> None:
+        """Forget an actor and its group. A host that is gone is not counted against the others."""
+        actor.end()
+        del self._actors[str(actor.place)]
+        place, there = actor.place, {host.node for host in hosts(self._setup.spec.device)}
+        gone = [host.name for host in place.hosts if host.node not in there]
+        if gone:
+            why = "its host is gone" if actor.group is None else f"its host {' and '.join(gone)} is gone"
+        else:
+            self._deaths.update(place.slots)
+        on_event(Lost(actor.worker or Worker(f"{place.name} {place.number}", place.name), why))
         self._looked_s = 0.0
 
-    def _why(self, actor: _Actor, failure: RayError) -> str:
-        """Return in a few words what happened to an actor. Ray knows only later if its host is gone."""
-        if actor.host.node not in {host.node for host in hosts(self._setup.spec.device)}:
-            return "its host is gone"
+    def _why(self, failure: RayError) -> str:
+        """Return in a few words what happened to an actor."""
         if isinstance(failure, ActorUnavailableError):
             return "it is out of reach"
         if isinstance(failure, RayTaskError):
@@ -167,38 +186,45 @@ class RayEngine:
             raise HeadLostError(self._head)
         return False
 
-    def _look(self) -> None:
-        """Start an actor on each die that has none, as far as more workers are wanted."""
+    def _look(self, on_event: OnEvent) -> None:
+        """Start an actor in each place that has none, as far as more workers are wanted."""
         self._looked_s = time.monotonic()
         if not self._has_head():
             return
-        there = [(host, (host.node, number)) for host in hosts(self._setup.spec.device)
-                 for number in range(1 if self._kind == WHOLE_HOST else host.dies)]  # fmt: skip
-        usable = {_place(slot): (host, slot) for host, slot in there
-                  if slot in self._actors or self._lives.get(slot, 0) < MAX_LIVES}  # fmt: skip
-        for host, slot in (usable[place] for place in self._share.of(list(usable))):
-            if slot not in self._actors:
-                self._lives[slot] = self._lives.get(slot, 0) + 1
-                self._actors[slot] = self._started(host, slot)
+        there = hosts(self._setup.spec.device)
+        nodes = {host.node for host in there}
+        for actor in [one for one in self._actors.values() if one.group]:
+            if any(host.node not in nodes for host in actor.place.hosts):
+                self._lose(actor, "", on_event)
+        slots = [(host, number) for host in there for number in range(1 if self._kind == WHOLE_HOST else host.dies)]
+        held = [actor.place for actor in self._actors.values()]
+        worn = {slot for slot, deaths in self._deaths.items() if deaths >= MAX_LIVES}
+        places = {str(place): place for place in (*held, *free_places(slots, held, worn, self._size))}
+        for name in self._share.of(list(places)):
+            if name not in self._actors:
+                self._actors[name] = self._started(places[name])
 
     def _give_back(self, on_event: OnEvent) -> None:
         """Give back dies that are not needed any more; never that of the worker that was called last."""
         kept = {self._called, *self._discarded}
-        others = [(slot, actor) for slot, actor in self._actors.items() if actor.worker not in kept]
-        for slot, actor in others[: self._share.surplus]:
-            ray.kill(actor.handle)
-            del self._actors[slot]
+        others = [(place, actor) for place, actor in self._actors.items() if actor.worker not in kept]
+        for place, actor in others[: self._share.surplus]:
+            actor.end()
+            del self._actors[place]
             if actor.worker:
                 on_event(Lost(actor.worker, GIVEN_BACK))
-            self._share.give_back(_place(slot))
+            self._share.give_back(place)
 
-    def _started(self, host: Host, slot: Slot) -> _Actor:
-        dies = host.dies if self._kind == WHOLE_HOST else 1
-        amount = {"num_gpus": dies} if host.resource == "GPU" else {"resources": {host.resource: dies}}
+    def _started(self, place: Place) -> _Actor:
+        host = place.hosts[0]
+        group = HostGroup(place.hosts) if self._size > 1 else None
+        where = group.on_host(0) if group else {"scheduling_strategy": on_host(host)}
         actor: Any = ray.remote(DieActor)
-        options = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 3, **amount}
-        handle = actor.options(**options, scheduling_strategy=on_host(host)).remote(
-            self._kind, slot[1], os.environ.get(THREADS), Path.cwd()
+        options = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 3}
+        dies = dies_of(host, host.dies if self._kind == WHOLE_HOST else 1)
+        handle = actor.options(**options, **KEEPERS_STAY, **dies, **where).remote(
+            self._kind, place.number, os.environ.get(THREADS), Path.cwd()
         )
-        started = handle.start.remote(host, secrets.token_hex(8), self._setup, self._factory)
-        return _Actor(handle, slot, host, started)
+        peers = group.peers if group else ()
+        started = handle.start.remote(place, peers, secrets.token_hex(8), self._setup, self._factory)
+        return _Actor(handle, place, started, group)

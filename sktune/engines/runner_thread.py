@@ -12,6 +12,7 @@ from sktune.core.errors import described
 from sktune.engines.base import Call, EngineEvent, Joined, Lost, OnEvent, Worker, perform
 from sktune.engines.dies import Die
 from sktune.runners.base import Runner, RunnerFactory, RunnerSetup
+from sktune.runners.program.peers import PeerLostError
 
 END_S = 20.0
 """How long a runner may take to notice its deadline and to kill its processes."""
@@ -52,6 +53,8 @@ class RunnerThread(threading.Thread):
                 self._post(Joined(self._worker))
                 while not self._is_ending and (call := self._calls.get()):
                     perform(self._runner, self._worker, call, self._post)
+        except PeerLostError as failure:
+            self._post(Lost(self._worker, str(failure)))
         except Exception as failure:  # noqa: BLE001 - whatever it is, the worker is gone, and the search must know
             self._post(Lost(self._worker, described(failure)))
 

@@ -14,6 +14,7 @@ from sktune.core.verification import Verification
 from sktune.measure.noise_floor import NoiseFloorSample, Threshold
 from sktune.measure.placement import Placement
 from sktune.measure.winner import MAX_FINALISTS, MAX_SHORTLISTED
+from sktune.runners.program.peers import Peer
 from sktune.targets import TargetSpec
 
 NamedPlan = tuple[str, Plan]
@@ -268,6 +269,7 @@ class RunnerSetup:
         placement: cores and threads of the processes that time steps; other runners than sktune's worker ignore it.
         variables: further environment variables of the worker, which keep it to its die.
         host: subfolder of logs and caches for a program whose runs are on several hosts, which may share the folders.
+        hosts: on which each run of a program is, this one first; empty for this one alone.
     """
 
     spec: TargetSpec
@@ -279,6 +281,7 @@ class RunnerSetup:
     placement: Placement = field(default_factory=Placement)
     variables: Mapping[str, str] = field(default_factory=dict)
     host: str = ""
+    hosts: Sequence[Peer] = ()
 
 
 RunnerFactory = Callable[[RunnerSetup], Runner]

@@ -7,7 +7,9 @@ docs/reference/recipe.md.
 import hashlib
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
@@ -16,14 +18,15 @@ from sktune.core.documents import Document, read_document
 from sktune.core.errors import TargetError
 from sktune.core.files import real_path
 
-MAX_RANKS = 1024
+MAX_RANKS, MAX_HOSTS = 1024, 1024
 COPY_SUFFIX = "_sktune"
 """Suffix of the YAML's copy, which is in the same folder, where launch scripts look for it."""
 OTHER_INFERENCE = r"python.*[ /](infer|server)\.py"
 """Processes beside which cann-recipes-infer refuses to start (executor/scripts/function.sh, check_launch)."""
 _SOURCES = ("*.py", "*.sh")
-_PLACE = re.compile(r"\{yaml(?:_name)?\}")
-"""Placeholders for the YAML's copy in a command; all other braces belong to the program."""
+_PLACE = re.compile(r"\{(yaml|yaml_name|hosts|host_rank|rank_offset|master)\}")
+"""Placeholders for the YAML's copy and for what is known of the hosts; all other braces belong to the program."""
+_NO_PLACES: Mapping[str, str] = MappingProxyType({})
 
 
 class YamlFile(Document):
@@ -56,13 +59,17 @@ class Recipe(Document):
     name: Annotated[str, Field(min_length=1)]
     """Name of the target, after which studies are named."""
     command: Annotated[list[str], Field(min_length=1)]
-    """Started without a shell. ``{yaml}`` becomes the path of the YAML's copy, ``{yaml_name}`` its file name."""
+    """Started without a shell, on each host. ``{yaml}`` becomes the path of the YAML's copy, ``{yaml_name}`` its file
+    name; with several ``hosts``, see also ``places``."""
     directory: Path = Path()
     """Working folder of the command, relative to the recipe's file."""
     environment: dict[str, str] = {}
+    """Variables, whose values may have the placeholders of ``places``."""
     yaml: YamlFile | None = None
     ranks: Annotated[int, Field(ge=1, le=MAX_RANKS)] = 1
-    """Processes on this host that run the model."""
+    """Processes on each host that run the model."""
+    hosts: Annotated[int, Field(ge=1, le=MAX_HOSTS)] = 1
+    """Hosts that one run needs."""
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1800.0
     """Time limit for one run, including start and compilation."""
     backend: Literal["npu", "inductor"] = "npu"
@@ -110,13 +117,31 @@ class Recipe(Document):
             raise ValueError("the pattern matches every process; name those to wait for, or use (?!) for none")
         return pattern
 
-    def argv(self, copy: Path | None = None) -> list[str]:
+    @property
+    def all_ranks(self) -> int:
+        """Processes on all hosts that run the model."""
+        return self.hosts * self.ranks
+
+    def places(self, addresses: Sequence[str], host: int) -> dict[str, str]:
+        """Return what replaces the placeholders on one of several hosts: ``{hosts}``, ``{master}`` and others."""
+        offset = str(host * self.ranks)
+        return {
+            "hosts": ",".join(addresses), "host_rank": str(host), "rank_offset": offset, "master": addresses[0],
+        }  # fmt: skip
+
+    def argv(self, copy: Path | None = None, places: Mapping[str, str] = _NO_PLACES) -> list[str]:
         """Return the command's arguments with ``copy`` as its YAML; None for the YAML itself."""
         file = copy or (self.yaml.file if self.yaml else None)
-        if file is None:
-            return list(self.command)
-        values = {"{yaml}": str(file), "{yaml_name}": file.name}
-        return [_PLACE.sub(lambda place: values[place[0]], argument) for argument in self.command]
+        yaml = {"yaml": str(file), "yaml_name": file.name} if file else {}
+        return [_filled(argument, {**places, **yaml}) for argument in self.command]
+
+    def variables(self, places: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment's variables with their placeholders replaced."""
+        return {name: _filled(value, places) for name, value in self.environment.items()}
+
+
+def _filled(text: str, places: Mapping[str, str]) -> str:
+    return _PLACE.sub(lambda place: places.get(place[1], place[0]), text)
 
 
 def _expression(pattern: str) -> re.Pattern[str]:
@@ -142,14 +167,26 @@ def read_recipe(path: Path) -> Recipe:
         file = real_path(directory / recipe.yaml.file)
         if not file.is_file():
             raise TargetError(f"{path}: there is no file {recipe.yaml.file} in {recipe.directory}; fix yaml.file")
-        if not any(map(_PLACE.search, recipe.command)):
+        if not any("{yaml}" in argument or "{yaml_name}" in argument for argument in recipe.command):
             raise TargetError(
                 f"{path}: the command does not use the YAML's copy; put {{yaml}} or {{yaml_name}} into it"
             )
         changes["yaml"] = recipe.yaml.model_copy(update={"file": file})
+    elif recipe.logs and recipe.hosts > 1:
+        raise TargetError(
+            f"{path}: on several hosts, logs are those with the name of the YAML's copy in their path, and there is no "
+            "yaml; leave logs out, or add yaml"
+        )
     if recipe.space:
         changes["space"] = home / recipe.space
     return recipe.model_copy(update=changes)
+
+
+def needs_cluster(name: str, hosts: int) -> str:
+    """Return the message for a program that cannot run on this host alone."""
+    return (
+        f"one run of {name} needs {hosts} hosts; search with --engine ray on a cluster, or set `hosts: 1` in the recipe"
+    )
 
 
 def digest(recipe: Recipe, path: Path) -> str:

@@ -89,6 +89,11 @@ class TargetSpec(ABC):
         return None
 
     @property
+    def hosts(self) -> int:
+        """Number of hosts that one run needs."""
+        return 1
+
+    @property
     def home(self) -> Path | None:
         """Folder to which a study's paths of the user's modules are relative, so that both can be moved; or None."""
         return None
@@ -360,6 +365,11 @@ class RecipeSpec(TargetSpec):
         recipe = read_recipe(path)
         device = recipe.device or default_device(recipe.backend)
         return cls(str(real_path(path)), seed=seed, dtype="", backend=recipe.backend, device=device)
+
+    @property
+    def hosts(self) -> int:
+        """See ``TargetSpec.hosts``."""
+        return read_recipe(Path(self.source)).hosts
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ from sktune.core.errors import BadInputError
 from sktune.core.files import real_path
 from sktune.targets import RecipeSpec, TargetSpec, describe
 from sktune.targets.presets import Preset
+from sktune.targets.recipe import needs_cluster
 
 DEFAULT_TRIALS = 40
 ENGINES = ("local", "ray")
@@ -169,7 +170,10 @@ class Request:
     def target(self) -> tuple[TargetSpec, Preset | None]:
         """Return the target that ``model`` or ``recipe`` names, and its preset if it has one."""
         if self.recipe:
-            return RecipeSpec.of_file(self.recipe, self.seed, lambda name: backend_info(name).devices[0]), None
+            spec = RecipeSpec.of_file(self.recipe, self.seed, lambda name: backend_info(name).devices[0])
+            if spec.hosts > 1 and self.engine == "local":
+                raise BadInputError(needs_cluster(spec.name, spec.hosts))
+            return spec, None
         info = backend_info(self.backend) if self.backend else backend_on(self.device)
         device = self.device or info.devices[0]
         if META_DEVICE in info.devices and self.scale not in (None, "tiny"):

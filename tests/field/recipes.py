@@ -23,7 +23,7 @@ import yaml
 
 from sktune.core.errors import BadInputError
 from sktune.runners.program.discover import draft_recipe
-from sktune.runners.program.run import varied_yaml
+from sktune.runners.program.yaml_copy import varied_yaml
 from sktune.source.yaml_flag import NEEDED_MODE
 from sktune.targets.recipe import read_recipe
 

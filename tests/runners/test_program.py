@@ -25,9 +25,9 @@ from sktune.reports.application import how_to_apply
 from sktune.runners.base import CompareRequest, JudgeRequest
 from sktune.runners.program.discover import draft_recipe
 from sktune.runners.program.latency_lines import step_latencies_ms
+from sktune.runners.program.peers import ThisHost
 from sktune.runners.program.rank import MarkedStep, Reporter
 from sktune.runners.program.rank_reports import VERIFIED_STEPS, Task, draw_turns, is_baselines_turn
-from sktune.runners.program.run import varied_yaml
 from sktune.runners.program.runner import ProgramRunner
 from sktune.runners.program.step_times import (
     FIRST_ROUND,
@@ -38,6 +38,7 @@ from sktune.runners.program.step_times import (
     latency_of,
     rounds,
 )
+from sktune.runners.program.yaml_copy import varied_yaml
 from sktune.study.result import result_of
 from sktune.study.study import TuningStudy, sqlite_url
 from sktune.targets import RecipeSpec
@@ -449,7 +450,8 @@ def test_what_a_program_does_is_an_outcome(
             assert (outcome.reason, outcome.detail.partition("; set")[0]) == (reason, detail)
             assert outcome.blamed == "a"
             assert outcome.stage is not Stage.COMPILE
-            assert not runner._runs.launcher._members()
+            here = runner._runs.launcher._hosts[0]
+            assert isinstance(here, ThisHost) and not here.members()
             assert runner.sample_noise_floor(1)
         assert beside.poll() is None
     finally:

@@ -13,7 +13,7 @@ from sktune.core.errors import BadInputError
 from sktune.core.files import create_text, write_text
 from sktune.source import edits
 from sktune.source.apply import source_change
-from sktune.targets.recipe import Recipe, YamlFile
+from sktune.targets.recipe import YamlFile
 from tests.builders import sktune_command
 from tests.guard import no_hang
 from tests.projects import TEMPLATE
@@ -206,11 +206,11 @@ def test_a_damaged_record_of_the_skill_is_refused(text: str, tmp_path: Path) -> 
 def test_the_copy_of_a_recipes_yaml_is_not_written_through_a_link(target: str, tmp_path: Path, outside: Path) -> None:
     """Whether the link leads to a file or to nothing."""
     from sktune.core.errors import TargetError
-    from sktune.runners.program.run import Launcher
+    from sktune.runners.program.yaml_copy import copy_paths, written_copies
 
     (tmp_path / "a.yaml").write_text("x: 1\n")
     (tmp_path / "a_sktune.yaml").symlink_to(outside.with_name(target))
-    recipe = Recipe(version=1, name="r", command=["true"], directory=tmp_path, yaml=YamlFile(file=tmp_path / "a.yaml"))
-    with pytest.raises(TargetError, match="rename it"), Launcher(recipe, tmp_path, tmp_path)._command():
+    program = YamlFile(file=tmp_path / "a.yaml")
+    with pytest.raises(TargetError, match="rename it"), written_copies(program, copy_paths(program.file, [])):
         pass
     assert [path.name for path in outside.parent.iterdir()] == ["notes.py"] and outside.read_text() == MINE

@@ -34,9 +34,7 @@ def decode_step(reports: Sequence[RankReport]) -> InspectedCall:
     for report in reports[1:]:
         same = [call.layout for call in report.inspected if call.call.function == chosen.call.function and call.layout]
         if not any(Layout.from_dict(values).digest == layout.digest for values in same):
-            raise TargetError(
-                f"rank {report.rank} runs different modules from rank {first.rank}; one plan cannot fit both"
-            )
+            raise TargetError(f"{report.name} runs different modules from {first.name}; one plan cannot fit both")
     return chosen
 
 
@@ -46,14 +44,14 @@ def first_difference(expected: Reports, actual: Reports, ignored: IgnoredState, 
         wanted, outputs = baseline.outputs[:steps], plan.outputs[:steps]
         for number, (before, after) in enumerate(zip(wanted, outputs, strict=False)):
             if name := _differing(before.digests, after.digests):
-                return f"rank {plan.rank}, step {number}: {name} differs from the baseline's"
+                return f"{plan.name}, step {number}: {name} differs from the baseline's"
         if len(wanted) != len(outputs):
-            return f"rank {plan.rank}: {len(outputs)} decode steps instead of {len(wanted)}"
+            return f"{plan.name}: {len(outputs)} decode steps instead of {len(wanted)}"
         ignored_names = {name for rank, name in ignored if rank == plan.rank}
         for number in sorted(set(baseline.states) & set(range(steps + 1))):
             state = plan.states[number].digests if number in plan.states else {}
             if name := _differing(baseline.states[number].digests, state, ignored_names):
-                return f"rank {plan.rank}: state {name} differs from the baseline's after {number} steps"
+                return f"{plan.name}: state {name} differs from the baseline's after {number} steps"
     return ""
 
 
@@ -89,7 +87,7 @@ def unverifiable_reason(report: RankReport, function: str, *, is_stateless: bool
         function: the decode step.
         is_stateless: whether the recipe declares that nothing outlives a step.
     """
-    where = f"rank {report.rank}"
+    where = report.name
     if not report.outputs:
         return f"{where} never called {function}"
     if blank := next((output for output in report.outputs if not output.digests), None):

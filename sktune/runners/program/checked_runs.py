@@ -24,6 +24,7 @@ from sktune.measure.latency import Measurement
 from sktune.measure.noise_floor import NoiseFloorSample
 from sktune.measure.winner import BASELINE
 from sktune.runners.program.agreement import decode_step, differing_state, first_difference, unverifiable_reason
+from sktune.runners.program.peers import Peer
 from sktune.runners.program.rank_reports import VERIFIED_STEPS, DecodeCall, RankReport, Task, draw_turns
 from sktune.runners.program.run import Failure, Launcher, Run
 from sktune.runners.program.step_times import (
@@ -49,13 +50,13 @@ class CheckedRuns:
         recipe: with absolute paths.
         folder: the study's folder; logs go to ``logs/`` in it, reports of the ranks to ``work/``.
         cache: folder of the compilers' caches, with one folder for each plan.
-        host: subfolder of these three, if several hosts may share them.
+        host: subfolder of these three, if several hosts, or groups of them, may share them.
+        hosts: on which the program runs, this one first; empty for this one alone.
 
     Attributes:
         recipe: as passed in.
         logs: folder of logs, relative to the study's.
         launcher: starts the program.
-        deadline_s: time by which a run must end, on the clock of ``time.monotonic``.
         reference: the ranks' reports of the first baseline run.
         ignored: state that differs between runs of the baseline and is not compared, by rank and name.
         alternates: whether each run also has the baseline's turns.
@@ -63,11 +64,10 @@ class CheckedRuns:
         run_s: duration of the first of these.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, cache: Path, host: str = "") -> None:
+    def __init__(self, recipe: Recipe, folder: Path, cache: Path, host: str = "", hosts: Sequence[Peer] = ()) -> None:
         self.recipe, self._folder = recipe, folder
         self.logs = Path("logs", host)
-        self.launcher = Launcher(recipe, folder / "work" / host, cache / host)
-        self.deadline_s = math.inf
+        self.launcher = Launcher(recipe, folder / "work" / host, cache / host, hosts)
         self.reference: tuple[RankReport, ...] = ()
         self.ignored: frozenset[tuple[int, str]] = frozenset()
         self.alternates = False
@@ -102,7 +102,7 @@ class CheckedRuns:
         """
         log = self.log("inspect.log")
         task = replace(self._task, inspects=True, space=space.model_dump(mode="json"))
-        run = self.launcher.run(task, Plan(), log, self.deadline_s)
+        run = self.launcher.run(task, Plan(), log)
         if run.failure:
             raise BackendError(f"the program does not run eagerly: {run.failure.detail}; see {log}")
         step = decode_step(run.reports)
@@ -184,7 +184,7 @@ class CheckedRuns:
         is_timed = steps == VERIFIED_STEPS
         turns = draw_turns() if self.alternates and is_timed else None
         task = replace(self._task, turns=turns, steps=steps, watches_state=not self.reference)
-        run = self.launcher.run(task, plan, self.log(log), self.deadline_s)
+        run = self.launcher.run(task, plan, self.log(log))
         if run.failure is None:
             run = replace(run, failure=self._unverifiable(run) or (self._unmeasured(run) if is_timed else None))
         if run.step_ms and run.failure is None and is_timed:

@@ -33,6 +33,7 @@ from sktune.runners.program.rank_reports import (
     DecodeCall,
     Task,
     is_baselines_turn,
+    report_file,
 )
 from sktune.runners.program.tensors import as_one, digest_of, digests_of, outputs_of, signature_of, state_of
 from sktune.targets.calls import Calls, record_calls
@@ -74,9 +75,9 @@ class Reporter:
         """Open the report; ``end`` is written when the process exits, after exit handlers that are registered later."""
         if self._folder is None or self._file is not None:
             return
-        path = self._folder / f"rank-{rank_of_this_process()}.jsonl"
+        path, host = report_file(self._folder, rank_of_this_process())
         self._file = path.open("a", encoding="utf-8")
-        self.write("start", pid=os.getpid())
+        self.write("start", pid=os.getpid(), host=host)
         atexit.register(self.write, "end")
 
     def write(self, event: str, **values: Any) -> None:

@@ -1,15 +1,19 @@
 """The task of a run's ranks and their reports: JSON files in the run's folder.
 
-``task.json`` is written before the command starts. Rank 3 appends to ``rank-3.jsonl``: ``start``, then ``found`` (when
-inspecting) or ``compiled``, ``outputs`` of each compared step, ``state`` after ``VERIFIED_STEPS`` steps and after the
-last compared one, ``written``, ``steps`` (seconds, and which were the baseline's), ``error``, and finally ``end``.
+``task.json`` is written before the command starts. Rank 3 appends to ``rank-3.jsonl``, or on the second host of a
+program to ``rank-3-host-1.jsonl``: ``start``, then ``found`` (when inspecting) or ``compiled``, ``outputs`` of each
+compared step, ``state`` after ``VERIFIED_STEPS`` steps and after the last compared one, ``written``, ``steps``
+(seconds, and which were the baseline's), ``error``, and finally ``end``.
 """
 
 import json
+import os
 import random
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,8 @@ RUN_VARIABLE = "SKTUNE_RUN"
 """Environment variable: the run's folder, which also identifies the processes of the run."""
 PLAN_VARIABLE = "SKTUNE_PLAN"
 """Environment variable: the plan file."""
+HOSTS_VARIABLE, HOST_RANK_VARIABLE = "SKTUNE_HOSTS", "SKTUNE_HOST_RANK"
+"""Environment variables of a program on several hosts: all addresses, and this host's number among them."""
 TASK = "task.json"
 PLAN = "plan.yaml"
 VERIFIED_STEPS = 8
@@ -129,8 +135,10 @@ class RankReport:
     """The report of one rank.
 
     Attributes:
-        rank: number of the rank.
-        pid: its process.
+        rank: number of the rank, unique on all hosts.
+        pid: its process, on its host.
+        host: number of its host.
+        host_name: name of its host; empty if the program runs on one.
         inspected: the calls found while inspecting.
         compile_s: seconds of the first decode step, which includes compilation.
         outputs: of each compared step; after ``VERIFIED_STEPS``, one digest for all tensors.
@@ -144,6 +152,8 @@ class RankReport:
 
     rank: int
     pid: int = 0
+    host: int = 0
+    host_name: str = ""
     inspected: list[InspectedCall] = field(default_factory=list)
     compile_s: float | None = None
     outputs: list[StepDigests] = field(default_factory=list)
@@ -165,6 +175,11 @@ class RankReport:
         return [] if self.compile_s is None else [False, *self.baselines]
 
     @property
+    def name(self) -> str:
+        """The rank, with its host if there are several."""
+        return f"rank {self.rank}{f' on {self.host_name}' if self.host_name else ''}"
+
+    @property
     def progress(self) -> str:
         """How far the rank got, in a few words."""
         if self.compile_s is None:
@@ -172,11 +187,31 @@ class RankReport:
         return f"after decode step {max(len(self.outputs), len(self.step_s) + 1)}"
 
 
-def read_reports(folder: Path) -> list[RankReport]:
-    """Return the reports of a run's ranks so far, by rank."""
-    ranks = {path: path.stem.removeprefix("rank-") for path in folder.glob("rank-*.jsonl")}
-    reports = [_read(path, int(rank)) for path, rank in ranks.items() if rank.isdecimal()]
-    return sorted(reports, key=lambda report: report.rank)
+def report_file(folder: Path, rank: int) -> tuple[Path, int]:
+    """Return this process's report and the number of its host; no two hosts write to the same file."""
+    host = int(os.environ.get(HOST_RANK_VARIABLE, "0"))
+    return folder / f"rank-{rank}{f'-host-{host}' if host else ''}.jsonl", host
+
+
+def read_reports(folder: Path, hosts: Sequence[str] = ()) -> list[RankReport]:
+    """Return the reports of a run's ranks so far, by rank.
+
+    Args:
+        folder: of the run.
+        hosts: names of the hosts, if there are several.
+    """
+    files = ((path, _FILE.fullmatch(path.name)) for path in folder.glob("rank-*.jsonl"))
+    reports = [_read(path, int(match[1])) for path, match in files if match]
+    reports.sort(key=lambda report: (report.rank, report.host))
+    for report in reports:
+        report.host_name = hosts[report.host] if report.host < len(hosts) else ""
+    for one, other in pairwise(reports):
+        if one.rank == other.rank:
+            other.error = ("run", f"{one.name} has the same number; set RANK to the number among all hosts")
+    return reports
+
+
+_FILE = re.compile(r"rank-([0-9]+)(?:-host-[0-9]+)?\.jsonl")
 
 
 def _read(path: Path, rank: int) -> RankReport:
@@ -198,7 +233,7 @@ def _read(path: Path, rank: int) -> RankReport:
 def _add(report: RankReport, event: dict[str, Any]) -> None:
     match event.pop("event"):
         case "start":
-            report.pid = int(event["pid"])
+            report.pid, report.host = int(event["pid"]), int(event.get("host", 0))
         case "found":
             found = InspectedCall(**{**event, "call": DecodeCall(**event["call"])})
             if found.layout is not None:

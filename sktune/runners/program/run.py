@@ -1,39 +1,41 @@
-"""One run of a recipe's program: a separate process group, watched until it ends, fails, hangs or loses a rank."""
+"""One run of a recipe's program on each of its hosts, watched until it ends, fails, hangs or loses a rank."""
 
 import logging
+import math
 import os
-import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from sktune.core.errors import BackendError, OutOfTimeError, TargetError
-from sktune.core.files import read_text, real_path, write_text
+from sktune.core.errors import BackendError, OutOfTimeError
+from sktune.core.files import real_path
 from sktune.core.outcome import Reason, Stage
-from sktune.core.plain_data import load_yaml
 from sktune.core.plan import Plan
 from sktune.core.plan_file import write_plan
-from sktune.launch import SITE
-from sktune.runners.process_tree import ProcessTree, is_alive
 from sktune.runners.program.latency_lines import step_latencies_ms
-from sktune.runners.program.rank_reports import PLAN, PLAN_VARIABLE, RUN_VARIABLE, RankReport, Task, read_reports
-from sktune.source.yaml_flag import FLAG
-from sktune.targets.recipe import COPY_SUFFIX, LatencyLines, Recipe
+from sktune.runners.program.peers import HostCommand, HostState, Peer, PeerLostError, ThisHost
+from sktune.runners.program.rank_reports import (
+    HOST_RANK_VARIABLE,
+    HOSTS_VARIABLE,
+    PLAN,
+    PLAN_VARIABLE,
+    RUN_VARIABLE,
+    RankReport,
+    Task,
+    read_reports,
+)
+from sktune.runners.program.yaml_copy import copy_paths, written_copies
+from sktune.targets.recipe import LatencyLines, Recipe
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
 SHARED = "inductor"
 """Folder in the caches with the code compiled by all successful runs."""
-COPY_HEAD = "# Written by sktune for one run, and deleted after it.\n"
-"""Distinguishes a copy that a killed search left behind from a file of the user's."""
 ORPHAN_S = 15.0
 """How long the other ranks may go on once one is gone: they may be about to report why. After a program has ended as it
 should, what it has started may go on for as long."""
@@ -77,57 +79,69 @@ class Launcher:
         recipe: with absolute paths.
         folder: gets one folder for each run.
         caches: folder of the compilers' caches, with one folder for each plan.
+        hosts: on which it runs, this one first; they share all folders.
+
+    Attributes:
+        deadline_s: time by which a run must end, on the clock of ``time.monotonic``; another thread may move it.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, caches: Path) -> None:
+    def __init__(self, recipe: Recipe, folder: Path, caches: Path, hosts: Sequence[Peer] = ()) -> None:
         self._recipe, self._folder, self._caches = recipe, real_path(folder), real_path(caches)
-        self._tree: ProcessTree | None = None
+        self._hosts: Sequence[Peer] = hosts or (ThisHost(),)
+        self._names = [host.name for host in hosts] if len(hosts) > 1 else []
+        self._copies = copy_paths(recipe.yaml.file, self._names) if recipe.yaml else []
         self._run_folder: Path | None = None
+        self.deadline_s = math.inf
 
-    def run(self, task: Task, plan: Plan, log: Path, deadline_s: float) -> Run:
+    def run(self, task: Task, plan: Plan, log: Path) -> Run:
         """Start the program with ``plan`` and wait for it to end; its output goes to ``log``.
 
-        An old log of that name, from before a resume, is renamed, so that its latencies are not read again.
+        That of other hosts goes to ``NAME.host-1.log`` beside it. An old log of that name, from before a resume, is
+        renamed, so that its latencies are not read again.
 
         Raises:
             BackendError: another inference does not end, or the command cannot be started.
             TargetError: the YAML cannot be changed, or its copy would overwrite a file of the user's.
-            OutOfTimeError: at ``deadline_s``, on the clock of ``time.monotonic``.
+            OutOfTimeError: at ``deadline_s``.
+            PeerLostError: another host is lost.
         """
-        self._wait_for_others(deadline_s)
+        self._wait_for_others()
         folder = self._new_folder()
         task.write(folder)
         (folder / PLAN).write_text(write_plan(plan, {}, task.backend), encoding="utf-8")
-        _rename_old(log)
+        outputs = [log, *(log.with_suffix(f".host-{host}.log") for host in range(1, len(self._hosts)))]
+        for output in outputs:
+            _rename_old(output)
         began, earlier = time.monotonic(), self._log_files()
+        program = self._recipe.yaml
         try:
-            with self._command() as argv, log.open("wb") as output:
-                self._start(argv, self._environment(folder, plan), output)
-                failure = self._watch(folder, began, deadline_s)
+            with written_copies(program, self._copies) if program else nullcontext():
+                for number, host in enumerate(self._hosts):
+                    host.start(self._command(number, folder, plan, outputs[number]))
+                failure = self._watch(folder, began)
         finally:
             self.stop()
-        reports = tuple(read_reports(folder))
-        failure = _reported_failure(reports) or failure or self._incomplete(reports, log)
+        reports = tuple(read_reports(folder, self._names))
+        failure = _reported_failure(reports) or failure or self._incomplete(reports, outputs)
         if failure is None:
-            _link_missing(self._inductor_cache(plan), self._caches / SHARED)
-        logs = self._logs(log, earlier)
+            for number in range(len(self._hosts)):
+                _link_missing(self._cache(plan, number) / SHARED, self._caches / SHARED)
+        logs = self._logs(outputs, earlier)
         self._copy_logs(logs, log)
         step_ms = () if failure or task.inspects else self._latencies(reports, logs)
         return Run(reports, failure, step_ms, time.monotonic() - began)
 
     def stop(self) -> None:
         """Kill every process of the current run, and no other."""
-        if self._tree is None:
-            return
-        self._tree.stop()
-        for pid in self._members():  # started by a service, or left over because somebody has killed the keeper
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        self._tree = None
+        for host in self._hosts:
+            with suppress(PeerLostError):  # its processes end with the one that has started them
+                host.stop()
 
     def device_logs(self) -> list[Path]:
         """Return CANN's logs of the last run."""
-        return sorted((self._run_folder / "log").rglob("*.log")) if self._run_folder else []
+        folder = self._run_folder
+        logs = [_of_host(folder, host) / "log" for host in range(len(self._hosts))] if folder else []
+        return sorted(file for log in logs for file in log.rglob("*.log"))
 
     def _new_folder(self) -> Path:
         names = [path.name.removeprefix("run-") for path in self._folder.glob("run-*")]
@@ -136,123 +150,123 @@ class Launcher:
         self._run_folder.mkdir(parents=True)
         return self._run_folder
 
-    def _environment(self, folder: Path, plan: Plan) -> dict[str, str]:
-        cache = self._caches / plan.digest[:16]
-        _link_missing(self._caches / SHARED, self._inductor_cache(plan))
+    def _command(self, host: int, folder: Path, plan: Plan, log: Path) -> HostCommand:
+        """Return the command for one of the hosts, whose folders exist then."""
+        addresses = [each.address for each in self._hosts]
+        places = self._recipe.places(addresses, host) if self._names else {}
+        own = {HOSTS_VARIABLE: places["hosts"], HOST_RANK_VARIABLE: places["host_rank"]} if places else {}
+        master = {"MASTER_ADDR": places["master"]} if places else {}
+        cache, work = self._cache(plan, host), _of_host(folder, host)
+        _link_missing(self._caches / SHARED, cache / SHARED)
         folders = {
-            "TORCHINDUCTOR_CACHE_DIR": str(self._inductor_cache(plan)),
+            "TORCHINDUCTOR_CACHE_DIR": str(cache / SHARED),
             "TRITON_CACHE_DIR": str(cache / "triton"),
             "ASCEND_CACHE_PATH": str(cache / "ascend"),
-            "ASCEND_WORK_PATH": str(folder / "work"),
-            "ASCEND_PROCESS_LOG_PATH": str(folder / "log"),
+            "ASCEND_WORK_PATH": str(work / "work"),
+            "ASCEND_PROCESS_LOG_PATH": str(work / "log"),
         }
         for path in folders.values():
             Path(path).mkdir(parents=True, exist_ok=True)
-        inherited = os.environ.get("PYTHONPATH")
-        sites = os.pathsep.join(filter(None, (str(SITE), self._recipe.environment.get("PYTHONPATH"), inherited)))
-        variables = {RUN_VARIABLE: str(folder), PLAN_VARIABLE: str(folder / PLAN), "PYTHONPATH": sites}
-        return {**os.environ, **self._recipe.environment, **folders, **variables}
+        run = {RUN_VARIABLE: str(folder), PLAN_VARIABLE: str(folder / PLAN), **own}
+        variables = {**master, **self._recipe.variables(places), **folders, **run}
+        argv = self._recipe.argv(self._copies[host] if self._copies else None, places)
+        return HostCommand(argv, self._recipe.directory, variables, log)
 
-    def _inductor_cache(self, plan: Plan) -> Path:
-        return self._caches / plan.digest[:16] / "inductor"
+    def _cache(self, plan: Plan, host: int) -> Path:
+        """Return the folder of a host's compiler caches: hosts that compile the same plan do not share files."""
+        return _of_host(self._caches / plan.digest[:16], host)
 
-    @contextmanager
-    def _command(self) -> Iterator[list[str]]:
-        """Yield the command's arguments; the YAML's copy exists until the context is left."""
-        if self._recipe.yaml is None:
-            yield self._recipe.argv()
-            return
-        file = self._recipe.yaml.file
-        copy = file.with_stem(file.stem + COPY_SUFFIX)
-        if os.path.lexists(copy) and (copy.is_symlink() or not _is_copy(copy)):
-            raise TargetError(
-                f"{copy} was not written by sktune, and the copy of {file.name} would overwrite it; rename it"
-            )
-        write_text(copy, COPY_HEAD + varied_yaml(file, self._recipe.yaml.set))
-        try:
-            yield self._recipe.argv(copy)
-        finally:
-            copy.unlink(missing_ok=True)
-
-    def _start(self, argv: Sequence[str], environment: Mapping[str, str], output: Any) -> None:
-        try:
-            self._tree = ProcessTree(argv, self._recipe.directory, environment, output, lingers=True)
-        except OSError as failure:
-            raise BackendError(
-                f"the recipe's command cannot be started: {failure}; fix command or directory"
-            ) from failure
-
-    def _watch(self, folder: Path, began: float, deadline_s: float) -> Failure | None:
-        assert self._tree is not None
+    def _watch(self, folder: Path, began: float) -> Failure | None:
         lost_since: float | None = None
         done_since: float | None = None
-        while self._tree.poll() is None:
+        while True:
             now = time.monotonic()
-            if now >= deadline_s:
+            reports = read_reports(folder, self._names)
+            states = self._states(reports)
+            if all(state.exit_code is not None for state in states):
+                failed = next((self._exit_text(number, state) for number, state in enumerate(states)
+                               if state.exit_code), "")  # fmt: skip
+                return Failure(Reason.CRASHED, failed) if failed else None
+            if now >= self.deadline_s:
                 raise OutOfTimeError
-            reports = read_reports(folder)
             if now - began > self._recipe.timeout_s:
                 return Failure(
                     Reason.TIMEOUT,
                     f"the run did not end within {self._recipe.timeout_s:g} s{_unfinished_text(reports)}",
                 )
-            lost = [report for report in reports if not report.has_ended and not is_alive(report.pid)]
+            lost = self._loss(reports, states)
             lost_since = (lost_since or now) if lost else None
-            if lost and lost_since and now - lost_since > ORPHAN_S:
-                return Failure(Reason.CRASHED, f"rank {lost[0].rank} died {lost[0].progress}, and the others went on")
-            done_since = (done_since or now) if self._is_done(reports) else None
+            if lost_since and now - lost_since > ORPHAN_S:
+                return Failure(Reason.CRASHED, f"{lost}, and the others went on")
+            done_since = (done_since or now) if self._is_done(reports, states) else None
             if done_since and now - done_since > ORPHAN_S:
                 logger.warning("the program has ended, but not all that it started: killing the rest")
-                self._tree.stop()
+                self.stop()
             time.sleep(POLL_S)
-        if code := self._tree.poll():
-            name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            return Failure(Reason.CRASHED, f"the command ended with {name}")
-        return None
 
-    def _is_done(self, reports: Sequence[RankReport]) -> bool:
+    def _states(self, reports: Sequence[RankReport]) -> list[HostState]:
+        running = [report for report in reports if not report.has_ended]
+        return [
+            host.poll([report.pid for report in running if report.host == number])
+            for number, host in enumerate(self._hosts)
+        ]
+
+    def _exit_text(self, host: int, state: HostState) -> str:
+        code = state.exit_code or 0
+        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return f"the command{f' on {self._names[host]}' if self._names else ''} ended with {name}"
+
+    def _loss(self, reports: Sequence[RankReport], states: Sequence[HostState]) -> str:
+        """Return which rank or host has ended without a proper end; empty if none has."""
+        alive = {(host, pid) for host, state in enumerate(states) for pid in state.alive}
+        for report in reports:
+            if not report.has_ended and (report.host, report.pid) not in alive:
+                return f"{report.name} died {report.progress}"
+        failed = (self._exit_text(number, state) for number, state in enumerate(states) if state.exit_code)
+        return next(failed, "")
+
+    def _is_done(self, reports: Sequence[RankReport], states: Sequence[HostState]) -> bool:
         """Whether command and ranks have ended, whatever else still runs."""
-        assert self._tree is not None
-        have_ended = len(reports) == self._recipe.ranks and all(report.has_ended for report in reports)
-        return have_ended and not is_alive(self._tree.pid)
+        have_ended = len(reports) == self._recipe.all_ranks and all(report.has_ended for report in reports)
+        return have_ended and not any(state.is_running for state in states)
 
-    def _members(self) -> list[int]:
-        """Return the processes of this run, in whatever session they are."""
-        mark = f"{RUN_VARIABLE}={self._run_folder}".encode()
-        return [pid for pid in _pids() if mark in _read(pid, "environ").split(b"\0")]
-
-    def _incomplete(self, reports: Sequence[RankReport], log: Path) -> Failure | None:
+    def _incomplete(self, reports: Sequence[RankReport], outputs: Sequence[Path]) -> Failure | None:
         """Return why the reports of a run that ended are not complete."""
         if not reports:
             return Failure(
                 Reason.CRASHED,
                 "no rank has reported: its Python needs sktune installed, and the program must call torch.compile"
-                + _last_line_text(log),
+                + next(filter(None, map(_last_line_text, outputs)), ""),
             )
-        if len(reports) != self._recipe.ranks:
+        if len(reports) != self._recipe.all_ranks:
+            on_each = f" on each of {len(self._hosts)} hosts" if self._names else ""
             return Failure(
                 Reason.CRASHED,
-                f"{len(reports)} ranks have reported, but the recipe says {self._recipe.ranks}; fix ranks",
+                f"{len(reports)} ranks have reported, but the recipe says {self._recipe.ranks}{on_each}; fix ranks",
             )
         died = next((report for report in reports if not report.has_ended), None)
-        return Failure(Reason.CRASHED, f"rank {died.rank} died {died.progress}") if died else None
+        return Failure(Reason.CRASHED, f"{died.name} died {died.progress}") if died else None
 
     def _log_files(self) -> dict[Path, int]:
-        """Return the program's log files with the time in ns when each was last changed."""
-        paths = sorted(self._recipe.directory.glob(self._recipe.logs)) if self._recipe.logs else []
-        return {path: path.stat().st_ctime_ns for path in paths}
+        """Return the program's log files with the time in ns when each was last changed.
 
-    def _logs(self, log: Path, earlier: Mapping[Path, int]) -> list[Path]:
+        Several groups of hosts may run in one folder: then only those with the name of a copy in their path are ours.
+        """
+        paths = sorted(self._recipe.directory.glob(self._recipe.logs)) if self._recipe.logs else []
+        own = [copy.stem for copy in self._copies] if self._names else [""]
+        return {path: path.stat().st_ctime_ns for path in paths if any(name in str(path) for name in own)}
+
+    def _logs(self, outputs: Sequence[Path], earlier: Mapping[Path, int]) -> list[Path]:
         """Return the files with the latencies: the log files that this run has written, or its output."""
         if self._recipe.logs is None:
-            return [log]
+            return list(outputs)
         # Not those changed since its start: the clock may have been set back.
         return [path for path, changed_ns in self._log_files().items() if earlier.get(path) != changed_ns]
 
     def _copy_logs(self, logs: Sequence[Path], log: Path) -> None:
-        for path in logs:
-            if path != log:
-                shutil.copy(path, log.with_name(f"{log.stem}.{path.name}"))
+        for path in logs if self._recipe.logs else ():
+            hosts = [f"host-{host}." for host, copy in enumerate(self._copies) if host and copy.stem in str(path)]
+            shutil.copy(path, log.with_name(f"{log.stem}.{''.join(hosts)}{path.name}"))
 
     def _latencies(self, reports: Sequence[RankReport], logs: Sequence[Path]) -> tuple[tuple[float, ...], ...]:
         wanted = self._recipe.latency
@@ -263,58 +277,34 @@ class Launcher:
         step_ms = (tuple(step_latencies_ms(text, pattern)) for text in texts)
         return tuple(steps for steps in step_ms if steps)
 
-    def _wait_for_others(self, deadline_s: float) -> None:
+    def _wait_for_others(self) -> None:
         until = time.monotonic() + self._recipe.wait_s
         has_warned = False
-        while other := _other_inference(self._recipe.other_inference):
+        while other := self._other_inference():
             now = time.monotonic()
-            if now >= deadline_s:
+            if now >= self.deadline_s:
                 raise OutOfTimeError
             if now >= until:
                 raise BackendError(
-                    f"process {other[0]} runs another inference ({other[1][:80]}), which would disturb every "
-                    "measurement; end it, or give the recipe a longer wait_s"
+                    f"{other}, which would disturb every measurement; end it, or give the recipe a longer wait_s"
                 )
             if not has_warned:
-                logger.warning("waiting for process %d, another inference: %s", other[0], other[1][:80])
+                logger.warning("waiting: %s", other)
                 has_warned = True
             time.sleep(POLL_S)
 
-
-def varied_yaml(file: Path, values: Mapping[str, Any]) -> str:
-    """Return the text of a YAML file with the values at dotted paths replaced and the program's own scopes turned off.
-
-    Raises:
-        TargetError: the file is not a mapping, or a path leads through something else.
-    """
-    data = load_yaml(read_text(file, TargetError, "fix yaml.file"), str(file), TargetError)
-    if not isinstance(data, dict):
-        raise TargetError(f"{file} is not a mapping of keys; name the program's configuration in yaml.file")
-    _turn_scopes_off(data)
-    for path, value in values.items():
-        inner = data
-        *parents, last = path.split(".")
-        for key in parents:
-            inner = inner.setdefault(key, {})
-            if not isinstance(inner, dict):
-                raise TargetError(
-                    f"yaml.set: {path} leads through {key}, which is not a mapping in {file.name}; fix the path"
-                )
-        inner[last] = value
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    def _other_inference(self) -> str:
+        """Return which other inference runs on one of the hosts; empty if there is none."""
+        for host in self._hosts:
+            if other := host.other_inference(self._recipe.other_inference):
+                on_host = f" on {host.name}" if self._names else ""
+                return f"process {other[0]}{on_host} runs another inference ({other[1][:80]})"
+        return ""
 
 
-def _turn_scopes_off(data: dict[str, Any]) -> None:
-    for key, value in data.items():
-        if key == FLAG:
-            data[key] = False
-        elif isinstance(value, dict):
-            _turn_scopes_off(value)
-
-
-def _is_copy(path: Path) -> bool:
-    """Return whether a file is a copy that a killed search left behind."""
-    return read_text(path, TargetError, "rename it").startswith(COPY_HEAD)
+def _of_host(folder: Path, host: int) -> Path:
+    """Return the part of a folder that belongs to a host: all of it to the first one."""
+    return folder / f"host-{host}" if host else folder
 
 
 def _link_missing(source: Path, target: Path) -> None:
@@ -342,8 +332,8 @@ def _reported_failure(reports: Sequence[RankReport]) -> Failure | None:
         if report.error:
             stage, message = report.error
             if stage == "run":
-                return Failure(Reason.CRASHED, f"rank {report.rank}: {message}")
-            return Failure(Reason.COMPILE_FAILED, f"rank {report.rank}: {message}", Stage.COMPILE)
+                return Failure(Reason.CRASHED, f"{report.name}: {message}")
+            return Failure(Reason.COMPILE_FAILED, f"{report.name}: {message}", Stage.COMPILE)
     return None
 
 
@@ -357,24 +347,4 @@ def _last_line_text(log: Path) -> str:
 def _unfinished_text(reports: Sequence[RankReport]) -> str:
     """Return how far each rank got that has not ended, as the end of a message."""
     unfinished = [report for report in reports if not report.has_ended]
-    return "".join(f"; rank {report.rank} is stuck {report.progress}" for report in unfinished)
-
-
-def _other_inference(pattern: str) -> tuple[int, str] | None:
-    compiled = re.compile(pattern)
-    for pid in _pids():
-        line = _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
-        if pid != os.getpid() and compiled.search(line):
-            return pid, line
-    return None
-
-
-def _pids() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-
-
-def _read(pid: int, name: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""  # it has ended, or belongs to someone else
+    return "".join(f"; {report.name} is stuck {report.progress}" for report in unfinished)

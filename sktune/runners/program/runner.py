@@ -11,7 +11,7 @@ from statistics import mean, median
 from typing import Any, Self
 
 from sktune.backends import backend_info
-from sktune.core.errors import BackendError
+from sktune.core.errors import BackendError, BadInputError
 from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup, Stage
 from sktune.core.plan import Plan
 from sktune.core.verification import Verification
@@ -33,10 +33,11 @@ from sktune.runners.base import (
 from sktune.runners.explain import explained
 from sktune.runners.program.agreement import first_difference, verification
 from sktune.runners.program.checked_runs import BASELINES, CheckedRuns
+from sktune.runners.program.peers import check_shared
 from sktune.runners.program.rank_reports import VERIFIED_STEPS
 from sktune.runners.program.run import Run
 from sktune.runners.program.step_times import MIN_ALTERNATING, compare_turns, compare_two, latency_of
-from sktune.targets.recipe import read_recipe
+from sktune.targets.recipe import needs_cluster, read_recipe
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +60,8 @@ class ProgramRunner:
     def __init__(self, setup: RunnerSetup) -> None:
         self._recipe = read_recipe(Path(setup.spec.source))
         self._backend = backend_info(self._recipe.backend)
-        self._space = setup.space
-        self._runs = CheckedRuns(self._recipe, setup.folder, setup.cache, setup.host)
+        self._space, self._setup = setup.space, setup
+        self._runs = CheckedRuns(self._recipe, setup.folder, setup.cache, setup.host, setup.hosts)
         self._opened: Opened | None = None
         self._first_sample: NoiseFloorSample | None = None
         self._traits = RunnerTraits(
@@ -73,11 +74,11 @@ class ProgramRunner:
     @property
     def deadline_s(self) -> float:
         """See ``Runner``."""
-        return self._runs.deadline_s
+        return self._runs.launcher.deadline_s
 
     @deadline_s.setter
     def deadline_s(self, deadline_s: float) -> None:
-        self._runs.deadline_s = deadline_s
+        self._runs.launcher.deadline_s = deadline_s
 
     def __enter__(self) -> Self:
         return self
@@ -93,11 +94,13 @@ class ProgramRunner:
         """Find decode step and layout in one eager run, and run the baseline, unless already done; see ``Runner``.
 
         Raises:
+            BadInputError: the program needs other hosts, or they share no storage.
             TargetError: no call could be a decode step, or the ranks run different modules.
             BackendError: the baseline does not run.
             NotDeterministicError: the outputs of two baseline runs differ.
         """
         if self._opened is None:
+            self._check_hosts()
             layout, inspection_s = self._runs.inspect(self._space)
             baselines = [self._runs.baseline(f"baseline-{number}.log") for number in range(1, BASELINES + 1)]
             if self._runs.alternates:
@@ -106,12 +109,20 @@ class ProgramRunner:
             self._opened = Opened(layout, self._description(), seconds, self._facts(), traits=self._traits)
         return self._opened
 
+    def _check_hosts(self) -> None:
+        hosts, yaml = self._setup.hosts, self._recipe.yaml
+        if self._recipe.hosts != max(1, len(hosts)):
+            raise BadInputError(needs_cluster(self._recipe.name, self._recipe.hosts))
+        if hosts:
+            check_shared(hosts, [self._setup.folder, self._setup.cache, *([yaml.file.parent] if yaml else [])])
+
     def _description(self) -> str:
         ignored = [f"{name} of rank {rank}" for rank, name in sorted(self._runs.ignored)]
         notes = f"; not compared, as baseline runs differ there: {', '.join(ignored[:4])}" if ignored else ""
         notes += NEVER_CHANGES if self._runs.state_never_changes else ""
         notes += "" if self._runs.alternates or not self._backend.program_compiler else TOO_SHORT
-        return f"{self._recipe.name}: {self._runs.decode.function} in {self._recipe.ranks} ranks{notes}"
+        on_hosts = f" on {self._recipe.hosts} hosts" if self._recipe.hosts > 1 else ""
+        return f"{self._recipe.name}: {self._runs.decode.function} in {self._recipe.all_ranks} ranks{on_hosts}{notes}"
 
     def _facts(self) -> dict[str, Any]:
         yaml = self._recipe.yaml
