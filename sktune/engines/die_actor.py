@@ -13,7 +13,7 @@ import ray
 
 from sktune.engines.base import Call, EngineEvent, Worker
 from sktune.engines.cluster import restore_threads
-from sktune.engines.dies import VISIBLE, WHOLE_HOST, Die, dies_here
+from sktune.engines.dies import VISIBLE, WHOLE_HOST, Die, cores_of_hosts_dies, dies_here
 from sktune.engines.host_group import Place, RayPeer
 from sktune.engines.runner_thread import RunnerThread
 from sktune.runners.base import RunnerFactory, RunnerSetup
@@ -42,7 +42,7 @@ class DieActor:
         self, place: Place, peers: Sequence[Any], life: str, setup: RunnerSetup, factory: RunnerFactory
     ) -> Worker:
         """Start the runner's thread, and return the worker; ``peers`` are the actors on further hosts of its place."""
-        die = self._die(setup.placement.core_count)
+        die = self._die(place.hosts[0].dies, setup.placement.core_count)
         worker = Worker(f"{place.name} {die}", place.name, life)
         if die.kind == WHOLE_HOST:
             setup = replace(setup, host=re.sub(r"[^A-Za-z0-9-]+", "-", place.name))
@@ -79,10 +79,10 @@ class DieActor:
         if self._thread:
             self._thread.join(timeout_s)
 
-    def _die(self, cores_each: int) -> Die:
-        """Return this actor's die: the one that Ray assigned, or one by its slot."""
+    def _die(self, dies: int, cores_each: int) -> Die:
+        """Return this actor's die among the ``dies`` of its host: the one that Ray assigned, or one by its slot."""
         if self._kind in VISIBLE:
             assigned = ray.get_runtime_context().get_accelerator_ids()
             if numbers := [number for of_kind in assigned.values() for number in of_kind]:
-                return Die(self._kind, int(numbers[0]))
-        return dies_here(self._kind, self._slot + 1, cores_each)[self._slot]
+                return Die(self._kind, int(numbers[0]), cores_of_hosts_dies(dies)[self._slot])
+        return dies_here(self._kind, dies, cores_each)[self._slot]
