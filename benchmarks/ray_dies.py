@@ -22,10 +22,11 @@ from ray.cluster_utils import Cluster
 from sktune.core.events import Event
 from sktune.core.outcome import Outcome
 from sktune.engines.base import EngineEvent, Worker
-from sktune.engines.cluster import THREADS, Host, on_host
+from sktune.engines.cluster import THREADS, on_host
 from sktune.engines.die_actor import DieActor
 from sktune.engines.dies import kind_of
-from sktune.engines.ray_engine import RayEngine, Slot, _Actor
+from sktune.engines.host_group import Place
+from sktune.engines.ray_engine import RayEngine, _Actor
 from sktune.runners.base import JudgeRequest, Report, RunnerSetup
 from sktune.tuning.loop import run
 from tests.builders import decoder_layout
@@ -58,10 +59,11 @@ class Box:
     def __init__(self) -> None:
         self._dies: dict[int, DieActor] = {}
 
-    def start(self, slot: int, host: Host, life: str, setup: RunnerSetup) -> Worker:
+    def start(self, place: Place, setup: RunnerSetup) -> Worker:
         """Start a die's worker."""
+        slot = place.number
         self._dies[slot] = DieActor(kind_of(setup.spec), slot, os.environ.get(THREADS), Path.cwd())
-        return self._dies[slot].start(host, life, setup, sleeping)
+        return self._dies[slot].start(place, (), str(slot), setup, sleeping)
 
     def call(self, slot: int, method: str, *arguments: Any) -> tuple[EngineEvent, ...] | None:
         """Call a method of a die."""
@@ -90,16 +92,15 @@ class BoxedRayEngine(RayEngine):
 
     _boxes: dict[int, Any]
 
-    def _started(self, host: Host, slot: Slot) -> _Actor:
+    def _started(self, place: Place) -> _Actor:
         self._boxes = getattr(self, "_boxes", {})
-        number = slot[1] // DIES_PER_PROCESS
+        number = place.number // DIES_PER_PROCESS
         if number not in self._boxes:
             box: Any = ray.remote(Box)
             options = {"num_cpus": 0, "max_concurrency": 3 * DIES_PER_PROCESS}
-            self._boxes[number] = box.options(**options, scheduling_strategy=on_host(host)).remote()
+            self._boxes[number] = box.options(**options, scheduling_strategy=on_host(place.hosts[0])).remote()
         box = self._boxes[number]
-        started = box.start.remote(slot[1], host, str(slot[1]), self._setup)
-        return _Actor(_Handle(box, slot[1]), slot, host, started)
+        return _Actor(_Handle(box, place.number), place, box.start.remote(place, self._setup))
 
     def __exit__(self, *_: object) -> None:
         for box in self._boxes.values():

@@ -228,8 +228,8 @@ SENTENCES: Texts = {
         "基线是不带 Scope、逐算子编译的 Decode 单步,不是程序自己的 torch.compile。",
     ),
     "risk.one_host": (
-        "The search ran on one host: the figures do not include collectives between hosts.",
-        "只在一台主机上搜索:跨主机的集合通信不在数值中。",
+        "The figures are those of the hosts of one run: collectives with further hosts are not included.",
+        "数值只涉及一次运行所用的主机:与其他主机的集合通信不在数值中。",
     ),
     "none_blamed": ("no single scope", "无法归于单个 Scope"),
     # Next commands.

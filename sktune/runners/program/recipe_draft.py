@@ -185,8 +185,8 @@ def _add_ranks(draft: RecipeDraft, known: Mapping[str, Any]) -> None:
     draft.found.append(f"world_size is {world}")
     if world > dies:
         draft.unknown.append(
-            f"the other {-(-world // dies) - 1} hosts: `hosts` is 1, so only the ranks of one are started; set `hosts` as "
-            "in docs/how-to/many-dies.md, or tune with a YAML for one host, and use the plan with this YAML"
+            f"the other {-(-world // dies) - 1} hosts: `hosts` is 1, so only the ranks of one are started; set `hosts` "
+            "as in docs/how-to/many-dies.md, or tune with a YAML for one host, and use the plan with this YAML"
         )
     if str(known.get(PLATFORM)) == "950":
         draft.unknown.append("whether SuperKernels work on Atlas 950: TorchAir's documents name A3 and A2")
