@@ -221,10 +221,9 @@ class RayEngine:
         where = group.on_host(0) if group else {"scheduling_strategy": on_host(host)}
         actor: Any = ray.remote(DieActor)
         options = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 3}
-        dies = dies_of(host, host.dies if self._kind == WHOLE_HOST else 1)
-        handle = actor.options(**options, **KEEPERS_STAY, **dies, **where).remote(
-            self._kind, place.number, os.environ.get(THREADS), Path.cwd()
-        )
+        is_program = self._kind == WHOLE_HOST
+        options |= dies_of(host, host.dies if is_program else 1) | where | (KEEPERS_STAY if is_program else {})
+        handle = actor.options(**options).remote(self._kind, place.number, os.environ.get(THREADS), Path.cwd())
         peers = group.peers if group else ()
         started = handle.start.remote(place, peers, secrets.token_hex(8), self._setup, self._factory)
         return _Actor(handle, place, started, group)
