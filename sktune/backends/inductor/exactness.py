@@ -54,10 +54,7 @@ ROUNDED = frozenset(("add", "sub", "rsub", "mul", "neg", "abs"))
 """Rounded once, by IEEE 754, on all devices; nothing is contracted if casts are emulated, or on a CPU."""
 
 ROUNDED_ON_CPU = frozenset(("div", "reciprocal", "rsqrt", "relu"))
-"""The same, but only on a CPU: a GPU may approximate them, and its ``relu`` gives the other zero.
-
-``rsqrt`` divides by a square root, both rounded.
-"""
+"""The same on a CPU (``rsqrt``: a quotient and a root). A GPU may approximate them, and its ``relu`` has other zeros."""
 
 ATOMIC_ON_GPU = frozenset(("index_add", "scatter_add", "scatter_reduce"))
 """On a GPU they add in whichever order threads arrive."""
@@ -81,7 +78,6 @@ FOLDED = SAME_OR_CAST | ROUNDED | ROUNDED_ON_CPU | (INTEGERS - {"arange", "sign"
 COVERED = frozenset(
     (*WIDE, *NARROW, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool)
 )  # fmt: skip
-_LONG = frozenset((torch.int32, torch.int64))
 _LARGEST_CONSTANT: Mapping[torch.dtype, float] = {
     torch.bfloat16: 2.0**8,
     torch.float16: 2.0**11,
@@ -385,9 +381,8 @@ def _cast(call: Call, device: str) -> str:
 
 def _narrowed(call: Call, device: str) -> str:
     """Check casts of long integers to 16 bits, which may go through float32, which does not hold them either."""
-    is_narrowed = {value.dtype for value in call.inputs} & _LONG and {value.dtype for value in call.outputs} & set(
-        NARROW
-    )
+    is_long = any(value.dtype in (torch.int32, torch.int64) for value in call.inputs)
+    is_narrowed = is_long and any(value.dtype in NARROW for value in call.outputs)
     return "GPUs may round an integer twice on its way to 16 bits" if is_narrowed and device != "cpu" else ""
 
 
