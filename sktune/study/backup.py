@@ -8,6 +8,7 @@ with those in the backup, too.
 import hashlib
 import logging
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 DIGEST_BYTES = hashlib.sha256().digest_size
 VERSIONS = slice(18, 20)
 """Bytes of an SQLite file that say whether it has a write-ahead log (sqlite.org/fileformat2.html); 1 for none."""
+QUICK_S = 0.1
+"""A backup that takes less is made after each trial."""
 LOGS = ("-wal", "-shm")
 """Suffixes of the files that belong to a database with a write-ahead log."""
 ENDED_TRIALS = """
@@ -40,6 +43,13 @@ class Backup:
         self._file = path.with_name(f"{path.name}.backup")
         self._saved: frozenset[str] = frozenset()
         self._has_failed = False
+        self._began_s = self._ended_s = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for another one: those of a large study take at most a twentieth of the time."""
+        took_s = self._ended_s - self._began_s
+        return took_s < QUICK_S or time.monotonic() - self._ended_s > 20 * took_s
 
     def save(self) -> None:
         """Write the backup; if it cannot be written, log a warning: the database itself is sound.
@@ -47,6 +57,11 @@ class Backup:
         Raises:
             StudyError: the database was damaged since the last backup, which is kept.
         """
+        self._began_s = time.monotonic()
+        self._save()
+        self._ended_s = time.monotonic()
+
+    def _save(self) -> None:
         try:
             with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=LOCK_WAIT_S)) as connection:
                 problem = _problem(connection, self._saved)

@@ -55,6 +55,11 @@ class TrialRecord:
         return plan
 
 
+def record_again(trial: FrozenTrial, before: tuple[FrozenTrial, TrialRecord] | None) -> tuple[FrozenTrial, TrialRecord]:
+    """Return a trial with its record, which is that of ``before`` if it has not been read again since."""
+    return before if before and before[0] is trial else (trial, record_of(trial))
+
+
 def record_of(trial: FrozenTrial) -> TrialRecord:
     """Return the record of a trial that was proposed."""
     attributes = trial.user_attrs

@@ -36,7 +36,7 @@ from sktune.study.distinct import DistinctSampler
 from sktune.study.facts import FORMAT, NewFacts, StudyFacts, to_attributes
 from sktune.study.heartbeat import beating, stand_by
 from sktune.study.leases import Leases
-from sktune.study.records import TrialRecord, banned_regions, incumbent_first, record_of
+from sktune.study.records import TrialRecord, banned_regions, incumbent_first, record_again, record_of
 from sktune.study.storage import DATABASE, check_file, fenced, open_storage, shown, translated, undamaged
 from sktune.study.stored_space import space_of
 from sktune.study.strategy import Strategy
@@ -91,6 +91,7 @@ class TuningStudy:
         self.storage, self._study = storage, study
         self._left_behind: list[Trial] | None = None
         self._ended: dict[int, TrialRecord] = {}
+        self._running: dict[int, tuple[FrozenTrial, TrialRecord]] = {}
         self._samplers: dict[tuple[Strategy, int], BaseSampler] = {}
         self._claims: Claims | None = None
         self._token = ""
@@ -254,9 +255,10 @@ class TuningStudy:
             trials = self._study.get_trials(deepcopy=False)
             proposed = [t for t in trials if t.state is not TrialState.WAITING and PREFIX + "proposal" in t.user_attrs]
             ended = [t for t in proposed if t.number not in self._ended and t.state.is_finished()]
-            for trial in amended(ended, self._study.user_attrs):
-                self._ended[trial.number] = record_of(trial)
-            return [self._ended.get(trial.number) or record_of(trial) for trial in proposed]
+            self._ended |= {t.number: record_of(t) for t in amended(ended, self._study.user_attrs)}
+            running = [t for t in proposed if t.number not in self._ended]
+            self._running = {t.number: record_again(t, self._running.get(t.number)) for t in running}
+            return [self._ended.get(trial.number) or self._running[trial.number][1] for trial in proposed]
 
     def queue(self, points: Sequence[StartingPoint]) -> None:
         """Queue starting points, to be tried before any proposals of a sampler; skip those already queued."""
@@ -324,10 +326,10 @@ class TuningStudy:
                 if latency_ms is not None and not proposal.is_probe:  # a probe's latency is not that of its parameters
                     trial.report(latency_ms, step=0)
                 self._study.tell(trial, state=TrialState.PRUNED)
-            self._save_backup()
+            self._save_backup(only_if_due=True)
 
-    def _save_backup(self) -> None:
-        if self._backup:
+    def _save_backup(self, *, only_if_due: bool = False) -> None:
+        if self._backup and (self._backup.is_due or not only_if_due):
             self._backup.save()
 
     def postpone(self, proposal: Proposal) -> None:

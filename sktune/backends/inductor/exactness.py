@@ -54,7 +54,7 @@ ROUNDED = frozenset(("add", "sub", "rsub", "mul", "neg", "abs"))
 """Rounded once, by IEEE 754, on all devices; nothing is contracted if casts are emulated, or on a CPU."""
 
 ROUNDED_ON_CPU = frozenset(("div", "reciprocal", "rsqrt", "relu"))
-"""The same on a CPU (``rsqrt``: a quotient and a root). A GPU may approximate them, and its ``relu`` has other zeros."""
+"""The same on a CPU (``rsqrt``: a root, then a quotient). GPUs may approximate them; their ``relu`` has other zeros."""
 
 ATOMIC_ON_GPU = frozenset(("index_add", "scatter_add", "scatter_reduce"))
 """On a GPU they add in whichever order threads arrive."""
