@@ -13,7 +13,7 @@ import ray
 
 from sktune.engines.base import Call, EngineEvent, Worker
 from sktune.engines.cluster import restore_threads
-from sktune.engines.dies import VISIBLE, WHOLE_HOST, Die, cores_of_hosts_dies, dies_here
+from sktune.engines.dies import VISIBLE, WHOLE_HOST, Die, cores_by_die, dies_here
 from sktune.engines.host_group import Place, RayPeer
 from sktune.engines.runner_thread import RunnerThread
 from sktune.runners.base import RunnerFactory, RunnerSetup
@@ -84,5 +84,5 @@ class DieActor:
         if self._kind in VISIBLE:
             assigned = ray.get_runtime_context().get_accelerator_ids()
             if numbers := [number for of_kind in assigned.values() for number in of_kind]:
-                return Die(self._kind, int(numbers[0]), cores_of_hosts_dies(dies)[self._slot])
+                return Die(self._kind, int(numbers[0]), cores_by_die(dies)[self._slot])
         return dies_here(self._kind, dies, cores_each)[self._slot]

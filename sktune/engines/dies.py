@@ -134,7 +134,7 @@ def dies_here(kind: str, count: int, cores_each: int = 0) -> list[Die]:
         shares = [cores[first : first + cores_each] for first in range(0, len(cores) - cores_each + 1, cores_each)]
         found = [Die(kind, number, tuple(sorted(itertools.chain(*share)))) for number, share in enumerate(shares)]
     else:
-        cores_of = itertools.chain(cores_of_hosts_dies(count), itertools.repeat(()))
+        cores_of = itertools.chain(cores_by_die(count), itertools.repeat(()))
         found = [Die(kind, number, cores) for number, cores in zip(visible_devices(kind), cores_of, strict=False)]
     if len(found) < count:
         what = f"{cores_each} cores each" if kind == "cpu" else f"a device of type {kind} each"
@@ -142,7 +142,7 @@ def dies_here(kind: str, count: int, cores_each: int = 0) -> list[Die]:
     return found[:count]
 
 
-def cores_of_hosts_dies(dies: int) -> list[tuple[int, ...]]:
+def cores_by_die(dies: int) -> list[tuple[int, ...]]:
     """Return this host's processors in equal parts, one for each die: no worker compiles beside another's steps.
 
     They are in the order of their numbers, as Linux numbers the processors of a NUMA node, and drivers its devices. All

@@ -53,18 +53,20 @@ def test_products_of_one_row_are_not_decomposed(emulate: bool) -> None:
 
 
 class Layer(nn.Module):
-    """What kept its bits on CPUs and not on GPUs: products of one row, negated zeros, means."""
+    """What kept its bits on CPUs and not on GPUs: products of one row or with a bias, negated zeros, means."""
 
     def __init__(self) -> None:
         super().__init__()
         self.projection = nn.Linear(64, 64, bias=False)
+        self.biased = nn.Linear(64, 64)
 
     def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
         normed = hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + 1e-6)
         projected = self.projection(normed)
         turned = torch.cat((-projected[:, 32:], projected[:, :32]), -1) * (hidden > 0)
         batched = torch.bmm(projected[:, None], self.projection.weight.expand(len(hidden), -1, -1))
-        return projected, turned, -turned, batched, functional.softmax(projected, -1), turned.sum(0)
+        biased = self.biased(normed)
+        return projected, turned, -turned, batched, functional.softmax(projected, -1), turned.sum(0), biased
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -83,7 +85,7 @@ class TestOnGpu:
         step = torch.compile(lambda hidden: layer(hidden), backend="sktune", fullgraph=True, dynamic=False)
         for _ in range(3):
             hidden = torch.randn(rows, 64, device="cuda", dtype=dtype)
-            assert [same_bits(*pair) for pair in zip(layer.forward(hidden), step(hidden), strict=True)] == [True] * 6
+            assert [same_bits(*pair) for pair in zip(layer.forward(hidden), step(hidden), strict=True)] == [True] * 7
 
 
 @pytest.mark.parametrize("heads", [(32, 64), (32, 192)])

@@ -1,11 +1,13 @@
 """A study's database that was damaged comes back from its backup, and nothing is lost without a word."""
 
+import itertools
 import logging
 import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -140,3 +142,24 @@ def test_tables_of_another_optuna_are_refused_with_the_command_that_upgrades_the
         with connection:
             connection.execute(change, version)
     assert stored(opened(tmp_path)) == before
+
+
+def test_a_backup_that_takes_long_is_not_made_after_each_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take longer than the trials of a large study on many dies; however a search ends, its end makes one."""
+    seconds = itertools.count()
+    monkeypatch.setattr("sktune.study.backup.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    study, backup = opened(tmp_path), tmp_path / "study.db.backup"
+    before = backup.read_bytes()
+    with pytest.raises(ZeroDivisionError), study.claimed({"model": "llama"}):
+        study.tell(ask(study), FAST, 8.0)
+        assert backup.read_bytes() == before
+        for _ in range(20):  # seconds
+            study.tell(ask(study), FAST, 8.0)
+        assert (later := backup.read_bytes()) != before
+        study.tell(ask(study), FAST, 8.0)
+        assert backup.read_bytes() == later
+        raise ZeroDivisionError
+    expected = stored(study)
+    study.storage.engine.dispose()
+    (tmp_path / "study.db").unlink()
+    assert stored(opened(tmp_path)) == expected
