@@ -53,22 +53,17 @@ def main(runs: int) -> int:
 
 def on_ray(runs: int) -> int:
     """Search on a real cluster, print a table of wall times, and return the exit code."""
-    from ray.cluster_utils import Cluster
+    from tests.engines.local_cluster import add_host, local_cluster
 
     logging.disable(logging.WARNING)
-    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    for _ in range(DIES_ON_RAY):
-        cluster.add_node(num_cpus=0, resources={"DIE": 1})
     is_wrong = False
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
     print("| dies | nodes killed | trials | requeued | seconds |\n| --- | --- | --- | --- | --- |")
-    try:
+    with local_cluster(DIES_ON_RAY) as cluster:
         for seed, (dies, kills) in itertools.product(range(runs), ((1, 0), (DIES_ON_RAY, 0), (DIES_ON_RAY, 2))):
             is_wrong |= _search_on_ray(cluster, seed, dies, kills)
             for _ in range(DIES_ON_RAY + 1 - len(cluster.list_all_nodes())):
-                cluster.add_node(num_cpus=0, resources={"DIE": 1})
-    finally:
-        cluster.shutdown()
+                add_host(cluster)
     return int(is_wrong)
 
 

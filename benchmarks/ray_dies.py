@@ -17,7 +17,6 @@ from typing import Any
 from unittest.mock import patch
 
 import ray
-from ray.cluster_utils import Cluster
 
 from sktune.core.events import Event
 from sktune.core.outcome import Outcome
@@ -31,6 +30,7 @@ from sktune.runners.base import JudgeRequest, Report, RunnerSetup
 from sktune.tuning.loop import run
 from tests.builders import decoder_layout
 from tests.engines import fault_campaign
+from tests.engines.local_cluster import local_cluster
 from tests.fake_runner import FakeRunner
 
 DIES_PER_PROCESS = 50
@@ -114,8 +114,6 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=3000, metavar="N")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
-    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    cluster.add_node(num_cpus=0, resources={"DIE": arguments.dies})
     joined_s, leased_s, ended_s = list[float](), list[float](), list[float]()
 
     def listen(event: Event) -> None:
@@ -124,12 +122,11 @@ def main() -> None:
             times[event.event].append(time.perf_counter())
 
     began_s = time.perf_counter()
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, local_cluster(1, arguments.dies) as cluster:
         request = fault_campaign.prepared(Path(folder), arguments.trials)
         request = replace(request, engine="ray", address=cluster.address)
         with patch("sktune.tuning.ray_site.RayEngine", BoxedRayEngine):
             run(request, listen, runner_factory=sleeping)
-    cluster.shutdown()
     spent_s = leased_s[-1] - leased_s[0]
     print(
         f"| {arguments.dies} | {joined_s[-1] - began_s:.0f} s | {len(joined_s)} | {arguments.trials} | {len(ended_s)} "

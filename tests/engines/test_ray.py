@@ -13,8 +13,6 @@ import pytest
 
 pytest.importorskip("ray")
 
-from ray.cluster_utils import Cluster
-
 from sktune.core.errors import BadInputError, SktuneError, StudyError
 from sktune.core.events import Event
 from sktune.core.outcome import Reason
@@ -28,6 +26,7 @@ from sktune.tuning.request import Request
 from sktune.tuning.side_by_side import search_all
 from tests.builders import sktune_command
 from tests.engines import fault_campaign
+from tests.engines.local_cluster import add_host, local_cluster
 from tests.engines.slow_factory import processes, sleeping, with_process
 from tests.runners.reporting import REPORTING, reporting
 
@@ -39,18 +38,9 @@ END_S = 30.0
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Return a cluster whose head has no die."""
-    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    for _ in range(DIES):
-        add_node(cluster, wait=False)
-    cluster.wait_for_nodes()
-    yield cluster
-    cluster.shutdown()
-
-
-def add_node(cluster: Any, *, wait: bool = True) -> None:
-    """Add a node with one die."""
-    cluster.add_node(wait=wait, num_cpus=0, resources={"DIE": 1})
+    """Return a cluster of hosts with a die each."""
+    with local_cluster(DIES) as cluster:
+        yield cluster
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +49,7 @@ def all_dies(cluster: Any) -> Iterator[None]:
     yield
     missing = DIES + 1 - len(cluster.list_all_nodes())
     for _ in range(missing):
-        add_node(cluster)
+        add_host(cluster)
 
 
 def prepared(runs: Path, cluster: Any, trials: int) -> Request:
@@ -152,19 +142,16 @@ def test_an_answered_study_needs_no_cluster(tmp_path: Path) -> None:
 def test_the_loss_of_the_head_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says to run the same command again; trials that were running are postponed, and no plan is blamed."""
     monkeypatch.setattr("sktune.engines.ray_engine.HEAD_S", 0.0)
-    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    add_node(cluster)
+    with local_cluster(1) as cluster:
 
-    def listen(event: Event) -> None:
-        if event.event == "trial_finished" and event.to_dict()["trial"] == 1:
-            cluster.head_node.kill_gcs_server(check_alive=False)
+        def listen(event: Event) -> None:
+            if event.event == "trial_finished" and event.to_dict()["trial"] == 1:
+                cluster.head_node.kill_gcs_server(check_alive=False)
 
-    try:
         with pytest.raises(
             SktuneError, match=r"the head of the Ray cluster at .* run the same command again"
         ) as failed:
             run(prepared(tmp_path, cluster, 200), listen, runner_factory=sleeping)
-    finally:
         for node in cluster.list_all_nodes():
             node.kill_all_processes(check_alive=False, allow_graceful=False)
     assert failed.value.exit_code != 0

@@ -9,8 +9,6 @@ import pytest
 
 pytest.importorskip("ray")
 
-from ray.cluster_utils import Cluster
-
 from sktune.core.errors import BadInputError
 from sktune.core.events import Event
 from sktune.core.outcome import Reason
@@ -19,6 +17,7 @@ from sktune.engines.host_group import free_places
 from sktune.runners.process_tree import is_alive
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
+from tests.engines.local_cluster import local_cluster
 from tests.runners.host_group import write_program
 
 HOSTS = 4
@@ -28,15 +27,10 @@ END_S = 30.0
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Return a cluster whose head has no die."""
+    """Return a cluster that soon notices the loss of a host."""
     quickly = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}
-    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": quickly}
-    cluster: Any = Cluster(initialize_head=True, head_node_args=head)
-    for _ in range(HOSTS):
-        cluster.add_node(wait=False, num_cpus=0, resources={"DIE": 2})
-    cluster.wait_for_nodes()
-    yield cluster
-    cluster.shutdown()
+    with local_cluster(HOSTS, dies=2, _system_config=quickly) as cluster:
+        yield cluster
 
 
 def request_on(cluster: Any, folder: Path, trials: int, **keys: object) -> Request:
