@@ -31,7 +31,10 @@ WITHIN_A_LAYER = {
 """Packages in the same layer of which the first may import the second."""
 NOT_WITHIN_A_PACKAGE = {
     ("backends.inductor", "backends.npu"), ("backends.inductor", "backends.sim"), ("backends.npu", "backends.inductor"),
-    ("backends.npu", "backends.sim"), ("backends.sim", "backends.inductor"),
+    ("backends.npu", "backends.npugraph_ex"), ("backends.npugraph_ex", "backends.sim"),
+    ("backends.npugraph_ex", "backends.inductor"), ("backends.sim", "backends.npugraph_ex"),
+    ("backends.inductor", "backends.npugraph_ex"), ("backends.npu", "backends.sim"),
+    ("backends.sim", "backends.inductor"),
     ("runners.worker", "runners.program"), ("runners.program", "runners.worker"),
 }  # fmt: skip
 """Subpackages of the same package of which the first may not import the second."""

@@ -1,4 +1,4 @@
-"""The two kinds of scopes, by their names in plan files."""
+"""The kinds of scopes, by their names in plan files."""
 
 from enum import StrEnum
 
@@ -9,4 +9,6 @@ class ScopeFlavour(StrEnum):
     REGION = "inductor"
     """A region of the captured graph that is compiled as a whole; marked by two operators of sktune."""
     SUPERKERNEL = "npu"
-    """One kernel on Ascend; marked by ``torchair.scope.super_kernel``."""
+    """One kernel of a GE graph on Ascend; marked by ``torchair.scope.super_kernel``."""
+    CAPTURED = "npugraph-ex"
+    """One kernel of a captured graph on Ascend; marked by ``torch.npu.super_kernel_scope_begin`` and ``_end``."""

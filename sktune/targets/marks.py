@@ -2,7 +2,8 @@
 
 A mark is an operator with a side effect, called before or after a unit's ``forward``. Dynamo records it in program
 order, so a scope can begin in one module and end in a sibling without an edit to the source, and includes everything
-between the two. For TorchAir the mark is its ``super_kernel`` scope, for Inductor an operator of sktune.
+between the two. For TorchAir the mark is its ``super_kernel`` scope, for npugraph_ex a pair of operators of torch_npu,
+for Inductor a pair of sktune's.
 """
 
 import json
@@ -107,6 +108,32 @@ def torchair_scope(label: str, options: Mapping[str, Option]) -> Scope:
     return scope
 
 
+class NpugraphExScope:
+    """A scope for npugraph_ex: two operators of torch_npu."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+
+    def __enter__(self) -> None:
+        torch.ops.npu.super_kernel_scope_begin(self._label)
+
+    def __exit__(self, *error: object) -> None:
+        torch.ops.npu.super_kernel_scope_end(self._label)
+
+
+def npugraph_ex_scope(label: str, options: Mapping[str, Option]) -> Scope:
+    """Return a scope for npugraph_ex.
+
+    Raises:
+        PlanError: the scope has options, or torch_npu has no such scopes.
+    """
+    if options:
+        raise PlanError(f"npugraph_ex has no options of single scopes; give those of {label!r} for the whole step")
+    if not hasattr(torch.ops.npu, "super_kernel_scope_begin"):
+        raise PlanError("the plan's scopes need a torch_npu with npugraph_ex, 2.13 or later, which is not imported")
+    return NpugraphExScope(label)
+
+
 MakeScope = Callable[[str, Mapping[str, Option]], Scope]
 
 
@@ -119,6 +146,8 @@ def scope_maker(flavour: ScopeFlavour, code: Mapping[str, ExpectedCode] = Mappin
     """
     if flavour is ScopeFlavour.SUPERKERNEL:
         return torchair_scope
+    if flavour is ScopeFlavour.CAPTURED:
+        return npugraph_ex_scope
     return lambda label, options: InductorScope(label, options, code.get(label))
 
 

@@ -47,13 +47,13 @@ def expected(plan: Plan, baseline: Conversion) -> dict[str, tuple[str, str]]:
     """Return label and option string of every GE operator that ``plan`` should mark, by name."""
     marks: dict[str, tuple[str, str]] = {}
     for scope in plan.scopes:
-        first, last = _reach(scope, [node for node, _ in baseline])
+        first, last = reach(scope, [node for node, _ in baseline])
         for _, names in baseline[first : last + 1]:
             marks |= dict.fromkeys(names, (scope.label, render(dict(scope.options))))
     return marks
 
 
-def _reach(scope: Scope, nodes: Sequence[fx.Node]) -> tuple[int, int]:
+def reach(scope: Scope, nodes: Sequence[fx.Node]) -> tuple[int, int]:
     """Return the places of the first and the last operator between the scope's boundaries."""
     of_first = [index for index, node in enumerate(nodes) if _runs_in(node, scope.first)]
     of_last = [index for index, node in enumerate(nodes) if _runs_in(node, scope.last)]

@@ -80,16 +80,16 @@ def convert(spec: TargetSpec, wanted: SpaceSpec) -> Conversion:
     return Conversion(target, bind_space(wanted, layout, spec), backend, seen, newest_dump(), recordings)
 
 
-def spec_of(model: str, folder: Path) -> tuple[TargetSpec, SpaceSpec]:
+def spec_of(model: str, folder: Path, backend: str = "npu") -> tuple[TargetSpec, SpaceSpec]:
     """Return the spec of a preset, or of a configuration that is written into ``folder``."""
     if model not in CONFIGURATIONS:
-        spec, preset = describe(model, backend="npu", device="cpu")
+        spec, preset = describe(model, backend=backend, device="cpu")
         assert preset is not None
         return spec, preset.space
     path = folder / model
     path.mkdir(exist_ok=True)
     (path / "config.json").write_text(json.dumps(CONFIGURATIONS[model]))
-    return describe(str(path), backend="npu", device="cpu")[0], load_preset("deepseek-v3").space
+    return describe(str(path), backend=backend, device="cpu")[0], load_preset("deepseek-v3").space
 
 
 @pytest.mark.slow

@@ -7,12 +7,9 @@ and logs. TorchAir's dump of the GE graph shows which operators each scope has m
 import hashlib
 import logging
 import os
-import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -24,6 +21,7 @@ from sktune.ascend.ge_graph import GeGraph, read_ge_graph
 from sktune.ascend.scope_check import CheckedScope, check_scopes, operators_of_graph
 from sktune.ascend.unit_kernels import unit_kernels, units_plan
 from sktune.backends.base import Compiled, CompileError, OnScope, Step, ignore
+from sktune.backends.npu.marked_steps import MarkedSteps
 from sktune.backends.npu.options import OPTIONS, keeps_order
 from sktune.backends.npu.scope_profile import profile_interleaved, scope_parts
 from sktune.backends.options import step_options
@@ -33,9 +31,8 @@ from sktune.core.outcome import ScopeTime
 from sktune.core.plan import Plan
 from sktune.core.scope_times import scope_times
 from sktune.measure.devices import import_torch_npu
-from sktune.targets.base import Inputs, Snapshot, Target
-from sktune.targets.marks import MarkedModel, attach, torchair_scope
-from sktune.targets.state import written_by
+from sktune.targets.base import Inputs, Target
+from sktune.targets.marks import torchair_scope
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +41,6 @@ DUMPS = Path("ge_graphs")
 
 PROFILE = Path("profile")
 """Folder for torch_npu's profiles of scope times, relative to the worker's."""
-
-_NOISE = re.compile(r"^(Traceback|File |Set TORCH|You can|Use tlparse|from user code|\[ERROR\]|\s*$)")
 
 
 class NpuBackend:
@@ -69,14 +64,9 @@ class NpuBackend:
         dumps: Path = DUMPS,
     ) -> None:
         self._torchair = _import_torchair()
-        self._target, self._layout, self._inputs, self._dumps = target, layout, inputs, dumps
-        self._snapshot = Snapshot(target.state)
-        for tensor in target.state.values():
-            # Frozen parameters and the KV cache keep their addresses.
-            torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - TorchAir's documentation requires it
-        self._active: MarkedModel | None = None
+        self._layout, self._dumps = layout, dumps
+        self._steps = MarkedSteps(target, inputs)
         self._baseline: Step | None = None
-        self._written: Mapping[str, torch.Tensor] | None = None
 
     def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:  # noqa: ARG002 - plog names the scope
         """See ``Backend.compile``."""
@@ -131,53 +121,22 @@ class NpuBackend:
         return check_scopes(operators_of_graph(self.graph_of(plan)), labels, keeps_order=keeps_order(plan))
 
     def _convert(self, plan: Plan, config: Any) -> tuple[Step, list[GeGraph]]:
-        self._activate(None)
-        try:
-            marks = attach(self._target.module, plan, torchair_scope)
-        except SktuneError as failure:
-            raise CompileError(str(failure)) from failure
-        marks.suspend()
         before = set(self._dumps.glob("*.txt"))
-        compiled = torch.compile(
-            _with_new_code_object(self._target.decode_step),
-            backend=self._torchair.get_npu_backend(compiler_config=config),
-            dynamic=False,
-            fullgraph=True,
-        )
-        step = Step(compiled, partial(self._activate, marks))
+        compiler = self._torchair.get_npu_backend(compiler_config=config)
         try:
-            self._try(step)
-        except Exception as failure:
-            marks.detach()
-            self._active = None
+            step = self._steps.compiled(plan, torchair_scope, backend=compiler)
+        except CompileError:
             _close_scopes()
-            raise CompileError(reason(failure)) from failure
+            raise
         return step, [read_ge_graph(path) for path in sorted(set(self._dumps.glob("*.txt")) - before)]
 
     def written(self) -> Mapping[str, torch.Tensor]:
-        """See ``Backend.written``: found by running one uncompiled step, as TorchAir's graph does not show them."""
-        if self._written is None:
-            try:
-                with torch.no_grad():
-                    self._written = written_by(self._target, self._uncompiled)
-            except SktuneError:
-                raise
-            except Exception:
-                logger.warning(
-                    "the tensors that the step writes are not known, as it does not run uncompiled", exc_info=True
-                )
-                self._written = {}
-        return self._written
-
-    def _uncompiled(self) -> None:
-        self._activate(None)
-        self._target.decode_step(
-            *(value.clone() if isinstance(value, torch.Tensor) else value for value in self._inputs)
-        )
+        """See ``Backend.written``."""
+        return self._steps.written()
 
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: the uncompiled model. The baseline is already TorchAir's step in max-autotune."""
-        return {"uncompiled": lambda: Compiled(Step(self._target.decode_step, partial(self._activate, None)))}
+        return {"uncompiled": lambda: Compiled(self._steps.uncompiled())}
 
     def configuration(self, plan: Plan) -> Any:
         """Return TorchAir's ``CompilerConfig`` for a plan."""
@@ -189,49 +148,6 @@ class NpuBackend:
         config.debug.graph_dump.type = "txt"
         config.debug.graph_dump.path = str(self._dumps)
         return config
-
-    def _activate(self, marks: MarkedModel | None) -> None:
-        """Replace the active plan's marks by those of another compiled plan: Dynamo has guards on them."""
-        if self._active is marks:
-            return
-        if self._active is not None:
-            self._active.suspend()
-        if marks is not None:
-            marks.resume()
-        self._active = marks
-
-    def _try(self, step: Step) -> None:
-        step.prepare()
-        try:
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="When enable frozen_parameter")
-                step.run(*self._inputs)
-        finally:
-            self._snapshot.restore()
-
-
-def _with_new_code_object(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a new function that calls ``function``: Dynamo counts and caches compilations by code object."""
-
-    def decode_step(*inputs: Any) -> Any:
-        return function(*inputs)
-
-    return FunctionType(
-        decode_step.__code__.replace(), decode_step.__globals__, decode_step.__name__, None, decode_step.__closure__
-    )
-
-
-def reason(failure: BaseException) -> str:
-    """Return TorchAir's reason in one line: the innermost failure's message, at most 400 characters."""
-    # Dynamo stores a backend's failure in an attribute; TorchAir's wrapper drops the text of some, not their context.
-    while inner := getattr(failure, "inner_exception", None) or failure.__cause__:
-        failure = inner
-    lines = _meaningful_lines(failure) or _meaningful_lines(failure.__context__)
-    return f"{type(failure).__name__}: {lines[0][:400]}" if lines else type(failure).__name__
-
-
-def _meaningful_lines(failure: BaseException | None) -> list[str]:
-    return [line.strip() for line in str(failure or "").splitlines() if not _NOISE.match(line.strip())]
 
 
 def _close_scopes() -> None:

@@ -32,7 +32,8 @@ def foresee(plan: Plan, layout: Layout, seen: SeenTypes) -> CheckedScope | None:
     return certainly_refused(check_scopes(operators, labels, seen, keeps_order=keeps_order(plan)))
 
 
-def _fingerprint(spec: TargetSpec) -> Mapping[str, str]:
+def fingerprint(spec: TargetSpec) -> Mapping[str, str]:
+    """Return what figures on an NPU depend on; see ``BackendInfo``."""
     versions = {"torch_npu": package_version("torch_npu"), "cann": cann_version()}
     return versions | numerics_environment(spec.device)
 
@@ -49,7 +50,7 @@ INFO = BackendInfo(
     needs_fresh_process=True,
     worker_folders={"ASCEND_CACHE_PATH": "cache", "ASCEND_WORK_PATH": "work", "ASCEND_PROCESS_LOG_PATH": "log"},
     takes_torchair=lambda device: True,
-    fingerprint=_fingerprint,
+    fingerprint=fingerprint,
     examine=examine,
     rescue=rescue,
     foresee=foresee,

@@ -1,0 +1,135 @@
+"""Compiled decode steps of one target under different plans, whose marks are attached only while they are in use."""
+
+import logging
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from sktune.backends.base import CompileError, Step
+from sktune.core.errors import SktuneError
+from sktune.core.plan import Plan
+from sktune.targets.base import Inputs, Snapshot, Target
+from sktune.targets.marks import MakeScope, MarkedModel, attach
+from sktune.targets.state import written_by
+
+logger = logging.getLogger(__name__)
+
+_NOISE = re.compile(r"^(Traceback|File |Set TORCH|You can|Use tlparse|from user code|\[ERROR\]|\s*$)")
+
+
+class MarkedSteps:
+    """See the module.
+
+    Args:
+        target: whose decode step is compiled.
+        inputs: of one step.
+    """
+
+    def __init__(self, target: Target, inputs: Inputs) -> None:
+        self._target, self._inputs = target, inputs
+        self._snapshot = Snapshot(target.state)
+        for tensor in target.state.values():
+            # Frozen parameters and the KV cache keep their addresses.
+            torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - the compilers' documentation requires it
+        self._active: MarkedModel | None = None
+        self._written: Mapping[str, torch.Tensor] | None = None
+
+    def compiled(self, plan: Plan, make_scope: MakeScope, **compiler: Any) -> Step:
+        """Compile the marked step and run it once.
+
+        Args:
+            plan: whose scopes are marked.
+            make_scope: makes the marks.
+            compiler: ``backend`` and ``options`` of ``torch.compile``.
+
+        Raises:
+            CompileError: the plan does not fit the model, or the compiler rejects it.
+        """
+        self._activate(None)
+        try:
+            marks = attach(self._target.module, plan, make_scope)
+        except SktuneError as failure:
+            raise CompileError(str(failure)) from failure
+        marks.suspend()
+        function = _with_new_code_object(self._target.decode_step)
+        step = Step(torch.compile(function, dynamic=False, fullgraph=True, **compiler), partial(self._activate, marks))
+        try:
+            self._try(step)
+        except Exception as failure:
+            marks.detach()
+            self._active = None
+            raise CompileError(reason(failure)) from failure
+        return step
+
+    def uncompiled(self) -> Step:
+        """Return the target's own step."""
+        return Step(self._target.decode_step, partial(self._activate, None))
+
+    def written(self) -> Mapping[str, torch.Tensor]:
+        """See ``Backend.written``: found by running one uncompiled step, as the compilers' graphs do not show them."""
+        if self._written is None:
+            try:
+                with torch.no_grad():
+                    self._written = written_by(self._target, self._run_uncompiled)
+            except SktuneError:
+                raise
+            except Exception:
+                logger.warning(
+                    "the tensors that the step writes are not known, as it does not run uncompiled", exc_info=True
+                )
+                self._written = {}
+        return self._written
+
+    def _run_uncompiled(self) -> None:
+        self._activate(None)
+        self._target.decode_step(
+            *(value.clone() if isinstance(value, torch.Tensor) else value for value in self._inputs)
+        )
+
+    def _activate(self, marks: MarkedModel | None) -> None:
+        """Replace the active plan's marks by those of another compiled plan: Dynamo has guards on them."""
+        if self._active is marks:
+            return
+        if self._active is not None:
+            self._active.suspend()
+        if marks is not None:
+            marks.resume()
+        self._active = marks
+
+    def _try(self, step: Step) -> None:
+        step.prepare()
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="When enable frozen_parameter")
+                step.run(*self._inputs)
+        finally:
+            self._snapshot.restore()
+
+
+def _with_new_code_object(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a new function that calls ``function``: Dynamo counts and caches compilations by code object."""
+
+    def decode_step(*inputs: Any) -> Any:
+        return function(*inputs)
+
+    return FunctionType(
+        decode_step.__code__.replace(), decode_step.__globals__, decode_step.__name__, None, decode_step.__closure__
+    )
+
+
+def reason(failure: BaseException) -> str:
+    """Return the compiler's reason in one line: the innermost failure's message, at most 400 characters."""
+    # Dynamo stores a backend's failure in an attribute; TorchAir's wrapper drops the text of some, not their context.
+    while inner := getattr(failure, "inner_exception", None) or failure.__cause__:
+        failure = inner
+    lines = _meaningful_lines(failure) or _meaningful_lines(failure.__context__)
+    return f"{type(failure).__name__}: {lines[0][:400]}" if lines else type(failure).__name__
+
+
+def _meaningful_lines(failure: BaseException | None) -> list[str]:
+    return [line.strip() for line in str(failure or "").splitlines() if not _NOISE.match(line.strip())]

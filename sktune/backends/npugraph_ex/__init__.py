@@ -1,0 +1,1 @@
+"""The backend for npugraph_ex: captured graphs whose operators become SuperKernels."""

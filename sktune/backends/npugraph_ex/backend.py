@@ -1,0 +1,90 @@
+"""The npugraph-ex backend: a captured graph of static kernels, whose marked operators become SuperKernels.
+
+A scope is a pair of operators in the graph, ``super_kernel_scope_begin`` and ``_end``, which run while it is captured.
+The baseline has the same static kernels. Each trial has a separate process, as installed kernels stay in theirs.
+"""
+
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from sktune.backends.base import Compiled, OnScope, ignore
+from sktune.backends.npu.marked_steps import MarkedSteps
+from sktune.backends.npugraph_ex.captured import CapturedOperator, captured_operators, digest
+from sktune.backends.npugraph_ex.options import optimize_options
+from sktune.core.errors import BackendError, first_line
+from sktune.core.layout import Layout
+from sktune.core.plan import Plan
+from sktune.measure.devices import import_torch_npu
+from sktune.targets.base import Inputs, Target
+from sktune.targets.marks import npugraph_ex_scope
+
+
+class NpugraphExBackend:
+    """Compiles plans of one target; see ``sktune.backends.base.Backend``.
+
+    Raises:
+        BackendError: torch_npu or its npugraph_ex is missing.
+    """
+
+    notes = ""
+
+    def __init__(self, target: Target, layout: Layout, inputs: Inputs) -> None:
+        _import_npugraph_ex()
+        self._layout, self._steps = layout, MarkedSteps(target, inputs)
+
+    def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:  # noqa: ARG002 - the whole graph at once
+        """See ``Backend.compile``."""
+        graphs: list[tuple[CapturedOperator, ...]] = []
+
+        def record(module: torch.fx.GraphModule, inputs: Any = None, config: Any = None) -> None:  # noqa: ARG001
+            graphs.append(captured_operators(module.graph))
+
+        options = compile_options(plan) | {"post_grad_custom_post_pass": record}
+        step = self._steps.compiled(plan, npugraph_ex_scope, backend="npugraph_ex", options=options)
+        return Compiled(step, len(plan.scopes), code_digest=digest([each for graph in graphs for each in graph]))
+
+    def written(self) -> Mapping[str, torch.Tensor]:
+        """See ``Backend.written``."""
+        return self._steps.written()
+
+    def with_operators(self, layout: Layout) -> Layout:
+        """See ``Backend.with_operators``: which kernels run is known only on the device."""
+        return layout
+
+    def references(self) -> dict[str, Callable[[], Compiled]]:
+        """See ``Backend.references``: the uncompiled model. The baseline is already a captured graph."""
+        return {"uncompiled": lambda: Compiled(self._steps.uncompiled())}
+
+
+def compile_options(plan: Plan) -> dict[str, Any]:
+    """Return the options of ``torch.compile`` for a plan. SuperKernels need static kernels, and so has the baseline."""
+    options: dict[str, Any] = {"static_kernel_compile": True, "frozen_parameter": True}
+    if plan.scopes:
+        options |= {"super_kernel_optimize": True, "super_kernel_optimize_options": optimize_options(plan)}
+    return options
+
+
+def _import_npugraph_ex() -> None:
+    import_torch_npu()
+    with _signals_kept():
+        try:
+            import npugraph_ex  # noqa: F401
+        except ImportError as failure:
+            raise BackendError(
+                f"this torch_npu has no npugraph_ex ({first_line(failure)}); install torch_npu 2.13 or later"
+            ) from failure
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Keep the handlers of signals: those that npugraph_ex installs let a process outlive the signal that ends it."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,55 @@
+"""What npugraph_ex captures of a marked step: operators in order, and the scopes in which each of them lies."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+BEGIN, END = "npu.super_kernel_scope_begin.default", "npu.super_kernel_scope_end.default"
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedOperator:
+    """An operator of the captured graph.
+
+    Attributes:
+        name: unique in the graph.
+        target: the operator's name with overload: ``aten.mm.default``.
+        outputs: shape and type of each output.
+        scopes: the names of the open scopes.
+    """
+
+    name: str
+    target: str
+    outputs: tuple[str, ...]
+    scopes: frozenset[str]
+
+
+def captured_operators(graph: fx.Graph) -> tuple[CapturedOperator, ...]:
+    """Return the operators that run on the device."""
+    operators = []
+    open_scopes: list[str] = []
+    for node in graph.nodes:
+        target = str(node.target)
+        if target == BEGIN:
+            open_scopes.append(str(node.args[0]))
+        elif target == END:
+            open_scopes.remove(str(node.args[0]))
+        elif node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - its only name
+            operators.append(CapturedOperator(node.name, target, _outputs(node), frozenset(open_scopes)))
+    return tuple(operators)
+
+
+def digest(operators: Sequence[CapturedOperator]) -> str:
+    """Return the identity of a graph; names do not count, only which operators are in the same scopes."""
+    groups: dict[frozenset[str], int] = {frozenset(): 0}
+    lines = [f"{each.target} {each.outputs} {groups.setdefault(each.scopes, len(groups))}" for each in operators]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _outputs(node: fx.Node) -> tuple[str, ...]:
+    value = node.meta.get("val")
+    values = value if isinstance(value, tuple | list) else (value,)
+    return tuple(f"{each.dtype}{list(each.shape)}" for each in values if isinstance(each, torch.Tensor))

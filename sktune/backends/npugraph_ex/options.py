@@ -1,0 +1,95 @@
+"""The options of plans for npugraph_ex. All are of the whole step: its SuperKernels share one set of them.
+
+Source: sk_options_manager.cpp of graph-autofusion (8d0b4fbc) for ranges and defaults, ``NPUGraph._validate_options`` of
+torch_npu 2.13.0 for names and types. A value out of range is replaced by the default with a warning there; here it is
+an error. Strategies that skip the check for deadlocks (``aggressive_opt_strategies``) and debug options are left out.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sktune.backends.options import OptionSpec
+from sktune.core.errors import PlanError, SpaceError, nearest
+from sktune.core.plan import Option, Plan
+from sktune.core.space import OptionRules
+
+SUPERKERNEL: Mapping[str, OptionSpec] = {
+    "stream_fusion": OptionSpec((1, 0), 1, "cube and vector cores run operators of several streams concurrently"),
+    "preload_code": OptionSpec(
+        (1, 0, 2), 1, "code preloaded into the cache: 1 the next kernel, 0 as much as it holds, 2 none"
+    ),
+    "split_mode": OptionSpec((4, 1, 2, 3), 4, "copies of each kernel, so that cores fetch from different addresses"),
+    "early_start": OptionSpec((0, 1), 0, "the next operator's prologue overlaps the end of the one before"),
+    "constant_codegen": OptionSpec((0, 1), 0, "arguments that do not change become constants in the code"),
+    "auto_op_parallel": OptionSpec((0, 1), 0, "independent operators of one stream run concurrently"),
+}
+"""Numbers of ``super_kernel_optimize_options``."""
+KERNELS: Mapping[str, str] = {
+    "dcci_before_kernel_start": "clean the data cache before these kernels",
+    "dcci_after_kernel_end": "clean the data cache after these kernels",
+    "dcci_disable_on_kernel": "no cache refresh for these kernels: can give wrong results",
+}
+"""Lists of ``super_kernel_optimize_options``: patterns of kernel names, joined by commas in a plan."""
+_PATTERNS = re.compile(r"[\w.-][\w.*-]*(,[\w.-][\w.*-]*)*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOptions:
+    """The options of a plan for npugraph_ex; see ``sktune.backends.options.BackendOptions``.
+
+    Args:
+        backend: its name, for messages.
+    """
+
+    backend: str
+
+    @property
+    def rules(self) -> OptionRules:
+        """See ``BackendOptions``."""
+        defaults = {**{name: spec.default for name, spec in SUPERKERNEL.items()}, **dict.fromkeys(KERNELS, "")}
+        return OptionRules(defaults, frozenset(defaults))
+
+    def check_searched(self, device: str, name: str, value: Option) -> None:  # noqa: ARG002 - an NPU has all of them
+        """See ``BackendOptions``."""
+        if problem := self._problem(name, value):
+            raise SpaceError(problem)
+
+    def check_step(self, plan: Plan) -> None:
+        """See ``BackendOptions``."""
+        for name, value in plan.options:
+            if problem := self._problem(name, value):
+                raise PlanError(problem)
+        for scope in plan.scopes:
+            if scope.options:
+                raise PlanError(
+                    f"{self.backend} has no options of single scopes, got {scope.options[0][0]} of {scope.label}; "
+                    "give options of the whole step"
+                )
+
+    def default_choices(self, device: str) -> dict[str, tuple[Option, ...]]:  # noqa: ARG002
+        """See ``BackendOptions``: lists of kernels keep their defaults."""
+        return {name: spec.values for name, spec in SUPERKERNEL.items()}
+
+    def bit_changing_values(self, device: str) -> Mapping[str, tuple[Option, ...]]:  # noqa: ARG002
+        """See ``BackendOptions``: none."""
+        return {}
+
+    def _problem(self, name: str, value: Option) -> str:
+        if name in SUPERKERNEL:
+            spec = SUPERKERNEL[name]
+            return "" if spec.takes(value) else f"option {name} must be one of {list(spec.values)}, got {value!r}"
+        if name in KERNELS:
+            is_list = value == "" or (isinstance(value, str) and _PATTERNS.fullmatch(value))
+            wanted = "patterns of letters, digits, _ - . and *, joined by commas, none of which begins with *"
+            return "" if is_list else f"option {name} must be {wanted}; got {value!r}"
+        return f"{self.backend} has no option {name!r}{nearest(name, {**SUPERKERNEL, **KERNELS})}"
+
+
+OPTIONS = GraphOptions("npugraph-ex")
+
+
+def optimize_options(plan: Plan) -> dict[str, Any]:
+    """Return ``super_kernel_optimize_options`` of ``torch.compile`` for a plan: what it sets, nothing else."""
+    return {name: str(value).split(",") if name in KERNELS else value for name, value in plan.options if value != ""}
