@@ -213,6 +213,11 @@ def _warm_up(modules: Sequence[str]) -> None:
         server.import_early(backend)
     for module in MODELS:
         importlib.import_module(module)
+    if "sktune.backends.inductor.backend" in sys.modules:
+        from torch._inductor import codecache, cpu_vec_isa
+
+        cpu_vec_isa.valid_vec_isa_list()  # runs a process for each instruction set
+        codecache.torch_key()  # reads all of torch's files
     gc.freeze()
 
 

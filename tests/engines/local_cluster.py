@@ -9,10 +9,12 @@ from ray.cluster_utils import Cluster
 
 
 @contextmanager
-def local_cluster(hosts: int, dies: int = 1, **head: Any) -> Iterator[Any]:
-    """Run a cluster of a head without dies, whose further arguments are ``head``, and hosts with ``dies`` each."""
+def local_cluster(hosts: int, dies: int = 1) -> Iterator[Any]:
+    """Run a cluster of a head without dies, which soon notices the loss of a host, and hosts with ``dies`` each."""
     before = signal.getsignal(signal.SIGTERM)  # Ray replaces the handler whenever this process starts a node
-    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **head})
+    quickly = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": quickly}
+    cluster: Any = Cluster(initialize_head=True, head_node_args=head)
     try:
         for _ in range(hosts):
             add_host(cluster, dies, wait=False)

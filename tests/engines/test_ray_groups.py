@@ -27,9 +27,8 @@ END_S = 30.0
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Return a cluster that soon notices the loss of a host."""
-    quickly = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}
-    with local_cluster(HOSTS, dies=2, _system_config=quickly) as cluster:
+    """Return a cluster."""
+    with local_cluster(HOSTS, dies=2) as cluster:
         yield cluster
 
 
