@@ -91,8 +91,8 @@ def apply(
     Args:
         module: the model, or a part of it that contains the plan's units.
         plan: a plan, or the path of a plan file.
-        backend: that will compile the step: ``inductor``, or ``npu`` for TorchAir. None for the one that the file
-            names, or ``inductor`` for a plan without a file.
+        backend: that will compile the step: ``inductor``, ``npu`` for TorchAir, or ``npugraph-ex``. None for the one
+            that the file names, or ``inductor`` for a plan without a file.
         strict: refuse to run any code but that verified and delivered with the plan file. Without it, differences are
             logged as warnings.
 

@@ -47,6 +47,8 @@ Rescue = Callable[[Outcome, Plan], tuple[str, Option] | None]
 """Takes a failed outcome and its plan; returns an option that may help if all scopes have it, or None."""
 
 
+ProgramKeywords = Callable[[Plan, Mapping[str, Any]], Mapping[str, Any]]
+
 Foresee = Callable[[Plan, Layout, SeenTypes], CheckedScope | None]
 """Takes a plan, its layout with kernels, and what trials have shown; returns a scope that is certain to be refused."""
 
@@ -69,6 +71,10 @@ def _no_rescue(outcome: Outcome, plan: Plan) -> None:  # noqa: ARG001
 
 def _foresees_nothing(plan: Plan, layout: Layout, seen: SeenTypes) -> None:  # noqa: ARG001
     return None
+
+
+def _unchanged(plan: Plan, keywords: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001
+    return keywords
 
 
 def _never(device: str) -> bool:  # noqa: ARG001
@@ -96,6 +102,8 @@ class BackendInfo:
         hot_type_options: options that take operator types; they are tried on the types that take the most time.
         program_compiler: the Dynamo backend that compiles the decode step of a recipe's program, ``module:function``;
             empty if the program compiles it.
+        program_keywords: takes a plan and the keywords with which a recipe's program calls ``torch.compile`` on the
+            decode step; returns those to use. Raises ``PlanError`` if the program compiles for another backend.
         artifact_installer: function that loads delivered code into this process, ``module:function``; empty if no code
             is delivered. See ``install``.
         needs_fresh_process: whether each plan needs a separate process and working folder.
@@ -120,6 +128,7 @@ class BackendInfo:
     settings: tuple[str, ...] = ()
     hot_type_options: tuple[str, ...] = ()
     program_compiler: str = ""
+    program_keywords: ProgramKeywords = _unchanged
     artifact_installer: str = ""
     needs_fresh_process: bool = False
     worker_folders: Mapping[str, str] = field(default_factory=dict)
@@ -138,7 +147,7 @@ class BackendInfo:
     @property
     def runs_superkernels(self) -> bool:
         """Whether real SuperKernels run, on an NPU."""
-        return self.scope_flavour is ScopeFlavour.SUPERKERNEL and not self.is_simulated
+        return self.scope_flavour is not ScopeFlavour.REGION and not self.is_simulated
 
     def in_spaces(self, device: str) -> tuple[str, str]:
         """Return the backend and the device type under which a space file lists the settings for ``device``."""

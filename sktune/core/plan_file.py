@@ -115,6 +115,9 @@ def read_plan_file(path: Path | str) -> PlanFile:
 def _check_options(file: PlanFile) -> None:
     for scope in file.plan.scopes if file.backend is ScopeFlavour.SUPERKERNEL else ():
         check_options(scope.options)
+    optioned = [scope.label for scope in file.plan.scopes if scope.options]
+    if file.backend is ScopeFlavour.CAPTURED and optioned:
+        raise SpaceError(f"npugraph-ex has no options of single scopes; give those of {optioned[0]} for the whole step")
 
 
 def read_plan(path: Path | str) -> Plan:
@@ -143,7 +146,7 @@ def write_plan(
     Args:
         plan: the plan to write.
         evidence: for people to read.
-        backend: that the scopes are for, ``inductor`` or ``npu``.
+        backend: that the scopes are for, ``inductor``, ``npu`` or ``npugraph-ex``.
         kinds: of each decoder layer of the model, or how many layers there are.
         decode: the decode step's function and signature in a program that sktune has started.
         target: that the plan was found for: fields of ``TargetEntry``.

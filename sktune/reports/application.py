@@ -76,5 +76,9 @@ def apply_code(plan: Plan, flavour: ScopeFlavour, file: str) -> str:
         code += ["config = torchair.CompilerConfig()", 'config.mode = "max-autotune"']
         code += [f"config.experimental_config.{name} = {value!r}" for name, value in options.items()]
         compiler = "torchair.get_npu_backend(compiler_config=config)"
+    if flavour is ScopeFlavour.CAPTURED:
+        code.insert(0, "import torch_npu\n")
+        keywords = backend_info(flavour).program_keywords(plan, {"backend": "npugraph_ex"})
+        compiler = f'"npugraph_ex", options={keywords["options"]!r}'
     code.append(f"step = torch.compile(decode_step, backend={compiler}, fullgraph=True, dynamic=False)")
     return "\n".join(code)

@@ -109,6 +109,11 @@ def _for_source(plan_file: PlanFile) -> tuple[Plan, list[str]]:
         raise PlanError("the plan has no scopes, so there is nothing to apply; give a plan with scopes")
     if plan_file.layers is None:
         raise PlanError("the plan file does not say how many layers the model has; add `layers: N` to it")
+    if plan_file.backend is ScopeFlavour.CAPTURED:
+        raise PlanError(
+            "the plan is for npugraph_ex, whose scopes apply does not write into source code; start the program with "
+            "SKTUNE_PLAN, as the study's report says"
+        )
     if plan_file.backend is not ScopeFlavour.SUPERKERNEL:
         notes.append(
             f"the plan was made for the backend {plan_file.backend}: its options are left out; measure it on the NPU"

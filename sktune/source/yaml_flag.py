@@ -13,6 +13,7 @@ from sktune.source.values import SETTINGS, Reading
 FLAG = "enable_superkernel"
 """The flag's name, in YAML and in the models' code."""
 MODE, NEEDED_MODE = "exe_mode", "ge_graph"
+CAPTURED_MODE = "npugraph_ex"
 PARENTS = ("custom_params", "model_config")
 """Settings that a recipe's YAML has where it has, or may have, the flag."""
 

@@ -72,7 +72,7 @@ class Recipe(Document):
     """Hosts that one run needs."""
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1800.0
     """Time limit for one run, including start and compilation."""
-    backend: Literal["npu", "inductor"] = "npu"
+    backend: Literal["npu", "npugraph-ex", "inductor"] = "npu"
     device: Literal["npu", "cuda", "cpu"] | None = None
     latency: Literal["log", "steps"] | LatencyLines = "log"
     """``log``: the log lines of cann-recipes-infer; ``steps``: sktune times the compiled decode step in each rank."""

@@ -151,7 +151,7 @@ def test_what_is_missing_comes_with_a_way_to_get_it(info: BackendInfo) -> None:
 def test_what_is_computed_is_the_same_in_each_process(info: BackendInfo) -> None:
     """One is enough; what is measured has the luck of each."""
     assert (info.final_processes == 1) == info.is_simulated
-    assert info.runs_superkernels == (info.scope_flavour is ScopeFlavour.SUPERKERNEL and not info.is_simulated)
+    assert info.runs_superkernels == (info.scope_flavour is not ScopeFlavour.REGION and not info.is_simulated)
 
 
 @each_backend

@@ -70,7 +70,7 @@ class TestModes:
     def test_a_mode_that_the_program_refuses(self, root: Path) -> None:
         """With the check and its place."""
         add_check(root, self.CHECK)
-        line = refusal(vary(root, exe_mode="npugraph_ex"))
+        line = refusal(vary(root, exe_mode="eager"))
         assert "mode not in ['eager', 'npugraph_ex']" in line
         assert "models/tiny_moe/models/model_setting.py:3" in line
 
@@ -82,14 +82,14 @@ class TestModes:
         """As the program refuses them in every other mode."""
         add_check(root, "c = infer_config.model_config\nif c.enable_static_kernel and c.exe_mode != 'npugraph_ex':\n"
                         "    raise ValueError")  # fmt: skip
-        changes = changes_of(vary(root, exe_mode="npugraph_ex", enable_static_kernel=True))
+        changes = changes_of(vary(root, exe_mode="eager", enable_static_kernel=True))
         assert changes == {"exe_mode": "ge_graph", "enable_static_kernel": False}
 
     def test_static_kernels_that_are_not_named_are_off(self, root: Path) -> None:
         """So that nothing remains to be decided."""
         add_check(root, "c = infer_config.model_config\nif c.enable_static_kernel and c.exe_mode != 'npugraph_ex':\n"
                         "    raise ValueError")  # fmt: skip
-        assert not any("accepts" in line for line in draft_recipe(vary(root, exe_mode="npugraph_ex")).unknown)
+        assert not any("accepts" in line for line in draft_recipe(vary(root, exe_mode="eager")).unknown)
 
     def test_a_mode_that_is_refused_on_every_platform_that_accepts_the_yaml(self, root: Path) -> None:
         """A quantization that only one platform has, and there not in this mode."""
@@ -113,11 +113,20 @@ if _PLATFORM_VERSION == '950' and quantization == 'mxfp8' and infer_config.model
         unknown = draft_recipe(vary(root, exe_mode="eager")).unknown
         assert any("weights.is_odd" in line and "model_setting.py:2" in line for line in unknown)
 
-    def test_npugraph_ex_is_described_as_it_is(self, root: Path) -> None:
-        """It has scopes of its own, and the copy's baseline is another step than the program's."""
-        found = " ".join(draft_recipe(vary(root, exe_mode="npugraph_ex")).found)
-        assert "has SuperKernel scopes and options of its own, which sktune does not tune yet" in found
-        assert "the baseline is the step in that mode, not yours" in found
+    @pytest.mark.parametrize("values", [{}, {"enable_static_kernel": False}])
+    def test_npugraph_ex_is_tuned_in_its_own_mode(self, root: Path, values: dict[str, Any]) -> None:
+        """With static kernels, which the baseline has, too; the program's checks of other modes do not matter."""
+        add_check(root, self.CHECK)
+        draft = draft_recipe(vary(root, exe_mode="npugraph_ex", **values))
+        assert {path.rpartition(".")[2]: value for path, value in draft.values["yaml"]["set"].items()} == {
+            "enable_static_kernel": True
+        }
+        assert "the baseline has them, too, so it is not your step" in " ".join(draft.found)
+        assert draft.values["backend"] in ("npugraph-ex", "inductor")
+
+    def test_a_program_with_static_kernels_runs_as_it_is(self, root: Path) -> None:
+        """Nothing of its mode differs in the copy."""
+        assert changes_of(vary(root, exe_mode="npugraph_ex", enable_static_kernel=True)) == {}
 
     def test_a_yaml_in_the_needed_mode_is_not_checked(self, root: Path) -> None:
         """The program accepts its own YAML; what differs in the copy is all that is checked."""

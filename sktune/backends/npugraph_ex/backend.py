@@ -14,7 +14,7 @@ import torch
 from sktune.backends.base import Compiled, OnScope, ignore
 from sktune.backends.npu.marked_steps import MarkedSteps
 from sktune.backends.npugraph_ex.captured import CapturedOperator, captured_operators, digest
-from sktune.backends.npugraph_ex.options import optimize_options
+from sktune.backends.npugraph_ex.options import NPUGRAPH_EX, compile_options
 from sktune.core.errors import BackendError, first_line
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
@@ -44,7 +44,7 @@ class NpugraphExBackend:
             graphs.append(captured_operators(module.graph))
 
         options = compile_options(plan) | {"post_grad_custom_post_pass": record}
-        step = self._steps.compiled(plan, npugraph_ex_scope, backend="npugraph_ex", options=options)
+        step = self._steps.compiled(plan, npugraph_ex_scope, backend=NPUGRAPH_EX, options=options)
         return Compiled(step, len(plan.scopes), code_digest=digest([each for graph in graphs for each in graph]))
 
     def written(self) -> Mapping[str, torch.Tensor]:
@@ -58,14 +58,6 @@ class NpugraphExBackend:
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: the uncompiled model. The baseline is already a captured graph."""
         return {"uncompiled": lambda: Compiled(self._steps.uncompiled())}
-
-
-def compile_options(plan: Plan) -> dict[str, Any]:
-    """Return the options of ``torch.compile`` for a plan. SuperKernels need static kernels, and so has the baseline."""
-    options: dict[str, Any] = {"static_kernel_compile": True, "frozen_parameter": True}
-    if plan.scopes:
-        options |= {"super_kernel_optimize": True, "super_kernel_optimize_options": optimize_options(plan)}
-    return options
 
 
 def _import_npugraph_ex() -> None:

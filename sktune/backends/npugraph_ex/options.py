@@ -32,6 +32,9 @@ KERNELS: Mapping[str, str] = {
     "dcci_disable_on_kernel": "no cache refresh for these kernels: can give wrong results",
 }
 """Lists of ``super_kernel_optimize_options``: patterns of kernel names, joined by commas in a plan."""
+NPUGRAPH_EX = "npugraph_ex"
+"""Its name as a backend of ``torch.compile``."""
+_USUAL: Mapping[str, Any] = {"frozen_parameter": True}
 _PATTERNS = re.compile(r"[\w.-][\w.*-]*(,[\w.-][\w.*-]*)*", re.ASCII)
 
 
@@ -90,6 +93,34 @@ class GraphOptions:
 OPTIONS = GraphOptions("npugraph-ex")
 
 
-def optimize_options(plan: Plan) -> dict[str, Any]:
-    """Return ``super_kernel_optimize_options`` of ``torch.compile`` for a plan: what it sets, nothing else."""
+def compile_options(plan: Plan, own: Mapping[str, Any] = _USUAL) -> dict[str, Any]:
+    """Return the options of ``torch.compile`` for a plan. SuperKernels need static kernels, and so has the baseline.
+
+    Args:
+        plan: the plan.
+        own: the program's; what it says of SuperKernels is replaced.
+    """
+    kept = {name: value for name, value in own.items() if not name.startswith("super_kernel_")}
+    options = kept | {"static_kernel_compile": True}
+    if plan.scopes:
+        options |= {"super_kernel_optimize": True, "super_kernel_optimize_options": _optimize_options(plan)}
+    return options
+
+
+def program_keywords(plan: Plan, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the keywords of ``torch.compile`` for a plan; see ``BackendInfo.program_keywords``.
+
+    Raises:
+        PlanError: the program does not use npugraph_ex.
+    """
+    if keywords.get("backend") != NPUGRAPH_EX:
+        raise PlanError(
+            f"the plan is for npugraph_ex, but the program compiles its decode step with {keywords.get('backend')!r}; "
+            "use the mode that the plan was made in, or search in this one"
+        )
+    return {**keywords, "options": compile_options(plan, keywords.get("options") or {})}
+
+
+def _optimize_options(plan: Plan) -> dict[str, Any]:
+    """Return what the plan sets, nothing else."""
     return {name: str(value).split(",") if name in KERNELS else value for name, value in plan.options if value != ""}

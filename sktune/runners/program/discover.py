@@ -9,7 +9,15 @@ from typing import Any
 from sktune.core.errors import BadInputError
 from sktune.core.files import real_path, source_text
 from sktune.runners.program.checkout import SCRIPT, Checkout, checkout_of, decoder_in
-from sktune.runners.program.recipe_draft import RecipeDraft, add_mode, add_yaml, by_key, dies_of, read_settings
+from sktune.runners.program.recipe_draft import (
+    RecipeDraft,
+    add_mode,
+    add_yaml,
+    by_key,
+    dies_of,
+    is_captured,
+    read_settings,
+)
 
 
 def draft_recipe(folder: Path, yaml_file: Path | None = None, command: str | None = None) -> RecipeDraft:
@@ -65,7 +73,7 @@ def _from_checkout(checkout: Checkout, folder: Path, models: list[Path], yaml_fi
     add_mode(draft, [*model.rglob("*.py"), *(checkout.root / "executor").rglob("*.py")], settings, model)
     _add_decoder(draft, checkout, model, settings)
     draft.values["logs"] = f"models/{model.name}/res/*/*{file.stem}*/log_*.log"
-    _add_backend(draft, model)
+    _add_backend(draft, model, settings)
     return draft
 
 
@@ -85,13 +93,14 @@ def _from_program(folder: Path, yaml_file: Path | None, command: str | None) -> 
         add_yaml(draft, file, settings, folder)
         add_mode(draft, list(folder.rglob("*.py")), settings, folder)
     else:
+        settings = {}
         draft.unknown.append(
             "the YAML that the program reads, if any; with one, sktune turns the program's own scopes off"
         )
         draft.unknown.append("how many ranks it starts: `ranks` is 1")
     draft.unknown.append("the log lines with the latency: `latency: steps` uses sktune's own times of the decode step")
     draft.values["latency"] = "steps"
-    _add_backend(draft, folder)
+    _add_backend(draft, folder, settings)
     return draft
 
 
@@ -175,10 +184,10 @@ def _add_decoder(draft: RecipeDraft, checkout: Checkout, model: Path, settings: 
     draft.found.append(f"its decoder layer is {decoder.layer} in {file}, in {decoder.owner}.{decoder.attribute}")
 
 
-def _add_backend(draft: RecipeDraft, folder: Path) -> None:
+def _add_backend(draft: RecipeDraft, folder: Path, settings: Mapping[str, Any]) -> None:
     sources = list(folder.rglob("*.py"))
     uses_npu = any(re.search(r"torch_npu|torchair", source_text(path)) for path in sources)
-    draft.values["backend"] = "npu" if uses_npu else "inductor"
+    draft.values["backend"] = ("npugraph-ex" if is_captured(settings) else "npu") if uses_npu else "inductor"
     draft.found.append(f"its sources {'use' if uses_npu else 'do not use'} torch_npu")
     draft.unknown.append("how long a run takes: `timeout_s` is 1800 (start, compilation and all decode steps)")
     draft.values["timeout_s"] = 1800

@@ -14,7 +14,7 @@ from sktune.core.plain_data import load_yaml
 from sktune.runners.program.checkout import A3_DIES, DIES
 from sktune.runners.program.program_checks import Check, ProgramChecks, Verdict
 from sktune.runners.program.rank_reports import VERIFIED_STEPS
-from sktune.source.yaml_flag import FLAG, MODE, NEEDED_MODE
+from sktune.source.yaml_flag import CAPTURED_MODE, FLAG, MODE, NEEDED_MODE
 
 MAX_NEW_TOKENS = 160
 """Enough decode steps to alternate between plan and baseline; more would only make runs longer."""
@@ -25,11 +25,8 @@ _PLATFORMS = ("A2", "A3", "950")
 _STATIC_KERNELS = "enable_static_kernel"
 """An option of npugraph_ex, off unless set."""
 _NAMES_MODE = re.compile(r"ge_?graph")
-_MODES = {
-    "eager": "nothing is compiled in it",
-    "npugraph_ex": "it has SuperKernel scopes and options of its own, which sktune does not tune yet",
-}
-"""What is true of modes other than the needed one."""
+_MODES = {"eager": "nothing is compiled in it"}
+"""What is true of modes that have no scopes."""
 
 
 @dataclass
@@ -98,7 +95,7 @@ def add_yaml(draft: RecipeDraft, file: Path, settings: Mapping[str, Any], root: 
 def _changed(key: str, value: Any) -> tuple[Any, str] | None:
     """Return the value that a setting has in the copy, None for its own, and why; None if there is nothing to note."""
     is_count = isinstance(value, int) and not isinstance(value, bool)
-    if key == MODE and value != NEEDED_MODE:
+    if key == MODE and value not in (NEEDED_MODE, CAPTURED_MODE):
         why = _MODES.get(str(value), "it does not make GE graphs")
         return NEEDED_MODE, f"{why}; {NEEDED_MODE} in the copy, so the baseline is the step in that mode, not yours"
     if key == "enable_cache_compile" and value:
@@ -128,6 +125,9 @@ def add_mode(draft: RecipeDraft, sources: list[Path], settings: Mapping[str, Any
         BadInputError: the program's own checks in ``sources`` refuse the copy.
     """
     changes = draft.values["yaml"].get("set", {})
+    if is_captured(settings):
+        _add_static_kernels(draft, settings)
+        return
     if not any(path.rpartition(".")[2] == MODE for path in changes):
         return
     for path, value in settings.items():
@@ -145,6 +145,24 @@ def add_mode(draft: RecipeDraft, sources: list[Path], settings: Mapping[str, Any
     texts = (source_text(path) for path in sources if path.is_relative_to(folder))
     if not any(_NAMES_MODE.search(text) for text in texts):
         draft.unknown.append(f"whether {folder.name} runs in {NEEDED_MODE}: its sources do not mention it")
+
+
+def is_captured(settings: Mapping[str, Any]) -> bool:
+    """Whether a program with these settings, by dotted path, uses npugraph_ex."""
+    return by_key(settings).get(MODE) == CAPTURED_MODE
+
+
+def _add_static_kernels(draft: RecipeDraft, settings: Mapping[str, Any]) -> None:
+    """Turn static kernels on, which SuperKernels need."""
+    mode = next(path for path in settings if path.rpartition(".")[2] == MODE)
+    path = next((each for each in settings if each.rpartition(".")[2] == _STATIC_KERNELS), "")
+    if settings.get(path) is not True:
+        path = path or mode.removesuffix(MODE) + _STATIC_KERNELS
+        draft.values["yaml"].setdefault("set", {})[path] = True
+        draft.found.append(
+            f"{path} is {settings.get(path, 'not set')!s}: True in the copy, as SuperKernels of {CAPTURED_MODE} need "
+            "static kernels; the baseline has them, too, so it is not your step"
+        )
 
 
 def _verdicts(sources: list[Path], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Verdict]:

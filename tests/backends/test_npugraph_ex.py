@@ -1,0 +1,84 @@
+"""Options and plans of npugraph_ex, as far as they need no torch_npu; tests/torchair has its front end."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sktune.backends.npugraph_ex.options import KERNELS, OPTIONS, SUPERKERNEL, compile_options, program_keywords
+from sktune.core.errors import PlanError, SpaceError
+from sktune.core.plan import Option, Plan, Scope
+from sktune.core.plan_file import read_plan_file, write_plan
+from sktune.core.scope_flavour import ScopeFlavour
+from sktune.core.scope_options import option_defaults
+from sktune.reports.application import apply_code
+from sktune.source.apply import source_change
+from tests.builders import TESTS
+
+DOCUMENT = TESTS.parent / "docs" / "reference" / "superkernel_options.md"
+SCOPED = Plan((Scope("a", "b"),), (("dcci_disable_on_kernel", "MatMul.*,Cast"), ("split_mode", 2)))
+
+
+def test_the_document_has_both_paths_side_by_side() -> None:
+    """Names, values and defaults are those of the code."""
+    rows = DOCUMENT.read_text().partition("## GE and npugraph_ex")[2].splitlines()
+    table = [row.split("|")[1:-1] for row in rows if row.startswith("|")]
+    cells = [[cell.strip(" `") for cell in row] for row in table[2:]]
+    of_ge = {row[0]: row[1] for row in cells if row[0] != "-"}
+    defaults = {name: "not given" if value == "" else str(value) for name, value in option_defaults().items()}
+    assert of_ge.items() <= defaults.items()
+    of_graph = {row[2]: row[3] for row in cells if row[2] != "-"}
+    assert of_graph == {
+        **{name: ", ".join(map(str, spec.values)) for name, spec in SUPERKERNEL.items()},
+        **dict.fromkeys(KERNELS, "not given"),
+    }
+    assert all(spec.default == spec.values[0] for spec in SUPERKERNEL.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("stream-fusion", 1, "did you mean 'stream_fusion'"),
+        ("split_mode", 8, r"must be one of \[4, 1, 2, 3\], got 8"),
+        ("split_mode", "2", "must be one of"),
+        ("dcci_disable_on_kernel", "*", r"none of which begins with \*"),
+        ("dcci_disable_on_kernel", "MatMul+", "must be patterns of letters"),
+        ("aggressive_opt_strategies", 1, "has no option"),
+    ],
+)
+def test_a_wrong_option_gets_one_line(name: str, value: Option, line: str) -> None:
+    """In a space and in a plan."""
+    with pytest.raises(SpaceError, match=line):
+        OPTIONS.check_searched("npu", name, value)
+    with pytest.raises(PlanError, match=line):
+        OPTIONS.check_step(Plan((), ((name, value),)))
+
+
+def test_a_plan_becomes_the_options_of_the_compiler() -> None:
+    """The program's own are kept, but for those of SuperKernels."""
+    own = {"clone_input": False, "super_kernel_optimize": True, "super_kernel_debug_options": {"debug_sync_all": 1}}
+    assert compile_options(SCOPED, own) == {
+        "clone_input": False, "static_kernel_compile": True, "super_kernel_optimize": True,
+        "super_kernel_optimize_options": {"dcci_disable_on_kernel": ["MatMul.*", "Cast"], "split_mode": 2},
+    }  # fmt: skip
+    assert compile_options(Plan(), own) == {"clone_input": False, "static_kernel_compile": True}
+    kept = program_keywords(SCOPED, {"backend": "npugraph_ex", "dynamic": False})
+    assert kept["dynamic"] is False
+
+
+def test_a_scope_with_options_of_its_own_is_refused(tmp_path: Path) -> None:
+    """Where the file is read."""
+    file = tmp_path / "plan.yaml"
+    file.write_text(write_plan(Plan((Scope("a", "b", (("split_mode", 2),)),)), {}, "npugraph-ex"))
+    with pytest.raises(PlanError, match="npugraph-ex has no options of single scopes"):
+        read_plan_file(file)
+
+
+def test_a_plan_is_applied_in_python_but_not_written_into_source(tmp_path: Path) -> None:
+    """The code of the report names the compiler with its options."""
+    code = apply_code(SCOPED, ScopeFlavour.CAPTURED, "best_plan.yaml")
+    assert re.search(r'backend="npugraph_ex", options=\{.*static_kernel_compile.*split_mode', code)
+    file = tmp_path / "plan.yaml"
+    file.write_text(write_plan(SCOPED, {}, "npugraph-ex", 2))
+    with pytest.raises(PlanError, match="does not write into source code; start the program with SKTUNE_PLAN"):
+        source_change(read_plan_file(file), tmp_path)
