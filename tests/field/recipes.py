@@ -24,7 +24,7 @@ import yaml
 from sktune.core.errors import BadInputError
 from sktune.runners.program.discover import draft_recipe
 from sktune.runners.program.yaml_copy import varied_yaml
-from sktune.source.yaml_flag import NEEDED_MODE
+from sktune.source.yaml_flag import CAPTURED_MODE, NEEDED_MODE
 from sktune.targets.recipe import read_recipe
 
 FACTS = Path(__file__).with_name("recipes.yaml")
@@ -116,11 +116,11 @@ def _case(root: Path, file: Path, scratch: Path) -> Case:
     copy.write_text(varied_yaml(file, recipe.yaml.set))
     stated = {
         "ranks": recipe.ranks,
-        "mode": NEEDED_MODE,
+        "mode": CAPTURED_MODE if recipe.backend == "npugraph-ex" else NEEDED_MODE,
         "batch": next((line for line in draft.found if line.startswith("batch_size")), ""),
         "decoder": next((line for line in draft.found if line.startswith("its decoder")), ""),
     }
-    case.ranks, case.mode = recipe.ranks, NEEDED_MODE
+    case.ranks, case.mode = recipe.ranks, str(stated["mode"])
     case.batch, case.decoder = str(stated["batch"]), str(stated["decoder"])
     started, output = _launch(root, recipe.argv(copy), scratch)
     case.checked += ("launch script",)
@@ -208,11 +208,11 @@ def table(cases: list[Case]) -> str:
         "were given to: " + ", ".join(f"{part} ({count})" for part, count in parts.most_common()) + ".",
         "",
         f"Stated facts that the program contradicts: {sum(len(case.wrong) for case in cases)}.",
+        *(f"* {case.yaml}: {'; '.join(case.wrong)}" for case in cases if case.wrong),
         "",
-        "| recipe for | ranks | batch | decoder layer | accepted by |",
-        "| --- | ---: | --- | --- | --- |",
-        *(f"| {case.yaml} | {case.ranks} | {_batch(case)} | {_decoder(case)} | {', '.join(case.checked)} |"
-          for case in written),
+        "| recipe for | mode | ranks | batch | decoder layer | accepted by |",
+        "| --- | --- | ---: | --- | --- | --- |",
+        *map(_row, written),
         "",
         "| refused | reason | confirmed by |",
         "| --- | --- | --- |",
@@ -220,6 +220,11 @@ def table(cases: list[Case]) -> str:
         "",
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def _row(case: Case) -> str:
+    cells = (case.yaml, case.mode, case.ranks, _batch(case), _decoder(case), ", ".join(case.checked))
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def _reason(case: Case) -> str:

@@ -164,8 +164,8 @@ def _refuse_untunable(checkout: Checkout, model: Path, file: Path, settings: Map
                        "the same ones in all ranks")  # fmt: skip
     world, dies = known.get("world_size"), dies_of(known)
     if isinstance(world, int) and world > dies:
-        reasons.append(f"it needs {-(-world // dies)} servers: world_size is {world}, a server has {dies} dies, and "
-                       "sktune starts the ranks of one host")  # fmt: skip
+        reasons.append(f"it needs {-(-world // dies)} servers: world_size is {world}, a server has {dies} dies; write "
+                       "its recipe by hand, as docs/how-to/many-dies.md says")  # fmt: skip
     name = known.get("model_name")
     if checkout.classes(name) == [] and not (model / "infer.py").is_file():
         reasons.append(f"the program knows no model {name!r}")
