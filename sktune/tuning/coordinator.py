@@ -5,6 +5,7 @@ killed at any moment, and started again on another host.
 """
 
 import logging
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -99,6 +100,7 @@ class Coordinator:
         self._queue: deque[_Task] = deque()
         self._running: dict[int, _Task] = {}
         self._sampling: Worker | None = None
+        self._sampled_until_s = math.inf
         self._ended_well = Counter[str]()  # by die
         self._on_sample: OnSample = lambda sample: None
         self.is_out_of_time = False
@@ -144,6 +146,7 @@ class Coordinator:
         assert worker is not None
         self._fleet.submit(worker, "sample_noise_floor", before_trial, deadline_s=self._fleet.deadline_s)
         self._sampling, self._on_sample = worker, on_sample
+        self._sampled_until_s = time.monotonic() + self._lease_s
 
     @property
     def is_sampling(self) -> bool:
@@ -175,6 +178,8 @@ class Coordinator:
             why = f"it did not end trial {task.proposal.number} within its lease"
             task.lost.append(Dismissed(task.worker, why))
             self._fleet.quarantine(task.worker, why)
+        if self._sampling and self._sampled_until_s < now_s:
+            self._fleet.quarantine(self._sampling, "it did not end a comparison of the baseline with itself in time")
 
     def _assign(self) -> None:
         """Give waiting trials to free workers."""

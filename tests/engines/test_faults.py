@@ -18,7 +18,7 @@ from tests.fake_runner import FakeRunner
 from tests.fake_runner import search as search_alone
 
 DIES = 5
-SEEDS = (119, 1000, 1003, 1005, 1006, 1009, 1010, 1013, 1016)
+SEEDS = (119, 159, 1000, 1003, 1005, 1006, 1009, 1010, 1013, 1016)
 """Of schedules with faults of every kind; in two of them different kinds last at the same time."""
 
 
