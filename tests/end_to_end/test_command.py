@@ -35,7 +35,7 @@ FEW_STEPS = ("--verify-steps", "256")
         (["search", "--model", "nothing.py:target"], "there is no file 'nothing.py'"),
         (["search", "--model", "deepseek-v3", "--sampler", "tpee"], "did you mean 'tpe'"),
         (["search", "--model", "deepseek-v3", "--device", "npu9"], "--device must be cpu, cuda or npu"),
-        (["search", "--model", "deepseek-v3", "--backend", "gpu"], "--backend must be inductor, npu, sim"),
+        (["search", "--model", "deepseek-v3", "--backend", "gpu"], "--backend must be inductor, npu, npugraph-ex, sim"),
         (["search", "--model", "llama", "--backend", "npu", "--device", "cuda"], "npu runs on npu, not on cuda"),
         (["search", "--model", "llama", "--constants", "a3.yaml"], "add --backend sim"),
         (["search", "--model", "llama", "--time-budget", "10 minutes"], "a time such as 90s, 3m, 1h or 1h30m"),
