@@ -61,7 +61,8 @@ class StudyStorage(RDBStorage):
             if (trial_id in included_trial_ids or trial_id > trial_id_greater_than)
             and not (state == TrialState.RUNNING.name and trial_id in settled)
         }  # fmt: skip
-        trials = super()._get_trials(study_id, None, wanted, max(wanted, default=0)) if wanted else []
+        newest = max((trial_id for trial_id, _ in found), default=0)
+        trials = super()._get_trials(study_id, None, wanted, newest) if wanted else []
         running = [trial for trial in trials if trial.state is TrialState.RUNNING]
         self._settled |= {
             trial._trial_id  # noqa: SLF001 - as Optuna's own storages do

@@ -383,3 +383,22 @@ def test_user_samplers_are_accepted_and_mistakes_explained(
     assert ask(opened(url), "own_sampler:make").plan
     with pytest.raises(Exception, match="did you mean 'tpe'"):
         find_strategy("tpee")
+
+
+def test_a_trial_that_ends_before_later_ones_is_read_alone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many run: with a thousand dies, reading all of them again took half a second for each trial."""
+    study = opened(url)
+    first, *_ = [ask(study, "random") for _ in range(8)]
+    assert len(study.records()) == 8
+    numbers: list[list[int]] = []
+    read = optuna.storages.RDBStorage._get_trials
+
+    def counted(*arguments: Any) -> list[Any]:
+        trials = read(*arguments)
+        numbers.append([trial.number for trial in trials])
+        return trials
+
+    monkeypatch.setattr(optuna.storages.RDBStorage, "_get_trials", counted)
+    study.tell(first, FAST, 8.0)
+    assert sum(record.outcome is not None for record in study.records()) == 1
+    assert numbers and all(each == [first.number] for each in numbers)
