@@ -202,7 +202,7 @@ class CapturedGraph:
     def _add_event(self, node: Node) -> None:
         if node.kind is Kind.RECORD:
             if node.event in self._notifies:
-                raise RefusedGraphError(f"event {node.event[1]} is recorded twice")
+                raise RefusedGraphError(f"{node.event[0]} {node.event[1]} is recorded twice")
             self._notifies[node.event] = node.id
         elif node.kind is Kind.WAIT:
             self._waits.setdefault(node.event, []).append(node.id)
@@ -314,8 +314,10 @@ def _satisfies(written: int, value: int, flag: int) -> bool:
 
 
 def _hash_order(ids: Iterable[int]) -> list[int]:
-    """Return ids in the order of libstdc++'s ``unordered_set``, up to 13 of them, as the check for deadlocks stops
-    at the first of a record's waits that precedes the SuperKernel."""
+    """Return ids in the order of libstdc++'s ``unordered_set``, up to 13 of them.
+
+    The check for deadlocks depends on which of a record's waits comes first.
+    """
     order: list[int] = []
     for each in ids:
         order.insert(next((at for at, other in enumerate(order) if other % 13 == each % 13), 0), each)

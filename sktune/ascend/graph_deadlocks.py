@@ -1,7 +1,8 @@
 """Whether a SuperKernel would wait for tasks that wait for it: graph-autofusion's check for deadlocks.
 
-Restated from ``super_kernel/src/aot/sk_lock_detector.cpp`` in graph-autofusion (8d0b4fbc). A SuperKernel holds its cores
-until it ends, while it waits inside for other streams: what they run before they notify it must fit on the other cores.
+Restated from ``super_kernel/src/aot/sk_lock_detector.cpp`` in graph-autofusion (8d0b4fbc). A SuperKernel holds its
+cores until it ends, also while it waits inside for other streams: what these run until they notify it must fit on the
+other cores.
 """
 
 from sktune.ascend.captured_graph import CapturedGraph, Kind, Node, Reason
@@ -78,6 +79,14 @@ class DeadlockCheck:
 
     def _locks(self, node: Node) -> bool:
         """Whether what runs before a node on its stream needs the cores of the SuperKernel, or its end."""
+        paths = [node]
+        while paths:
+            if self._step_locks(paths.pop(), paths):
+                return True
+        return False
+
+    def _step_locks(self, node: Node, paths: list[Node]) -> bool:
+        """Go back by one node; ``paths`` are the nodes to go back from next, the last one first."""
         self._visited.add(node.id)
         self._tentative.append(node.id)
         if node.previous is None or node.previous in self._visited:
@@ -85,16 +94,16 @@ class DeadlockCheck:
         before = self._nodes[node.previous]
         if before.scope_streams & self._streams:
             return False
-        if before.kind is Kind.KERNEL and not self._grow_before(before.cores):
-            self.detail = "KERNEL_INSUFFICIENT_CORES"
-            return True
         if before.kind is Kind.WAIT:
-            return self._wait_locks(before)
-        if before.kind is Kind.RECORD:
-            return self._record_locks(before)
-        return self._locks(before)
+            return self._wait_locks(before, paths)
+        if before.kind in (Kind.KERNEL, Kind.RECORD) and not self._grow_before(before.held):
+            self.detail = f"{'NOTIFY' if before.kind is Kind.RECORD else 'KERNEL'}_INSUFFICIENT_CORES"
+            return True
+        if before.kind is not Kind.RECORD or (before.waits and not self._is_earlier(self._nodes[before.waits[0]])):
+            paths.append(before)
+        return False
 
-    def _wait_locks(self, wait: Node) -> bool:
+    def _wait_locks(self, wait: Node, paths: list[Node]) -> bool:
         if wait.notify is None:
             self.detail = "NOTIFY_NOT_IN_GRAPH"
             return True
@@ -102,21 +111,13 @@ class DeadlockCheck:
         if self._is_after(notify):
             self.detail = "NOTIFY_AFTER_SK_RANGE"
             return True
-        if self._locks(wait):
-            return True
-        return notify.stream != wait.stream and notify.stream not in self._streams and self._locks(notify)
-
-    def _record_locks(self, record: Node) -> bool:
-        if record.held != (0, 0) and not self._grow_before(record.held):
-            self.detail = "NOTIFY_INSUFFICIENT_CORES"
-            return True
-        for each in record.waits:
-            wait = self._nodes[each]
-            if wait.stream in self._ranges and wait.position < self._ranges[wait.stream][0]:
-                return False
-            if self._locks(record):
-                return True
+        if notify.stream != wait.stream and notify.stream not in self._streams:
+            paths.append(notify)
+        paths.append(wait)
         return False
+
+    def _is_earlier(self, node: Node) -> bool:
+        return node.stream in self._ranges and node.position < self._ranges[node.stream][0]
 
     def _is_after(self, node: Node) -> bool:
         return node.stream in self._ranges and node.position > self._ranges[node.stream][1]

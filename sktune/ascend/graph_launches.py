@@ -1,8 +1,8 @@
 """Whether graph-autofusion can launch a group of tasks as one SuperKernel.
 
 Restated from ``super_kernel/src/aot/sk_scope_postprocess.cpp`` in graph-autofusion (8d0b4fbc). Tasks of the captured
-graph are overwritten, never added: one of a stream's tasks launches the SuperKernel, and on every other stream tasks are
-needed to hold it back before and after. So a stream with too few tasks loses the group; markers count as tasks.
+graph are overwritten, never added: a task of one stream launches the SuperKernel, and tasks of every other stream hold
+that stream back before and after. So a group is lost if a stream has too few tasks in it; a marker counts as three.
 """
 
 from collections import Counter

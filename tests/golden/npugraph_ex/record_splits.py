@@ -1,6 +1,6 @@
-"""Records what graph-autofusion makes of random captured graphs, as facts: SuperKernels, groups, cuts, reasons, failures.
+"""Records what graph-autofusion makes of random captured graphs, as facts: SuperKernels, groups, reasons, failures.
 
-    python tests/golden/npugraph_ex/record_splits.py AOTRUN tests/golden/npugraph_ex/splits.json [SEED CASES]
+    python -m tests.golden.npugraph_ex.record_splits AOTRUN tests/golden/npugraph_ex/splits.json [SEED CASES]
 
 AOTRUN is the driver, built as ``README.md`` says. Nothing of the sources is recorded.
 """
@@ -35,11 +35,14 @@ class RandomGraph:
         self.tasks: list[list[Any]] = []
         self.open: list[str | None] = []
         self.resets: list[list[Any]] = []
-        self.recorded: list[list[int]] = []
         self.events = 0
         self.fusable, self.marked = rng.choice((0.7, 0.9, 1.0)), rng.choice((0.0, 0.1, 0.2))
         self.valued, self.other = rng.choice((0.0, 0.0, 0.1)), rng.choice((0.0, 0.0, 0.1))
         self.synced, self.reset_style = rng.choice((0.0, 0.0, 0.2)), rng.choice(("end", "end", "end", "after", "none"))
+        self.switched = 0.3
+        if rng.random() < 0.25:
+            self.streams, self.marked, self.switched = rng.choice((3, 4, 5)), rng.choice((0.0, 0.05)), 0.5
+            self.fusable, self.reset_style = rng.choice((0.85, 0.95, 1.0)), "end"
         self.fill(rng.randint(4, 24))
 
     def fill(self, count: int) -> None:
@@ -48,7 +51,7 @@ class RandomGraph:
         if self.marked and self.rng.random() < 0.6:
             self.begin(0)
         for _ in range(count):
-            if self.streams > 1 and self.rng.random() < 0.3:
+            if self.streams > 1 and self.rng.random() < self.switched:
                 stream = self.switch(stream)
             self.capture(stream)
         while self.open and self.rng.random() < 0.97:
@@ -59,7 +62,7 @@ class RandomGraph:
                 self.tasks.append(["kernel", each, "vector", 1, ""])
 
     def switch(self, stream: int) -> int:
-        """Go to another stream, mostly with an event that orders the two."""
+        """Go to another stream, mostly with an event that orders the two, and sometimes others."""
         target = self.rng.choice([each for each in range(self.streams) if each != stream])
         if self.rng.random() < 0.85:
             external = "x" if self.rng.random() < 0.04 else ""
@@ -70,7 +73,9 @@ class RandomGraph:
             if self.rng.random() < 0.3:
                 self.kernel(stream)
             for each in waits * (self.rng.random() < 0.95):
-                self.tasks.append(["wait", each, self.events, "x" if external or self.rng.random() < 0.02 else ""])
+                place = len(self.tasks) if self.rng.random() < 0.98 else self.rng.randrange(len(self.tasks) + 1)
+                outside = "x" if external or self.rng.random() < 0.02 else ""
+                self.tasks.insert(place, ["wait", each, self.events, outside])
             if self.reset_style != "none" and self.rng.random() < 0.95:
                 (self.resets if self.reset_style == "end" else self.tasks).append(["reset", target, self.events, ""])
             self.events += 1
@@ -145,8 +150,9 @@ def recorded(aotrun: str, seed: int, cases: int) -> list[dict[str, Any]]:
     """Return random graphs with what becomes of them."""
     rng = random.Random(seed)
     graphs = [RandomGraph(rng) for _ in range(cases)]
-    rows = [{"streams": each.streams, "cores": each.cores, "options": each.options, "tasks": each.tasks}
-            for each in graphs]  # fmt: skip
+    rows: list[dict[str, Any]] = [
+        {"streams": each.streams, "cores": each.cores, "options": each.options, "tasks": each.tasks} for each in graphs
+    ]
     found = answers(aotrun, (row | {"tasks": list(map(spelled, row["tasks"]))} for row in rows))
     return [row | {"facts": listed(facts)} for row, facts in zip(rows, found, strict=True)]
 

@@ -87,7 +87,8 @@ void AppendOperator(const Json &each, size_t stream) {
   Task &task = Append(stream, ACL_MODEL_RI_TASK_KERNEL);
   const std::string core = each["core"];
   task.function.name = "k" + std::to_string(currentPlace);
-  const std::map<std::string, int64_t> types = {{"cube", ACL_KERNEL_TYPE_CUBE}, {"vector", ACL_KERNEL_TYPE_VECTOR}, {"other", ACL_KERNEL_TYPE_AICORE}};
+  const std::map<std::string, int64_t> types = {
+      {"cube", ACL_KERNEL_TYPE_CUBE}, {"vector", ACL_KERNEL_TYPE_VECTOR}, {"other", ACL_KERNEL_TYPE_AICORE}};
   const auto type = types.find(core);
   task.function.type = type == types.end() ? ACL_KERNEL_TYPE_MIX : type->second;
   task.function.vectorsPerCube = core == "mix1" ? 1 : core == "mix2" ? 2 : 0;
@@ -101,7 +102,9 @@ void AppendOperator(const Json &each, size_t stream) {
 }
 
 void AppendEvent(const Json &each, size_t stream, const std::string &kind) {
-  const auto type = kind == "record" ? ACL_MODEL_RI_TASK_EVENT_RECORD : kind == "wait" ? ACL_MODEL_RI_TASK_EVENT_WAIT : ACL_MODEL_RI_TASK_EVENT_RESET;
+  const auto type = kind == "record" ? ACL_MODEL_RI_TASK_EVENT_RECORD
+                    : kind == "wait" ? ACL_MODEL_RI_TASK_EVENT_WAIT
+                                     : ACL_MODEL_RI_TASK_EVENT_RESET;
   Task &task = Append(stream, type);
   task.params.eventRecordTaskParams.event = reinterpret_cast<aclrtEvent>(each["event"].get<uintptr_t>());
   task.params.eventRecordTaskParams.eventFlag = each.value("external", false) ? ACL_EVENT_EXTERNAL : 0;
@@ -204,7 +207,8 @@ Json Split(const Json &given) {
   if (LockDetector::GetDeviceCores() != ACL_SUCCESS) return {{"failed", "cores"}};
   SuperKernelOptimizer optimizer(manager);
   if (!optimizer.Process(graph)) return {{"failed", "split"}};
-  return {{"superkernels", superkernels}, {"groups", Groups(graph, optimizer.GetScopeInfos())}, {"left", Reasons(graph)}};
+  const Json groups = Groups(graph, optimizer.GetScopeInfos());
+  return {{"superkernels", superkernels}, {"groups", groups}, {"left", Reasons(graph)}};
 }
 
 Json Run(const Json &graph) {
@@ -252,8 +256,8 @@ Json OptionsAfter(const Json &given) {
   SuperKernelOptionsManager manager;
   manager.ParseOptions(&options);
   Json read = manager.ToJson();
-  const auto &bypass = static_cast<const AggressiveOptStrategiesOption *>(
-                           manager.GetOption(aclskOptionType::AGGRESSIVE_OPT_STRATEGIES))->GetValue();
+  const auto *strategies = manager.GetOption(aclskOptionType::AGGRESSIVE_OPT_STRATEGIES);
+  const auto &bypass = static_cast<const AggressiveOptStrategiesOption *>(strategies)->GetValue();
   return {{"read", read}, {"bypass", {bypass.eventBreakerBypass, bypass.valueBreakerBypass, bypass.taskBreakerBypass}}};
 }
 
