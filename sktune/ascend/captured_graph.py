@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
+from sktune.core.errors import SktuneError
+
 MAX_SCOPES = 1024
 UNFUSED_NAME = "default_sk_scope_name"
 """The name that stands for None in a captured marker; a scope of this name is not fused either."""
@@ -67,7 +69,7 @@ class Reason(StrEnum):
     EXCEED_SCOPE_MAX = f"more than {MAX_SCOPES} names of scopes"
 
 
-class RefusedGraphError(Exception):
+class RefusedGraphError(SktuneError):
     """graph-autofusion refuses the whole graph, so that nothing is fused."""
 
 
@@ -158,7 +160,6 @@ class CapturedGraph:
         nodes: in the order of capture, which is that of their ids.
         streams: the ids of each stream's nodes.
         names: of scopes, in the order in which streams, one after the other, name them.
-        resets: how often each event is reset.
     """
 
     def __init__(self, tasks: Sequence[Task], options: SplitOptions) -> None:
@@ -168,7 +169,6 @@ class CapturedGraph:
         self.names: list[str] = []
         self._notifies: dict[tuple[str, int], int] = {}
         self._waits: dict[tuple[str, int], list[int]] = {}
-        self.resets: dict[tuple[str, int], int] = {}
         self._read_streams()
         self._read_scopes()
         self._read_values(options.value_breaker_bypass)
@@ -206,8 +206,6 @@ class CapturedGraph:
             self._notifies[node.event] = node.id
         elif node.kind is Kind.WAIT:
             self._waits.setdefault(node.event, []).append(node.id)
-        else:
-            self.resets[node.event] = self.resets.get(node.event, 0) + 1
 
     def _read_scopes(self) -> None:
         """Give each node the set of open named scopes; with names in the graph, all outside of scopes is left out."""

@@ -121,7 +121,8 @@ def split(tasks: Sequence[Task], device: tuple[int, int], options: SplitOptions 
     Args:
         device: its cube cores and vector cores.
 
-    Every stream must have a task, at most 13 streams and 13 waits for one event are ordered as on the device.
+    Every stream must have a task. Streams, and the waits for one event, are looked at in the order of up to 13 of them;
+    more have made no difference.
     """
     options = options or SplitOptions()
     try:
