@@ -4,7 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from torch import fx
 
+from sktune.backends.npugraph_ex.captured import captured_operators
 from sktune.backends.npugraph_ex.options import KERNELS, OPTIONS, SUPERKERNEL, compile_options, program_keywords
 from sktune.core.errors import PlanError, SpaceError
 from sktune.core.plan import Option, Plan, Scope
@@ -82,3 +85,28 @@ def test_a_plan_is_applied_in_python_but_not_written_into_source(tmp_path: Path)
     file.write_text(write_plan(SCOPED, {}, "npugraph-ex", 2))
     with pytest.raises(PlanError, match="does not write into source code; start the program with SKTUNE_PLAN"):
         source_change(read_plan_file(file), tmp_path)
+
+
+def test_operators_are_in_the_scopes_that_are_open_around_them() -> None:
+    """None wins over every name, as nothing is fused in it."""
+    marks = {name: _Mark(f"npu.super_kernel_scope_{name}.default") for name in ("begin", "end")}
+    graph = fx.Graph()
+    value = graph.placeholder("value")
+    for mark, name in (("begin", "s"), ("", ""), ("begin", None), ("", ""), ("end", None), ("end", "s"), ("", "")):
+        if mark:
+            graph.create_node("call_function", marks[mark], (name,))
+        else:
+            value = graph.call_function(torch.ops.aten.relu.default, (value,))
+    assert [set(each.scopes) for each in captured_operators(graph)] == [{"s"}, set(), set()]
+
+
+class _Mark:
+    """Stands for an operator of torch_npu."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = self.__qualname__ = name
+
+    def __call__(self) -> None: ...
+
+    def __str__(self) -> str:
+        return self.__name__

@@ -18,7 +18,7 @@ class CapturedOperator:
         name: unique in the graph.
         target: the operator's name with overload: ``aten.mm.default``.
         outputs: shape and type of each output.
-        scopes: the names of the open scopes.
+        scopes: the names of the open scopes; none if one of them is unnamed, in which nothing is fused.
     """
 
     name: str
@@ -30,15 +30,15 @@ class CapturedOperator:
 def captured_operators(graph: fx.Graph) -> tuple[CapturedOperator, ...]:
     """Return the operators that run on the device."""
     operators = []
-    open_scopes: list[str] = []
+    open_scopes: list[str | None] = []
     for node in graph.nodes:
         target = str(node.target)
         if target == BEGIN:
-            open_scopes.append(str(node.args[0]))
+            open_scopes.append(_name(node))
         elif target == END:
-            open_scopes.remove(str(node.args[0]))
+            open_scopes.remove(_name(node))
         elif node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - its only name
-            operators.append(CapturedOperator(node.name, target, _outputs(node), frozenset(open_scopes)))
+            operators.append(CapturedOperator(node.name, target, _outputs(node), _fused_in(open_scopes)))
     return tuple(operators)
 
 
@@ -47,6 +47,15 @@ def digest(operators: Sequence[CapturedOperator]) -> str:
     groups: dict[frozenset[str], int] = {frozenset(): 0}
     lines = [f"{each.target} {each.outputs} {groups.setdefault(each.scopes, len(groups))}" for each in operators]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _name(mark: fx.Node) -> str | None:
+    name = mark.args[0] if mark.args else mark.kwargs.get("scope_name")
+    return None if name is None else str(name)
+
+
+def _fused_in(open_scopes: Sequence[str | None]) -> frozenset[str]:
+    return frozenset() if None in open_scopes else frozenset(name for name in open_scopes if name is not None)
 
 
 def _outputs(node: fx.Node) -> tuple[str, ...]:

@@ -23,7 +23,9 @@ SUPERKERNEL: Mapping[str, OptionSpec] = {
     "split_mode": OptionSpec((4, 1, 2, 3), 4, "copies of each kernel, so that cores fetch from different addresses"),
     "early_start": OptionSpec((0, 1), 0, "the next operator's prologue overlaps the end of the one before"),
     "constant_codegen": OptionSpec((0, 1), 0, "arguments that do not change become constants in the code"),
-    "auto_op_parallel": OptionSpec((0, 1), 0, "independent operators of one stream run concurrently"),
+    "auto_op_parallel": OptionSpec(
+        (0, 1), 0, "cube and vector kernels of different streams alternate, and waits come late"
+    ),
 }
 """Numbers of ``super_kernel_optimize_options``."""
 KERNELS: Mapping[str, str] = {
