@@ -171,7 +171,7 @@ class SimulatedBackend(Backend, Protocol):
 
 
 class SuperKernelBackend(Backend, Protocol):
-    """A backend whose scopes become SuperKernels (``ScopeFlavour.SUPERKERNEL``)."""
+    """A backend whose scopes become SuperKernels, of GE graphs or of captured ones."""
 
     def check(self, plan: Plan) -> tuple[CheckedScope, ...]:
         """Return what the compiler will make of the plan's scopes, and what it will refuse, without compiling them.

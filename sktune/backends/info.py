@@ -91,7 +91,7 @@ class BackendInfo:
             returns a ``sktune.backends.base.Backend``.
         devices: device types that it runs on, the default first; ``meta`` for models that only have shapes.
         options: the options that plans may have.
-        scope_flavour: what its scopes become; for SuperKernels its class is a
+        scope_flavour: what its scopes become; for SuperKernels of both kinds its class is a
             ``sktune.backends.base.SuperKernelBackend``.
         is_simulated: whether latencies are simulated; its class is then a ``sktune.backends.base.SimulatedBackend``.
         plans_for: the backend that its plans are for, if another: space files use that one's name for options and

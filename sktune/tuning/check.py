@@ -96,14 +96,16 @@ def check_plan(path: Path, model: Request | None = None, *, trust: bool = False)
         SktuneError: the model cannot be loaded.
     """
     file = read_plan_file(path)
-    if file.backend is not ScopeFlavour.SUPERKERNEL:
+    if file.backend is ScopeFlavour.REGION:
         raise PlanError(f"{path} is for {file.backend}; check is for plans of SuperKernel scopes, of npu or sim")
     if model is None and file.target is None:
         raise PlanError(f"{path} does not say which model the plan is for; add --model")
     spec, space = _target(file, model) if model else target_of(file, RecheckRequest(path, trust=trust))
     info = backend_info(spec.backend)
-    if info.scope_flavour is not ScopeFlavour.SUPERKERNEL:
+    if info.scope_flavour is ScopeFlavour.REGION:
         raise BadInputError(f"{info.name} has no SuperKernel scopes; add --backend npu or --backend sim")
+    if info.scope_flavour is not file.backend:
+        raise BadInputError(f"{path} is for {file.backend}, not for {info.name}; add --backend {file.backend}")
     if spec.runner != "worker":
         raise BadInputError(
             f"{spec.name} is built by its own program, which check does not start; give it with --model"

@@ -115,6 +115,8 @@ def test_plans_are_captured_as_they_are(model: str, tmp_path: Path) -> None:
     for _ in range(2):
         conversion.check(random_plan(conversion.space, rng))
     start = conversion.space.plan(conversion.space.starting_points[0].values)
+    for scope in conversion.backend.check(start):
+        assert scope.superkernels == 1 and scope.operators > 0 and not scope.refusal
     conversion.check(Plan(start.scopes, (("dcci_disable_on_kernel", "MatMul.*,Cast"),)))
 
 

@@ -83,3 +83,9 @@ def test_options_that_describe_a_model_need_one(tmp_path: Path) -> None:
     done = sktune_command("check", str(plan_file(tmp_path, ())), "--scale", "small", folder=tmp_path)
     assert done.returncode == 2
     assert "--scale describes the model; add --model, or leave it out" in done.stderr
+
+
+def test_a_plan_is_checked_by_the_rules_of_its_own_path(tmp_path: Path) -> None:
+    """GE's say nothing about captured graphs."""
+    with pytest.raises(BadInputError, match=r"is for npugraph-ex, not for sim; add --backend npugraph-ex"):
+        check_plan(plan_file(tmp_path, (), backend="npugraph-ex"), SIM)

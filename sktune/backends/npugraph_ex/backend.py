@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from sktune.backends.base import Compiled, OnScope, ignore
+from sktune.ascend.scope_check import CheckedScope
+from sktune.backends.base import Compiled, OnScope, Step, ignore
 from sktune.backends.npu.marked_steps import MarkedSteps
-from sktune.backends.npugraph_ex.captured import CapturedOperator, captured_operators, digest
+from sktune.backends.npugraph_ex.captured import captured_operators, checked_scopes, digest
 from sktune.backends.npugraph_ex.options import NPUGRAPH_EX, compile_options
 from sktune.core.errors import BackendError, first_line
 from sktune.core.layout import Layout
@@ -38,14 +39,24 @@ class NpugraphExBackend:
 
     def compile(self, plan: Plan, on_scope: OnScope = ignore) -> Compiled:  # noqa: ARG002 - the whole graph at once
         """See ``Backend.compile``."""
-        graphs: list[tuple[CapturedOperator, ...]] = []
+        step, graphs = self._captured(plan)
+        operators = [operator for graph in graphs for operator in captured_operators(graph)]
+        return Compiled(step, len(plan.scopes), code_digest=digest(operators))
+
+    def check(self, plan: Plan) -> tuple[CheckedScope, ...]:
+        """See ``SuperKernelBackend.check``: over the graph that npugraph_ex captures of the marked step."""
+        labels = [scope.label for scope in plan.scopes]
+        _, graphs = self._captured(plan)
+        return tuple(scope for graph in graphs for scope in checked_scopes(graph, labels))
+
+    def _captured(self, plan: Plan) -> tuple[Step, list[torch.fx.Graph]]:
+        graphs: list[torch.fx.Graph] = []
 
         def record(module: torch.fx.GraphModule, inputs: Any = None, config: Any = None) -> None:  # noqa: ARG001
-            graphs.append(captured_operators(module.graph))
+            graphs.append(module.graph)
 
         options = compile_options(plan) | {"post_grad_custom_post_pass": record}
-        step = self._steps.compiled(plan, npugraph_ex_scope, backend=NPUGRAPH_EX, options=options)
-        return Compiled(step, len(plan.scopes), code_digest=digest([each for graph in graphs for each in graph]))
+        return self._steps.compiled(plan, npugraph_ex_scope, backend=NPUGRAPH_EX, options=options), graphs
 
     def written(self) -> Mapping[str, torch.Tensor]:
         """See ``Backend.written``."""

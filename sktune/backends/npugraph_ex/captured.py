@@ -1,11 +1,17 @@
 """What npugraph_ex captures of a marked step: operators in order, and the scopes in which each of them lies."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import fx
+
+from sktune.ascend.captured_graph import Kind, Task
+from sktune.ascend.graph_splits import split
+from sktune.ascend.scope_check import CheckedScope
+from sktune.core.scope_options import MAX_AIC, MAX_AIV
 
 BEGIN, END = "npu.super_kernel_scope_begin.default", "npu.super_kernel_scope_end.default"
 
@@ -40,6 +46,28 @@ def captured_operators(graph: fx.Graph) -> tuple[CapturedOperator, ...]:
         elif node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - its only name
             operators.append(CapturedOperator(node.name, target, _outputs(node), _fused_in(open_scopes)))
     return tuple(operators)
+
+
+def checked_scopes(graph: fx.Graph, labels: Sequence[str]) -> tuple[CheckedScope, ...]:
+    """Return how many SuperKernels each scope becomes, as if each operator were one kernel that can be fused.
+
+    All operators count as tasks of one stream, each on one block.
+    """
+    tasks, of_label = [], Counter[str]()
+    open_scopes: list[str | None] = []
+    for node in graph.nodes:
+        target = str(node.target)
+        if target == BEGIN:
+            open_scopes.append(_name(node))
+            tasks.append(Task(Kind.BEGIN, name=open_scopes[-1]))
+        elif target == END:
+            open_scopes.remove(_name(node))
+            tasks.append(Task(Kind.END, name=_name(node)))
+        elif isinstance(node.target, torch._ops.OpOverload) and not node.target.is_view:  # noqa: SLF001 - its only name
+            tasks.append(Task(Kind.KERNEL))
+            of_label.update(_fused_in(open_scopes))
+    found = Counter(each.name for each in split(tasks, (MAX_AIC, MAX_AIV)).superkernels)
+    return tuple(CheckedScope(label, of_label[label], found[label]) for label in labels)
 
 
 def digest(operators: Sequence[CapturedOperator]) -> str:
