@@ -260,7 +260,7 @@ class TestScouting:
     def test_what_would_spoil_a_comparison_is_set_otherwise(self, project: Path) -> None:
         """Sampling, caches, modes without scopes, and runs that take for ever."""
         file = project / "ranks" / "models" / "tiny_moe" / "config" / "tiny_moe_2tp.yaml"
-        text = file.read_text().replace("ge_graph", "npugraph_ex").replace("160", "4096")
+        text = file.read_text().replace("ge_graph", "eager").replace("160", "4096")
         file.write_text(text.replace("model_name:", "enable_cache_compile: True\n  temperature: 0.7\n  model_name:"))
         draft = draft_recipe(project / "ranks" / "models" / "tiny_moe")
         assert draft.values["yaml"]["set"]["scheduler_config.max_new_tokens"] >= MIN_ALTERNATING
