@@ -23,7 +23,7 @@ from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
 from sktune.targets.presets import load_preset
 from sktune.targets.tracing import trace_layout
-from tests.torchair.test_scopes import CONFIGURATIONS, MODELS, spec_of
+from tests.torchair.conformance_models import CONFIGURATIONS, MODELS, spec_of
 
 
 def recorded(model: str, folder: Path) -> dict[str, Any]:

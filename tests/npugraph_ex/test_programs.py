@@ -13,8 +13,8 @@ from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file, write_plan
 from sktune.runners.program.rank import Rank, Reporter
 from sktune.runners.program.rank_reports import Task
-from tests.torchair.graph_frontend import Captured
-from tests.torchair.test_captured_scopes import scopes_in
+from tests.npugraph_ex.frontend import Captured
+from tests.npugraph_ex.test_scopes import scopes_in
 
 OWN = {"frozen_parameter": True, "clone_input": False, "super_kernel_optimize": True,
        "super_kernel_optimize_options": {"dcci_disable_on_kernel": [".*"]}}  # fmt: skip

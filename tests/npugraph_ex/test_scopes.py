@@ -24,9 +24,9 @@ from sktune.targets.base import decode_inputs
 from sktune.targets.loading import load
 from sktune.targets.tracing import trace_layout
 from sktune.tuning.prepare import bind_space
-from tests.torchair.graph_frontend import MARKS, Captured
+from tests.npugraph_ex.frontend import MARKS, Captured
+from tests.torchair.conformance_models import MODELS, spec_of
 from tests.torchair.marked import reach
-from tests.torchair.test_scopes import MODELS, spec_of
 
 BEGIN, END = MARKS
 
