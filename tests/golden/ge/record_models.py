@@ -22,7 +22,8 @@ from sktune.backends.npu.backend import DUMPS
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
 from sktune.targets.presets import load_preset
-from tests.torchair.test_scopes import CONFIGURATIONS, MODELS, convert, spec_of
+from tests.torchair.conformance_models import CONFIGURATIONS, MODELS, spec_of
+from tests.torchair.test_scopes import convert
 
 SEED, PLANS = 32, 10
 STRICT = ("", "", "", "", "bypass", "abort")
