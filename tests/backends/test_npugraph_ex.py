@@ -1,13 +1,15 @@
 """Options and plans of npugraph_ex, as far as they need no torch_npu; tests/torchair has its front end."""
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 from torch import fx
 
-from sktune.backends.npugraph_ex.captured import captured_operators
+from sktune.backends.npugraph_ex.backend import _signals_kept
+from sktune.backends.npugraph_ex.captured import captured_operators, checked_scopes
 from sktune.backends.npugraph_ex.options import KERNELS, OPTIONS, SUPERKERNEL, compile_options, program_keywords
 from sktune.core.errors import PlanError, SpaceError
 from sktune.core.plan import Option, Plan, Scope
@@ -87,17 +89,43 @@ def test_a_plan_is_applied_in_python_but_not_written_into_source(tmp_path: Path)
         source_change(read_plan_file(file), tmp_path)
 
 
-def test_operators_are_in_the_scopes_that_are_open_around_them() -> None:
-    """None wins over every name, as nothing is fused in it."""
+def marked(*steps: tuple[str, str | None]) -> fx.Graph:
+    """Return a graph of markers and, for an empty name of a marker, operators."""
     marks = {name: _Mark(f"npu.super_kernel_scope_{name}.default") for name in ("begin", "end")}
     graph = fx.Graph()
     value = graph.placeholder("value")
-    for mark, name in (("begin", "s"), ("", ""), ("begin", None), ("", ""), ("end", None), ("end", "s"), ("", "")):
+    for mark, name in steps:
         if mark:
             graph.create_node("call_function", marks[mark], (name,))
         else:
             value = graph.call_function(torch.ops.aten.relu.default, (value,))
+    return graph
+
+
+def test_operators_are_in_the_scopes_that_are_open_around_them() -> None:
+    """None wins over every name, as nothing is fused in it."""
+    graph = marked(
+        ("begin", "s"), ("", ""), ("begin", None), ("", ""), ("end", None), ("end", "s"), ("", "")
+    )  # fmt: skip
     assert [set(each.scopes) for each in captured_operators(graph)] == [{"s"}, set(), set()]
+
+
+def test_scopes_are_checked_by_the_rules_of_the_splitter() -> None:
+    """A scope inside another one cuts it: three SuperKernels, of which the inner scope has one."""
+    graph = marked(
+        ("begin", "s"), ("", ""), ("begin", "t"), ("", ""), ("end", "t"), ("", ""), ("end", "s"), ("", "")
+    )  # fmt: skip
+    outer, inner = checked_scopes(graph, ["s", "t"])
+    assert (outer.operators, outer.superkernels) == (3, 3)
+    assert (inner.operators, inner.superkernels) == (1, 1)
+
+
+def test_an_import_that_handles_signals_does_not_keep_them() -> None:
+    """Else a process would outlive the signal that should end it."""
+    before = signal.getsignal(signal.SIGTERM)
+    with _signals_kept():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 class _Mark:

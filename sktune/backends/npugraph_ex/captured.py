@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from sktune.ascend.graph_splits import split
 from sktune.ascend.scope_check import CheckedScope
 from sktune.core.scope_options import MAX_AIC, MAX_AIV
 
+DEVICE = (MAX_AIC, MAX_AIV)
 BEGIN, END = "npu.super_kernel_scope_begin.default", "npu.super_kernel_scope_end.default"
 
 
@@ -34,18 +35,12 @@ class CapturedOperator:
 
 
 def captured_operators(graph: fx.Graph) -> tuple[CapturedOperator, ...]:
-    """Return the operators that run on the device."""
-    operators = []
-    open_scopes: list[str | None] = []
-    for node in graph.nodes:
-        target = str(node.target)
-        if target == BEGIN:
-            open_scopes.append(_name(node))
-        elif target == END:
-            open_scopes.remove(_name(node))
-        elif node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - its only name
-            operators.append(CapturedOperator(node.name, target, _outputs(node), _fused_in(open_scopes)))
-    return tuple(operators)
+    """Return the operators of the graph, views among them."""
+    return tuple(
+        CapturedOperator(node.name, str(node.target), _outputs(node), scopes)
+        for node, mark, scopes in _walk(graph)
+        if mark is None
+    )
 
 
 def checked_scopes(graph: fx.Graph, labels: Sequence[str]) -> tuple[CheckedScope, ...]:
@@ -53,21 +48,28 @@ def checked_scopes(graph: fx.Graph, labels: Sequence[str]) -> tuple[CheckedScope
 
     All operators count as tasks of one stream, each on one block.
     """
-    tasks, of_label = [], Counter[str]()
+    tasks, inside = list[Task](), list[frozenset[str]]()
+    for node, mark, scopes in _walk(graph):
+        if mark or not getattr(node.target, "is_view", False):
+            tasks.append(Task(mark or Kind.KERNEL, name=_name(node) if mark else None))
+            inside.append(frozenset() if mark else scopes)
+    operators = Counter(label for scopes in inside for label in scopes)
+    fused = [frozenset().union(*(inside[task] for task in each.tasks)) for each in split(tasks, DEVICE).superkernels]
+    found = Counter(label for scopes in fused for label in scopes)
+    return tuple(CheckedScope(label, operators[label], found[label]) for label in labels)
+
+
+def _walk(graph: fx.Graph) -> Iterator[tuple[fx.Node, Kind | None, frozenset[str]]]:
+    """Yield markers, with their kinds, and operators, each with the scopes in which it may be fused."""
     open_scopes: list[str | None] = []
     for node in graph.nodes:
-        target = str(node.target)
-        if target == BEGIN:
+        mark = {BEGIN: Kind.BEGIN, END: Kind.END}.get(str(node.target))
+        if mark is Kind.BEGIN:
             open_scopes.append(_name(node))
-            tasks.append(Task(Kind.BEGIN, name=open_scopes[-1]))
-        elif target == END:
+        elif mark is Kind.END:
             open_scopes.remove(_name(node))
-            tasks.append(Task(Kind.END, name=_name(node)))
-        elif isinstance(node.target, torch._ops.OpOverload) and not node.target.is_view:  # noqa: SLF001 - its only name
-            tasks.append(Task(Kind.KERNEL))
-            of_label.update(_fused_in(open_scopes))
-    found = Counter(each.name for each in split(tasks, (MAX_AIC, MAX_AIV)).superkernels)
-    return tuple(CheckedScope(label, of_label[label], found[label]) for label in labels)
+        if mark or isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - its only name
+            yield node, mark, _fused_in(open_scopes)
 
 
 def digest(operators: Sequence[CapturedOperator]) -> str:
