@@ -163,7 +163,8 @@ class RayEngine:
             why = "its host is gone" if actor.group is None else f"its host {' and '.join(gone)} is gone"
         else:
             self._deaths.update(place.slots)
-        on_event(Lost(actor.worker or Worker(f"{place.name} {place.number}", place.name), why))
+        if actor.worker or not gone:  # else none was there yet, and none will be
+            on_event(Lost(actor.worker or Worker(f"{place.name} {place.number}", place.name), why))
         self._looked_s = 0.0
 
     def _why(self, failure: RayError) -> str:
