@@ -15,6 +15,7 @@ from sktune.core.plan import Plan
 from sktune.core.plan_file import PlanFile
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.source import edits
+from sktune.source.captured_mode import option_notes
 from sktune.source.carry import UNIT, Carried, carry, kinds_of_text, own_kinds
 from sktune.source.classes import classes_of, parsed
 from sktune.source.codemod import Rewritten, rewrite
@@ -22,7 +23,7 @@ from sktune.source.edits import Change
 from sktune.source.hand_scopes import HELPER
 from sktune.source.own_configuration import OwnConfiguration, own_configuration
 from sktune.source.values import Known
-from sktune.source.yaml_flag import check_mode, has_flag, turn_on
+from sktune.source.yaml_flag import CAPTURED_MODE, NEEDED_MODE, check_mode, has_flag, turn_on, turn_on_static_kernels
 
 HELPER_HOMES = ("executor/utils/__init__.py", "executor/utils/common_utils.py")
 """Where cann-recipes-infer keeps ``superkernel_scope``, relative to its root."""
@@ -79,12 +80,17 @@ def source_change(plan_file: PlanFile, folder: Path, yaml_file: Path | None = No
         return before[path] if path in before else edits.read_text(path)
 
     switch = _below(folder, yaml_file) if yaml_file else only_yaml(folder, original)
-    check_mode(original(switch), switch)
+    is_captured = plan_file.backend is ScopeFlavour.CAPTURED
+    check_mode(original(switch), switch, CAPTURED_MODE if is_captured else NEEDED_MODE)
     settings = _settings(original(switch), switch)
     source, rewritten = _rewritten(folder, plan, plan_file, settings, original)
     for path in (source, switch):
         files.inside(folder, path, edits.OUTSIDE)
-    new = {source: rewritten.text, switch: turn_on(original(switch), switch, rewritten.readings)}
+    enabled = turn_on(original(switch), switch, rewritten.readings)
+    if is_captured:
+        enabled = turn_on_static_kernels(enabled, switch)
+        notes += option_notes(plan, *_compiling(folder))
+    new = {source: rewritten.text, switch: enabled}
     new |= {path: text for path, text in before.items() if path not in new}
     changed = [Change(path, edits.read_text(path), text) for path, text in sorted(new.items())]
     record = [
@@ -101,7 +107,7 @@ def source_change(plan_file: PlanFile, folder: Path, yaml_file: Path | None = No
 
 
 def _for_source(plan_file: PlanFile) -> tuple[Plan, list[str]]:
-    """Return the plan as SuperKernel scopes, with notes on what is left out."""
+    """Return the plan as scopes on an NPU, with notes on what is left out."""
     plan, notes = plan_file.to_plan(), []
     if verified := plan_file.evidence.get("verified"):
         notes.append(f"bits of the plan compared with its baseline: {verified}")
@@ -110,10 +116,7 @@ def _for_source(plan_file: PlanFile) -> tuple[Plan, list[str]]:
     if plan_file.layers is None:
         raise PlanError("the plan file does not say how many layers the model has; add `layers: N` to it")
     if plan_file.backend is ScopeFlavour.CAPTURED:
-        raise PlanError(
-            "the plan is for npugraph_ex, whose scopes apply does not write into source code; start the program with "
-            "SKTUNE_PLAN, as the study's report says"
-        )
+        return plan, notes
     if plan_file.backend is not ScopeFlavour.SUPERKERNEL:
         notes.append(
             f"the plan was made for the backend {plan_file.backend}: its options are left out; measure it on the NPU"
@@ -144,7 +147,9 @@ def _rewritten(
             carried = _carried(plan, plan_file, original(path), own)
             # Defaults may differ from what the weights say, so they decide no branch.
             known = Known(settings, {} if own.is_default else own.values)
-            rewritten = rewrite(original(path), carried.plan, carried.n_layers, _helper_module(folder), known)
+            rewritten = rewrite(
+                original(path), carried.plan, carried.n_layers, _helper_module(folder), known, plan_file.backend
+            )
             notes = (*filter(None, (carried.note,)), *rewritten.notes)
             return path, replace(rewritten, notes=notes)
         except PlanError as failure:
@@ -199,14 +204,31 @@ def only_yaml(folder: Path, original: Read = edits.read_text) -> Path:
     return candidates[0]
 
 
+def _helper_home(folder: Path) -> Path | None:
+    """Return the file that has the recipes' helper, searched from the folder upwards."""
+    roots = (real_path(folder), *real_path(folder).parents)
+    paths = (root / home for root in roots for home in HELPER_HOMES)
+    return next((path for path in paths if path.is_file() and HELPER in edits.read_text(path)), None)
+
+
 def _helper_module(folder: Path) -> str:
-    """Return the module that has the recipes' helper, searched from the folder upwards."""
-    for root in (real_path(folder), *real_path(folder).parents):
-        for home in HELPER_HOMES:
-            path = root / home
-            if path.is_file() and HELPER in edits.read_text(path):
-                return home.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    return "executor.utils"
+    """Return the module that has the recipes' helper."""
+    home = _helper_home(folder)
+    return (
+        f"executor.{home.parent.name if home.stem == '__init__' else f'utils.{home.stem}'}"
+        if home
+        else "executor.utils"
+    )
+
+
+def _compiling(folder: Path) -> tuple[list[Path], Path]:
+    """Return the files in which a program may compile its step, its own and the repository's, and their common root."""
+    own = sorted(path for path in folder.rglob("*.py") if not _is_hidden(path, folder))
+    home = _helper_home(folder)
+    if home is None:
+        return own, folder
+    executor = home.parents[1]
+    return [*map(real_path, own), *sorted(executor.rglob("*.py"))], executor.parent
 
 
 def named_in(folder: Path, path: Path) -> Path:

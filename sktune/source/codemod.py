@@ -1,4 +1,4 @@
-"""Insert the ``with superkernel_scope(...)`` blocks of a plan into a model's source, without other changes."""
+"""Insert the scopes of a plan into a model's source, without other changes."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import libcst as cst
 import libcst.matchers as m
 
-from sktune.core import scope_options
 from sktune.core.errors import PlanError
 from sktune.core.plan import Plan
+from sktune.core.scope_flavour import ScopeFlavour
 from sktune.source.call_flow import Turn
+from sktune.source.captured_mode import without_refusals
 from sktune.source.classes import ModuleClass, calls_in, classes_of, last_name, parsed
 from sktune.source.guards import Guards
 from sktune.source.hand_scopes import HELPER, MAX_REINDENTED, switched_off, without_scopes
 from sktune.source.layer_conditions import of_layers
 from sktune.source.placement import Block, Placed, find_blocks
+from sktune.source.scope_statements import ScopeHeader, Statements, Write, with_calls, with_helper
 from sktune.source.values import Known, Reading
 
-MAX_INLINE = 60
-"""Characters of arguments that fit on the line of their ``with``."""
 SAFE_LABEL = re.compile(r"[\w.\-]+")
 """Labels that are written into source as they are."""
 SWITCHES = ("npu_stream_switch", "limit_core_num")
@@ -42,27 +42,38 @@ class Rewritten:
     readings: tuple[Reading | None, ...]
 
 
-def rewrite(text: str, plan: Plan, n_layers: int, helper_module: str, known: Known | None = None) -> Rewritten:
+def rewrite(
+    text: str,
+    plan: Plan,
+    n_layers: int,
+    helper_module: str,
+    known: Known | None = None,
+    flavour: ScopeFlavour = ScopeFlavour.SUPERKERNEL,
+) -> Rewritten:
     """Return the source ``text`` with the scopes of ``plan`` in place of any existing ones.
 
     Args:
         text: of a file with the model's classes.
-        plan: with SuperKernel options.
+        plan: with SuperKernel options, or without options of scopes for npugraph_ex.
         n_layers: how many decoder layers the model has.
         helper_module: from which to import ``superkernel_scope``, if the file does not import it.
         known: what decides which branches the decode step takes.
+        flavour: of the scopes: TorchAir's, or npugraph_ex's.
 
     Raises:
         PlanError: a scope cannot be expressed in this source, or its condition cannot; one line with the fix.
     """
-    known = known or Known()
-    tree, removed, classes, placed = _placed(parsed(text), plan, n_layers, known)
+    known, is_captured = known or Known(), flavour is ScopeFlavour.CAPTURED
+    source, unneeded = without_refusals(parsed(text)) if is_captured else (parsed(text), ())
+    tree, removed, classes, placed = _placed(source, plan, n_layers, known)
     guards = Guards(classes, placed, n_layers, known)
     labeled = _label_all(placed.blocks, guards, n_layers)
-    changed = tree.visit(_Inserter(labeled, guards.additions))
-    if not _imports_helper(tree):
-        changed = _with_import(changed, helper_module)
-    notes = [*removed, *(note for label, header in labeled for note in _notes(label, header))]
+    changed = tree.visit(_Inserter(labeled, guards.additions, with_calls if is_captured else with_helper))
+    if is_captured:
+        changed = changed if _imports_torch(tree) else _with_import(changed, "import torch\n")
+    elif not _imports_helper(tree):
+        changed = _with_import(changed, f"from {helper_module} import {HELPER}\n")
+    notes = [*unneeded, *removed, *(note for each in labeled for note in _notes(each))]
     if guards.drafts:
         notes.append(f"draft layers get no scopes: {', '.join(guards.drafts)}")
     return Rewritten(changed.code, tuple(dict.fromkeys(notes)), tuple(guards.readings))
@@ -88,16 +99,16 @@ def _placed(
 
 
 @dataclass(frozen=True, eq=False)
-class _Header:
-    """A block and the header of its ``with``; whether its label is the plan's own."""
+class _Labeled:
+    """The header of a scope, the label without the layer's number, and whether that is the plan's own."""
 
-    block: Block
-    header: str
-    is_own_label: bool
+    header: ScopeHeader
+    label: str
+    is_own: bool
 
 
-def _label_all(blocks: Sequence[Block], guards: Guards, n_layers: int) -> list[tuple[str, _Header]]:
-    """Return each block with a unique label and its header."""
+def _label_all(blocks: Sequence[Block], guards: Guards, n_layers: int) -> list[_Labeled]:
+    """Return the header of each block, with a unique label."""
     taken: set[str] = set()
     labeled = []
     for block in blocks:
@@ -114,8 +125,7 @@ def _label_all(blocks: Sequence[Block], guards: Guards, n_layers: int) -> list[t
             text = f'f"{label}"' if own else f'f"{label}_{{{index}}}"'
         turn = _of_turn(block.turn)
         condition = " and ".join(filter(None, (guards.condition(block), of_layers(block, n_layers, index), turn)))
-        options = scope_options.render(dict(block.options))
-        labeled.append((label, _Header(block, _call(f'{condition}, {text}, "{options}"'), bool(own))))
+        labeled.append(_Labeled(ScopeHeader(block, condition, text), label, bool(own)))
     return labeled
 
 
@@ -140,11 +150,11 @@ def _of_turn(turn: Turn | None) -> str:
     return f"{turn.index} == {turn.number}" if turn and turn.count > 1 else ""
 
 
-def _notes(label: str, header: _Header) -> list[str]:
+def _notes(labeled: _Labeled) -> list[str]:
     """Return what a reader should know about a block, one line each."""
-    block = header.block
+    block, label = labeled.header.block, labeled.label
     notes = [f"the scope {label} also contains: {text}" for text in block.besides]
-    if block.own_labels[0] and not header.is_own_label:
+    if block.own_labels[0] and not labeled.is_own:
         notes.append(f"the plan's label {block.own_labels[0]!r} is replaced by {label!r}")
     called = (last_name(call.func) for node in block.inside for call in calls_in(node))
     for name in dict.fromkeys(name for name in called if name.startswith(SWITCHES)):
@@ -152,20 +162,14 @@ def _notes(label: str, header: _Header) -> list[str]:
     return notes
 
 
-def _call(arguments: str) -> str:
-    if len(arguments) <= MAX_INLINE:
-        return f"{HELPER}({arguments})"
-    return f"{HELPER}(\n    {arguments}\n)"
-
-
 class _Inserter(cst.CSTTransformer):
     """Inserts the blocks and the additions to ``__init__``."""
 
-    def __init__(self, labeled: Sequence[tuple[str, _Header]], additions: Mapping[str, Sequence[str]]) -> None:
-        self._by_suite: dict[int, list[_Header]] = {}
-        for _, each in labeled:
-            self._by_suite.setdefault(id(each.block.suite), []).append(each)
-        self._additions = additions
+    def __init__(self, labeled: Sequence[_Labeled], additions: Mapping[str, Sequence[str]], write: Write) -> None:
+        self._by_suite: dict[int, list[ScopeHeader]] = {}
+        for each in labeled:
+            self._by_suite.setdefault(id(each.header.block.suite), []).append(each.header)
+        self._additions, self._write = additions, write
         self._classes: list[str] = []
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
@@ -188,19 +192,19 @@ class _Inserter(cst.CSTTransformer):
     def leave_IndentedBlock(
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
     ) -> cst.IndentedBlock:
-        """Put the statements of each block into its ``with``."""
+        """Put the statements of each block into its scope."""
         headers = self._by_suite.get(id(original_node))
         if not headers:
             return updated_node
         statements = list(updated_node.body)
-        return updated_node.with_changes(body=_nest(statements, 0, len(statements) - 1, headers))
+        return updated_node.with_changes(body=_nest(statements, 0, len(statements) - 1, headers, self._write))
 
 
 def _nest(
-    statements: Sequence[cst.BaseStatement], first: int, last: int, headers: Sequence[_Header]
-) -> list[cst.BaseStatement]:
+    statements: Sequence[cst.BaseStatement], first: int, last: int, headers: Sequence[ScopeHeader], write: Write
+) -> Statements:
     """Return the statements ``first`` to ``last`` with their blocks, nested from the outermost inwards."""
-    nested: list[cst.BaseStatement] = []
+    nested: Statements = []
     position = first
     while position <= last:
         here = [each for each in headers if each.block.first == position and each.block.last <= last]
@@ -211,22 +215,10 @@ def _nest(
         outer = max(here, key=lambda each: each.block.last)
         others = [each for each in headers if each is not outer]
         end = outer.block.last
-        nested.append(_with(outer.header, _nest(statements, position, end, others)))
+        nested += write(outer, _nest(statements, position, end, others, write))
         headers = [each for each in others if each.block.first > end]
         position = end + 1
     return nested
-
-
-def _with(header: str, body: list[cst.BaseStatement]) -> cst.With:
-    first = body[0]
-    assert isinstance(first, cst.SimpleStatementLine | cst.BaseCompoundStatement)
-    lines = list(first.leading_lines)
-    # Blank lines stay before the block; comments stay with the statement that they describe.
-    blank = next((index for index, line in enumerate(lines) if line.comment), len(lines))
-    body = [first.with_changes(leading_lines=lines[blank:]), *body[1:]]
-    block = cst.parse_statement(f"with {header}:\n    pass\n")
-    assert isinstance(block, cst.With)
-    return block.with_changes(leading_lines=lines[:blank], body=block.body.with_changes(body=body))
 
 
 def _imports_helper(tree: cst.Module) -> bool:
@@ -235,9 +227,14 @@ def _imports_helper(tree: cst.Module) -> bool:
     return imported or defined
 
 
-def _with_import(tree: cst.Module, module: str) -> cst.Module:
+def _imports_torch(tree: cst.Module) -> bool:
+    names = [alias for each in tree.body for alias in m.findall(each, m.Import(names=[m.ZeroOrMore()]))]
+    return any(m.findall(each, m.ImportAlias(name=m.Name("torch"), asname=None)) for each in names)
+
+
+def _with_import(tree: cst.Module, text: str) -> cst.Module:
     body = list(tree.body)
     imports = m.SimpleStatementLine(body=[m.Import() | m.ImportFrom()])
     after = max((index for index, each in enumerate(body) if m.matches(each, imports)), default=-1)
-    line = cst.parse_statement(f"from {module} import {HELPER}\n")
+    line = cst.parse_statement(text)
     return tree.with_changes(body=[*body[: after + 1], line, *body[after + 1 :]])

@@ -11,10 +11,14 @@ from sktune.source.values import locals_of
 
 HELPER = "superkernel_scope"
 """The recipes' context manager: ``superkernel_scope(enable, scope, options)``, positional."""
+BEGIN, END = "super_kernel_scope_begin", "super_kernel_scope_end"
+"""What begins and ends a scope of npugraph_ex, in ``torch.npu``."""
 
 
 MAX_REINDENTED = 20
 """Lines that are moved out by a level when their scope is removed; around more of them, it is switched off instead."""
+_FUNCTION = m.Name(BEGIN) | m.Name(END)
+CALL = m.SimpleStatementLine(body=[m.Expr(m.Call(func=_FUNCTION | m.Attribute(attr=_FUNCTION)))])
 OFF = m.With(items=[m.WithItem(item=m.Call(func=m.Name(HELPER), args=[m.Arg(m.Name("False")), m.ZeroOrMore()]))])
 
 
@@ -80,6 +84,22 @@ class _Remover(cst.CSTTransformer):
         first = first.with_changes(leading_lines=(*updated_node.leading_lines, *first.leading_lines))
         return cst.FlattenSentinel([first, *others])
 
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.SimpleStatementLine | cst.RemovalSentinel:
+        """Remove the begin and the end of a scope of npugraph_ex."""
+        if not m.matches(updated_node, CALL):
+            return updated_node
+        call = cst.ensure_type(cst.ensure_type(updated_node.body[0], cst.Expr).value, cst.Call)
+        if last_name(call.func) == BEGIN and self._functions:
+            self._note(call, self._functions[-1], is_kept=False)
+        return cst.RemoveFromParent()
+
+    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.If | cst.RemovalSentinel:
+        """Remove a condition with nothing else in it."""
+        is_empty = not updated_node.body.body and bool(original_node.body.body)
+        return cst.RemoveFromParent() if is_empty and updated_node.orelse is None else updated_node
+
     def _is_kept(self, body: cst.IndentedBlock) -> bool:
         return self._max_reindented is not None and _code(body).count("\n") > self._max_reindented
 
@@ -87,8 +107,9 @@ class _Remover(cst.CSTTransformer):
         values = locals_of(function)
         if not is_kept:
             self._names[-1] |= {last_name(node) for node in m.findall(call, m.Name())} & values.keys()
-        shown = [_code(argument.value) for argument in call.args[1:]]
-        for argument in call.args[1:]:
+        arguments = call.args if last_name(call.func) == BEGIN else call.args[1:]
+        shown = [_code(argument.value) for argument in arguments]
+        for argument in arguments:
             if m.matches(argument.value, m.Name()) and (given := values.get(last_name(argument.value))):
                 known = " or ".join(_code(value) for value in given if value is not None)
                 shown = [known if text == last_name(argument.value) and known else text for text in shown]

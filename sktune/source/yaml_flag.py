@@ -1,4 +1,4 @@
-"""The flag in a recipe's YAML that enables scopes: found at any depth, and turned on without touching the rest."""
+"""The switches in a recipe's YAML that enable scopes: found at any depth, and turned on without touching the rest."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +14,8 @@ FLAG = "enable_superkernel"
 """The flag's name, in YAML and in the models' code."""
 MODE, NEEDED_MODE = "exe_mode", "ge_graph"
 CAPTURED_MODE = "npugraph_ex"
+STATIC_KERNELS = "enable_static_kernel"
+"""The switch of static kernels, which SuperKernels need in the captured mode; off unless set."""
 PARENTS = ("custom_params", "model_config")
 """Settings that a recipe's YAML has where it has, or may have, the flag."""
 
@@ -38,17 +40,37 @@ def turn_on(text: str, path: Path, readings: Sequence[Reading | None]) -> str:
     return text
 
 
-def check_mode(text: str, path: Path) -> None:
-    """Refuse a YAML whose mode has no scopes.
+def turn_on_static_kernels(text: str, path: Path) -> str:
+    """Return the YAML ``text`` with static kernels.
+
+    Raises:
+        BadInputError: not YAML, or no place for the switch; one line with the fix.
+    """
+    root = compose_yaml(text, str(path), BadInputError)
+    return _set(text, root, static_kernels([keys for keys, _ in _walk(root)]), path)
+
+
+def static_kernels(paths: Sequence[Keys]) -> Keys:
+    """Return where the switch of static kernels is in settings with these paths, or belongs: the recipes' programs
+    read it from ``model_config``.
+    """
+    found = next((keys for keys in paths if keys[-1] == STATIC_KERNELS), None)
+    home = next((keys[: keys.index("model_config") + 1] for keys in paths if "model_config" in keys), None)
+    beside = next((keys[:-1] for keys in paths if keys[-1] == MODE), ())
+    return found or (*(beside if home is None else home), STATIC_KERNELS)
+
+
+def check_mode(text: str, path: Path, needed: str = NEEDED_MODE) -> None:
+    """Refuse a YAML with another mode than the plan's.
 
     Raises:
         BadInputError: not YAML, or another mode; one line with the fix.
     """
     for keys, node in _walk(compose_yaml(text, str(path), BadInputError)):
-        if keys[-1] == MODE and node.value != NEEDED_MODE:
+        if keys[-1] == MODE and node.value != needed:
             raise BadInputError(
-                f"{path}:{node.start_mark.line + 1}: {MODE} is {node.value!r}, but the scopes that apply writes are "
-                f"for {NEEDED_MODE}; set it to {NEEDED_MODE}"
+                f"{path}:{node.start_mark.line + 1}: {MODE} is {node.value!r}, but the plan's scopes are for {needed}; "
+                f"set it to {needed}"
             )
 
 

@@ -14,6 +14,7 @@ import yaml
 
 from sktune.core.errors import SktuneError
 from sktune.core.plan import Plan, Scope
+from sktune.core.scope_flavour import ScopeFlavour
 from sktune.source.codemod import Rewritten, rewrite
 from sktune.source.values import Known, Reading
 from sktune.source.yaml_flag import FLAG, turn_on
@@ -49,9 +50,10 @@ class Folder:
         found = sorted((self.path / "config").rglob("*.yaml"))
         return [path for path in found if "model_config" in (yaml.safe_load(path.read_text(encoding="utf-8")) or {})]
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self, yaml_file: Path | None = None) -> dict[str, Any]:
         """A YAML's document, for one rank."""
-        path = self.path / self.facts["yaml"] if "yaml" in self.facts else self.yamls[0]
+        own = self.path / self.facts["yaml"] if "yaml" in self.facts else self.yamls[0]
+        path = yaml_file or own
         document: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         sizes = document.setdefault("parallel_config", {})
         document["parallel_config"] = {**sizes, **{name: 1 for name in sizes if name.endswith("_size")}}
@@ -79,12 +81,19 @@ def each(pairs: Sequence[tuple[str, str]], among: range = range(LAYERS)) -> Plan
     return Plan(tuple(Scope(name(layer, first), name(layer, last)) for layer in among for first, last in pairs))
 
 
-def check(folder: Folder, plan: Plan) -> tuple[str, Rewritten | None]:
+def check(
+    folder: Folder, plan: Plan, yaml_file: Path | None = None, flavour: ScopeFlavour = ScopeFlavour.SUPERKERNEL
+) -> tuple[str, Rewritten | None]:
     """Return "entered", or why not, and the changed source."""
-    settings = folder.settings()
+    settings = folder.settings(yaml_file)
     try:
         rewritten = rewrite(
-            folder.source.read_text(encoding="utf-8"), plan, LAYERS, "executor.utils", Known(settings, folder.config)
+            folder.source.read_text(encoding="utf-8"),
+            plan,
+            LAYERS,
+            "executor.utils",
+            Known(settings, folder.config),
+            flavour,
         )
     except SktuneError as failure:
         return f"refused: {failure}", None

@@ -93,7 +93,11 @@ def _ask_executor(request: dict[str, Any], values: dict[str, Any], answer: dict[
         return
     answer["checked"].append("InferenceConfig")
     model, scheduler = config.model_config, config.scheduler_config
-    if not stated.get("refused"):
+    if stated.get("applied"):
+        real = (model.exe_mode, model.custom_params.get("enable_superkernel", False), model.enable_static_kernel)
+        if real != ("npugraph_ex", True, True):
+            answer["wrong"].append(f"mode, scopes and static kernels are {real}")
+    elif not stated.get("refused"):
         facts = {
             "ranks": (stated["ranks"], config.parallel_config.world_size),
             "mode": (stated["mode"], model.exe_mode),
@@ -122,7 +126,7 @@ def _ask_model(request: dict[str, Any], config: Any, answer: dict[str, Any]) -> 
         return
     answer["checked"].append("import of the model")
     stated = request["stated"]
-    if not stated.get("refused") and (decoder := stated["decoder"]):
+    if decoder := stated.get("decoder"):
         name, where = decoder.removeprefix("its decoder layer is ").split(" in ", 1)
         place = where.partition(",")[0]
         if not inspect.isclass(getattr(module, name, None)) or place != module_name.replace(".", "/") + ".py":

@@ -212,8 +212,14 @@ def superkernel_scope(enable: Any, scope: str, options: str = "") -> Iterator[No
         OPEN.pop()
 
 
+def scope_end(scope: str) -> None:
+    """Stand in for what ends a scope of npugraph_ex."""
+    assert OPEN.pop() == scope, f"{scope} ends, but another scope is open"
+
+
 SPECIAL: dict[str, Any] = {
     "Module": Module, "ModuleList": ModuleList, "ModuleDict": ModuleDict, "superkernel_scope": superkernel_scope,
+    "super_kernel_scope_begin": OPEN.append, "super_kernel_scope_end": scope_end,
 }  # fmt: skip
 
 

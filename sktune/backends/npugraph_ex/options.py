@@ -12,6 +12,7 @@ from typing import Any
 
 from sktune.backends.options import OptionSpec
 from sktune.core.errors import PlanError, SpaceError, nearest
+from sktune.core.graph_options import optimize_options
 from sktune.core.plan import Option, Plan
 from sktune.core.space import OptionRules
 
@@ -105,7 +106,7 @@ def compile_options(plan: Plan, own: Mapping[str, Any] = _USUAL) -> dict[str, An
     kept = {name: value for name, value in own.items() if not name.startswith("super_kernel_")}
     options = kept | {"static_kernel_compile": True}
     if plan.scopes:
-        options |= {"super_kernel_optimize": True, "super_kernel_optimize_options": _optimize_options(plan)}
+        options |= {"super_kernel_optimize": True, "super_kernel_optimize_options": optimize_options(plan)}
     return options
 
 
@@ -121,8 +122,3 @@ def program_keywords(plan: Plan, keywords: Mapping[str, Any]) -> Mapping[str, An
             "use the mode that the plan was made in, or search in this one"
         )
     return {**keywords, "options": compile_options(plan, keywords.get("options") or {})}
-
-
-def _optimize_options(plan: Plan) -> dict[str, Any]:
-    """Return what the plan sets, nothing else."""
-    return {name: str(value).split(",") if name in KERNELS else value for name, value in plan.options if value != ""}

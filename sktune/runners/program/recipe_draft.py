@@ -14,7 +14,7 @@ from sktune.core.plain_data import load_yaml
 from sktune.runners.program.checkout import A3_DIES, DIES
 from sktune.runners.program.program_checks import Check, ProgramChecks, Verdict
 from sktune.runners.program.rank_reports import VERIFIED_STEPS
-from sktune.source.yaml_flag import CAPTURED_MODE, FLAG, MODE, NEEDED_MODE
+from sktune.source.yaml_flag import CAPTURED_MODE, FLAG, MODE, NEEDED_MODE, STATIC_KERNELS, static_kernels
 
 MAX_NEW_TOKENS = 160
 """Enough decode steps to alternate between plan and baseline; more would only make runs longer."""
@@ -22,8 +22,6 @@ MIN_NEW_TOKENS = 32
 """Enough decode steps to verify a plan and to measure it."""
 PLATFORM = "platform_version"
 _PLATFORMS = ("A2", "A3", "950")
-_STATIC_KERNELS = "enable_static_kernel"
-"""An option of npugraph_ex, off unless set."""
 _NAMES_MODE = re.compile(r"ge_?graph")
 _MODES = {"eager": "nothing is compiled in it"}
 """What is true of modes that have no scopes."""
@@ -131,7 +129,7 @@ def add_mode(draft: RecipeDraft, sources: list[Path], settings: Mapping[str, Any
     if not any(path.rpartition(".")[2] == MODE for path in changes):
         return
     for path, value in settings.items():
-        if path.rpartition(".")[2] == _STATIC_KERNELS and value:
+        if path.rpartition(".")[2] == STATIC_KERNELS and value:
             changes[path] = False
             draft.found.append(f"{path} is {value!r}: False in the copy, as only npugraph_ex has static kernels")
     verdicts = _verdicts(sources, by_key(settings), by_key({**settings, **changes}))
@@ -154,10 +152,8 @@ def is_captured(settings: Mapping[str, Any]) -> bool:
 
 def _add_static_kernels(draft: RecipeDraft, settings: Mapping[str, Any]) -> None:
     """Turn static kernels on, which SuperKernels need."""
-    mode = next(path for path in settings if path.rpartition(".")[2] == MODE)
-    path = next((each for each in settings if each.rpartition(".")[2] == _STATIC_KERNELS), "")
+    path = ".".join(static_kernels([tuple(each.split(".")) for each in settings]))
     if settings.get(path) is not True:
-        path = path or mode.removesuffix(MODE) + _STATIC_KERNELS
         draft.values["yaml"].setdefault("set", {})[path] = True
         draft.found.append(
             f"{path} is {settings.get(path, 'not set')!s}: True in the copy, as SuperKernels of {CAPTURED_MODE} need "
@@ -168,7 +164,7 @@ def _add_static_kernels(draft: RecipeDraft, settings: Mapping[str, Any]) -> None
 def _verdicts(sources: list[Path], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Verdict]:
     """Return what the program's checks say, for each platform on which they accept the YAML as it is."""
     checks = ProgramChecks(sources, MODE)
-    before, after = {_STATIC_KERNELS: False, **before}, {_STATIC_KERNELS: False, **after}
+    before, after = {STATIC_KERNELS: False, **before}, {STATIC_KERNELS: False, **after}
     platforms = [str(before[PLATFORM])] if before.get(PLATFORM) else _PLATFORMS
     verdicts = {name: checks.verdict({**before, PLATFORM: name}, {**after, PLATFORM: name}) for name in platforms}
     everywhere = frozenset.intersection(*(verdict.refused_before for verdict in verdicts.values()))

@@ -1,0 +1,240 @@
+"""A plan for npugraph_ex in source code: begin and end as direct calls, one end on each way out, all of it undone."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from sktune.core.errors import BadInputError, PlanError
+from sktune.core.plan import Plan, Scope
+from sktune.core.plan_file import PlanFile, write_plan
+from sktune.core.scope_flavour import ScopeFlavour
+from sktune.source import edits
+from sktune.source.apply import source_change
+from sktune.source.codemod import rewrite
+from sktune.source.yaml_flag import turn_on_static_kernels
+from tests.projects import N_LAYERS, TEMPLATE
+
+MODEL = """
+import torch
+from torch import nn
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, config, layer_idx):
+        super().__init__()
+        self.layer_idx = layer_idx
+        self.enable_superkernel = config.enable_superkernel
+        self.self_attn = Attention()
+        self.mlp = MLP()
+
+    def forward(self, hidden_states, is_prefill, early=False):
+        hidden_states = self.self_attn(hidden_states)
+BODY
+
+class Model(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.layers = nn.ModuleList([DecoderLayer(config, i) for i in range(2)])
+
+    def forward(self, hidden_states, is_prefill, early=False):
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, is_prefill, early)
+        return hidden_states
+
+
+class Attention(nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+class MLP(nn.Module):
+    def forward(self, x):
+        return x * 2
+"""
+PLAN = Plan(tuple(Scope(f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp") for i in range(2)))
+
+
+@pytest.fixture
+def marks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Return what the calls of ``torch.npu`` note."""
+    noted: list[str] = []
+    npu = SimpleNamespace(
+        super_kernel_scope_begin=lambda label: noted.append(f"begin {label}"),
+        super_kernel_scope_end=lambda label: noted.append(f"end {label}"),
+    )
+    monkeypatch.setattr(torch, "npu", npu, raising=False)
+    yield noted
+
+
+def rewritten(body: str) -> str:
+    """Return the model with ``body`` and the plan's scopes."""
+    return rewrite(MODEL.replace("BODY", body), PLAN, 2, "executor.utils", flavour=ScopeFlavour.CAPTURED).text
+
+
+def ran(source: str, **arguments: Any) -> float:
+    """Return what the model computes from 1."""
+    names: dict[str, Any] = {}
+    exec(source, names)
+    model = names["Model"](SimpleNamespace(enable_superkernel=True))
+    return float(model(torch.tensor(1.0), **arguments))
+
+
+BODIES = {
+    "result returned": "        return self.mlp(hidden_states)\n",
+    "name returned": "        hidden_states = self.mlp(hidden_states)\n        return hidden_states\n",
+    "early return": """        if early:
+            return hidden_states
+        return self.mlp(hidden_states)
+""",
+    "early return in one line": """        if early: return hidden_states - 1
+        hidden_states = self.mlp(hidden_states)
+        return hidden_states
+""",
+    "both branches return": """        if early:
+            return self.mlp(hidden_states) + 1
+        else:
+            return self.mlp(hidden_states)
+""",
+    "loop inside": """        for result in range(3):
+            if result == 1:
+                break
+        def unused():
+            return 1
+        return self.mlp(hidden_states) + result
+""",
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=list(BODIES))
+@pytest.mark.parametrize("early", [False, True])
+def test_each_way_out_ends_the_scope(marks: list[str], body: str, early: bool) -> None:
+    """Once, after what the ``return`` computes; the result is that without scopes, and prefill has none."""
+    expected = ran(MODEL.replace("BODY", body), is_prefill=False, early=early)
+    source = rewritten(body)
+    assert ran(source, is_prefill=False, early=early) == expected
+    assert marks == [f"{what} self_attn_to_mlp_{i}" for i in range(2) for what in ("begin", "end")]
+    marks.clear()
+    assert ran(source, is_prefill=True, early=early) == expected
+    assert not marks
+
+
+def test_lines_of_the_model_stay_as_they_are() -> None:
+    """The scope adds two guarded calls and reindents nothing."""
+    before, after = MODEL.replace("BODY", BODIES["name returned"]), rewritten(BODIES["name returned"])
+    added = [line for line in after.splitlines() if line not in before.splitlines()]
+    assert added == [
+        "        if self.enable_superkernel and not is_prefill:",
+        '            torch.npu.super_kernel_scope_begin(f"self_attn_to_mlp_{self.layer_idx}")',
+        "        if self.enable_superkernel and not is_prefill:",
+        '            torch.npu.super_kernel_scope_end(f"self_attn_to_mlp_{self.layer_idx}")',
+    ]
+    assert [line for line in after.splitlines() if line not in added] == before.splitlines()
+
+
+def test_what_a_condition_depends_on_does_not_change_inside() -> None:
+    """The end would be decided by another value than the begin."""
+    with pytest.raises(PlanError, match="assigns 'is_prefill' within the scope"):
+        rewritten("        is_prefill = True\n        return self.mlp(hidden_states)\n")
+
+
+def test_scopes_by_hand_and_the_refusal_of_the_mode_go(marks: list[str]) -> None:
+    """Marks of either path are replaced, and the check that refuses SuperKernels in this mode is removed."""
+    body = """        if self.enable_superkernel:
+            torch.npu.super_kernel_scope_begin("by_hand")
+        with superkernel_scope(self.enable_superkernel, "ge", ""):
+            hidden_states = self.mlp(hidden_states)
+        torch.npu.super_kernel_scope_end("by_hand")
+        return hidden_states
+
+    def check(self, exe_mode, enable_superkernel):
+        if exe_mode == "npugraph_ex" and enable_superkernel:
+            raise ValueError("npugraph_ex does not support superkernel.")
+        if exe_mode == "eager" and enable_superkernel:
+            raise ValueError("eager does not support superkernel.")
+"""
+    result = rewrite(MODEL.replace("BODY", body), PLAN, 2, "executor.utils", flavour=ScopeFlavour.CAPTURED)
+    assert "by_hand" not in result.text and "superkernel_scope(" not in result.text
+    assert "npugraph_ex" not in result.text and "eager does not support" in result.text
+    notes = "\n".join(result.notes)
+    assert 'is replaced: "by_hand"' in notes and 'is replaced: "ge"' in notes
+    assert '`if exe_mode == "npugraph_ex" and enable_superkernel: raise ...` is removed' in notes
+    ran(result.text, is_prefill=False)
+    assert len(marks) == 4
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return the model's folder in a copy of the project, in the mode npugraph_ex."""
+    shutil.copytree(TEMPLATE.root, tmp_path / "project")
+    folder = tmp_path / "project" / TEMPLATE.model
+    for path in folder.rglob("*.yaml"):
+        path.write_text(path.read_text().replace('exe_mode: "ge_graph"', "exe_mode: npugraph_ex"))
+    return folder
+
+
+def captured(**options: Any) -> PlanFile:
+    """Return a plan file for npugraph_ex, with options of the whole step."""
+    scopes = tuple(Scope(f"model.layers.{i}.self_attn", f"model.layers.{i}.self_attn") for i in range(N_LAYERS))
+    plan = Plan(scopes, tuple(options.items()))
+    return PlanFile.model_validate(yaml.safe_load(write_plan(plan, {}, ScopeFlavour.CAPTURED, N_LAYERS)))
+
+
+def test_a_project_is_changed_and_restored(folder: Path) -> None:
+    """Scopes, flag and static kernels are on; undone, all files are the same bytes."""
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    change = source_change(captured(), folder)
+    change.write()
+    assert "torch.npu.super_kernel_scope_begin(" in change.diff
+    (settings,) = (yaml.safe_load(each.after) for each in change.changes if each.path.suffix == ".yaml")
+    assert "enable_static_kernel: True" in change.diff and "enable_superkernel: True" in change.diff
+    assert settings
+    edits.undo(folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
+
+
+def test_where_the_program_passes_other_options_is_said(folder: Path) -> None:
+    """For each place, with what to write there; nothing where it has them."""
+    runner = folder / "runner.py"
+    runner.write_text('options = {"static_kernel_compile": True}\n')
+    wanted = "{'early_start': 1}"
+    (note,) = (note for note in source_change(captured(early_start=1), folder).notes if "runner.py:1" in note)
+    assert f'"super_kernel_optimize": True, "super_kernel_optimize_options": {wanted}' in note
+    entries = '"super_kernel_optimize": on, "super_kernel_optimize_options": '
+    runner.write_text(f'options = {{"static_kernel_compile": True, {entries}{{}}}}\n')
+    (note,) = (note for note in source_change(captured(early_start=1), folder).notes if "runner.py:1" in note)
+    assert f"measured with {wanted}" in note
+    runner.write_text(f'options = {{"static_kernel_compile": True, {entries}{wanted}}}\n')
+    assert not [note for note in source_change(captured(early_start=1), folder).notes if "runner.py" in note]
+
+
+def test_a_yaml_of_the_other_mode_is_refused(folder: Path) -> None:
+    """By name, with its line."""
+    for path in folder.rglob("*.yaml"):
+        path.write_text(path.read_text().replace("exe_mode: npugraph_ex", "exe_mode: ge_graph"))
+    with pytest.raises(BadInputError, match=r"exe_mode is 'ge_graph', but the plan's scopes are for npugraph_ex"):
+        source_change(captured(), folder)
+
+
+MODE = "exe_mode: npugraph_ex\n"
+ON = "enable_static_kernel: True"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{MODE}model_config:\n  a: 1\n", f"{MODE}model_config:\n  {ON}\n  a: 1\n"),
+        (f"model_config:\n  {MODE}", f"model_config:\n  {ON}\n  {MODE}"),
+        ("a: {enable_static_kernel: false}\n", "a: {enable_static_kernel: True}\n"),
+        (MODE, f"{ON}\n{MODE}"),
+    ],
+)
+def test_static_kernels_are_turned_on_where_programs_read_them(text: str, expected: str) -> None:
+    """In ``model_config``, or beside the mode; once is enough."""
+    assert turn_on_static_kernels(text, Path("a.yaml")) == expected
+    assert turn_on_static_kernels(expected, Path("a.yaml")) == expected
