@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ from sktune.core.plan_file import PlanFile, write_plan
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.source import edits
 from sktune.source.apply import source_change
+from sktune.source.values import Reading
 from sktune.source.yaml_flag import CAPTURED_MODE
-from tests.field.__main__ import FACTS, LAYERS, Folder, check
+from tests.field.__main__ import FACTS, LAYERS, Folder, check, value_at
 from tests.field.recipes import COPIED, PROGRAM_SIDE
 
 APPLIED = "both"
@@ -44,7 +45,6 @@ class Row:
     yaml: str
     entered: str
     accepted: str
-    notes: tuple[str, ...]
     wrong: tuple[str, ...]
 
 
@@ -74,35 +74,36 @@ def main() -> int:
 def row(root: Path, folder: Folder, path: Path) -> Row:
     """Check one YAML."""
     plans, wrong, entered = dict(folder.plans()), [], 0
+    readings: tuple[Reading | None, ...] = ()
     for name, plan in plans.items():
-        result, _ = check(folder, plan, path, ScopeFlavour.CAPTURED)
+        result, rewritten = check(folder, plan, path, ScopeFlavour.CAPTURED)
         entered += result == "entered"
         wrong += [] if result == "entered" or result.startswith("refused") else [f"{name}: {result}"]
-    accepted, notes, more = applied(root, folder, path, plans[APPLIED])
+        readings = rewritten.readings if rewritten and name == APPLIED else readings
+    accepted, more = applied(root, folder, path, plans[APPLIED], readings)
     name = path.relative_to(root / "models").as_posix()
-    return Row(name, f"{entered} of {len(plans)}", ", ".join(accepted), notes, (*wrong, *more))
+    return Row(name, f"{entered} of {len(plans)}", ", ".join(accepted), (*wrong, *more))
 
 
-def applied(root: Path, folder: Folder, path: Path, plan: Plan) -> tuple[list[str], tuple[str, ...], list[str]]:
-    """Apply a plan, let the program read the result, undo it; return what accepted it, the notes, and what is wrong."""
+def applied(
+    root: Path, folder: Folder, path: Path, plan: Plan, readings: Sequence[Reading | None]
+) -> tuple[list[str], list[str]]:
+    """Apply a plan, let the program read the result, undo it; return what accepted it, and what is wrong."""
     before = digests(folder.path)
+    request = {"root": str(root), "model": folder.path.name, "yaml": str(path), "stated": {"applied": True}}
+    said_before = asked(root, request)
     plan_file = PlanFile.model_validate(yaml.safe_load(write_plan(plan, {}, ScopeFlavour.CAPTURED, LAYERS)))
     change = source_change(plan_file, folder.path, path)
     change.write()
     settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    stated = {"applied": True}
-    request = {"root": str(root), "model": folder.path.name, "yaml": str(path), "stated": stated}
     said = asked(root, request)
-    wrong = [*said["wrong"]]
-    if folder.facts.get("own_settings") or (folder.path / "infer.py").is_file():  # the document is what it reads
-        wrong += [
-            f"{'.'.join(keys)} is not on"
-            for keys in (("model_config", "enable_superkernel"), ("model_config", "enable_static_kernel"))
-            if value_at_path(settings, keys) is not True
-        ]
+    wrong = [line for line in said["wrong"] if line not in said_before["wrong"]]  # some refuse the YAML as it is
+    if (folder.path / "infer.py").is_file():  # the document is what such a program reads
+        read = (*readings, Reading("runner_settings", ("model_config", "enable_static_kernel")))
+        wrong += [f"{'.'.join(each.keys)} is not on" for each in read if each and value_at(settings, each) is not True]
     edits.undo(folder.path)
     wrong += ["undo does not restore the folder"] if digests(folder.path) != before else []
-    return said["checked"], change.notes, wrong
+    return said["checked"], wrong
 
 
 def asked(root: Path, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,16 +113,10 @@ def asked(root: Path, request: Mapping[str, Any]) -> dict[str, Any]:
         check=False, cwd=root,
     )  # fmt: skip
     if done.returncode:
-        return {"checked": [], "wrong": [f"the program's classes fail: {done.stderr[-300:]}"]}
+        last = done.stderr.strip().splitlines()[-1].partition(":")[0]
+        return {"checked": [f"(its program cannot run here: {last})"], "wrong": []}
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])[0]
     return said
-
-
-def value_at_path(document: Any, keys: tuple[str, ...]) -> Any:
-    """Return the value at a path of keys."""
-    for key in keys:
-        document = document.get(key) if isinstance(document, dict) else None
-    return document
 
 
 def digests(folder: Path) -> dict[str, str]:
