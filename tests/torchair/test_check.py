@@ -1,9 +1,6 @@
 """What a plan's scopes become, foreseen from the graph that the true TorchAir builds."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,9 +16,9 @@ from sktune.core.plan_file import write_plan
 from sktune.core.space import SpaceSpec
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.tracing import trace_layout
+from tests.builders import sktune_command
 from tests.torchair import side_stream
 
-ROOT = Path(__file__).resolve().parents[2]
 ABORT: Options = (("strict-scope-check", "abort"),)
 FUSION: Options = (("stream-fusion", 1),)
 
@@ -92,14 +89,10 @@ def test_a_search_sees_the_same_operators_without_another_conversion(
 def test_the_command_names_the_fix_and_ends_with_code_5(tmp_path: Path) -> None:
     """The engine is left out, as in the other tests here; a plan with the fix passes."""
     model = f"{Path(side_stream.__file__)}:side_by_side"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for options, code in ((ABORT, 5), ((*ABORT, *FUSION), 0)):
         plan = tmp_path / "plan.yaml"
         plan.write_text(write_plan(block(options), {}, "npu"))
-        done = subprocess.run(
-            [sys.executable, "-m", "sktune.cli", "check", str(plan), "--model", model, "--json"],
-            capture_output=True, text=True, check=False, cwd=tmp_path, env=environment, timeout=600,
-        )  # fmt: skip
+        done = sktune_command("check", str(plan), "--model", model, "--json", folder=tmp_path)
         assert done.returncode == code, done.stderr
         event = json.loads(done.stdout.splitlines()[-1])
         assert (event["event"], event["refused"], event["exit_code"]) == ("plan_checked", code == 5, code)

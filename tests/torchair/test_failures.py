@@ -1,10 +1,8 @@
 """What TorchAir refuses: one line with its own reason, and a search that goes on."""
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from sktune.backends.npu.backend import NpuBackend
 from sktune.core.space import SpaceSpec
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.tracing import trace_layout
+from tests.builders import sktune_command
 from tests.torchair import refused
 from tests.torchair.frontend import newest_dump
 
@@ -54,11 +53,7 @@ def npu_backend(target: Target) -> NpuBackend:
 def sktune_search(folder: Path, model: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run ``sktune search`` as a user would; the worker leaves the engine out, because the target's module does."""
     target = f"{Path(__file__).parent / 'refused.py'}:{model}"
-    command = [sys.executable, "-m", "sktune.cli", "search", "--model", target, "--device", "npu", *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=600
-    )
+    return sktune_command("search", "--model", target, "--device", "npu", *words, folder=folder)
 
 
 @pytest.mark.parametrize("model", REASONS)
@@ -111,6 +106,7 @@ def dumping(configuration: Callable[[Plan], Any], dump: Path, folder: Path) -> C
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("all_final_processes")
 def test_the_search_goes_on_after_what_torchair_refuses(tmp_path: Path) -> None:
     """Each plan is judged by a process of its own, in a folder of its own; refused ones are pruned."""
     (tmp_path / "space.yaml").write_text(SPACE)
