@@ -151,7 +151,7 @@ def _build(
     text, built = config.get_text_config(decoder=True), _config_of(model)
     length = -(-(context + LONGEST_REPLAY) // CACHE_GRANULE) * CACHE_GRANULE
     cache = static_cache(built, length, takes_torchair=takes_torchair)
-    decode_step = decode_call(model, cache, batch, length, spec.device)
+    decode_step, has_run = decode_call(model, cache, batch, length, spec.device)
 
     def tokens(generator: torch.Generator, count: int) -> torch.Tensor:
         return torch.randint(0, text.vocab_size, (batch, count), generator=generator).to(spec.device)
@@ -168,11 +168,11 @@ def _build(
         return [(tokens(generator, 1),) for _ in range(steps)]
 
     def allocate() -> None:
-        if spec.device == META:
+        if spec.device != META:
+            prefill(0, 1)
+        elif not has_run:
             with torch.no_grad():
                 decode_step(torch.ones(batch, 1, dtype=torch.long, device=META))
-        else:
-            prefill(0, 1)
 
     _allocated(config, allocate)
     weights = f"weights of {Path(spec.weights).name}" if spec.weights and spec.layers is None else "random weights"

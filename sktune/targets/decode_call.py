@@ -22,8 +22,8 @@ _WAYS: tuple[tuple[str, ...], ...] = ((), ("position_ids",), ("position_ids", "a
 """Arguments to pass besides tokens and cache, in the order in which they are tried."""
 
 
-def decode_call(model: nn.Module, cache: StaticCache, batch: int, length: int, device: str) -> DecodeStep:
-    """Return the function that runs ``model`` on its next tokens.
+def decode_call(model: nn.Module, cache: StaticCache, batch: int, length: int, device: str) -> tuple[DecodeStep, bool]:
+    """Return the function that runs ``model`` on its next tokens, and whether it has run.
 
     Without positions and a mask, some models read the number of tokens seen from the cache, to slice a table of
     positions or to make a mask. Such a step is another graph at each position, so they get what ``generate()`` passes.
@@ -65,12 +65,12 @@ def decode_call(model: nn.Module, cache: StaticCache, batch: int, length: int, d
         for way in ways:
             reads = _value_reads(way, tokens, cache)
             if reads == 0:
-                return way
+                return way, True
             if reads < fewest and not tables:
                 fewest, best = reads, way
         for handle in handles:
             handle.remove()
-    return best
+    return best, fewest < math.inf
 
 
 def _tables(model: nn.Module) -> list[nn.Embedding]:
