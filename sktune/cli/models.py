@@ -79,7 +79,12 @@ def profile(
 
 @app.command()
 def fusion(
-    graph: Annotated[Path, typer.Argument(help="TorchAir's dump of the marked graph, type txt or pbtxt.")],
+    graph: Annotated[
+        Path,
+        typer.Argument(
+            help="TorchAir's dump of the marked graph, type txt or pbtxt; for npugraph_ex a sk_meta folder."
+        ),
+    ],
     fused: Annotated[
         list[Path], typer.Option(help="GE's dumps: AfterSkGraph and super_kernel_sub_graph; may be repeated.")
     ] = [],  # noqa: B006 - typer copies it

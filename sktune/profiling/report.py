@@ -7,6 +7,7 @@ from pathlib import Path
 from sktune.ascend.cann_log import explain_files
 from sktune.ascend.fusion import RealisedFusion, realised_fusion
 from sktune.ascend.ge_graph import read_ge_graph
+from sktune.ascend.graph_log import fusion_of_log
 from sktune.core.errors import BadInputError
 from sktune.core.files import real_path
 from sktune.profiling import timeline
@@ -46,9 +47,15 @@ def report(path: Path, candidate: Path | None, picture: Path | None, runs: Path)
 def fusion_of_files(graph: Path, fused: Sequence[Path], profile: Path | None, logs: Sequence[Path]) -> RealisedFusion:
     """Return how the scopes marked in ``graph`` were fused, from GE's dumps, a profile and CANN's logs.
 
+    If ``graph`` is a folder, it is graph-autofusion's log of a captured graph, which says all of it.
+
     Raises:
         BadInputError: a file cannot be read, or is not of the expected kind.
     """
+    if graph.is_dir():
+        if fused or profile or logs:
+            raise BadInputError(f"{graph} is the log of a captured graph, which needs no other file; give it alone")
+        return fusion_of_log(graph)
     marked = read_ge_graph(graph)
     labels = list(marked.by_scope())
     if not labels:

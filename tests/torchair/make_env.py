@@ -32,7 +32,18 @@ def main() -> None:
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
-    run(str(python), "-m", "pip", "install", "--quiet", "--no-compile", TORCH, TORCH_NPU, "-e", f"{REPOSITORY}[npu,test]")
+    run(
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-compile",
+        TORCH,
+        TORCH_NPU,
+        "-e",
+        f"{REPOSITORY}[npu,test]",
+    )
     site = Path(output(str(python), "-c", "import sysconfig; print(sysconfig.get_path('platlib'))").strip())
     count = make_stubs(site)
     print(f"{folder}: {TORCH}, {TORCH_NPU}, {count} symbols of CANN stubbed")
