@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sktune.core.scope_flavour import ScopeFlavour
 from sktune.source.codemod import Rewritten, rewrite
 from tests.field import __main__ as field
 from tests.projects import TEMPLATE
@@ -30,9 +31,10 @@ def planted(old: str, new: str) -> Callable[..., Rewritten]:
     return changed
 
 
-def test_a_plan_that_is_applied_correctly_is_entered() -> None:
+@pytest.mark.parametrize("flavour", [ScopeFlavour.SUPERKERNEL, ScopeFlavour.CAPTURED])
+def test_a_plan_that_is_applied_correctly_is_entered(flavour: ScopeFlavour) -> None:
     """Every scope around its units, none in drafts and prefill, the same data flow."""
-    assert field.check(FOLDER, PLAN)[0] == "entered"
+    assert field.check(FOLDER, PLAN, None, flavour)[0] == "entered"
 
 
 @pytest.mark.parametrize(
