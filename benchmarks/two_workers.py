@@ -2,17 +2,18 @@
 
     python -m benchmarks.two_workers [--model llama] [--trials 10] --out FILE.md
 
-Plans that both searches tried are compared: how far their speedups differ, and how far two measurements of the same
-code differ (the noise floor of the search). Run it on an idle machine with at least two cores.
+Plans that all searches tried are compared. One worker searches twice: what two processes of the same search differ by
+is more than the noise floor, which is that of one process. Run it on an idle machine with at least two cores.
 """
 
 import argparse
 import math
 import os
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import sktune
@@ -22,6 +23,8 @@ from sktune.core.plan import Plan
 from sktune.reports.plan_names import plan_name
 from sktune.study.result import SearchResult
 
+SEARCHES = {"one worker": 1, "one worker again": 1, "two workers": 2}
+
 
 def main() -> None:
     """Search twice, and write the table."""
@@ -30,15 +33,16 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    results, seconds = {}, {}
+    results: dict[str, SearchResult] = {}
+    seconds: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         cores = sorted(os.sched_getaffinity(0))[:2]
-        for workers in (1, 2):
+        for name, workers in SEARCHES.items():
             os.sched_setaffinity(0, cores[:workers])
             began = time.perf_counter()
-            runs = Path(folder) / str(workers)
-            results[workers] = sktune.search(arguments.model, trials=arguments.trials, workers=workers, runs=runs)
-            seconds[workers] = time.perf_counter() - began
+            runs = Path(folder) / name
+            results[name] = sktune.search(arguments.model, trials=arguments.trials, workers=workers, runs=runs)
+            seconds[name] = time.perf_counter() - began
     machine = f"torch {package_version('torch')}, Python {sys.version.split()[0]}; {device_name('cpu')}"
     head = [
         f"# python -m benchmarks.two_workers {' '.join(sys.argv[1:])}, {time.strftime('%Y-%m-%d')}",
@@ -46,33 +50,36 @@ def main() -> None:
         machine,
         "",
     ]
-    text = "\n".join([*head, *table(results[1], results[2], seconds[1], seconds[2]), ""])
+    text = "\n".join([*head, *table(results, seconds), ""])
     arguments.out.write_text(text, encoding="utf-8")
     print(text)
 
 
-def table(one: SearchResult, two: SearchResult, one_s: float, two_s: float) -> Iterator[str]:
-    """Return the lines of the comparison."""
-    floors = [result.facts.noise_floor for result in (one, two)]
-    by_one, by_two = speedups(one), speedups(two)
-    common = [plan for plan in by_one if plan in by_two]
-    yield "| plan | one worker (95% interval) | two workers (95% interval) | ratio |"
-    yield "| --- | ---: | ---: | ---: |"
-    ratios = []
+def table(results: Mapping[str, SearchResult], seconds: Mapping[str, float]) -> Iterator[str]:
+    """Return the lines of the comparison, each search with the first one."""
+    figures = {name: speedups(result) for name, result in results.items()}
+    first, *others = figures
+    common = [plan for plan in figures[first] if all(plan in each for each in figures.values())]
+    yield f"| plan | {first} (95% interval) | {' | '.join(f'{name} | ratio' for name in others)} |"
+    yield f"| --- | ---: |{' ---: | ---: |' * len(others)}"
     for plan in common:
-        first, second = by_one[plan], by_two[plan]
-        ratios.append(second.ratio / first.ratio)
-        yield f"| {plan_name(plan, one.facts.layout)} | {shown(first)} | {shown(second)} | {ratios[-1]:.3f} |"
-    beyond = sum(abs(math.log(ratio)) > math.log1p(max(floors)) for ratio in ratios)
-    pairs = [(by_one[plan].bounds, by_two[plan].bounds) for plan in common]
-    apart = sum(max(one_low, two_low) > min(one_high, two_high) for (one_low, one_high), (two_low, two_high) in pairs)
+        cells = [plan_name(plan, results[first].facts.layout), shown(figures[first][plan])]
+        for name in others:
+            cells += [shown(figures[name][plan]), f"{figures[name][plan].ratio / figures[first][plan].ratio:.3f}"]
+        yield f"| {' | '.join(cells)} |"
     yield ""
-    yield (
-        f"{len(common)} common plans of {len(one.trials)} and {len(two.trials)} trials; noise floors {floors[0]:.2%} "
-        f"and {floors[1]:.2%}; {beyond} ratios beyond the larger one, {apart} pairs of intervals apart."
-    )
-    for name, result, seconds in (("One worker", one, one_s), ("Two workers", two, two_s)):
-        yield f"\n{name}, {seconds:.0f} s: {result}"
+    for name in others:
+        floor = max(results[each].facts.noise_floor for each in (first, name))
+        pairs = [(figures[first][plan], figures[name][plan]) for plan in common]
+        logs = [abs(math.log(two.ratio / one.ratio)) for one, two in pairs]
+        apart = sum(max(one.bounds[0], two.bounds[0]) > min(one.bounds[1], two.bounds[1]) for one, two in pairs)
+        beyond = sum(each > math.log1p(floor) for each in logs)
+        yield (
+            f"* {name} beside {first}: of {len(common)} common plans {beyond} differ by more than the noise floor "
+            f"({floor:.2%}), the median by {statistics.median(logs):.2%}; {apart} pairs of intervals are apart"
+        )
+    for name, result in results.items():
+        yield f"\n{name}, {seconds[name]:.0f} s: {result}"
 
 
 def speedups(result: SearchResult) -> dict[Plan, Speedup]:

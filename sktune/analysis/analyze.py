@@ -25,6 +25,7 @@ from sktune.core.files import real_path, write_text
 from sktune.core.language import LANGUAGES, Language, Sentences
 from sktune.measure.winner import FinalPlan, Verdict
 from sktune.reports.plan_output import plan_yaml
+from sktune.source.yaml_flag import CAPTURED_MODE, MODE
 from sktune.study.facts import StudyFacts
 from sktune.study.result import BEST_PLAN, SearchResult, backend_of
 from sktune.study.study import TuningStudy, sqlite_url
@@ -99,7 +100,7 @@ def analyze(
         SktuneError: as a search would.
     """
     text = Sentences(SENTENCES, request.language)
-    search, choice = _with_backend(request.search)
+    search, choice = _with_backend(request)
     spec, _ = search.target()
     backend_text = text(f"backend.{choice.why}", backend=spec.backend, device=spec.device)
     listener(
@@ -186,14 +187,16 @@ class _Guide:
         return Findings.of(layout, self._request.goal, source, passed)
 
 
-def _with_backend(search: Request) -> tuple[Request, BackendChoice]:
+def _with_backend(request: AnalysisRequest) -> tuple[Request, BackendChoice]:
     """Return the search with the best backend on this machine, unless it names one."""
+    search = request.search
     if search.recipe:
         spec, _ = search.target()
         return search, BackendChoice(spec.backend, spec.device, "recipe")
     if search.backend or search.device:
         return search, BackendChoice(search.backend or "", search.device, "asked")
-    choice = best_backend(is_full_scale=search.scale == FULL)
+    is_captured = request.place is not None and request.place.settings.get(MODE) == CAPTURED_MODE
+    choice = best_backend(is_full_scale=search.scale == FULL, is_captured=is_captured)
     return replace(search, backend=choice.backend, device=choice.device), choice
 
 

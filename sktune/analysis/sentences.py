@@ -31,6 +31,10 @@ SENTENCES: Texts = {
         "后端 {backend}({device}):配方中的程序所用的后端。",
     ),
     "backend.npu": ("Backend npu: this machine has an NPU.", "后端 npu:本机有 NPU。"),
+    "backend.captured": (
+        "Backend npugraph-ex: this machine has an NPU, and the YAML's mode is npugraph_ex.",
+        "后端 npugraph-ex:本机有 NPU,且 YAML 的模式为 npugraph_ex。",
+    ),
     "backend.cuda": (
         "Backend {backend} on {device}: this machine has no usable NPU; the GPU stands in for it.",
         "后端 {backend}({device}):本机没有可用的 NPU,用 GPU 代替。",

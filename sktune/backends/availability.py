@@ -23,16 +23,23 @@ def usable(findings: Sequence[Finding]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
-    """A backend, its device, and the reason: ``npu``, ``cuda``, ``cpu``, ``full_scale`` or ``no_compiler``."""
+    """A backend, its device, and why: ``npu``, ``captured``, ``cuda``, ``cpu``, ``full_scale`` or ``no_compiler``."""
 
     backend: str
     device: str | None
     why: str
 
 
-def best_backend(*, is_full_scale: bool) -> BackendChoice:
-    """Return the backend closest to an NPU on this machine; without one, a model at its published size is simulated."""
+def best_backend(*, is_full_scale: bool, is_captured: bool = False) -> BackendChoice:
+    """Return the backend closest to an NPU on this machine.
+
+    Args:
+        is_full_scale: whether the model has its published size: without an NPU, it is simulated.
+        is_captured: whether the program that gets the plan uses npugraph_ex.
+    """
     backends = usable(examine())
+    if is_captured and "npugraph-ex" in backends:
+        return BackendChoice("npugraph-ex", "npu", "captured")
     if "npu" in backends:
         return BackendChoice("npu", "npu", "npu")
     if is_full_scale:

@@ -1,9 +1,12 @@
 """Files that anyone may have prepared: read within limits, and replaced as a whole without following links."""
 
 import errno
+import hashlib
 import os
+import re
 import secrets
 import stat
+import tempfile
 from io import BufferedReader
 from pathlib import Path
 
@@ -62,6 +65,31 @@ def source_text(path: Path) -> str:
 def real_path(path: Path) -> Path:
     """Return the absolute path with all links followed. Unlike ``resolve()``, no link is an error, even to itself."""
     return Path(os.path.realpath(path))
+
+
+def without_spaces(folder: Path) -> Path:
+    """Return ``folder``, or a link to it if its path has characters that PyTorch does not quote for its compilers.
+
+    The folder of a link is made, as nothing can be made through a link to nowhere.
+
+    Raises:
+        BadInputError: something else has the link's name.
+    """
+    if not re.search(r"""[\s'"\\]""", str(folder)):
+        return folder
+    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    link = Path(tempfile.gettempdir()) / f"sktune-{os.getuid()}-{name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        link.symlink_to(folder)
+    except FileExistsError:
+        # Others may write into the folder of temporary files, and what lies in a cache is run.
+        if not link.is_symlink() or link.lstat().st_uid != os.getuid() or link.readlink() != folder:
+            raise BadInputError(
+                f"{link} is not sktune's link to {folder}, whose path compilers cannot take; delete it, or name "
+                "another folder with --runs"
+            ) from None
+    return link
 
 
 def inside(folder: Path, path: Path, fix: str) -> Path:

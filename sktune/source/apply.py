@@ -23,7 +23,15 @@ from sktune.source.edits import Change
 from sktune.source.hand_scopes import HELPER
 from sktune.source.own_configuration import OwnConfiguration, own_configuration
 from sktune.source.values import Known
-from sktune.source.yaml_flag import CAPTURED_MODE, NEEDED_MODE, check_mode, has_flag, turn_on, turn_on_static_kernels
+from sktune.source.yaml_flag import (
+    CAPTURED_MODE,
+    NEEDED_MODE,
+    check_mode,
+    has_flag,
+    mode_of,
+    turn_on,
+    turn_on_static_kernels,
+)
 
 HELPER_HOMES = ("executor/utils/__init__.py", "executor/utils/common_utils.py")
 """Where cann-recipes-infer keeps ``superkernel_scope``, relative to its root."""
@@ -80,10 +88,14 @@ def source_change(plan_file: PlanFile, folder: Path, yaml_file: Path | None = No
         return before[path] if path in before else edits.read_text(path)
 
     switch = _below(folder, yaml_file) if yaml_file else only_yaml(folder, original)
-    is_captured = plan_file.backend is ScopeFlavour.CAPTURED
+    flavour = plan_file.backend
+    if flavour is ScopeFlavour.REGION:  # as what it is written depends on the program alone
+        is_captured = mode_of(original(switch), switch) == CAPTURED_MODE
+        flavour = ScopeFlavour.CAPTURED if is_captured else ScopeFlavour.SUPERKERNEL
+    is_captured = flavour is ScopeFlavour.CAPTURED
     check_mode(original(switch), switch, CAPTURED_MODE if is_captured else NEEDED_MODE)
     settings = _settings(original(switch), switch)
-    source, rewritten = _rewritten(folder, plan, plan_file, settings, original)
+    source, rewritten = _rewritten(folder, plan, plan_file, flavour, settings, original)
     for path in (source, switch):
         files.inside(folder, path, edits.OUTSIDE)
     enabled = turn_on(original(switch), switch, rewritten.readings)
@@ -134,7 +146,7 @@ def _settings(text: str, path: Path) -> dict[str, Any]:
 
 
 def _rewritten(
-    folder: Path, plan: Plan, plan_file: PlanFile, settings: dict[str, Any], original: Read
+    folder: Path, plan: Plan, plan_file: PlanFile, flavour: ScopeFlavour, settings: dict[str, Any], original: Read
 ) -> tuple[Path, Rewritten]:
     """Return the file whose classes run the plan's units, and its new text."""
     sources = sorted(path for path in folder.rglob("modeling_*.py") if not _is_hidden(path, folder))
@@ -147,9 +159,7 @@ def _rewritten(
             carried = _carried(plan, plan_file, original(path), own)
             # Defaults may differ from what the weights say, so they decide no branch.
             known = Known(settings, {} if own.is_default else own.values)
-            rewritten = rewrite(
-                original(path), carried.plan, carried.n_layers, _helper_module(folder), known, plan_file.backend
-            )
+            rewritten = rewrite(original(path), carried.plan, carried.n_layers, _helper_module(folder), known, flavour)
             notes = (*filter(None, (carried.note,)), *rewritten.notes)
             return path, replace(rewritten, notes=notes)
         except PlanError as failure:

@@ -60,6 +60,16 @@ def static_kernels(paths: Sequence[Keys]) -> Keys:
     return found or (*(beside if home is None else home), STATIC_KERNELS)
 
 
+def mode_of(text: str, path: Path) -> str:
+    """Return the mode in a YAML text; empty if it names none.
+
+    Raises:
+        BadInputError: not YAML.
+    """
+    nodes = _walk(compose_yaml(text, str(path), BadInputError))
+    return next((str(node.value) for keys, node in nodes if keys[-1] == MODE), "")
+
+
 def check_mode(text: str, path: Path, needed: str = NEEDED_MODE) -> None:
     """Refuse a YAML with another mode than the plan's.
 

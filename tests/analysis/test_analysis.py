@@ -306,6 +306,16 @@ def test_the_backend_is_the_closest_to_an_npu_that_is_available(
     assert (choice.backend, choice.device, choice.why) == expected
 
 
+@pytest.mark.parametrize("usable", [("npu", "npugraph-ex"), ("npu",)])
+def test_a_program_that_uses_npugraph_ex_gets_a_plan_for_it(
+    monkeypatch: pytest.MonkeyPatch, usable: tuple[str, ...]
+) -> None:
+    """If that can be used here."""
+    monkeypatch.setattr(availability, "examine", lambda: ())
+    monkeypatch.setattr(availability, "usable", lambda findings: usable)
+    assert best_backend(is_full_scale=False, is_captured=True).backend == usable[-1]
+
+
 def test_settings_are_found_at_any_depth_of_the_yaml(tmp_path: Path) -> None:
     """Old and new layouts of cann-recipes-infer; missing settings stay missing."""
     path = tmp_path / "decode.yaml"

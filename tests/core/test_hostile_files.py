@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from sktune.ascend.cann_log import MAX_LINE_BYTES, explain_files
 from sktune.ascend.ge_graph import read_ge_graph
 from sktune.core.errors import BadInputError, ProfileError, StudyError, TargetError
+from sktune.core.files import without_spaces
 from sktune.core.plain_data import finite, load_yaml
 from sktune.profiling.readers.reading import read_profile
 from sktune.runners.program.rank_reports import read_reports
@@ -207,3 +210,21 @@ def test_large_numbers_that_are_no_sizes_are_accepted(tmp_path: Path) -> None:
 def test_a_function_spec_needs_no_import() -> None:
     """So what an agent may run can be checked before it runs."""
     assert FunctionSpec.of_model("antigravity:target").place == "antigravity"
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", 'a"b', "a\\b", "a\tb"])
+def test_compilers_get_a_path_that_needs_no_quotes(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link, the same for all processes; what another one has put in its place is refused."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / name
+    link = without_spaces(folder)
+    assert folder.is_dir()
+    assert (link.resolve(), link) == (folder.resolve(), without_spaces(folder))
+    assert name not in str(link) and shlex.split(str(link)) == [str(link)]
+    link.unlink()
+    link.symlink_to(tmp_path)
+    with pytest.raises(
+        BadInputError, match=r"is not sktune's link to .*; delete it, or name another folder with --runs"
+    ):
+        without_spaces(folder)
+    assert without_spaces(tmp_path) == tmp_path

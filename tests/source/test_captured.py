@@ -198,6 +198,15 @@ def test_a_project_is_changed_and_restored(folder: Path) -> None:
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
 
 
+def test_a_plan_of_inductor_is_written_for_the_programs_own_mode(folder: Path) -> None:
+    """Its scopes alone say nothing of the path."""
+    file = captured().model_copy(update={"backend": ScopeFlavour.REGION})
+    assert "torch.npu.super_kernel_scope_begin(" in source_change(file, folder).diff
+    for path in folder.rglob("*.yaml"):
+        path.write_text(path.read_text().replace("exe_mode: npugraph_ex", "exe_mode: ge_graph"))
+    assert "with superkernel_scope(" in source_change(file, folder).diff
+
+
 def test_where_the_program_passes_other_options_is_said(folder: Path) -> None:
     """For each place, with what to write there; nothing where it has them."""
     runner = folder / "runner.py"

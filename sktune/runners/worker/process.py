@@ -18,7 +18,7 @@ from sktune.backends import backend_info
 from sktune.backends.info import BackendInfo
 from sktune.core import errors
 from sktune.core.errors import OutOfTimeError, SktuneError
-from sktune.core.files import real_path
+from sktune.core.files import real_path, without_spaces
 from sktune.runners.process_tree import ProcessTree
 from sktune.runners.worker.server import SCRATCH
 from sktune.targets import TargetSpec
@@ -58,7 +58,7 @@ def environment_of(spec: TargetSpec, cache: Path, work: Path | None) -> dict[str
     environment = {
         **os.environ,
         **backend.worker_environment(spec.device),
-        "TORCHINDUCTOR_CACHE_DIR": str(cache),
+        "TORCHINDUCTOR_CACHE_DIR": str(without_spaces(cache)),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         # With torch_npu installed but no CANN, importing torch would fail; the npu backend imports torch_npu itself.
