@@ -15,7 +15,7 @@ from sktune.core.plan import Plan
 from sktune.core.plan_file import PlanFile
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.source import edits
-from sktune.source.captured_mode import option_notes
+from sktune.source.captured_mode import draft_notes, option_notes
 from sktune.source.carry import UNIT, Carried, carry, kinds_of_text, own_kinds
 from sktune.source.classes import classes_of, parsed
 from sktune.source.codemod import Rewritten, rewrite
@@ -101,7 +101,7 @@ def source_change(plan_file: PlanFile, folder: Path, yaml_file: Path | None = No
     enabled = turn_on(original(switch), switch, rewritten.readings)
     if is_captured:
         enabled = turn_on_static_kernels(enabled, switch)
-        notes += option_notes(plan, *_compiling(folder))
+        notes += (*option_notes(plan, *_compiling(folder)), *draft_notes(settings))
     new = {source: rewritten.text, switch: enabled}
     new |= {path: text for path, text in before.items() if path not in new}
     changed = [Change(path, edits.read_text(path), text) for path, text in sorted(new.items())]

@@ -17,6 +17,8 @@ from sktune.source.yaml_flag import CAPTURED_MODE
 
 STATIC, OPTIMIZE, OPTIONS = "static_kernel_compile", "super_kernel_optimize", "super_kernel_optimize_options"
 """Options of ``torch.compile`` with npugraph_ex."""
+DRAFTED = "next_n"
+"""The recipes' name of how many tokens a draft model proposes."""
 _IS_CAPTURED = m.Comparison(
     comparisons=[
         m.ComparisonTarget(m.Equal(), m.SimpleString(f'"{CAPTURED_MODE}"') | m.SimpleString(f"'{CAPTURED_MODE}'"))
@@ -73,6 +75,17 @@ def option_notes(plan: Plan, sources: Sequence[Path], root: Path) -> Iterator[st
                 )
             elif options.get(OPTIONS, {}) != wanted:
                 yield f"{place} has other {OPTIONS} than the plan, which was measured with {wanted}; write these there"
+
+
+def draft_notes(settings: Any) -> Iterator[str]:
+    """Yield what the switch does to a draft model, if the settings have one at any depth: ``next_n`` tokens."""
+    for key, value in settings.items() if isinstance(settings, Mapping) else ():
+        if key == DRAFTED and isinstance(value, int) and value > 0:
+            yield (
+                f"{DRAFTED} is {value}: the draft model is compiled with the same switch, and without scopes all of it is "
+                "fused, which was not measured; compare its tokens, or begin and end a scope named None around its step"
+            )
+        yield from draft_notes(value)
 
 
 def _compile_options(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -4,7 +4,7 @@ npugraph_ex wants direct calls: graph-autofusion's guide warns that marks made b
 reach the captured graph. Each way out of the scope, such as a ``return``, gets its end.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -86,11 +86,10 @@ def _refuse_changed_names(header: ScopeHeader, body: Sequence[cst.BaseStatement]
     names = {node.value for each in used for node in m.findall(each, m.Name()) if isinstance(node, cst.Name)}
     targets = m.AssignTarget() | m.AnnAssign() | m.AugAssign() | m.For() | m.NamedExpr()
     assigned = {
-        node.value
+        name
         for statement in body
         for each in m.findall(statement, targets)
-        for node in m.findall(each.target, m.Name())  # type: ignore[attr-defined]
-        if isinstance(node, cst.Name)
+        for name in _bound(each.target)  # type: ignore[attr-defined]
     }
     if changed := sorted(names & assigned - {"self"}):
         function = header.block.function
@@ -98,6 +97,15 @@ def _refuse_changed_names(header: ScopeHeader, body: Sequence[cst.BaseStatement]
             f"{function.owner.name}.{function.node.name.value} assigns {changed[0]!r} within the scope "
             f"{header.label}, whose condition or label depends on it; assign another name there"
         )
+
+
+def _bound(target: cst.CSTNode) -> Iterator[str]:
+    """Yield the names that an assignment binds; an attribute or an element of an object is none."""
+    if isinstance(target, cst.Name):
+        yield target.value
+    elif isinstance(target, cst.Tuple | cst.List):
+        for element in target.elements:
+            yield from _bound(element.value)
 
 
 def _blank_lines_out(body: Statements) -> tuple[Sequence[cst.EmptyLine], Statements]:
@@ -182,6 +190,8 @@ def _leaves(statement: cst.BaseStatement) -> bool:
     """Whether nothing after the statement runs, as far as can be seen from itself."""
     if isinstance(statement, cst.SimpleStatementLine):
         return isinstance(statement.body[-1], cst.Return | cst.Break | cst.Continue | cst.Raise)
+    if isinstance(statement, cst.With):
+        return _leaves_suite(statement.body)
     if isinstance(statement, cst.If) and isinstance(statement.orelse, cst.Else | cst.If):
         other = statement.orelse if isinstance(statement.orelse, cst.If) else statement.orelse.body.body[-1]
         return _leaves_suite(statement.body) and isinstance(other, cst.BaseStatement) and _leaves(other)

@@ -101,6 +101,12 @@ BODIES = {
         else:
             return self.mlp(hidden_states)
 """,
+    "return in a context": """        with torch.no_grad():
+            return self.mlp(hidden_states)
+""",
+    "attributes set inside": """        is_early, self.is_prefill = early, 1
+        return self.mlp(hidden_states)
+""",
     "loop inside": """        for result in range(3):
             if result == 1:
                 break
@@ -220,6 +226,14 @@ def test_where_the_program_passes_other_options_is_said(folder: Path) -> None:
     assert f"measured with {wanted}" in note
     runner.write_text(f'options = {{"static_kernel_compile": True, {entries}{wanted}}}\n')
     assert not [note for note in source_change(captured(early_start=1), folder).notes if "runner.py" in note]
+
+
+def test_a_draft_model_is_named(folder: Path) -> None:
+    """The switch reaches it, and it has no scopes."""
+    assert not [note for note in source_change(captured(), folder).notes if "draft model" in note]
+    for path in folder.rglob("*.yaml"):
+        path.write_text(f"{path.read_text()}  next_n: 1\n")
+    assert [note for note in source_change(captured(), folder).notes if note.startswith("next_n is 1: the draft model")]
 
 
 def test_a_yaml_of_the_other_mode_is_refused(folder: Path) -> None:
