@@ -82,8 +82,8 @@ def draft_notes(settings: Any) -> Iterator[str]:
     for key, value in settings.items() if isinstance(settings, Mapping) else ():
         if key == DRAFTED and isinstance(value, int) and value > 0:
             yield (
-                f"{DRAFTED} is {value}: the draft model is compiled with the same switch, and without scopes all of it is "
-                "fused, which was not measured; compare its tokens, or begin and end a scope named None around its step"
+                f"{DRAFTED} is {value}: the draft model is compiled with the same switch, and without scopes all of it "
+                "is fused, which was not measured; compare its tokens, or begin and end a scope named None around its step"
             )
         yield from draft_notes(value)
 
