@@ -83,7 +83,7 @@ def draft_notes(settings: Any) -> Iterator[str]:
         if key == DRAFTED and isinstance(value, int) and value > 0:
             yield (
                 f"{DRAFTED} is {value}: the draft model is compiled with the same switch, and without scopes all of it "
-                "is fused, which was not measured; compare its tokens, or begin and end a scope named None around its step"
+                "is fused, which was not measured; compare its tokens, or put its step into a scope named None"
             )
         yield from draft_notes(value)
 
