@@ -17,7 +17,6 @@ from sktune.core.plan_file import read_plan_file, write_plan
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.core.scope_options import option_defaults
 from sktune.reports.application import apply_code
-from sktune.source.apply import source_change
 from tests.builders import TESTS
 
 DOCUMENT = TESTS.parent / "docs" / "reference" / "superkernel_options.md"
@@ -79,14 +78,10 @@ def test_a_scope_with_options_of_its_own_is_refused(tmp_path: Path) -> None:
         read_plan_file(file)
 
 
-def test_a_plan_is_applied_in_python_but_not_written_into_source(tmp_path: Path) -> None:
-    """The code of the report names the compiler with its options."""
+def test_the_code_of_the_report_names_the_compiler() -> None:
+    """With its options."""
     code = apply_code(SCOPED, ScopeFlavour.CAPTURED, "best_plan.yaml")
     assert re.search(r'backend="npugraph_ex", options=\{.*static_kernel_compile.*split_mode', code)
-    file = tmp_path / "plan.yaml"
-    file.write_text(write_plan(SCOPED, {}, "npugraph-ex", 2))
-    with pytest.raises(PlanError, match="does not write into source code; start the program with SKTUNE_PLAN"):
-        source_change(read_plan_file(file), tmp_path)
 
 
 def marked(*steps: tuple[str, str | None]) -> fx.Graph:
