@@ -75,8 +75,8 @@ def table(results: Mapping[str, SearchResult], seconds: Mapping[str, float]) -> 
         apart = sum(max(one.bounds[0], two.bounds[0]) > min(one.bounds[1], two.bounds[1]) for one, two in pairs)
         beyond = sum(each > math.log1p(floor) for each in logs)
         yield (
-            f"* {name} beside {first}: of {len(common)} common plans {beyond} differ by more than the noise floor "
-            f"({floor:.2%}), the median by {statistics.median(logs):.2%}; {apart} pairs of intervals are apart"
+            f"* {name} beside {first}: {beyond} of {len(common)} common plans beyond the noise floor ({floor:.2%}), "
+            f"median difference {statistics.median(logs):.2%}; pairs of intervals that are apart: {apart}"
         )
     for name, result in results.items():
         yield f"\n{name}, {seconds[name]:.0f} s: {result}"
