@@ -18,9 +18,9 @@ from sktune.core.errors import BadInputError
 from sktune.core.files import open_regular
 
 FUSED, LEFT = "sk_fused_nodes.log", "sk_fusion_fail_reasons.log"
-MAX_LINE_BYTES = 1 << 14
+MAX_LINE_BYTES = 1 << 13
 """Longer lines than graph-autofusion writes are read in pieces."""
-_SUPERKERNEL = re.compile(r"SK Function: (.+), scope id: \d+, Node Count: \d+")
+_SUPERKERNEL = re.compile(r"SK Function: (.{1,1024}), scope id: \d+, Node Count: \d+")
 _KERNEL = re.compile(r"\[nodeId:(\d+), streamId:(\d+),.*KernelInfos\{funcName:([^,}]+)")
 _REASON = re.compile(r"\}: reason: ([A-Z_]+)( \[\w+\])?")
 _SCOPE = re.compile(r"scopeId=\d+, scopeFlags=\S*, scopeNames=\[(.*)\], totalNodes=\d+")
@@ -44,6 +44,7 @@ class _Log:
     scopes: dict[str, set[str]] = field(default_factory=dict)
     breaks: list[tuple[str, str, str]] = field(default_factory=list)
     """The task, what is said about it, and the scope."""
+    has_formed: bool = False
 
 
 def fusion_of_log(folder: Path) -> RealisedFusion:
@@ -60,6 +61,8 @@ def fusion_of_log(folder: Path) -> RealisedFusion:
     log = _Log()
     _read_formed(_lines(found[0] / FUSED), log)
     _read_left(_lines(found[0] / LEFT), log)
+    if log.has_formed and not log.formed:
+        raise BadInputError(f"{found[0]} has no {FUSED}, though SuperKernels were formed; give the whole folder")
     parsed = [(each, parse_superkernel_name(each.name, log.scopes)) for each in log.formed]
     labels = dict.fromkeys((*log.scopes, *(name.scope for _, name in parsed if name)))
     scopes = tuple(
@@ -112,6 +115,8 @@ def _read_left(lines: Iterator[str], log: _Log) -> None:
             tasks = log.scopes.setdefault(scope[1], set())
         elif cut := _BREAK.search(line):
             log.breaks.append((cut[1], cut[2], cut[3]))
+        elif "scopeStatus=SUCCESS" in line:
+            log.has_formed = True
         elif "scopes after fusion" in line:
             tasks = None
         elif (listed := _TASKS.search(line)) and tasks is not None:

@@ -224,11 +224,7 @@ def _helper_home(folder: Path) -> Path | None:
 def _helper_module(folder: Path) -> str:
     """Return the module that has the recipes' helper."""
     home = _helper_home(folder)
-    return (
-        f"executor.{home.parent.name if home.stem == '__init__' else f'utils.{home.stem}'}"
-        if home
-        else "executor.utils"
-    )
+    return ".".join(home.with_suffix("").parts[-3:]).removesuffix(".__init__") if home else "executor.utils"
 
 
 def _compiling(folder: Path) -> tuple[list[Path], Path]:

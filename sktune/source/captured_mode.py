@@ -68,13 +68,13 @@ def option_notes(plan: Plan, sources: Sequence[Path], root: Path) -> Iterator[st
     for path in sources:
         for line, options in _compile_options(files.read_text(path, BadInputError, "give a text file in UTF-8")):
             place = f"{path.relative_to(root)}:{line}"
-            if OPTIMIZE not in options:
+            if options.get(OPTIMIZE, False) is False:
                 yield (
                     f"{place} does not turn SuperKernels on: where it compiles the model's decode step, not a draft's, "
                     f'add "{OPTIMIZE}": True, "{OPTIONS}": {wanted}'
                 )
             elif options.get(OPTIONS, {}) != wanted:
-                yield f"{place} has other {OPTIONS} than the plan, which was measured with {wanted}; write these there"
+                yield f"{place} has other {OPTIONS} than the plan; write its own there: {wanted}"
 
 
 def draft_notes(settings: Any) -> Iterator[str]:

@@ -228,8 +228,8 @@ def _imports_helper(tree: cst.Module) -> bool:
 
 
 def _imports_torch(tree: cst.Module) -> bool:
-    names = [alias for each in tree.body for alias in m.findall(each, m.Import(names=[m.ZeroOrMore()]))]
-    return any(m.findall(each, m.ImportAlias(name=m.Name("torch"), asname=None)) for each in names)
+    imported = m.Import(names=[m.ZeroOrMore(), m.ImportAlias(name=m.Name("torch"), asname=None), m.ZeroOrMore()])
+    return any(m.matches(each, m.SimpleStatementLine(body=[imported])) for each in tree.body)
 
 
 def _with_import(tree: cst.Module, text: str) -> cst.Module:

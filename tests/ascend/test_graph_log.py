@@ -82,6 +82,11 @@ def test_the_command_takes_the_folder(tmp_path: Path) -> None:
     assert [scope["label"] for scope in event["scopes"]] == ["s"]
     done = sktune_command("fusion", str(home), "--log", str(home / LEFT), folder=tmp_path)
     assert done.returncode == 2 and "needs no other file" in done.stderr
+    fused = (home / FUSED).read_text()
+    (home / FUSED).unlink()
+    with pytest.raises(BadInputError, match=r"though SuperKernels were formed; give the whole folder"):
+        fusion_of_log(home)
+    (home / FUSED).write_text(fused)
     with pytest.raises(BadInputError, match=r"has no sk_fused_nodes\.log or"):
         fusion_of_log(home.parents[2] / "nothing")
     second = home.with_name("model_2_1")
