@@ -69,6 +69,9 @@ def searched(model: str, graph: bool | None, arguments: argparse.Namespace, fold
     yield from ("", "| | ms per step | speedup | 95% interval | bits |", "| --- | ---: | ---: | --- | --- |")
     for row in final_rows(result):
         yield f"| {' | '.join(row)} |"
+    for row in result.final:
+        if row.bit_identical is False:
+            yield f"\n{row.name}: {row.verdict[:400]}"
     for record in pruned:
         assert record.outcome
         yield f"\ntrial {record.number}: {record.outcome.reason}: {str(record.outcome.detail)[:400]}"

@@ -40,6 +40,8 @@ def verdict_line(result: SearchResult) -> str:
     if result.verdict is None:
         return "The search has not reached its final comparison; run the same command again."
     if winner is None and _has_averages_alone(result):
+        if result.facts.command is None:
+            return "No verdict: the time budget ended after too few steps for an interval. Run the same command again."
         return (
             "No verdict: a single average for each plan has no interval. Have the program log a line for each decode "
             "step, or set `latency: steps` in the recipe; until then leave the model unchanged."

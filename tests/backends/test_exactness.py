@@ -13,12 +13,21 @@ from torch.nn import functional
 from sktune.backends.inductor import exactness
 from sktune.backends.inductor.backend import InductorBackend
 from sktune.backends.inductor.exactness import bit_changing_operators, dispatched
-from sktune.backends.inductor.numerics import FUNCTIONS, MATMULS, NARROW, REDUCTIONS, WIDE
+from sktune.backends.inductor.numerics import (
+    FUNCTIONS,
+    FUNCTIONS_ON_GPU,
+    MATMULS,
+    NARROW,
+    REDUCTIONS,
+    WIDE,
+    is_function_kept,
+)
 from sktune.backends.inductor.options import EXACT, with_defaults
 from sktune.backends.inductor.regions import Region
 from sktune.core.plan import Option, Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.measure.bits import bits_of
+from sktune.measure.devices import make_deterministic
 from sktune.targets.base import Target
 from sktune.targets.tracing import trace_layout
 
@@ -27,6 +36,7 @@ Tensor = torch.Tensor
 Body = Callable[..., Any]
 Cases = Mapping[str, Body]
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FLOATS = (*WIDE, *NARROW)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 LENGTH = 40_009
@@ -39,6 +49,7 @@ DRAWS = 4
 def no_gradients() -> Iterator[None]:
     """Decode without autograd, like a worker, and with a clean compiler."""
     torch._dynamo.reset()
+    make_deterministic(DEVICE)
     torch.manual_seed(0)
     with torch.no_grad():
         yield
@@ -60,7 +71,13 @@ class Bodies(nn.Module):
 def compared(
     cases: Cases, draws: Sequence[tuple[Tensor, ...]], prologue: Body | None = None, **options: Option
 ) -> dict[str, str]:
-    """Compile the cases as one scope that is claimed to be exact; return those that differ from eager execution."""
+    """Compile the cases as one scope that is claimed to be exact; return those that differ from eager execution.
+
+    On a GPU, where less is claimed, the others are left out.
+    """
+    draws = [tuple(value.to(DEVICE) for value in draw) for draw in draws]
+    if DEVICE == "cuda":
+        cases = claimed_of(cases, draws[0], prologue, with_defaults({**EXACT, **options}))
     module = nn.Module()
     module.inner = inner = Bodies(cases, prologue)
     target = Target(module, lambda *inputs: inner(*inputs), lambda seed, steps: [draws[0]] * steps)
@@ -77,6 +94,18 @@ def compared(
             if difference := _difference(one, other):
                 differences.setdefault(name, difference)
     return differences
+
+
+def claimed_of(cases: Cases, inputs: tuple[Tensor, ...], prologue: Body | None, options: Mapping[str, Option]) -> Cases:
+    """Return the cases that are claimed to be exact on the GPU; print the others with the reason."""
+    claimed: dict[str, Body] = {}
+    for name, body in cases.items():
+        values = inputs if prologue is None else (prologue(*inputs), *inputs)
+        if doubts := bit_changing_operators(region_of(body, *values), options, DEVICE):
+            print(f"not claimed: {name}: {doubts[0]}")
+        else:
+            claimed[name] = body
+    return claimed
 
 
 def _difference(expected: Tensor, actual: Tensor) -> str:
@@ -164,19 +193,24 @@ COMPARED: Cases = {
 MOVED: Cases = {
     "choice": lambda x, y, z: torch.where(x > y, x * y, z) * 3.1,
     "filling with infinity": lambda x, y, z: (x * y).masked_fill(x > z, -math.inf) + y,
-    "constants": lambda x, y, z: torch.full((1,), 0.5, dtype=x.dtype) * x + torch.zeros_like(x) - torch.ones_like(y),
+    "constants": lambda x, y, z: (
+        torch.full((1,), 0.5, dtype=x.dtype, device=x.device) * x + torch.zeros_like(x) - torch.ones_like(y)
+    ),
     "new constants": lambda x, y, z: x.new_full((1,), 2.0) * x - x.new_ones((1,)) * y + x.new_zeros((1,)),
     "more constants": lambda x, y, z: (
-        torch.full_like(x, 0.25) * y + torch.zeros(1, dtype=x.dtype) - torch.ones(1, dtype=x.dtype) * x
-        + torch.scalar_tensor(1.5, dtype=x.dtype) * z
+        torch.full_like(x, 0.25) * y + torch.zeros(1, dtype=x.dtype, device=x.device)
+        - torch.ones(1, dtype=x.dtype, device=x.device) * x
+        + torch.scalar_tensor(1.5, dtype=x.dtype, device=x.device) * z
     ),
-    "fills": lambda x, y, z: torch.empty_like(x).fill_(0.5) * y + torch.empty(1, dtype=x.dtype).zero_(),
+    "fills": lambda x, y, z: (
+        torch.empty_like(x).fill_(0.5) * y + torch.empty(1, dtype=x.dtype, device=x.device).zero_()
+    ),
     "new fills": lambda x, y, z: x.new_empty((1,)).fill_(1.5) * x + x.new_empty_strided((1,), (1,)).fill_(0.5),
-    "strided fills": lambda x, y, z: torch.empty_strided((1,), (1,), dtype=x.dtype).fill_(2.0) * y - z,
+    "strided fills": lambda x, y, z: torch.empty_strided((1,), (1,), dtype=x.dtype, device=x.device).fill_(2.0) * y - z,
     "copies": lambda x, y, z: torch.empty_like(x).copy_(x * y) + y.clone().detach() - aten.alias(z),
-    "a tensor of numbers": lambda x, y, z: torch.tensor([0.5], dtype=x.dtype) * x + y,
-    "a lifted tensor": lambda x, y, z: aten.lift_fresh(torch.tensor([1.5], dtype=x.dtype)) * x - y,
-    "a lifted copy": lambda x, y, z: aten.lift_fresh_copy(torch.tensor([1.5], dtype=x.dtype)) * x - y,
+    "a tensor of numbers": lambda x, y, z: torch.tensor([0.5], dtype=x.dtype, device=x.device) * x + y,
+    "a lifted tensor": lambda x, y, z: aten.lift_fresh(torch.tensor([1.5], dtype=x.dtype, device=x.device)) * x - y,
+    "a lifted copy": lambda x, y, z: aten.lift_fresh_copy(torch.tensor([1.5], dtype=x.dtype, device=x.device)) * x - y,
     "an assertion": lambda x, y, z: _asserted(x * y) + z,
 }  # fmt: skip
 
@@ -249,8 +283,8 @@ WHOLE: Cases = {
     "limits": lambda x, y, z: torch.maximum(x.clamp(1, 5), y.clamp_max(4)) - x.clamp(y, y),
     "lower limits": lambda x, y, z: torch.minimum(z.clamp_min(0), x),
     "bits": lambda x, y, z: ~(x & z) ^ (y | z),
-    "positions": lambda x, y, z: torch.arange(x.shape[-1], dtype=torch.int64) * 3 + x,
-    "masks": lambda x, y, z: (torch.arange(x.shape[-1]) <= y) & (z > 3),
+    "positions": lambda x, y, z: torch.arange(x.shape[-1], device=x.device) * 3 + x,
+    "masks": lambda x, y, z: (torch.arange(x.shape[-1], device=x.device) <= y) & (z > 3),
     "truth values": lambda x, y, z: (x > y) * x + (y == z),
     "true quotients": lambda x, y, z: x / y + x / 7,
     "true functions": lambda x, y, z: torch.rsqrt(z) * torch.reciprocal(y),
@@ -358,6 +392,10 @@ REDUCED: Cases = {
     "scatter_add": lambda p, x, w: p.scatter_add(0, (w[:5] > 0).long(), w[:5]),
     "scatter_reduce": lambda p, x, w: p.scatter_reduce(0, (w[:5] > 0).long(), w[:5], "sum"),
     "attention": lambda p, x, w: functional.scaled_dot_product_attention(*(v.view(1, 5, 12, -1) for v in (p, w, x))),
+    "attention with a mask": lambda p, x, w: functional.scaled_dot_product_attention(
+        *(v.view(1, 5, 12, -1) for v in (p, w, x)), attn_mask=(x[:, :12] > 0)[:1, None, None].expand(1, 1, 12, 12)
+    ),
+    "safe softmax": lambda p, x, w: aten._safe_softmax(p, -1) * x,
 }
 HISTOGRAM: Cases = {"histc": lambda p, x, w: torch.histc(p, 20, -3, 3)}
 PRODUCTS: Cases = {
@@ -379,7 +417,8 @@ PRODUCTS: Cases = {
 }  # fmt: skip
 GROUPED: Cases = {
     "_grouped_mm": lambda p, x, w: torch._grouped_mm(
-        p, w.view(-1)[: 2 * WIDTH * 16].view(2, WIDTH, 16), offs=torch.arange(1, 3, dtype=torch.int32) * 30
+        p, w.view(-1)[: 2 * WIDTH * 16].view(2, WIDTH, 16),
+        offs=torch.arange(1, 3, dtype=torch.int32, device=p.device) * 30,
     ),
 }  # fmt: skip
 WIDTH = 256
@@ -501,6 +540,7 @@ def test_kept_kernels_keep_their_bits(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(DEVICE != "cpu", reason="the option is for CPUs")
 def test_a_cpp_wrapper_keeps_the_bits() -> None:
     """The option only changes how the kernels are called."""
     cases = _prefixed(rounded=ROUNDED, wide=RSQRT)
@@ -508,6 +548,7 @@ def test_a_cpp_wrapper_keeps_the_bits() -> None:
     assert compared(cases, draws, cpp_wrapper=True) == {}
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="on a GPU, other arithmetic needs it as well")
 def test_casts_need_emulation_only_for_16_bit_results() -> None:
     """16-bit values may be read, widened and moved without it."""
     cases: Cases = {
@@ -520,7 +561,9 @@ def test_casts_need_emulation_only_for_16_bit_results() -> None:
     assert compared(cases, draws, emulate_precision_casts=False) == {}
 
 
-NOT_ON_A_CPU = {"_fused_rms_norm"}
+NOT_ON_A_CPU = {
+    "_fused_rms_norm", "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention"
+}  # fmt: skip
 """A CPU has no kernel for these: other operators are dispatched there."""
 
 
@@ -558,7 +601,9 @@ def test_there_is_a_case_for_every_claim() -> None:
     seen |= operators_of(casts(), *(drawn(dtype, LENGTH) for dtype in CAST))
     names = {name for name, _ in seen}
     tables = exactness.MOVEMENT | exactness.COMPARISONS | exactness.ROUNDED | exactness.ROUNDED_ON_CPU
-    tables |= exactness.INTEGERS | exactness.SAME_OR_CAST | {*exactness.ENUMERATED, *FUNCTIONS, *MATMULS, *REDUCTIONS}
+    tables |= (
+        exactness.INTEGERS | exactness.SAME_OR_CAST | {*exactness.ENUMERATED, *FUNCTIONS_ON_GPU, *MATMULS, *REDUCTIONS}
+    )
     assert tables - names - NOT_ON_A_CPU == set()
     claimed = {(name, dtype) for table in (exactness.ENUMERATED, FUNCTIONS) for name in table for dtype in table[name]}
     claimed |= {(name, dtype) for name in exactness.ROUNDED | exactness.ROUNDED_ON_CPU for dtype in WIDE}
@@ -631,14 +676,28 @@ def test_option_values_that_may_change_bits_are_reported(option: dict[str, Optio
         assert lines and all(reason in line for line in lines), lines
 
 
+def test_a_gpu_needs_emulated_casts_for_all_arithmetic() -> None:
+    """Its compiler rounds a product and a sum together otherwise."""
+    options = with_defaults({**EXACT, "emulate_precision_casts": False})
+    bodies: tuple[Body, ...] = (lambda x: x * x + x, lambda x: x**2 - x, lambda x: NARROW_X.float() * x)
+    for body in bodies:
+        assert bit_changing_operators(region_of(body, X), options, "cpu") == ()
+        assert "together" in bit_changing_operators(region_of(body, X), options, "cuda")[0]
+    assert bit_changing_operators(region_of(lambda x: x.roll(3) > x, X), options, "cuda") == ()
+
+
 def test_a_gpu_may_have_other_functions() -> None:
-    """Operators that a compiler for GPUs may approximate are exact only on a CPU."""
+    """Of what is fused and exact on a CPU, some is left to ATen on a GPU, and some is not claimed there."""
     options = with_defaults(EXACT)
+    kept: list[tuple[Body, Tensor]] = [
+        (torch.reciprocal, X), (lambda x: x / x, X), (torch.rsqrt, X), (torch.relu, X), (functional.silu, NARROW_X)
+    ]  # fmt: skip
+    for body, value in kept:
+        (call,) = dispatched(region_of(body, value))
+        assert [is_function_kept(call.name, value.dtype, device) for device in ("cpu", "cuda")] == [False, True]
+        assert bit_changing_operators(region_of(body, value), options, "cuda") == ()
     bodies: list[tuple[Body, Tensor]] = [
-        (torch.reciprocal, X),
-        (lambda x: x / x, X),
-        (torch.exp, NARROW_X),
-        (torch.relu, X),
+        (lambda i: i / 3, WHOLE_X),
         (lambda x: x.scatter_add(0, torch.zeros_like(x, dtype=torch.long), x), X),
         (lambda i: i.bfloat16(), WHOLE_X),
         (lambda i: i * torch.ones((8,), dtype=torch.bfloat16), WHOLE_X),

@@ -51,10 +51,10 @@ COMPARISONS = frozenset((
     "any", "all",
 ))  # fmt: skip
 ROUNDED = frozenset(("add", "sub", "rsub", "mul", "neg", "abs"))
-"""Rounded once, by IEEE 754, on all devices; nothing is contracted if casts are emulated, or on a CPU."""
+"""Rounded once, by IEEE 754, on all devices; on a GPU only if casts are emulated, as nothing is contracted then."""
 
 ROUNDED_ON_CPU = frozenset(("div", "reciprocal", "rsqrt", "relu"))
-"""The same on a CPU (``rsqrt``: a root, then a quotient). GPUs may approximate them; their ``relu`` has other zeros."""
+"""The same on a CPU (``rsqrt``: a root, then a quotient). On GPUs they are kept for fractions."""
 
 ATOMIC_ON_GPU = frozenset(("index_add", "scatter_add", "scatter_reduce"))
 """On a GPU they add in whichever order threads arrive."""
@@ -269,16 +269,21 @@ def _doubt(call: Call, emulates: bool, device: str) -> str:
         return _product(call)
     if call.name in ATOMIC_ON_GPU and device != "cpu" and call.is_floating:
         return "a GPU adds in an undefined order"
-    if call.name in REDUCTIONS or (dtype is not None and is_function_kept(call.name, dtype)):
+    if call.name in REDUCTIONS or (dtype is not None and is_function_kept(call.name, dtype, device)):
         return ""
     for names, doubt in _RULES:
         if call.name in names:
             reason = doubt(call, device)
-            narrow = any(value.dtype in NARROW for value in call.outputs)
-            if not reason and narrow and not emulates and (call.name not in MOVEMENT or _casts(call)):
-                return "its result is not rounded to 16 bits; set emulate_precision_casts"
-            return reason
+            return reason if reason or emulates else _without_emulated_casts(call, device)
     return _integer(call) if call.name in INTEGERS else "not in the table of exact operators"
+
+
+def _without_emulated_casts(call: Call, device: str) -> str:
+    if any(value.dtype in NARROW for value in call.outputs) and (call.name not in MOVEMENT or _casts(call)):
+        return "its result is not rounded to 16 bits; set emulate_precision_casts"
+    if device != "cpu" and call.is_floating and call.name in ROUNDED | {"pow"}:
+        return "a GPU may round a product and a sum together; set emulate_precision_casts"
+    return ""
 
 
 def _product(call: Call) -> str:

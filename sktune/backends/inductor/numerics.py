@@ -6,8 +6,9 @@ BLAS sums in another order if a matrix is transposed. ``sktune.backends.inductor
 need not be kept.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -25,7 +26,9 @@ REDUCTIONS = (
     "sum", "mean", "prod", "var", "std", "var_mean", "std_mean", "logsumexp", "cumsum", "cumprod",
     "_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "_fused_rms_norm",
     "linalg_vector_norm", "amax", "amin", "argmax", "argmin", "max", "min", "topk", "sort", "histc",
-    "index_add", "scatter_add", "scatter_reduce", "_grouped_mm", "_scaled_dot_product_flash_attention_for_cpu",
+    "index_add", "scatter_add", "scatter_reduce", "_grouped_mm", "_safe_softmax",
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
 )  # fmt: skip
 WIDE = (torch.float32, torch.float64)
 NARROW = (torch.bfloat16, torch.float16)
@@ -36,11 +39,15 @@ FUNCTIONS: Mapping[str, tuple[torch.dtype, ...]] = {
     **dict.fromkeys(("gelu", "maximum", "minimum", "clamp", "clamp_min", "clamp_max"), (*WIDE, *NARROW)),
     **dict.fromkeys(("expm1", "log1p", "elu", "mish", "leaky_relu"), (*WIDE, *NARROW)),
 }
-"""Elementwise functions whose fused code gives different bits than ATen's kernel, and the types for which it does.
+"""Elementwise functions whose fused code on CPUs has other bits than ATen's kernel, and the types for which it has.
 
 In float32 ATen calls MKL or, if a vector is not full, the C library; fused code calls SLEEF. In 16 bits the same
 functions round to the same results. The maximum of two zeros of different sign may be either.
 """
+FUNCTIONS_ON_GPU = frozenset((
+    *FUNCTIONS, "div", "reciprocal", "relu", "hardswish",
+))  # fmt: skip
+"""Those on GPUs, for all types: Triton approximates, and its maximum of zeros is the other one."""
 # Inductor's lowering of these already calls ATen's kernel if max-autotune may only choose ATen. On a GPU it has two for
 # ``addmm``, and chooses by timing.
 _EXTERN_BY_CHOICE = ("mm", "addmm", "baddbmm")
@@ -53,7 +60,7 @@ class CacheIdentity(CustomGraphPass):
     """Leaves graphs unchanged; separates code in Inductor's caches that was compiled under different sktune rules."""
 
     def __init__(self, rules: str) -> None:
-        self._uuid = f"sktune-6-{rules}"
+        self._uuid = f"sktune-7-{rules}"
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Leave ``graph`` unchanged."""
@@ -92,12 +99,13 @@ def kept_operators(matmuls: bool, reductions: bool) -> Iterator[None]:
         lowered[aten.bmm.default] = _extern_bmm
         lowered[aten.addmm.default] = _extern_addmm(lowering.lowerings[aten.addmm.default])
     decompositions = decomposition.fast_random_decomps()  # Inductor compiles with this table, or with a part of it
-    functions = {op: FUNCTIONS[name] for name in FUNCTIONS if reductions for op in _overloads((name,))}
-    chosen = {op: _lowered_unless(types, op) for op, types in functions.items()}
+    functions = {op: name for name in FUNCTIONS_ON_GPU if reductions for op in _overloads((name,))}
+    chosen = {op: _lowered_unless_kept(name, op) for op, name in functions.items()}
     decomposed = {
-        op: _decomposed_unless(types, decompositions[op]) for op, types in functions.items() if op in decompositions
+        op: _decomposed_unless_kept(name, decompositions[op]) for op, name in functions.items() if op in decompositions
     }
-    layouts = dict.fromkeys((*kept, *functions), _constrain_to_eager_strides)
+    layouts = dict.fromkeys(kept, _constrain_to_eager_strides)
+    layouts |= {op: partial(_constrain_if_kept, name) for op, name in functions.items()}
     chosen[aten.neg.default] = _negated
     if reductions:
         chosen[aten.pow.Tensor_Scalar] = _lowered_power()
@@ -126,31 +134,43 @@ def kept_casts(emulates: bool) -> Iterator[None]:
         yield
 
 
-def is_function_kept(name: str, dtype: torch.dtype) -> bool:
-    """Return whether ``name`` is left to ATen for elements of ``dtype`` if reductions are."""
+def is_function_kept(name: str, dtype: torch.dtype, device: str) -> bool:
+    """Return whether ``name`` is left to ATen for elements of ``dtype`` on ``cpu`` or ``cuda`` if reductions are."""
+    if device != "cpu" and name in FUNCTIONS_ON_GPU:
+        return dtype in (*WIDE, *NARROW)
     return dtype in FUNCTIONS.get(name, ())
 
 
-def _decomposed_unless(types: tuple[torch.dtype, ...], decompose: Callable[..., Any]) -> Callable[..., Any]:
-    def decomposed(first: torch.Tensor, *rest: Any, **keywords: Any) -> Any:
+def _are_kept(name: str, tensors: Sequence[torch.Tensor]) -> bool:
+    device = "cuda" if any(value.is_cuda for value in tensors) else "cpu"
+    return is_function_kept(name, tensors[0].dtype, device)
+
+
+def _decomposed_unless_kept(name: str, decompose: Callable[..., Any]) -> Callable[..., Any]:
+    def decomposed(*arguments: Any, **keywords: Any) -> Any:
+        tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
         # NotImplemented leaves the operator in the graph.
-        return NotImplemented if first.dtype in types else decompose(first, *rest, **keywords)
+        return NotImplemented if _are_kept(name, tensors) else decompose(*arguments, **keywords)
 
     return decomposed
 
 
-def _lowered_unless(types: tuple[torch.dtype, ...], op: Any) -> Callable[..., Any]:
+def _lowered_unless_kept(name: str, op: Any) -> Callable[..., Any]:
     call = lowering.fallback_handler(op, add_to_fallback_set=False)
-    fused = lowering.lowerings.get(op)
+    fused = lowering.lowerings.get(op, call)
 
-    def lowered(first: Any, *rest: Any, **keywords: Any) -> Any:
-        return (
-            call(first, *rest, **keywords)
-            if fused is None or first.get_dtype() in types
-            else fused(first, *rest, **keywords)
-        )
+    def lowered(*arguments: Any, **keywords: Any) -> Any:
+        values = [value for value in arguments if isinstance(value, ir.IRNode)]
+        device = "cuda" if any(value.get_device_or_error().type == "cuda" for value in values) else "cpu"
+        is_kept = is_function_kept(name, values[0].get_dtype(), device)
+        return (call if is_kept else fused)(*arguments, **keywords)
 
     return lowered
+
+
+def _constrain_if_kept(name: str, node: torch.fx.Node, *args: Any, **keywords: Any) -> Any:
+    is_kept = _are_kept(name, [value.meta["val"] for value in node.all_input_nodes])
+    return _constrain_to_eager_strides(node, *args, **keywords) if is_kept else (args, keywords)
 
 
 def _negated(value: Any) -> Any:
