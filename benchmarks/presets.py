@@ -67,8 +67,8 @@ def searched(model: str, graph: bool | None, arguments: argparse.Namespace, fold
     seconds = time.perf_counter() - began
     yield f"{result.facts.description}; {len(result.trials)} trials, {len(pruned)} pruned, {seconds:.0f} s. {result}"
     yield from ("", "| | ms per step | speedup | 95% interval | bits |", "| --- | ---: | ---: | --- | --- |")
-    for row in final_rows(result):
-        yield f"| {' | '.join(row)} |"
+    for cells in final_rows(result):
+        yield f"| {' | '.join(cells)} |"
     for row in result.final:
         if row.bit_identical is False:
             yield f"\n{row.name}: {row.verdict[:400]}"

@@ -393,7 +393,7 @@ REDUCED: Cases = {
     "scatter_reduce": lambda p, x, w: p.scatter_reduce(0, (w[:5] > 0).long(), w[:5], "sum"),
     "attention": lambda p, x, w: functional.scaled_dot_product_attention(*(v.view(1, 5, 12, -1) for v in (p, w, x))),
     "attention with a mask": lambda p, x, w: functional.scaled_dot_product_attention(
-        *(v.view(1, 5, 12, -1) for v in (p, w, x)), attn_mask=(x[:, :12] > 0)[:1, None, None].expand(1, 1, 12, 12)
+        *(v.view(1, 5, 12, -1) for v in (p, w, x)), (x[:1, None, None, :12] > 0).expand(1, 1, 12, 12)
     ),
     "safe softmax": lambda p, x, w: aten._safe_softmax(p, -1) * x,
 }
