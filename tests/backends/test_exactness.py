@@ -393,7 +393,10 @@ REDUCED: Cases = {
     "scatter_reduce": lambda p, x, w: p.scatter_reduce(0, (w[:5] > 0).long(), w[:5], "sum"),
     "attention": lambda p, x, w: functional.scaled_dot_product_attention(*(v.view(1, 5, 12, -1) for v in (p, w, x))),
     "attention with a mask": lambda p, x, w: functional.scaled_dot_product_attention(
-        *(v.view(1, 5, 12, -1) for v in (p, w, x)), (x[:1, None, None, :12] > 0).expand(1, 1, 12, 12)
+        p.view(1, 5, 12, -1),
+        w.view(1, 5, 12, -1),
+        x.view(1, 5, 12, -1),
+        x[:1, None, None, :12].expand(1, 1, 12, 12) > 0,
     ),
     "safe softmax": lambda p, x, w: aten._safe_softmax(p, -1) * x,
 }
