@@ -14,6 +14,7 @@ import venv
 from pathlib import Path
 
 TORCH, TORCH_NPU = "torch==2.13.0", "torch_npu==2.13.0"
+PYTEST = ("pytest>=8.2", "pytest-xdist>=3.6", "hypothesis>=6.100")
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 PRELOAD = '''"""Loads the stubs of CANN's libraries, so that torch_npu finds their names taken. Test scaffolding."""
@@ -41,8 +42,9 @@ def main() -> None:
         "--no-compile",
         TORCH,
         TORCH_NPU,
+        *PYTEST,
         "-e",
-        f"{REPOSITORY}[npu,test]",
+        f"{REPOSITORY}[npu]",
     )
     site = Path(output(str(python), "-c", "import sysconfig; print(sysconfig.get_path('platlib'))").strip())
     count = make_stubs(site)
