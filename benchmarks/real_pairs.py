@@ -1,7 +1,7 @@
 """Public profiles with and without SuperKernel: their tasks, what was gained, and what the cost model says.
 
-The tasks are facts of four profiles; only ``fit`` sees what was gained. In the npugraph_ex profiles the operators of a
-SuperKernel have no early start, and each of their functions is preloaded.
+The tasks are facts of four profiles; only ``fit`` sees what was gained. Those of npugraph_ex are simulated as captured
+graphs with its default options.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +14,13 @@ from scipy.optimize import minimize
 from sktune.backends.sim.constants import Constants
 from sktune.backends.sim.model import StepModel
 from sktune.backends.sim.operators import Core, Operator, numbered
+from sktune.backends.sim.paths import CapturedPath, GePath, SuperKernelPath
 from sktune.core.layout import Layout, Unit
-from sktune.core.plan import Options, Plan, Scope
+from sktune.core.plan import Plan, Scope
 
 FITTED = ("barrier_mix_us", "first_use_us")
 """The constants that are fitted to what was gained; all others are as in ``atlas_a3.yaml``."""
 HUB = "cann-learning-hub, 06_advanced_features"
-_NO_EARLY_START: Options = (("early-start", 0),)
 
 # Name, type, cores, blocks, duration in us, gap before it in us, from start and end times.
 _Task = tuple[str, str, Core, int, float, float]
@@ -81,7 +81,9 @@ class Pair:
         return 100 * (1 - after_us / before_us)
 
 
-def _step(scopes: Sequence[Sequence[_Task]], options: Options, constants: Constants) -> tuple[StepModel, Plan]:
+def _step(
+    scopes: Sequence[Sequence[_Task]], constants: Constants, path: type[SuperKernelPath] = CapturedPath
+) -> tuple[StepModel, Plan]:
     operators = []
     for index, tasks in enumerate(scopes):
         for name, kind, core, blocks, duration_us, gap_us in tasks:
@@ -92,8 +94,8 @@ def _step(scopes: Sequence[Sequence[_Task]], options: Options, constants: Consta
                          duration_us=duration_us, wait_us=gap_us, shapes=shapes)
             )  # fmt: skip
     layout = Layout(tuple(Unit(f"u{index}", f"u{index}") for index in range(len(scopes))), ())
-    plan = Plan(tuple(Scope(unit.name, unit.name, options) for unit in layout.units))
-    return StepModel(numbered(operators), layout, constants), plan
+    plan = Plan(tuple(Scope(unit.name, unit.name) for unit in layout.units))
+    return StepModel(numbered(operators), layout, constants, path), plan
 
 
 def _times_us(model: StepModel, plan: Plan) -> float:
@@ -107,7 +109,7 @@ def _on_a2(constants: Constants) -> Constants:
 
 def _homework(tasks: Sequence[_Task]) -> Callable[[Constants], tuple[float, float]]:
     def simulate(constants: Constants) -> tuple[float, float]:
-        model, plan = _step([tasks], _NO_EARLY_START, _on_a2(constants))
+        model, plan = _step([tasks], _on_a2(constants))
         return _times_us(model, Plan()), _times_us(model, plan)
 
     return simulate
@@ -115,14 +117,14 @@ def _homework(tasks: Sequence[_Task]) -> Callable[[Constants], tuple[float, floa
 
 def _layer(constants: Constants) -> tuple[float, float]:
     """Return the time from one layer's start to the next one's, which the first layer does not affect."""
-    (few, few_plan), (more, more_plan) = (_step([LAYER] * n, _NO_EARLY_START, _on_a2(constants)) for n in (2, 3))
+    (few, few_plan), (more, more_plan) = (_step([LAYER] * n, _on_a2(constants)) for n in (2, 3))
     return _times_us(more, Plan()) - _times_us(few, Plan()), _times_us(more, more_plan) - _times_us(few, few_plan)
 
 
 def _demo(constants: Constants) -> tuple[float, float]:
     """Return the sum of durations, as the demo has it: gaps are not in its figures."""
     scopes = [[MATMUL, GATE, MATMUL, MATMUL]] * 5 + [[SWIGLU], [SWIGLU], [SWIGLU], [SWIGLU] * 2, [OTHERS]]
-    model, plan = _step(scopes, (), constants)
+    model, plan = _step(scopes, constants, GePath)
     before, after = (float(model.timeline(each)["duration_us"].sum()) for each in (Plan(), plan))
     return before, after
 

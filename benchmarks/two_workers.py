@@ -76,10 +76,19 @@ def table(results: Mapping[str, SearchResult], seconds: Mapping[str, float]) -> 
         beyond = sum(each > math.log1p(floor) for each in logs)
         yield (
             f"* {name} beside {first}: {beyond} of {len(common)} common plans beyond the noise floor ({floor:.2%}), "
-            f"median difference {statistics.median(logs):.2%}; pairs of intervals that are apart: {apart}"
+            f"median difference {statistics.median(logs):.2%}; pairs of intervals that are apart: {apart}; "
+            f"{winners(results[first], results[name])}"
         )
     for name, result in results.items():
         yield f"\n{name}, {seconds[name]:.0f} s: {result}"
+
+
+def winners(one: SearchResult, other: SearchResult) -> str:
+    """Return how the results of two searches differ."""
+    if not (one.winner and other.winner):
+        return "not both have a winner"
+    ratio = other.winner.speedup.ratio / one.winner.speedup.ratio
+    return f"{'the same winner' if one.winner.plan == other.winner.plan else 'other winners'}, ratio {ratio:.4f}"
 
 
 def speedups(result: SearchResult) -> dict[Plan, Speedup]:

@@ -32,7 +32,7 @@ WITHIN_A_LAYER = {
 NOT_WITHIN_A_PACKAGE = {
     ("backends.inductor", "backends.npu"), ("backends.inductor", "backends.sim"), ("backends.npu", "backends.inductor"),
     ("backends.npu", "backends.npugraph_ex"), ("backends.npugraph_ex", "backends.sim"),
-    ("backends.npugraph_ex", "backends.inductor"), ("backends.sim", "backends.npugraph_ex"),
+    ("backends.npugraph_ex", "backends.inductor"),
     ("backends.inductor", "backends.npugraph_ex"), ("backends.npu", "backends.sim"),
     ("backends.sim", "backends.inductor"),
     ("runners.worker", "runners.program"), ("runners.program", "runners.worker"),

@@ -11,10 +11,11 @@ from sktune.backends.inductor.info import INFO as INDUCTOR
 from sktune.backends.info import BackendInfo
 from sktune.backends.npu.info import INFO as NPU
 from sktune.backends.npugraph_ex.info import INFO as NPUGRAPH_EX
+from sktune.backends.sim.info import CAPTURED as SIM_NPUGRAPH_EX
 from sktune.backends.sim.info import INFO as SIM
 from sktune.core.errors import BadInputError, described, nearest
 
-BUILT_IN = (INDUCTOR, NPU, NPUGRAPH_EX, SIM)
+BUILT_IN = (INDUCTOR, NPU, NPUGRAPH_EX, SIM, SIM_NPUGRAPH_EX)
 ENTRY_POINTS = "sktune.backends"
 
 

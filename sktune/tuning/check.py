@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from sktune.ascend.scope_check import CheckedScope, certainly_refused
-from sktune.backends import backend_info
+from sktune.backends import all_backends, backend_info
 from sktune.backends.base import CompileError
 from sktune.backends.info import BackendInfo
 from sktune.backends.installed import NO_NPU, device_name
@@ -97,7 +97,7 @@ def check_plan(path: Path, model: Request | None = None, *, trust: bool = False)
     """
     file = read_plan_file(path)
     if file.backend is ScopeFlavour.REGION:
-        raise PlanError(f"{path} is for {file.backend}; check is for plans of SuperKernel scopes, of npu or sim")
+        raise PlanError(f"{path} is for {file.backend}; check is for plans of SuperKernel scopes")
     if model is None and file.target is None:
         raise PlanError(f"{path} does not say which model the plan is for; add --model")
     spec, space = _target(file, model) if model else target_of(file, RecheckRequest(path, trust=trust))
@@ -105,7 +105,8 @@ def check_plan(path: Path, model: Request | None = None, *, trust: bool = False)
     if info.scope_flavour is ScopeFlavour.REGION:
         raise BadInputError(f"{info.name} has no SuperKernel scopes; add --backend npu or --backend sim")
     if info.scope_flavour is not file.backend:
-        raise BadInputError(f"{path} is for {file.backend}, not for {info.name}; add --backend {file.backend}")
+        fitting = [f"--backend {each.name}" for each in all_backends() if each.scope_flavour is file.backend]
+        raise BadInputError(f"{path} is for {file.backend}, not for {info.name}; add {' or '.join(fitting)}")
     if spec.runner != "worker":
         raise BadInputError(
             f"{spec.name} is built by its own program, which check does not start; give it with --model"

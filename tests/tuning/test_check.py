@@ -87,5 +87,7 @@ def test_options_that_describe_a_model_need_one(tmp_path: Path) -> None:
 
 def test_a_plan_is_checked_by_the_rules_of_its_own_path(tmp_path: Path) -> None:
     """GE's say nothing about captured graphs."""
-    with pytest.raises(BadInputError, match=r"is for npugraph-ex, not for sim; add --backend npugraph-ex"):
+    with pytest.raises(BadInputError, match=r"not for sim; add --backend npugraph-ex or --backend sim-npugraph-ex"):
         check_plan(plan_file(tmp_path, (), backend="npugraph-ex"), SIM)
+    found = check_plan(plan_file(tmp_path, (), backend="npugraph-ex"), Request("llama", backend="sim-npugraph-ex"))
+    assert not found.is_refused and all(scope.superkernels for scope in found.scopes)

@@ -75,17 +75,12 @@ SAME_OR_CAST = frozenset(("_to_copy",))
 FOLDED = SAME_OR_CAST | ROUNDED | ROUNDED_ON_CPU | (INTEGERS - {"arange", "sign"})
 """Inductor folds these if all operands are constants: with Python's numbers or symbols, which have no bit width."""
 
-COVERED = frozenset(
-    (*WIDE, *NARROW, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool)
-)  # fmt: skip
+COVERED = frozenset((*WIDE, *NARROW, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool))
 _LARGEST_CONSTANT: Mapping[torch.dtype, float] = {
-    torch.bfloat16: 2.0**8,
-    torch.float16: 2.0**11,
-    torch.float32: 2.0**24,
-    torch.float64: 2.0**53,
+    torch.bfloat16: 2.0**8, torch.float16: 2.0**11, torch.float32: 2.0**24, torch.float64: 2.0**53,
     **{dtype: float(torch.iinfo(dtype).max) for dtype in (torch.int8, torch.int16, torch.int32)},
     torch.int64: 2.0**62,
-}
+}  # fmt: skip
 """Integers up to this magnitude are neither rounded nor wrapped; unsigned types are left out: they wrap below zero."""
 
 
@@ -360,8 +355,7 @@ def _numbers(call: Call) -> str:
 def _power(call: Call, device: str) -> str:  # noqa: ARG001
     if not call.is_floating:
         return ""
-    exponent = call.arguments.get("exponent")
-    is_covered = not isinstance(exponent, torch.Tensor) and call.inputs[0].is_floating_point()
+    is_covered = not isinstance(call.arguments.get("exponent"), torch.Tensor) and call.inputs[0].is_floating_point()
     return "" if is_covered else "only a tensor of fractions to the power of a number is covered"
 
 

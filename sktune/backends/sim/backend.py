@@ -1,6 +1,6 @@
-"""The sim backend: a plan's latency on a simulated Atlas A3.
+"""The backends sim and sim-npugraph-ex: a plan's latency on a simulated Atlas A3, by either way to SuperKernels.
 
-The operators are those of TorchAir's GE graph if torch_npu is installed, else those of a traced step. Nothing is
+The operators of sim are those of TorchAir's GE graph if torch_npu is installed, else those of a traced step. Nothing is
 compiled: the target's step runs unchanged, on the CPU or only on shapes (device ``meta``), so there is nothing to
 verify.
 """
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 from sktune.ascend.ge_graph import GeGraph
 from sktune.ascend.scope_check import CheckedScope
@@ -24,6 +24,7 @@ from sktune.backends.sim.deployment import deploy, deployment_notes
 from sktune.backends.sim.ge import from_ge_graph
 from sktune.backends.sim.model import SimulatedFailure, Span, StepModel
 from sktune.backends.sim.operators import Operator, from_kernel_table
+from sktune.backends.sim.paths import CapturedPath, GePath, SuperKernelPath
 from sktune.backends.sim.superkernel import core_in_superkernel
 from sktune.backends.sim.trace import trace_operators
 from sktune.core.errors import BackendError, SimulationError
@@ -39,13 +40,15 @@ logger = logging.getLogger(__name__)
 
 
 class SimBackend:
-    """Simulates plans of one target; see ``sktune.backends.base.Backend``.
+    """Simulates plans for GE; see ``sktune.backends.base.Backend``.
 
     Args:
         target, layout, inputs: as for every backend.
         constants: file with the device's constants; None for those shipped with sktune.
         profile: of the baseline; its kernels' measured times then replace the modelled ones.
     """
+
+    _path: ClassVar[type[SuperKernelPath]] = GePath
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class SimBackend:
                 )
             operators = from_kernel_table(measured.kernels, values, layout)
             self.notes = "simulated on a profile's measured kernels"
-        elif graph := _converted(target, layout, inputs):
+        elif self._path is GePath and (graph := _converted(target, layout, inputs)):
             operators = from_ge_graph(graph, layout, values)
             self.notes = "simulated over TorchAir's GE graph"
         else:
@@ -76,7 +79,7 @@ class SimBackend:
                 self.notes = deployment_notes(operators, values) or self.notes
                 operators = deploy(operators, values)
         self._operators = operators
-        self._model = StepModel(operators, layout, values)
+        self._model = StepModel(operators, layout, values, self._path)
 
     def time_shares(self) -> dict[str, float]:
         """Return each unit's share of the simulated baseline, 0 to 1."""
@@ -126,6 +129,16 @@ class SimBackend:
     def references(self) -> dict[str, Callable[[], Compiled]]:
         """See ``Backend.references``: nothing else is simulated."""
         return {}
+
+
+class CapturedSimBackend(SimBackend):
+    """Simulates plans for npugraph_ex: always over a traced step, or a profile."""
+
+    _path = CapturedPath
+
+    def with_operators(self, layout: Layout) -> Layout:
+        """See ``Backend.with_operators``: what the sampler concludes from operators are the rules of GE."""
+        return layout
 
 
 def _fused(spans: Sequence[Span]) -> tuple[FusedScope, ...]:

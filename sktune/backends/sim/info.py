@@ -1,4 +1,4 @@
-"""Describes the simulated Atlas A3 before it is imported."""
+"""Describes the simulated Atlas A3 before it is imported, once for each way to SuperKernels."""
 
 import importlib.util
 import os
@@ -10,6 +10,8 @@ from sktune.backends.info import META_DEVICE, BackendInfo, Finding, State
 from sktune.backends.installed import package_version
 from sktune.backends.npu.info import INFO as NPU
 from sktune.backends.npu.options import SuperKernelOptions
+from sktune.backends.npugraph_ex.info import INFO as NPUGRAPH_EX
+from sktune.backends.npugraph_ex.options import GraphOptions
 from sktune.backends.sim.constants import ATLAS_A3, load_constants
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.targets import TargetSpec
@@ -18,8 +20,14 @@ from sktune.targets import TargetSpec
 def _fingerprint(spec: TargetSpec) -> Mapping[str, str]:
     """Return that of the simulated device; this machine's environment does not affect simulated figures."""
     return {
-        "device": "simulated Atlas A3, one die",
+        **_device_fingerprint(spec),
         "torch_npu": package_version("torch_npu"),  # if it is installed, its graph is simulated
+    }
+
+
+def _device_fingerprint(spec: TargetSpec) -> Mapping[str, str]:
+    return {
+        "device": "simulated Atlas A3, one die",
         "constants": load_constants(Path(spec.constants) if spec.constants else ATLAS_A3).digest,
     }
 
@@ -54,4 +62,16 @@ INFO = BackendInfo(
     fingerprint=_fingerprint,
     examine=_examine,
     rescue=NPU.rescue,
+)
+CAPTURED = BackendInfo(
+    name="sim-npugraph-ex",
+    backend_class="sktune.backends.sim.backend:CapturedSimBackend",
+    devices=("cpu", META_DEVICE),
+    options=GraphOptions("sim-npugraph-ex"),
+    scope_flavour=ScopeFlavour.CAPTURED,
+    is_simulated=True,
+    plans_for=NPUGRAPH_EX,
+    settings=("constants", "profile"),
+    worker_environment=_worker_environment,
+    fingerprint=_device_fingerprint,
 )

@@ -1,7 +1,7 @@
 """The cost model: how long a decode step takes under a plan, on a simulated Atlas A3.
 
-Unfused, each task costs a gap and a head (``launch``). Which operators of a scope become one SuperKernel is what GE's
-pass does (``sktune.ascend.superkernel_pass``), and what is generated for them graph-autofusion's (``superkernel``).
+Unfused, each task costs a gap and a head (``launch``). Which operators of a scope become one SuperKernel is what the
+compiler does (``paths``), and what is generated for them graph-autofusion's (``superkernel``).
 Tasks of one stream run sequentially, streams run in parallel and wait for each other's events (``schedule``).
 """
 
@@ -12,17 +12,18 @@ from itertools import accumulate, groupby, pairwise
 import pandas as pd
 
 from sktune.ascend.kernel_name import SUPERKERNEL
-from sktune.ascend.superkernel_pass import Cut, Group, Node, group
+from sktune.ascend.superkernel_pass import Cut, Group
 from sktune.backends.sim.constants import Constants
 from sktune.backends.sim.launch import first_use_us, gaps_us, head_us, superkernel_gaps_us, with_first_uses
 from sktune.backends.sim.operators import TABLE_COLUMNS, Operator
+from sktune.backends.sim.paths import GePath, ScopeRange, SuperKernelPath
 from sktune.backends.sim.schedule import DeadlockError, Task, schedule
-from sktune.backends.sim.superkernel import TERMS, SuperKernel, busy_us, fuse, starts_by_sync_all
+from sktune.backends.sim.superkernel import TERMS, SuperKernel, busy_us, fuse
 from sktune.core.fused_scopes import FusedPart
 from sktune.core.layout import Layout
 from sktune.core.outcome import Reason
 from sktune.core.plan import Option, Plan, Scope
-from sktune.core.scope_options import check_options, normalise, render
+from sktune.core.scope_options import normalise
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +93,17 @@ class StepModel:
         busy_us: how long each operator runs, without gap and head.
     """
 
-    def __init__(self, operators: Sequence[Operator], layout: Layout, constants: Constants) -> None:
+    def __init__(
+        self,
+        operators: Sequence[Operator],
+        layout: Layout,
+        constants: Constants,
+        path: type[SuperKernelPath] = GePath,
+    ) -> None:
         self._operators = with_first_uses(operators)
         self._layout = layout
         self._constants = constants
+        self._path = path(self._operators, constants)
         self._gap_us = gaps_us(self._operators, constants)
         self.busy_us = [busy_us(operator, constants) for operator in self._operators]
         self._head_us = [head_us(operator, constants) for operator in self._operators]
@@ -108,9 +116,6 @@ class StepModel:
         bare = [replace(op, name="", unit=None, module="", position=0, after=()) for op in self._operators]
         self._class = _classes(bare)
         self._kernel = _classes(replace(op, is_first_use=False) for op in bare)
-        self._nodes = tuple(map(_node, self._operators))
-        # A collective that is not fused loses the label before the pass (GE, hcom_ops_kernel_builder.cc).
-        self._loses_label = [op.core == "communication" and not op.can_fuse for op in self._operators]
         self._range = _unit_ranges(self._operators)
         self._alone_ends, _ = schedule(self._alone, self._operators)
         self._alone_done = list(accumulate(self._alone_ends, max))
@@ -133,7 +138,7 @@ class StepModel:
         terms = self._terms(tasks, total)
         times = self._span_times(pieces, ends)
         spans = tuple(self._span(scope, piece, *each, cuts) for (scope, piece), each in zip(pieces, times, strict=True))
-        return SimulatedStep(total, terms, spans, len(tasks), self._compile_s(pieces))
+        return SimulatedStep(total, terms, spans, len(tasks), self._compile_s(plan, pieces))
 
     def time_shares(self) -> dict[str, float]:
         """Return each unit's share of the simulated baseline, gaps included, 0 to 1."""
@@ -177,30 +182,15 @@ class StepModel:
 
     def _plan_tasks(self, plan: Plan) -> tuple[list[_Piece], Sequence[Cut]]:
         self._layout.check(plan)
-        pieces = list(self._pieces(plan))
-        nodes = list(self._nodes)
-        for first, last, scope in pieces:
-            if scope is not None:
-                check_options(dict(scope.options))
-                text = render(dict(scope.options))
-                for index in range(first, last + 1):
-                    if not self._loses_label[index]:
-                        nodes[index] = replace(nodes[index], label=scope.label, options=text)
-        grouping = group(nodes, self._starts_by_sync_all if self._constants.splits_at_sync_all.value else None)
+        ranges = list(self._ranges(plan))
+        grouping = self._path.group(plan, ranges)
         if grouping.failure:
             raise _PlanFailsError(Reason.COMPILE_FAILED, f"simulated: {grouping.failure}", grouping.blamed)
         of_label: dict[str, list[Group]] = {}
         for each in grouping.groups:
             of_label.setdefault(each.label, []).append(each)
-        tasks = self._with_gaps(
-            (scope, self._tasks(first, last, scope, of_label.get(scope.label, []) if scope else []))
-            for first, last, scope in pieces
-        )
+        tasks = self._with_gaps((each.scope, self._tasks(plan, each, of_label)) for each in ranges)
         return tasks, grouping.cuts
-
-    def _starts_by_sync_all(self, nodes: Sequence[int]) -> list[int]:
-        places = starts_by_sync_all([self._operators[node] for node in nodes], self._constants)
-        return [nodes[place] for place in places]
 
     def _with_gaps(self, pieces: Iterable[_Piece]) -> list[_Piece]:
         """Return the tasks with the longer gaps before and after SuperKernels."""
@@ -217,8 +207,8 @@ class StepModel:
 
         return [(scope, [spaced(task) for task in tasks]) for scope, tasks in pieces]
 
-    def _pieces(self, plan: Plan) -> Iterator[tuple[int, int, Scope | None]]:
-        """Yield first and last operator of each scope and of each gap between scopes."""
+    def _ranges(self, plan: Plan) -> Iterator[ScopeRange]:
+        """Yield each scope and each gap between scopes."""
         reached = 0
         for scope in plan.scopes:
             inside = self._scope_range(scope)
@@ -226,11 +216,11 @@ class StepModel:
                 continue  # its units have no device tasks
             first, last = inside
             if first > reached:
-                yield reached, first - 1, None
-            yield first, last, scope
+                yield ScopeRange(reached, first - 1, None)
+            yield ScopeRange(first, last, scope)
             reached = last + 1
         if reached < len(self._operators):
-            yield reached, len(self._operators) - 1, None
+            yield ScopeRange(reached, len(self._operators) - 1, None)
 
     def _scope_range(self, scope: Scope) -> tuple[int, int] | None:
         names = [unit.name for unit in self._layout.units]
@@ -238,19 +228,20 @@ class StepModel:
         ranges = [self._range[name] for name in inside if name in self._range]
         return (min(first for first, _ in ranges), max(last for _, last in ranges)) if ranges else None
 
-    def _tasks(self, first: int, last: int, scope: Scope | None, groups: Sequence[Group]) -> list[Task]:
+    def _tasks(self, plan: Plan, each: ScopeRange, groups: Mapping[str, Sequence[Group]]) -> list[Task]:
         """Return the tasks of consecutive operators, by their first operator: the groups, and what is in none."""
-        if scope is None or not groups:
-            return self._alone[first : last + 1]
-        inside = {node for each in groups for node in each.nodes}
-        tasks = [self._alone[index] for index in range(first, last + 1) if index not in inside]
-        tasks += [self._superkernel(each, scope) for each in groups]
+        own = groups.get(each.scope.label, ()) if each.scope else ()
+        if each.scope is None or not own:
+            return self._alone[each.first : each.last + 1]
+        inside = {node for group in own for node in group.nodes}
+        options = self._path.options(plan, each.scope)
+        tasks = [self._alone[index] for index in range(each.first, each.last + 1) if index not in inside]
+        tasks += [self._superkernel(group, each.scope, options) for group in own]
         return sorted(tasks, key=lambda task: task.operators[0])
 
-    def _superkernel(self, each: Group, scope: Scope) -> Task:
-        options = dict(scope.options)
+    def _superkernel(self, each: Group, scope: Scope, options: Mapping[str, Option]) -> Task:
         events = each.events
-        key = (tuple(self._class[node] for node in each.nodes), tuple(sorted(normalise(options).items())), events)
+        key = (tuple(self._class[node] for node in each.nodes), tuple(sorted(normalise(dict(options)).items())), events)
         fused = self._fused.get(key)
         operators = [self._operators[node] for node in each.nodes]
         if fused is None:
@@ -315,14 +306,14 @@ class StepModel:
                 types = tuple(self._operators[task.operators[0]].type for task in run)
                 yield FusedPart(len(types), types=types)
 
-    def _compile_s(self, pieces: Sequence[_Piece]) -> float:
+    def _compile_s(self, plan: Plan, pieces: Sequence[_Piece]) -> float:
         constants = self._constants
         seconds = constants["compile_graph_s"]
         compiled: set[tuple[tuple[int, ...], tuple[tuple[str, Option], ...]]] = set()
         for scope, tasks in pieces:
             if scope is None:
                 continue
-            options = normalise(dict(scope.options))
+            options = normalise(self._path.options(plan, scope))
             copies = 1 + constants["compile_copy_share"] * int(options.get("split-mode", 4))
             for task in tasks:
                 key = (tuple(self._kernel[index] for index in task.operators), tuple(sorted(options.items())))
@@ -356,15 +347,6 @@ def _classes(operators: Iterable[Operator]) -> list[int]:
     """Return for each operator the number of its class; equal ones share one."""
     classes: dict[Operator, int] = {}
     return [classes.setdefault(operator, len(classes)) for operator in operators]
-
-
-def _node(operator: Operator) -> Node:
-    """Return what GE's pass sees of an operator."""
-    is_collective = operator.core == "communication" and operator.can_fuse
-    return Node(
-        operator.name, operator.type, stream=operator.stream, is_supported=operator.can_fuse and not is_collective,
-        is_collective=is_collective, waits_for=operator.after,
-    )  # fmt: skip
 
 
 def _flat(pieces: Sequence[_Piece]) -> list[Task]:
