@@ -1,6 +1,9 @@
 """Runs any program with a plan's scopes on its decode step, without editing its source.
 
     SKTUNE_PLAN=best_plan.yaml python -m sktune.launch -- infer.py --yaml_file_path=decode.yaml
+    SKTUNE_PLAN=best_plan.yaml python -m sktune.launch -- vllm serve MODEL
+
+The Python processes that the program starts have the scopes, too.
 
 If a script starts the program, set ``PYTHONPATH=$(python -m sktune.launch --site)`` in the script's environment
 instead: it does the same to every Python process that the script starts.
@@ -10,6 +13,7 @@ import importlib.abc
 import importlib.machinery
 import os
 import runpy
+import shutil
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
@@ -67,7 +71,7 @@ def _take_over() -> None:
 
 
 def main(arguments: Sequence[str]) -> Any:
-    """Run ``-- script.py arguments...`` (or ``-- -m module arguments...``) as Python would."""
+    """Run ``-- script.py arguments...`` as Python would, ``-- -m module arguments...``, or an installed command."""
     # Every Python that a launch script starts imports this file: what takes long is imported where it is needed.
     from sktune.runners.program.rank_reports import PLAN_VARIABLE, RUN_VARIABLE
 
@@ -81,15 +85,32 @@ def main(arguments: Sequence[str]) -> Any:
         sys.exit("error: no program to run; use: python -m sktune.launch -- script.py arguments")
     if PLAN_VARIABLE not in os.environ and RUN_VARIABLE not in os.environ:
         sys.exit(f"error: {PLAN_VARIABLE} is not set; set it to the path of a best_plan.yaml")
-    if not is_module and not Path(command[0]).is_file():
-        sys.exit(f"error: there is no file {command[0]!r}")
+    if not is_module:
+        command[0] = _script(command[0])
     install()
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
     sys.argv = command
     if is_module:
         runpy.run_module(command[0], run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = str(Path(command[0]).resolve().parent)
         runpy.run_path(command[0], run_name="__main__")
+
+
+def _script(command: str) -> str:
+    """Return the path of a Python script, which may be an installed command."""
+    if Path(command).is_file():
+        return command
+    found = shutil.which(command)
+    if found is None:
+        sys.exit(f"error: there is no file {command!r}, and no such command on PATH")
+    with Path(found).open("rb") as file:
+        is_python = b"python" in file.readline(256)
+    if not is_python:
+        sys.exit(
+            f"error: {found} is no Python script; start it with PYTHONPATH=$(python -m sktune.launch --site) instead"
+        )
+    return found
 
 
 if __name__ == "__main__":

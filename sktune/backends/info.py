@@ -48,6 +48,7 @@ Rescue = Callable[[Outcome, Plan], tuple[str, Option] | None]
 
 
 ProgramKeywords = Callable[[Plan, Mapping[str, Any]], Mapping[str, Any]]
+PrepareProgram = Callable[[Plan, Mapping[str, Any]], None]
 
 Foresee = Callable[[Plan, Layout, SeenTypes], CheckedScope | None]
 """Takes a plan, its layout with kernels, and what trials have shown; returns a scope that is certain to be refused."""
@@ -77,6 +78,10 @@ def _unchanged(plan: Plan, keywords: Mapping[str, Any]) -> Mapping[str, Any]:  #
     return keywords
 
 
+def _needs_nothing(plan: Plan, keywords: Mapping[str, Any]) -> None:  # noqa: ARG001
+    return None
+
+
 def _never(device: str) -> bool:  # noqa: ARG001
     return False
 
@@ -104,6 +109,8 @@ class BackendInfo:
             empty if the program compiles it.
         program_keywords: takes a plan and the keywords with which a recipe's program calls ``torch.compile`` on the
             decode step; returns those to use. Raises ``PlanError`` if the program compiles for another backend.
+        prepare_program: takes the same; changes what else the program calls in this process for the plan's scopes.
+        program_environment: variables that a program with a plan needs.
         artifact_installer: function that loads delivered code into this process, ``module:function``; empty if no code
             is delivered. See ``install``.
         needs_fresh_process: whether each plan needs a separate process and working folder.
@@ -129,6 +136,8 @@ class BackendInfo:
     hot_type_options: tuple[str, ...] = ()
     program_compiler: str = ""
     program_keywords: ProgramKeywords = _unchanged
+    prepare_program: PrepareProgram = _needs_nothing
+    program_environment: Mapping[str, str] = field(default_factory=dict)
     artifact_installer: str = ""
     needs_fresh_process: bool = False
     worker_folders: Mapping[str, str] = field(default_factory=dict)

@@ -62,7 +62,10 @@ Trust = Annotated[
 ]
 Dtype = Annotated[str | None, typer.Option(help="bfloat16 (default), float16 or float32.")]
 Backend = Annotated[
-    str | None, typer.Option(help="inductor, npu, npugraph-ex or sim; by default npu on the device npu, else inductor.")
+    str | None,
+    typer.Option(
+        help="inductor, npu, npugraph-ex, sim or sim-npugraph-ex; by default npu on the device npu, else inductor."
+    ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or npu; by default the backend's first.")]
 Batch = Annotated[int | None, typer.Option(help="Sequences decoded together.")]

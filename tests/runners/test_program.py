@@ -529,6 +529,34 @@ def test_a_plan_is_launched_without_an_edit(project: Path) -> None:
     assert done.stdout == without.stdout
 
 
+def test_an_installed_command_is_launched_and_so_are_its_processes(project: Path) -> None:
+    """Like ``vllm serve``, which starts others."""
+    folder = project / "installed"
+    folder.mkdir()
+    child = "import torch; print(torch.compile.__qualname__)"
+    (folder / "serve").write_text(
+        f"#!{sys.executable}\nimport subprocess, sys\nimport torch\nprint(sys.argv[1:], torch.compile.__qualname__)\n"
+        f"sys.stdout.flush()\nsubprocess.run([sys.executable, '-c', {child!r}], check=True)\n"
+    )
+    (folder / "binary").write_bytes(b"\x7fELF")
+    for name in ("serve", "binary"):
+        (folder / name).chmod(0o755)
+    (project / "plan.yaml").write_text(write_plan(Plan((Scope("blocks.0", "blocks.0", EXACT),)), {}, "inductor", 3))
+    path = os.pathsep.join([str(folder), os.environ["PATH"]])
+    environment = {**os.environ, "SKTUNE_PLAN": str(project / "plan.yaml"), "PATH": path}
+
+    def launched(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "sktune.launch", "--", *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    done = launched("serve", "MODEL")
+    assert done.stdout.splitlines() == ["['MODEL'] Rank.compile", "Rank.compile"], done.stderr
+    for name, message in (("binary", "is no Python script"), ("nowhere", "no such command on PATH")):
+        done = launched(name)
+        assert done.returncode == 1
+        assert message in done.stderr and len(done.stderr.splitlines()) == 1
+
+
 def test_in_production_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are neither timed nor compared where no search asks for it."""
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sktune.backends.npugraph_ex import vllm
 from sktune.backends.options import OptionSpec
 from sktune.core.errors import PlanError, SpaceError, nearest
 from sktune.core.graph_options import optimize_options
@@ -113,9 +114,13 @@ def compile_options(plan: Plan, own: Mapping[str, Any] = _USUAL) -> dict[str, An
 def program_keywords(plan: Plan, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the keywords of ``torch.compile`` for a plan; see ``BackendInfo.program_keywords``.
 
+    vLLM's stay as they are: vLLM-Ascend's configuration says whether kernels are static (``vllm``).
+
     Raises:
         PlanError: the program does not use npugraph_ex.
     """
+    if vllm.compiles(keywords):
+        return keywords
     if keywords.get("backend") != NPUGRAPH_EX:
         raise PlanError(
             f"the plan is for npugraph_ex, but the program compiles its decode step with {keywords.get('backend')!r}; "

@@ -305,6 +305,7 @@ class Rank:
                 baseline = _function_of(self._compile(model, **again))
         try:
             keywords = dict(backend.program_keywords(self._plan, keywords))
+            backend.prepare_program(self._plan, keywords)
         except PlanError as failure:
             self._reporter.write("error", stage="mark", message=str(failure))
             raise
@@ -339,8 +340,9 @@ class Rank:
             return name == self._task.decode.function
         try:
             attach(tree, self._plan, lambda label, options: GatedScope(None, Gate())).detach()  # type: ignore[arg-type]
-        except PlanError:
-            return False  # it belongs to another model, such as a draft model
+        except PlanError as failure:  # it may belong to another model, such as a draft model
+            logger.warning("%s runs without scopes, as the plan does not fit it: %s", name, failure)
+            return False
         return True
 
 
@@ -360,5 +362,6 @@ def take_over() -> None:
         file = read_plan_file(Path(os.environ[PLAN_VARIABLE]))
         plan, backend = file.to_plan(), file.backend
         decode = DecodeCall(file.decode.function, file.decode.signature) if file.decode else None
+        os.environ.update(backend_info(backend).program_environment)
     task = Task.read(folder) if folder else Task(inspects=False, backend=backend, decode=decode)
     torch.compile = Rank(torch.compile, task, plan, Reporter(folder)).compile
