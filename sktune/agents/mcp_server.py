@@ -59,9 +59,7 @@ Model = Annotated[str, Field(description=MODELS)]
 Text = str | None
 Recipe = Annotated[Text, Field(description="A recipe.yaml (`sktune recipe init`): a program, started for each plan")]
 Count = Annotated[int, Field(ge=1)] | None
-Backend = Annotated[
-    Text, Field(description="inductor, npu, npugraph-ex; sim or sim-npugraph-ex (simulated, no hardware)")
-]
+Backend = Annotated[Text, Field(description="inductor, npu, npugraph-ex; sim, sim-npugraph-ex (simulated)")]
 Device = Annotated[Text, Field(description="cpu, cuda or npu")]
 Scale = Annotated[Text, Field(description="Of a preset: tiny, small or full")]
 Trust = Annotated[bool, Field(description="Run the code in the model's folder (auto_map in its config.json)")]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_npu
 from torch import fx, nn
 
 from sktune.core.errors import PlanError
@@ -45,13 +46,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     seen: list[tuple[str, Any]] = []
     monkeypatch.setattr(graphs, "_super_kernel_scope_begin", lambda name: seen.append(("begin", name)))
     monkeypatch.setattr(graphs, "_super_kernel_scope_end", lambda name: seen.append(("end", name)))
-    monkeypatch.setattr(torch.npu, "super_kernel_scope_begin", torch.npu.super_kernel_scope_begin)
-    monkeypatch.setattr(torch.npu, "super_kernel_scope_end", torch.npu.super_kernel_scope_end)
+    monkeypatch.setattr(torch_npu.npu, "super_kernel_scope_begin", torch_npu.npu.super_kernel_scope_begin)
+    monkeypatch.setattr(torch_npu.npu, "super_kernel_scope_end", torch_npu.npu.super_kernel_scope_end)
 
     def optimize(graph: Any, optimize_options: Any = None, debug_options: Any = None) -> None:
         seen.append(("optimize", optimize_options))
 
-    monkeypatch.setattr(torch.npu.NPUGraph, "super_kernel_optimize", optimize)
+    monkeypatch.setattr(torch_npu.npu.NPUGraph, "super_kernel_optimize", optimize)
     return seen
 
 
@@ -78,10 +79,10 @@ def compiled(model: nn.Module, plan: Plan, backend: Any) -> Any:
 
 def captured(step: Any, inputs: torch.Tensor) -> torch.Tensor:
     """Capture a step as vLLM-Ascend does."""
-    torch.npu.super_kernel_scope_begin("full_model")
+    torch_npu.npu.super_kernel_scope_begin("full_model")
     output: torch.Tensor = step(inputs)
-    torch.npu.super_kernel_scope_end("full_model")
-    torch.npu.NPUGraph.super_kernel_optimize(None, optimize_options={"dcci_after_kernel_end": [".*"]})
+    torch_npu.npu.super_kernel_scope_end("full_model")
+    torch_npu.npu.NPUGraph.super_kernel_optimize(None, optimize_options={"dcci_after_kernel_end": [".*"]})
     return output
 
 

@@ -9,6 +9,7 @@ From vllm-ascend's sources as of October 2026: ``compilation/breakable_aclgraph.
 
 import functools
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 from sktune.core import graph_options
@@ -38,9 +39,7 @@ def prepare(plan: Plan, keywords: Mapping[str, Any]) -> None:
             "vLLM replays its graphs without calling the compiled step, so that no step can be compared or timed; "
             "search with --backend npugraph-ex on the same model, and launch vLLM with the plan"
         )
-    import torch
-
-    npu: Any = torch.npu
+    npu: Any = import_module("torch_npu").npu
     if hasattr(npu.super_kernel_scope_begin, "__wrapped__"):
         return
     npu.super_kernel_scope_begin = _but_for_own(npu.super_kernel_scope_begin)
