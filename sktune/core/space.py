@@ -66,6 +66,7 @@ class OptionRules:
     Attributes:
         defaults: the value of each option that is not given; a plan lists only values that differ.
         of_step: the options of the whole step instead of a scope.
+        needs_scopes: those of them that have no effect on a plan without scopes.
         changes_bits: the values that often change bits.
         normalise: takes a scope's options and returns those that have an effect, so that plans that compile to the
             same thing are equal.
@@ -73,6 +74,7 @@ class OptionRules:
 
     defaults: Values
     of_step: frozenset[str] = frozenset()
+    needs_scopes: frozenset[str] = frozenset()
     normalise: Callable[[Values], Values] = _unchanged
     changes_bits: frozenset[tuple[str, Option]] = frozenset()
 
@@ -133,7 +135,7 @@ class SearchSpace:
         groupings = count_groupings(self.segments, limits)
         combinations = product(*(self.choices[name] for name in self.option_names))
         chosen = [self.chosen_options(dict(zip(self.option_names, values, strict=True))) for values in combinations]
-        return (groupings - 1) * len(set(chosen)) + len({of_step for _, of_step in chosen})
+        return (groupings - 1) * len(set(chosen)) + len({self._without_scopes(of_step) for _, of_step in chosen})
 
     def parameter(self, unit: Unit) -> str:
         """Name of the parameter of ``unit``."""
@@ -181,8 +183,13 @@ class SearchSpace:
                 lasts.append(index)
                 is_open, layers = True, in_layer
         of_scope, of_step = self.chosen_options(values)
+        if not firsts:
+            return Plan((), self._without_scopes(of_step))
         runs = zip(firsts, lasts, strict=True)
         return Plan(tuple(self._scope(first, last, of_scope) for first, last in runs), of_step)
+
+    def _without_scopes(self, of_step: Options) -> Options:
+        return tuple(option for option in of_step if option[0] not in self.options.needs_scopes)
 
     @cached_property
     def _scope(self) -> Callable[[int, int, Options], Scope]:

@@ -2,6 +2,7 @@
 
 import re
 import signal
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ from sktune.core.plan import Option, Plan, Scope
 from sktune.core.plan_file import read_plan_file, write_plan
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.core.scope_options import option_defaults
+from sktune.core.space import SpaceSpec, bind
 from sktune.reports.application import apply_code
-from tests.builders import TESTS
+from tests.builders import TESTS, decoder_layout
 
 DOCUMENT = TESTS.parent / "docs" / "reference" / "superkernel_options.md"
 SCOPED = Plan((Scope("a", "b"),), (("dcci_disable_on_kernel", "MatMul.*,Cast"), ("split_mode", 2)))
@@ -37,6 +39,16 @@ def test_the_document_has_both_paths_side_by_side() -> None:
         **dict.fromkeys(KERNELS, "not given"),
     }
     assert all(spec.default == spec.values[0] for spec in SUPERKERNEL.values())
+
+
+def test_options_change_nothing_without_scopes() -> None:
+    """All plans without scopes are the baseline, and the space counts them once."""
+    choices: dict[str, tuple[Option, ...]] = {"split_mode": (4, 2), "stream_fusion": (1, 0)}
+    space = bind(SpaceSpec(), decoder_layout(("dense", "dense"), ("a", "b"), outside=False), choices, OPTIONS.rules)
+    points = [dict(zip(space.choices, values, strict=True)) for values in product(*space.choices.values())]
+    plans = {space.plan(point) for point in points}
+    assert [plan for plan in plans if not plan.scopes] == [Plan()]
+    assert len(plans) == space.size
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class SuperKernelOptions:
         """See ``BackendOptions``."""
         of_step = {name: spec.default for name, spec in TORCHAIR.items()}
         defaults = {**scope_options.option_defaults(), **of_step}
-        return OptionRules(defaults, frozenset(TORCHAIR), scope_options.normalise)
+        return OptionRules(defaults, frozenset(TORCHAIR), normalise=scope_options.normalise)
 
     def check_searched(self, device: str, name: str, value: Option) -> None:  # noqa: ARG002 - an NPU has all of them
         """See ``BackendOptions``.

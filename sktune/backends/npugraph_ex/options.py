@@ -56,7 +56,7 @@ class GraphOptions:
     def rules(self) -> OptionRules:
         """See ``BackendOptions``."""
         defaults = {**{name: spec.default for name, spec in SUPERKERNEL.items()}, **dict.fromkeys(KERNELS, "")}
-        return OptionRules(defaults, frozenset(defaults))
+        return OptionRules(defaults, of_step=frozenset(defaults), needs_scopes=frozenset(defaults))
 
     def check_searched(self, device: str, name: str, value: Option) -> None:  # noqa: ARG002 - an NPU has all of them
         """See ``BackendOptions``."""
