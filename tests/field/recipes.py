@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from sktune.core.errors import BadInputError
 from sktune.runners.program.discover import draft_recipe
 from sktune.runners.program.yaml_copy import varied_yaml
 from sktune.source.yaml_flag import CAPTURED_MODE, NEEDED_MODE
-from sktune.targets.recipe import read_recipe
+from sktune.targets.recipe import Recipe, read_recipe
 
 FACTS = Path(__file__).with_name("recipes.yaml")
 """What is expected of each YAML, as data: the ranks, or words of the refusal."""
@@ -41,7 +42,7 @@ esac
 case "$1" in
   -c|*validate_infer_args.py) exec {python} "$@" ;;
 esac
-echo "$LOCAL_RANK $WORLD_SIZE $2" >> "$FIELD_NOTES"
+echo "$LOCAL_RANK $RANK_OFFSET $2" >> "$FIELD_NOTES"
 echo "[Main] Inference time (decode): 1.00 ms"
 """
 
@@ -53,7 +54,7 @@ class Case:
     Attributes:
         yaml: path below ``models/``.
         refusal: the line with which it is refused; empty for a recipe.
-        ranks, mode, batch, decoder: as the recipe states them.
+        ranks, hosts, mode, batch, decoder: as the recipe states them.
         wrong: facts that the program contradicts; all must be empty.
         checked: the parts of the program that accepted the copy, or confirmed the refusal.
         request: what to ask the program's own classes, if anything.
@@ -62,6 +63,7 @@ class Case:
     yaml: str
     refusal: str = ""
     ranks: int = 0
+    hosts: int = 1
     mode: str = ""
     batch: str = ""
     decoder: str = ""
@@ -82,7 +84,8 @@ def main() -> int:
         for name in COPIED:
             if (options.repository / name).is_dir():
                 shutil.copytree(options.repository / name, root / name, symlinks=True)
-        (root / "executor/scripts/set_env.sh").write_text("export IPs=(127.0.0.1)\n")  # the original needs CANN
+        set_env = root / "executor/scripts/set_env.sh"
+        set_env.write_text("export IPs=(${SKTUNE_HOSTS//,/ })\n")  # as `recipe init` asks for; the original needs CANN
         cases = [_case(root, file, Path(scratch)) for file in sorted((root / "models").glob("*/*/**/*.yaml"))]
         _ask_the_program(cases)
     facts = {case.yaml: case.refusal.partition("; name another")[0] or case.ranks for case in cases}
@@ -115,38 +118,41 @@ def _case(root: Path, file: Path, scratch: Path) -> Case:
     copy = file.with_stem(f"{file.stem}_sktune")
     copy.write_text(varied_yaml(file, recipe.yaml.set))
     stated = {
-        "ranks": recipe.ranks,
+        "ranks": recipe.all_ranks,
         "mode": CAPTURED_MODE if recipe.backend == "npugraph-ex" else NEEDED_MODE,
         "batch": next((line for line in draft.found if line.startswith("batch_size")), ""),
         "decoder": next((line for line in draft.found if line.startswith("its decoder")), ""),
     }
-    case.ranks, case.mode = recipe.ranks, str(stated["mode"])
+    case.ranks, case.hosts, case.mode = recipe.all_ranks, recipe.hosts, str(stated["mode"])
     case.batch, case.decoder = str(stated["batch"]), str(stated["decoder"])
-    started, output = _launch(root, recipe.argv(copy), scratch)
+    for host in sorted({0, recipe.hosts - 1}):
+        case.wrong += tuple(_wrong_on(host, root, recipe, copy, scratch))
+        shutil.rmtree(model / "res", ignore_errors=True)
     case.checked += ("launch script",)
-    wrong = [] if len(started) == recipe.ranks else [f"the script starts {len(started)} ranks: {output[-300:]}"]
-    if any(Path(line.split(" ", 2)[2].removeprefix("--yaml_file_path=")).resolve() != copy for line in started):
-        wrong.append("the ranks get another YAML")
-    logs = [log for log in root.glob(recipe.logs or "") if log.stat().st_size]
-    if len(logs) != recipe.ranks:
-        wrong.append(f"{len(logs)} logs match {recipe.logs}")
-    case.wrong = tuple(wrong)
     case.request = {"root": str(root), "model": model.name, "yaml": str(copy), "stated": stated}
-    shutil.rmtree(model / "res", ignore_errors=True)
     return case
 
 
+def _wrong_on(host: int, root: Path, recipe: Recipe, copy: Path, scratch: Path) -> Iterator[str]:
+    """Yield what is wrong with what the launch script starts on one of the recipe's hosts."""
+    started, output = _launch(root, recipe.argv(copy), scratch, host, recipe.hosts)
+    if len(started) != recipe.ranks:
+        yield f"the script starts {len(started)} ranks on host {host}: {output[-300:]}"
+    for line in started:
+        _, offset, file = line.split(" ", 2)
+        if recipe.hosts > 1 and int(offset) != host * recipe.ranks:
+            yield f"the ranks of host {host} begin with {offset}"
+            break
+        if Path(file.removeprefix("--yaml_file_path=")).resolve() != copy:
+            yield "the ranks get another YAML"
+            break
+    logs = [log for log in root.glob(recipe.logs or "") if log.stat().st_size]
+    if len(logs) != recipe.ranks:
+        yield f"{len(logs)} logs match {recipe.logs} on host {host}"
+
+
 def _confirm_refusal(case: Case, root: Path, model: Path, file: Path, scratch: Path) -> None:
-    """Let the program confirm the reasons that it can: the servers, and the mode that it does not accept."""
-    if "servers" in case.refusal:
-        argv = ["bash", "executor/scripts/infer.sh", "--model", model.name, "--yaml",
-                os.path.relpath(file, model / "config")]  # fmt: skip
-        _, output = _launch(root, argv, scratch)
-        servers = case.refusal.partition(" servers")[0].rpartition(" ")[2]
-        case.checked += ("launch script",)
-        if f"server_num is: {servers}\n" not in output:
-            case.wrong += (f"the script does not need {servers} servers: {output[-300:]}",)
-        shutil.rmtree(model / "res", ignore_errors=True)
+    """Let the program confirm that it does not accept the mode, if that is the reason."""
     if "the program refuses this mode" in case.refusal:
         copy = scratch / case.yaml.replace("/", "-")
         changes = {"model_config.exe_mode": NEEDED_MODE, "model_config.enable_static_kernel": False}
@@ -154,8 +160,9 @@ def _confirm_refusal(case: Case, root: Path, model: Path, file: Path, scratch: P
         case.request = {"root": str(root), "model": model.name, "yaml": str(copy), "stated": {"refused": True}}
 
 
-def _launch(root: Path, argv: list[str], scratch: Path) -> tuple[list[str], str]:
-    """Run a launch script without its ranks; return the rank, world size and YAML of each, and the output."""
+def _launch(root: Path, argv: list[str], scratch: Path, host: int, hosts: int) -> tuple[list[str], str]:
+    """Run a launch script without its ranks; return the rank, offset and YAML of each, and the output."""
+    addresses = [f"127.0.0.{number + 1}" for number in range(hosts)]
     stubs, notes = scratch / "bin", scratch / "notes"
     stubs.mkdir(exist_ok=True)
     notes.write_text("")
@@ -163,12 +170,13 @@ def _launch(root: Path, argv: list[str], scratch: Path) -> tuple[list[str], str]
         "python3": _PYTHON.format(python=sys.executable),
         "taskset": '#!/bin/bash\nexec "${@:3}"\n',
         "pgrep": "#!/bin/bash\nexit 1\n",
-        "hostname": "#!/bin/bash\necho 127.0.0.1\n",
+        "hostname": f"#!/bin/bash\necho {addresses[host]}\n",
     }
     for name, text in scripts.items():
         (stubs / name).write_text(text)
         (stubs / name).chmod(0o755)
-    environment = {**os.environ, "PATH": f"{stubs}:{os.environ['PATH']}", "FIELD_NOTES": str(notes)}
+    environment = {**os.environ, "PATH": f"{stubs}:{os.environ['PATH']}", "FIELD_NOTES": str(notes),
+                   "SKTUNE_HOSTS": ",".join(addresses)}  # fmt: skip
     done = subprocess.run(
         argv, cwd=root, env=environment, capture_output=True, text=True, timeout=LAUNCH_S, check=False
     )
@@ -210,8 +218,8 @@ def table(cases: list[Case]) -> str:
         f"Stated facts that the program contradicts: {sum(len(case.wrong) for case in cases)}.",
         *(f"* {case.yaml}: {'; '.join(case.wrong)}" for case in cases if case.wrong),
         "",
-        "| recipe for | mode | ranks | batch | decoder layer | accepted by |",
-        "| --- | --- | ---: | --- | --- | --- |",
+        "| recipe for | mode | ranks | servers | batch | decoder layer | accepted by |",
+        "| --- | --- | ---: | ---: | --- | --- | --- |",
         *map(_row, written),
         "",
         "| refused | reason | confirmed by |",
@@ -223,7 +231,7 @@ def table(cases: list[Case]) -> str:
 
 
 def _row(case: Case) -> str:
-    cells = (case.yaml, case.mode, case.ranks, _batch(case), _decoder(case), ", ".join(case.checked))
+    cells = (case.yaml, case.mode, case.ranks, case.hosts, _batch(case), _decoder(case), ", ".join(case.checked))
     return f"| {' | '.join(map(str, cells))} |"
 
 

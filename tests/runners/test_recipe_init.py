@@ -186,15 +186,28 @@ class TestRuns:
         assert "enable_afd" in refusal(vary(root, enable_afd=True))
 
     @pytest.mark.parametrize(
-        ("platform", "world", "servers"), [("950", 8, 1), ("950", 16, 2), ("A3", 16, 1), ("A3", 32, 2), (None, 17, 2)]
+        ("platform", "world", "hosts", "ranks"),
+        [("950", 8, 1, 8), ("950", 16, 2, 8), ("A3", 16, 1, 16), ("A3", 32, 2, 16), (None, 128, 8, 16)],
     )
-    def test_dies_of_a_server(self, root: Path, platform: str | None, world: int, servers: int) -> None:
-        """8 on Atlas 950, 16 on Atlas A3; more ranks are not on this host."""
-        folder = vary(root, world_size=world, platform_version=platform)
-        if servers == 1:
-            assert draft_recipe(folder).values["ranks"] == world
-        else:
-            assert f"needs {servers} servers" in refusal(folder)
+    def test_dies_of_a_server(self, root: Path, platform: str | None, world: int, hosts: int, ranks: int) -> None:
+        """8 on Atlas 950, 16 on Atlas A3; more ranks are on several servers."""
+        draft = draft_recipe(vary(root, world_size=world, platform_version=platform))
+        assert (draft.values.get("hosts", 1), draft.values["ranks"]) == (hosts, ranks)
+        assert ("--engine ray" in draft.text.splitlines()[0]) is (hosts > 1)
+        (root / "recipe.yaml").write_text(draft.text)
+        assert read_recipe(root / "recipe.yaml").all_ranks == world
+
+    def test_the_script_takes_its_servers_from_sktune(self, root: Path) -> None:
+        """What to write into it is said, unless it is there."""
+        folder = vary(root, world_size=32)
+        line = "export IPs=(${SKTUNE_HOSTS//,/ })"
+        assert any(f"write `{line}` into executor/scripts/set_env.sh" in each for each in draft_recipe(folder).unknown)
+        (root / "executor" / "scripts" / "set_env.sh").write_text(f"{line}\n")
+        assert not any("SKTUNE_HOSTS" in each for each in draft_recipe(folder).unknown)
+
+    def test_a_number_of_ranks_that_fills_no_servers(self, root: Path) -> None:
+        """They would have different numbers of ranks."""
+        assert "hosts would have different numbers of ranks" in refusal(vary(root, world_size=17))
 
     def test_a_platform_that_is_not_named(self, root: Path) -> None:
         """16 ranks are one server of one platform, and two of another."""

@@ -16,20 +16,24 @@ from sktune.backends.sim.constants import ATLAS_A3, load_constants
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.targets import TargetSpec
 
+_DEVICE = "simulated Atlas A3, one die"
+
 
 def _fingerprint(spec: TargetSpec) -> Mapping[str, str]:
     """Return that of the simulated device; this machine's environment does not affect simulated figures."""
     return {
-        **_device_fingerprint(spec),
+        "device": _DEVICE,
         "torch_npu": package_version("torch_npu"),  # if it is installed, its graph is simulated
+        "constants": _constants_digest(spec),
     }
 
 
-def _device_fingerprint(spec: TargetSpec) -> Mapping[str, str]:
-    return {
-        "device": "simulated Atlas A3, one die",
-        "constants": load_constants(Path(spec.constants) if spec.constants else ATLAS_A3).digest,
-    }
+def _captured_fingerprint(spec: TargetSpec) -> Mapping[str, str]:
+    return {"device": _DEVICE, "constants": _constants_digest(spec)}
+
+
+def _constants_digest(spec: TargetSpec) -> str:
+    return load_constants(Path(spec.constants) if spec.constants else ATLAS_A3).digest
 
 
 def _worker_environment(device: str) -> Mapping[str, str]:  # noqa: ARG001
@@ -73,5 +77,5 @@ CAPTURED = BackendInfo(
     plans_for=NPUGRAPH_EX,
     settings=("constants", "profile"),
     worker_environment=_worker_environment,
-    fingerprint=_device_fingerprint,
+    fingerprint=_captured_fingerprint,
 )

@@ -16,6 +16,8 @@ from sktune.core.files import source_text
 
 SCRIPT = Path("executor/scripts/infer.sh")
 """The script that starts a model of cann-recipes-infer, relative to the checkout's root."""
+SET_ENV = SCRIPT.with_name("set_env.sh")
+"""The script that lists the servers, beside it."""
 DIES = {"950": 8}
 """Dies of one server by ``platform_version``, where they are not those of an Atlas A3 server."""
 A3_DIES = 16

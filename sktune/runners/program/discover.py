@@ -8,7 +8,7 @@ from typing import Any
 
 from sktune.core.errors import BadInputError
 from sktune.core.files import real_path, source_text
-from sktune.runners.program.checkout import SCRIPT, Checkout, checkout_of, decoder_in
+from sktune.runners.program.checkout import SCRIPT, SET_ENV, Checkout, checkout_of, decoder_in
 from sktune.runners.program.recipe_draft import (
     RecipeDraft,
     add_mode,
@@ -69,7 +69,7 @@ def _from_checkout(checkout: Checkout, folder: Path, models: list[Path], yaml_fi
                          "directory": str(checkout.root)})  # fmt: skip
     shown = file.relative_to(checkout.root) if file.is_relative_to(checkout.root) else file
     draft.found.append(f"{SCRIPT.as_posix()} starts {model.name} with {shown}")
-    add_yaml(draft, file, settings, checkout.root)
+    add_yaml(draft, file, settings, checkout.root, SET_ENV)
     add_mode(draft, [*model.rglob("*.py"), *(checkout.root / "executor").rglob("*.py")], settings, model)
     _add_decoder(draft, checkout, model, settings)
     draft.values["logs"] = f"models/{model.name}/res/*/*{file.stem}*/log_*.log"
@@ -163,9 +163,9 @@ def _refuse_untunable(checkout: Checkout, model: Path, file: Path, settings: Map
         reasons.append("enable_afd is on: ranks of attention and of experts run different modules, and sktune needs "
                        "the same ones in all ranks")  # fmt: skip
     world, dies = known.get("world_size"), dies_of(known)
-    if isinstance(world, int) and world > dies:
-        reasons.append(f"it needs {-(-world // dies)} servers: world_size is {world}, a server has {dies} dies; write "
-                       "its recipe by hand, as docs/how-to/many-dies.md says")  # fmt: skip
+    if isinstance(world, int) and world > dies and world % dies:
+        reasons.append(f"world_size is {world}, and a server has {dies} dies: hosts would have different numbers of "
+                       "ranks")  # fmt: skip
     name = known.get("model_name")
     if checkout.classes(name) == [] and not (model / "infer.py").is_file():
         reasons.append(f"the program knows no model {name!r}")

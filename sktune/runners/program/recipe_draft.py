@@ -13,7 +13,7 @@ from sktune.core.files import read_text, source_text
 from sktune.core.plain_data import load_yaml
 from sktune.runners.program.checkout import A3_DIES, DIES
 from sktune.runners.program.program_checks import Check, ProgramChecks, Verdict
-from sktune.runners.program.rank_reports import VERIFIED_STEPS
+from sktune.runners.program.rank_reports import HOSTS_VARIABLE, VERIFIED_STEPS
 from sktune.source.yaml_flag import CAPTURED_MODE, FLAG, MODE, NEEDED_MODE, STATIC_KERNELS, static_kernels
 
 MAX_NEW_TOKENS = 160
@@ -44,7 +44,9 @@ class RecipeDraft:
     def text(self) -> str:
         """Text of the recipe's file."""
         notes = [f"# found: {line}" for line in self.found] + [f"# NOT KNOWN: {line}" for line in self.unknown]
-        head = ["# Search with: sktune search --recipe THIS_FILE --trials 20   (see docs/reference/recipe.md)", *notes]
+        engine = "--engine ray --address HOST:6379 " if self.values.get("hosts", 1) > 1 else ""
+        search = f"sktune search --recipe THIS_FILE {engine}--trials 20"
+        head = [f"# Search with: {search}   (see docs/reference/recipe.md)", *notes]
         return "\n".join(head) + "\n" + yaml.safe_dump(self.values, sort_keys=False, allow_unicode=True, width=110)
 
 
@@ -67,7 +69,9 @@ def dies_of(known: Mapping[str, Any]) -> int:
     return DIES.get(str(known.get(PLATFORM)), A3_DIES)
 
 
-def add_yaml(draft: RecipeDraft, file: Path, settings: Mapping[str, Any], root: Path) -> None:
+def add_yaml(
+    draft: RecipeDraft, file: Path, settings: Mapping[str, Any], root: Path, set_env: Path | None = None
+) -> None:
     """Add the YAML, what differs in its copy, and what it says about ranks and batch.
 
     Args:
@@ -75,6 +79,7 @@ def add_yaml(draft: RecipeDraft, file: Path, settings: Mapping[str, Any], root: 
         file: the YAML.
         settings: its values by dotted path.
         root: the recipe's directory.
+        set_env: the script below it that lists the servers, if they are known to be listed there.
     """
     changes: dict[str, Any] = {}
     for path, value in settings.items():
@@ -87,7 +92,7 @@ def add_yaml(draft: RecipeDraft, file: Path, settings: Mapping[str, Any], root: 
     draft.values["yaml"] = {"file": str(file.relative_to(root)) if file.is_relative_to(root) else str(file)}
     if changes:
         draft.values["yaml"]["set"] = changes
-    _add_ranks(draft, by_key(settings))
+    _add_ranks(draft, by_key(settings), root, set_env)
 
 
 def _changed(key: str, value: Any) -> tuple[Any, str] | None:
@@ -190,16 +195,26 @@ def _shown(check: Check, draft: RecipeDraft) -> str:
     return f"{check.file.relative_to(root) if check.file.is_relative_to(root) else check.file}:{check.line}"
 
 
-def _add_ranks(draft: RecipeDraft, known: Mapping[str, Any]) -> None:
+def _add_ranks(draft: RecipeDraft, known: Mapping[str, Any], root: Path, set_env: Path | None) -> None:
     world, dies = known.get("world_size"), dies_of(known)
     if not isinstance(world, int):
         draft.unknown.append("how many ranks it starts: the YAML has no world_size, `ranks` is 1")
         return
     draft.values["ranks"] = min(world, dies)
     draft.found.append(f"world_size is {world}")
-    if world > dies:
+    hosts = -(-world // dies)
+    if hosts > 1 and set_env:
+        draft.values["hosts"] = hosts
+        draft.found.append(f"it needs {hosts} servers with {dies} dies each, which --engine ray chooses")
+        listed = root / set_env
+        if not listed.is_file() or HOSTS_VARIABLE not in source_text(listed):
+            draft.unknown.append(
+                f"the servers: write `export IPs=(${{{HOSTS_VARIABLE}//,/ }})` into {set_env.as_posix()}, in a folder "
+                "that all of them share (docs/how-to/many-dies.md)"
+            )
+    elif hosts > 1:
         draft.unknown.append(
-            f"the other {-(-world // dies) - 1} hosts: `hosts` is 1, so only the ranks of one are started; set `hosts` "
+            f"the other {hosts - 1} hosts: `hosts` is 1, so only the ranks of one are started; set `hosts` "
             "as in docs/how-to/many-dies.md, or tune with a YAML for one host, and use the plan with this YAML"
         )
     if str(known.get(PLATFORM)) == "950":
