@@ -1,7 +1,8 @@
-"""Plans in vLLM-Ascend: its backend and captures are stand-ins, scopes and torch_npu's functions are the true ones."""
+"""Plans in vLLM-Ascend: its backend and captures are stand-ins, the operators that mark scopes are torch_npu's own."""
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,14 +41,11 @@ class Layers(nn.Module):
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
-    """Record what reaches the device: marks, and the options with which a graph is fused."""
-    import torch_npu.npu.graphs as graphs
-
+    """Record what would reach the device: marks, and the options with which a graph is fused."""
     seen: list[tuple[str, Any]] = []
-    monkeypatch.setattr(graphs, "_super_kernel_scope_begin", lambda name: seen.append(("begin", name)))
-    monkeypatch.setattr(graphs, "_super_kernel_scope_end", lambda name: seen.append(("end", name)))
-    monkeypatch.setattr(torch_npu.npu, "super_kernel_scope_begin", torch_npu.npu.super_kernel_scope_begin)
-    monkeypatch.setattr(torch_npu.npu, "super_kernel_scope_end", torch_npu.npu.super_kernel_scope_end)
+    for name in ("begin", "end"):
+        mark = partial(_mark, seen, name)
+        monkeypatch.setattr(torch_npu.npu, f"super_kernel_scope_{name}", mark)
 
     def optimize(graph: Any, optimize_options: Any = None, debug_options: Any = None) -> None:
         seen.append(("optimize", optimize_options))
@@ -56,16 +54,36 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     return seen
 
 
+def _mark(seen: list[tuple[str, Any]], kind: str, name: str | None = None) -> None:
+    seen.append((kind, name))
+
+
+class Run(fx.Interpreter):
+    """Runs the operators of a graph as they are, as ``force_eager`` does, but for marks, which it records."""
+
+    def __init__(self, graph: fx.GraphModule, seen: list[tuple[str, Any]]) -> None:
+        super().__init__(graph)
+        self._seen = seen
+
+    def call_function(self, target: Any, arguments: Any, keywords: Any) -> Any:
+        """Record a mark, or run another operator."""
+        marks = torch.ops.npu.super_kernel_scope_begin, torch.ops.npu.super_kernel_scope_end
+        for kind, mark in zip(("begin", "end"), marks, strict=True):
+            if target in (mark, mark.default):
+                return self._seen.append((kind, *arguments))
+        return super().call_function(target, arguments, keywords)
+
+
 @pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a stand-in for vLLM's backend: it runs the operators of the graph as they are, as ``force_eager`` does."""
+def backend(calls: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a stand-in for vLLM's backend."""
     module = ModuleType("vllm.compilation.backends")
 
     class VllmBackend:
         __module__ = module.__name__
 
         def __call__(self, graph: fx.GraphModule, inputs: Any, **_: Any) -> Any:
-            return graph.forward
+            return Run(graph, calls).run
 
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return VllmBackend()

@@ -204,6 +204,9 @@ class TestRuns:
         assert any(f"write `{line}` into executor/scripts/set_env.sh" in each for each in draft_recipe(folder).unknown)
         (root / "executor" / "scripts" / "set_env.sh").write_text(f"{line}\n")
         assert not any("SKTUNE_HOSTS" in each for each in draft_recipe(folder).unknown)
+        (folder / "set_env.sh").write_text("export IPs=('xx.xx.xx.xx')\n")  # read after the other
+        own = (folder / "set_env.sh").relative_to(root).as_posix()
+        assert any(f"write `{line}` into {own}" in each for each in draft_recipe(folder).unknown)
 
     def test_a_number_of_ranks_that_fills_no_servers(self, root: Path) -> None:
         """They would have different numbers of ranks."""

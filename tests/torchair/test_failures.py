@@ -51,9 +51,14 @@ def npu_backend(target: Target) -> NpuBackend:
 
 
 def sktune_search(folder: Path, model: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run ``sktune search`` as a user would; the worker leaves the engine out, because the target's module does."""
+    """Run ``sktune search`` as a user would; the worker leaves the engine out, because the target's module does.
+
+    In CI a worker may wait long for the process that it starts from, as other tests have the cores.
+    """
     target = f"{Path(__file__).parent / 'refused.py'}:{model}"
-    return sktune_command("search", "--model", target, "--device", "npu", *words, folder=folder)
+    return sktune_command(
+        "search", "--model", target, "--device", "npu", "--compile-timeout", "1500", *words, folder=folder
+    )
 
 
 @pytest.mark.parametrize("model", REASONS)

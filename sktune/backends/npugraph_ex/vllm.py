@@ -23,7 +23,7 @@ ENVIRONMENT: Mapping[str, str] = {"VLLM_DISABLE_COMPILE_CACHE": "1", "VLLM_USE_A
 
 def compiles(keywords: Mapping[str, Any]) -> bool:
     """Return whether vLLM compiles with these keywords of ``torch.compile``."""
-    return type(keywords.get("backend")).__module__.partition(".")[0] == "vllm"
+    return str(getattr(keywords.get("backend"), "__module__", "")).partition(".")[0] == "vllm"
 
 
 def prepare(plan: Plan, keywords: Mapping[str, Any]) -> None:
@@ -44,9 +44,7 @@ def prepare(plan: Plan, keywords: Mapping[str, Any]) -> None:
         return
     npu.super_kernel_scope_begin = _but_for_own(npu.super_kernel_scope_begin)
     npu.super_kernel_scope_end = _but_for_own(npu.super_kernel_scope_end)
-    optimize = npu.NPUGraph.super_kernel_optimize
-
-    of_plan = graph_options.optimize_options(plan)
+    optimize, of_plan = npu.NPUGraph.super_kernel_optimize, graph_options.optimize_options(plan)
 
     @functools.wraps(optimize)
     def optimized(graph: Any, optimize_options: Mapping[str, Any] | None = None, debug_options: Any = None) -> Any:

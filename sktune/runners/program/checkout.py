@@ -16,8 +16,7 @@ from sktune.core.files import source_text
 
 SCRIPT = Path("executor/scripts/infer.sh")
 """The script that starts a model of cann-recipes-infer, relative to the checkout's root."""
-SET_ENV = SCRIPT.with_name("set_env.sh")
-"""The script that lists the servers, beside it."""
+_SET_ENV = SCRIPT.with_name("set_env.sh")
 DIES = {"950": 8}
 """Dies of one server by ``platform_version``, where they are not those of an Atlas A3 server."""
 A3_DIES = 16
@@ -49,6 +48,12 @@ class Checkout:
         """Whether ``SCRIPT`` starts a model, even if it has a script of its own."""
         own = model / "infer.sh"
         return not own.is_file() or bool(_LAUNCH.search(source_text(own)))
+
+    def set_env(self, model: Path) -> Path:
+        """Return the script that lists the servers, relative to the root; a model's own one is read after the other."""
+        own = model / _SET_ENV.name
+        lists_servers = own.is_file() and "IPs=" in source_text(own)
+        return own.relative_to(self.root) if lists_servers else _SET_ENV
 
     def command(self, model: Path, file: Path) -> str:
         """Return the command that starts ``model`` with a copy of ``file``, wherever that is."""

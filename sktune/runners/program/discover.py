@@ -8,7 +8,7 @@ from typing import Any
 
 from sktune.core.errors import BadInputError
 from sktune.core.files import real_path, source_text
-from sktune.runners.program.checkout import SCRIPT, SET_ENV, Checkout, checkout_of, decoder_in
+from sktune.runners.program.checkout import SCRIPT, Checkout, checkout_of, decoder_in
 from sktune.runners.program.recipe_draft import (
     RecipeDraft,
     add_mode,
@@ -69,7 +69,7 @@ def _from_checkout(checkout: Checkout, folder: Path, models: list[Path], yaml_fi
                          "directory": str(checkout.root)})  # fmt: skip
     shown = file.relative_to(checkout.root) if file.is_relative_to(checkout.root) else file
     draft.found.append(f"{SCRIPT.as_posix()} starts {model.name} with {shown}")
-    add_yaml(draft, file, settings, checkout.root, SET_ENV)
+    add_yaml(draft, file, settings, checkout.root, checkout.set_env(model))
     add_mode(draft, [*model.rglob("*.py"), *(checkout.root / "executor").rglob("*.py")], settings, model)
     _add_decoder(draft, checkout, model, settings)
     draft.values["logs"] = f"models/{model.name}/res/*/*{file.stem}*/log_*.log"
