@@ -546,8 +546,9 @@ def test_kept_kernels_keep_their_bits(dtype: torch.dtype) -> None:
 @pytest.mark.skipif(DEVICE != "cpu", reason="the option is for CPUs")
 def test_a_cpp_wrapper_keeps_the_bits() -> None:
     """The option only changes how the kernels are called."""
+    cases = _prefixed(rounded=ROUNDED, wide=RSQRT)
     draws = [tuple(drawn(torch.float32, LENGTH) for _ in range(3)) for _ in range(2)]
-    assert compared(RSQRT, draws, cpp_wrapper=True) == {}
+    assert compared(cases, draws, cpp_wrapper=True) == {}
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="on a GPU, other arithmetic needs it as well")

@@ -27,14 +27,10 @@ CONFIGURATIONS = {
 MODELS = ("deepseek-v3", "llama", "qwen3", "qwen3-moe", "qwen2", "mixtral", "glm4_moe")
 
 
-def spec_of(model: str, folder: Path, backend: str = "npu", layers: int | None = None) -> tuple[TargetSpec, SpaceSpec]:
-    """Return the spec of a preset, or of a configuration that is written into ``folder``.
-
-    Args:
-        layers: of each kind, to which a preset is cut.
-    """
+def spec_of(model: str, folder: Path, backend: str = "npu") -> tuple[TargetSpec, SpaceSpec]:
+    """Return the spec of a preset, or of a configuration that is written into ``folder``."""
     if model not in CONFIGURATIONS:
-        spec, preset = describe(model, backend=backend, device="cpu", layers=layers)
+        spec, preset = describe(model, backend=backend, device="cpu")
         assert preset is not None
         return spec, preset.space
     path = folder / model

@@ -64,7 +64,7 @@ def convert(spec: TargetSpec, wanted: SpaceSpec) -> Conversion:
 @pytest.mark.parametrize("model", MODELS)
 def test_starting_points_mark_what_they_ask_for(model: str, tmp_path: Path) -> None:
     """Each starting point of each model."""
-    spec, wanted = spec_of(model, tmp_path, layers=2)
+    spec, wanted = spec_of(model, tmp_path)
     if model in CONFIGURATIONS:
         wanted = SpaceSpec(options=wanted.options)
     conversion = convert(spec, wanted)

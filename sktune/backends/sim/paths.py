@@ -109,6 +109,8 @@ class CapturedPath:
 
     def group(self, plan: Plan, ranges: Sequence[ScopeRange]) -> Grouping:
         """See ``SuperKernelPath``."""
+        if not plan.scopes:  # without any marker the splitter would fuse everything
+            return Grouping(())
         tasks: list[captured_graph.Task] = []
         operator_of: dict[int, int] = {}
         for each in ranges:
@@ -119,8 +121,6 @@ class CapturedPath:
                 tasks.append(self._tasks[index])
             if each.scope:
                 tasks.append(captured_graph.Task(Kind.END, name=each.scope.label))
-        if not plan.scopes:
-            return Grouping(())
         options = SplitOptions(auto_op_parallel=dict(plan.options).get("auto_op_parallel") == 1)
         split = graph_splits.split(tasks, self._device, options)
         if split.failure:
