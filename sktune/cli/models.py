@@ -74,7 +74,8 @@ def profile(
     profiled = report_profile(file, candidate, html, runs)
     Terminal(stderr=json).print(profile_view(profiled.profile, profiled.comparison, profiled.picture))
     if json:
-        print_event(ProfileFinished(**profiled.profile.summary()))
+        compared: dict[str, Any] = {"comparison": profiled.comparison.summary()} if profiled.comparison else {}
+        print_event(ProfileFinished(**profiled.profile.summary(), **compared))
 
 
 @app.command()

@@ -5,10 +5,12 @@ end within a step, and medians over the steps are compared: the method of graph-
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 from enum import StrEnum
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,13 +36,21 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ReplacedOperator:
+    """An operator of the baseline, by its name and type in the profile."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
 class SuperKernelGain:
     """One SuperKernel of the candidate, by name.
 
     Attributes:
         scope: the label of its scope.
         is_fragment: whether it is part of a scope that was split.
-        operators: how many operators of the baseline it replaces.
+        replaced: the operators of the baseline that it replaces, in order; empty if they were not found.
         baseline_us, candidate_us: medians over the steps; the baseline's is NaN if its operators were not found.
         noise_us: differences up to this are noise: the largest of 3%, both median absolute deviations, and 1 us.
         occurrences: number of steps compared.
@@ -49,7 +59,7 @@ class SuperKernelGain:
     name: str
     scope: str
     is_fragment: bool
-    operators: int
+    replaced: tuple[ReplacedOperator, ...]
     baseline_us: float
     candidate_us: float
     noise_us: float
@@ -83,32 +93,54 @@ class Comparison:
         """Median step of the baseline divided by that of the candidate; both are slowed down by profiling."""
         return self.baseline.median.step_ms / self.candidate.median.step_ms
 
+    def summary(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON: ``comparison`` in the event ``profile_finished``."""
+        return {
+            "step_ms": round(self.candidate.median.step_ms, 6),
+            "speedup": round(self.speedup, 6),
+            "superkernels": [
+                {
+                    "name": gain.name,
+                    "scope": gain.scope,
+                    "replaced": [asdict(operator) for operator in gain.replaced],
+                    "baseline_us": round(gain.baseline_us, 3) if gain.replaced else None,
+                    "candidate_us": round(gain.candidate_us, 3),
+                    "noise_us": round(gain.noise_us, 3),
+                    "verdict": str(gain.verdict),
+                }
+                for gain in self.gains
+            ],
+        }
+
 
 def compare(baseline: Profile, candidate: Profile) -> Comparison:
     """Compare every SuperKernel of ``candidate`` with the operators of ``baseline`` that it replaces."""
     superkernels = candidate.kernels[candidate.kernels["is_superkernel"]]
-    replaced = _replaced(_main_rows(baseline, baseline.shown_step), _main_rows(candidate, candidate.shown_step))
-    spans = _spans(baseline, replaced)
+    before = _main_rows(baseline, baseline.shown_step)
+    places = _replaced(before, _main_rows(candidate, candidate.shown_step))
+    operators = [ReplacedOperator(*pair) for pair in zip(before["name"], before["type"], strict=True)]
+    spans = _spans(baseline, places)
     gains = tuple(
-        _gain(str(name), rows["duration_us"].to_numpy(), spans.get(str(name), []), replaced.get(str(name), (0, 0)))
+        _gain(str(name), rows["duration_us"].to_numpy(), spans.get(str(name), []),
+              operators[slice(*places.get(str(name), (0, 0)))])
         for name, rows in superkernels.groupby("name", sort=False)
-    )
+    )  # fmt: skip
     return Comparison(baseline, candidate, gains)
 
 
 def _gain(
-    name: str, candidate_us: npt.NDArray[np.float64], baseline_us: list[float], replaced: tuple[int, int]
+    name: str, candidate_us: npt.NDArray[np.float64], baseline_us: list[float], replaced: Sequence[ReplacedOperator]
 ) -> SuperKernelGain:
     parsed = parse_superkernel_name(name) or SuperKernelName(name, "", "")
     if not baseline_us:
         return SuperKernelGain(
-            name, parsed.scope, parsed.is_fragment, 0, np.nan, float(np.median(candidate_us)), NOISE_US, 0
+            name, parsed.scope, parsed.is_fragment, (), np.nan, float(np.median(candidate_us)), NOISE_US, 0
         )
     before, after = float(np.median(baseline_us)), float(np.median(candidate_us))
     deviation = max(_deviation(np.array(baseline_us)), _deviation(candidate_us))
     noise = max(NOISE_SHARE * before, deviation, NOISE_US)
-    occurrences, operators = min(len(baseline_us), len(candidate_us)), replaced[1] - replaced[0]
-    return SuperKernelGain(name, parsed.scope, parsed.is_fragment, operators, before, after, noise, occurrences)
+    occurrences = min(len(baseline_us), len(candidate_us))
+    return SuperKernelGain(name, parsed.scope, parsed.is_fragment, tuple(replaced), before, after, noise, occurrences)
 
 
 def _deviation(values: npt.NDArray[np.float64]) -> float:

@@ -1,10 +1,10 @@
 """A profile in text and tables, for both the terminal and the page."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 
 from sktune.profiling.analysis import Bound, Profile
 from sktune.profiling.comparison import Comparison, SuperKernelGain
@@ -117,35 +117,59 @@ def _top(profile: Profile) -> Table:
     return Table("Slowest operator types, all steps", ("type", "count", "ms", "of all kernels"), rows)
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """Return gains and losses of the SuperKernels, in one row if their scopes differ only in numbers."""
+def comparison_tables(comparison: Comparison) -> list[Table]:
+    """Return gains and losses of the SuperKernels, and what they replace."""
+    gains = _gains(comparison)
+    return [gains, _replaced(comparison)] if gains.rows else [gains]
+
+
+def _gains(comparison: Comparison) -> Table:
     title = "SuperKernels against the operators that they replace (P50)"
     columns = ("scope", "SKs", "ops", "before us", "SK us", "gain us", "noise us", "verdict")
     if not comparison.gains:
         return Table(title, columns, (), "The candidate has no SuperKernels; are the files swapped?")
-    known = [gain for gain in comparison.gains if not math.isnan(gain.baseline_us)]
-    groups: dict[tuple[str, bool], list[SuperKernelGain]] = {}
-    for gain in known:
-        groups.setdefault((re.sub(r"\d+", "#", gain.scope), gain.is_fragment), []).append(gain)
-    ordered = sorted(groups.items(), key=lambda item: -abs(sum(gain.gain_us for gain in item[1])))
+    known = [gain for gain in comparison.gains if gain.replaced]
     rows = tuple(
         (
-            scope + (" (fragments)" if is_fragment else ""), str(len(gains)),
-            f"{_mean(g.operators for g in gains):.0f}",
+            scope, str(len(gains)), f"{_mean(len(g.replaced) for g in gains):.0f}",
             f"{_mean(g.baseline_us for g in gains):.2f}", f"{_mean(g.candidate_us for g in gains):.2f}",
             f"{sum(g.gain_us for g in gains):+.2f}", f"{_mean(g.noise_us for g in gains):.2f}", _verdicts(gains),
         )
-        for (scope, is_fragment), gains in ordered[:LISTED_SCOPES]
+        for scope, gains in _by_scope(comparison)
     )  # fmt: skip
     before, after = comparison.baseline.median.step_ms, comparison.candidate.median.step_ms
+    count = len(comparison.gains)
     note = (
-        f"{len(comparison.gains)} SuperKernels, {sum(gain.gain_us for gain in known):+.1f} us per step in total; the "
-        f"gain of a row is the sum over its SuperKernels. Median step {before:.3f} ms before, {after:.3f} ms after "
-        f"({comparison.speedup:.3f}x); profiling slows down both, so measure the speedup with a search."
+        f"{count} SuperKernel{'s' if count > 1 else ''}, {sum(gain.gain_us for gain in known):+.1f} us per step in "
+        f"total; the gain of a row is the sum over its SuperKernels. Median step {before:.3f} ms before, "
+        f"{after:.3f} ms after ({comparison.speedup:.3f}x); profiling slows down both, so measure the speedup with a "
+        "search."
     )
-    if missing := len(comparison.gains) - len(known):
+    if missing := count - len(known):
         note += f" For {missing}, the operators that they replace were not found in the baseline."
     return Table(title, columns, rows, note, spare=("noise us", "ops", "SKs", "SK us", "before us"))
+
+
+def _replaced(comparison: Comparison) -> Table:
+    rows = []
+    for scope, gains in _by_scope(comparison):
+        (types, alike), *others = Counter(
+            tuple(operator.type for operator in gain.replaced) for gain in gains
+        ).most_common()
+        runs = ((kind, len([*run])) for kind, run in groupby(types))
+        listed = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in runs)
+        rows.append((scope, listed + (f" (in {alike} of {len(gains)})" if others else "")))
+    return Table("The operators that they replace, by type", ("scope", "operators"), tuple(rows))
+
+
+def _by_scope(comparison: Comparison) -> list[tuple[str, list[SuperKernelGain]]]:
+    """Return the SuperKernels whose operators are known, together if their scopes differ only in numbers."""
+    groups: dict[str, list[SuperKernelGain]] = {}
+    for gain in comparison.gains:
+        if gain.replaced:
+            scope = re.sub(r"\d+", "#", gain.scope) + (" (fragments)" if gain.is_fragment else "")
+            groups.setdefault(scope, []).append(gain)
+    return sorted(groups.items(), key=lambda item: -abs(sum(gain.gain_us for gain in item[1])))[:LISTED_SCOPES]
 
 
 def _verdicts(gains: list[SuperKernelGain]) -> str:

@@ -13,7 +13,7 @@ from sktune.core.files import write_text
 from sktune.profiling.analysis import Profile
 from sktune.profiling.comparison import Comparison
 from sktune.profiling.structure import NO_LAYER, main_stream
-from sktune.profiling.tables import Table, comparison_table, headline, overview, profile_tables
+from sktune.profiling.tables import Table, comparison_tables, headline, overview, profile_tables
 
 MAX_KERNELS = 50_000
 """Only this many kernels of a step are drawn, so that a browser can handle the page."""
@@ -27,7 +27,7 @@ def render(profile: Profile, title: str, comparison: Comparison | None = None) -
     tables = profile_tables(profile)
     if comparison:
         shown.append(("candidate", comparison.candidate))
-        tables.insert(0, comparison_table(comparison))
+        tables = comparison_tables(comparison) + tables
     data = {
         "title": title,
         "headlines": [f"{label}: {headline(each)}" if label else headline(each) for label, each in shown],

@@ -10,10 +10,12 @@ from rich.text import Text
 
 from sktune.profiling.analysis import Profile
 from sktune.profiling.comparison import Comparison
-from sktune.profiling.tables import Table, comparison_table, headline, overview, profile_tables
+from sktune.profiling.tables import Table, comparison_tables, headline, overview, profile_tables
 
 NAME_WIDTH = 30
 """Longer names are folded before a column is left out for them."""
+WORD_WIDTH = 12
+"""Longer words are folded; figures and verdicts are shorter."""
 
 
 def profile_view(profile: Profile, comparison: Comparison | None, picture: Path) -> RenderableType:
@@ -27,7 +29,7 @@ def profile_view(profile: Profile, comparison: Comparison | None, picture: Path)
         parts += [Text(f"warning: {line}", style="yellow") for line in each.warnings]
         parts += [_Fitted(table) for table in profile_tables(each)]
     if comparison:
-        parts.append(_Fitted(comparison_table(comparison)))
+        parts += [_Fitted(table) for table in comparison_tables(comparison)]
     parts += [Text(label + headline(each), style="bold") for label, each in labelled]
     parts.append(Text(f"timeline: {picture}"))
     return Group(*parts)
@@ -66,7 +68,7 @@ def _grid(table: Table, left_out: Collection[str]) -> Grid:
             grid.add_column(table.columns[0], overflow="fold")
         else:
             justify: JustifyMethod = "right" if all(_is_figure(cell) for cell in cells[1:]) else "left"
-            grid.add_column(table.columns[number], justify=justify, min_width=_longest_word(cells))
+            grid.add_column(table.columns[number], justify=justify, overflow="fold", min_width=_least_width(cells))
     for row in table.rows:
         grid.add_row(*(Text(row[number]) for number in shown))
     return grid
@@ -76,11 +78,11 @@ def _width(table: Table, left_out: Collection[str]) -> int:
     """Return the least width of the table in characters, with borders and with names of at most ``NAME_WIDTH``."""
     columns = [_cells(table, number) for number, column in enumerate(table.columns) if column not in left_out]
     name = min(max(map(len, columns[0])), NAME_WIDTH)
-    return name + sum(map(_longest_word, columns[1:])) + 3 * len(columns) + 1
+    return name + sum(map(_least_width, columns[1:])) + 3 * len(columns) + 1
 
 
-def _longest_word(cells: Iterable[str]) -> int:
-    return max(len(word) for cell in cells for word in cell.split())
+def _least_width(cells: Iterable[str]) -> int:
+    return min(WORD_WIDTH, max(len(word) for cell in cells for word in cell.split()))
 
 
 def _cells(table: Table, number: int) -> list[str]:

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, TypedDict
 
-from sktune.core.events.base import Event
+from sktune.core.events.base import ABSENT, Absent, Event
 from sktune.core.events.values import (
     Bottleneck,
     Count,
     Interval,
     KernelShare,
     Options,
+    ProfileComparison,
     Share,
     VerificationSummary,
 )
@@ -196,6 +197,7 @@ class ProfileFinished(Event):
         bottleneck: what limits the step.
         superkernels: number of SuperKernels in a step.
         top: the kernel types that take most of the step.
+        comparison: present if there is a candidate: its SuperKernels, and the operators that they replace.
     """
 
     event: ClassVar[str] = "profile_finished"
@@ -209,6 +211,7 @@ class ProfileFinished(Event):
     bottleneck: Bottleneck
     superkernels: Count
     top: Sequence[KernelShare]
+    comparison: ProfileComparison | Absent = ABSENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

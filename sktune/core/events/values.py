@@ -21,6 +21,7 @@ Goal = Annotated[str, ("enum", ("first", "best"))]
 GuideOption = Annotated[
     str, ("enum", ("attention_only", "moe_only", "attention_moe", "whole_layer", "all_layers", "custom"))
 ]
+SuperKernelVerdict = Annotated[str, ("enum", ("beneficial", "neutral", "regressed", "insufficient evidence"))]
 Bottleneck = Annotated[str, ("enum", ("compute", "memory", "scheduling", "synchronisation"))]
 
 
@@ -108,6 +109,54 @@ class KernelShare(TypedDict):
     count: Count
     total_ms: float
     share: float
+
+
+class ReplacedOperator(TypedDict):
+    """An operator of the baseline that is inside a SuperKernel of the candidate.
+
+    Attributes:
+        name, type: as in the profile.
+    """
+
+    name: str
+    type: str
+
+
+class SuperKernelFigures(TypedDict):
+    """A SuperKernel of the candidate.
+
+    Attributes:
+        name: of the kernel.
+        scope: the label of its scope.
+        replaced: the baseline's operators that it replaces, in order; empty if they were not found.
+        baseline_us: their span, from the first one's start to the last one's end, median over the steps; null if they
+            were not found.
+        candidate_us: median duration of the SuperKernel.
+        noise_us: smaller differences are noise.
+        verdict: whether it pays off.
+    """
+
+    name: str
+    scope: str
+    replaced: Sequence[ReplacedOperator]
+    baseline_us: Positive | None
+    candidate_us: Positive
+    noise_us: Positive
+    verdict: SuperKernelVerdict
+
+
+class ProfileComparison(TypedDict):
+    """A profile with scopes beside one without.
+
+    Attributes:
+        step_ms: of the candidate, median over the steps.
+        speedup: of its step; profiling slows down both.
+        superkernels: of the candidate, in execution order.
+    """
+
+    step_ms: float
+    speedup: float
+    superkernels: Sequence[SuperKernelFigures]
 
 
 class ProfileFigures(TypedDict):
