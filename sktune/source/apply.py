@@ -157,8 +157,7 @@ def _rewritten(
         try:
             own = own_configuration(folder, original(path), settings, original)
             carried = _carried(plan, plan_file, original(path), own)
-            # Defaults may differ from what the weights say, so they decide no branch.
-            known = Known(settings, {} if own.is_default else own.values)
+            known = Known(settings, own.certain)
             rewritten = rewrite(original(path), carried.plan, carried.n_layers, _helper_module(folder), known, flavour)
             notes = (*filter(None, (carried.note,)), *rewritten.notes)
             return path, replace(rewritten, notes=notes)

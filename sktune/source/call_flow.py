@@ -1,10 +1,6 @@
-"""Which submodules each statement of a decode step runs, followed through methods, submodules and loops over layers.
+"""Which submodules each statement of a decode step runs, followed through methods, submodules and loops over layers."""
 
-A *suite* is a list of statements at one depth. The same suite runs once for each layer; each time is a separate
-``Run``, so that a scope of layer 7 is found in layer 7's run of the layer's ``forward``.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import libcst as cst
@@ -12,114 +8,46 @@ import libcst.matchers as m
 
 from sktune.core.plan_file import MAX_LAYERS
 from sktune.source.classes import LAYER_INDEX, ModuleClass, attribute_of_self, calls_in, last_name
+from sktune.source.runs import Function, Run, Statement, Step, Turn
 from sktune.source.values import Known, Place, truth
 
 MAX_DEPTH = 40
 
 
-@dataclass(frozen=True, eq=False)
-class Function:
-    """A method, and the class that it belongs to."""
-
-    owner: ModuleClass
-    node: cst.FunctionDef
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One pass of a loop inside a layer, as over its two attentions.
-
-    Attributes:
-        index: the loop variable, empty if the loop has none that counts.
-        number: of this pass, from 0.
-        count: of all passes.
-    """
-
-    index: str
-    number: int
-    count: int
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One call that a statement makes: of a unit, or of code that is followed.
-
-    Attributes:
-        firsts, lasts: modules that may run first and last in it; several only where it branches.
-        runs: of the suites inside; empty for a unit.
-    """
-
-    firsts: frozenset[str]
-    lasts: frozenset[str]
-    runs: "tuple[Run, ...]" = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Statement:
-    """A statement and the steps that it runs, in order."""
-
-    node: cst.BaseStatement
-    steps: tuple[Step, ...]
-
-    @property
-    def firsts(self) -> frozenset[str]:
-        return self.steps[0].firsts if self.steps else frozenset()
-
-    @property
-    def lasts(self) -> frozenset[str]:
-        return self.steps[-1].lasts if self.steps else frozenset()
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """One run of a suite.
-
-    Attributes:
-        suite: the list of statements, a libcst node.
-        function: that contains it.
-        layer: the decoder layer that runs, None outside of layers.
-        index: the name of the loop variable that counts layers, if the suite is in such a loop.
-        statements: of the suite.
-        prefix: of the modules that the function's class contains, as ``model.layers.3.self_attn.``.
-        turn: of the loop inside the layer that the suite is in.
-    """
-
-    suite: cst.BaseSuite
-    function: Function
-    layer: int | None
-    index: str | None
-    statements: tuple[Statement, ...]
-    prefix: str = ""
-    turn: Turn | None = None
-
-    @property
-    def firsts(self) -> frozenset[str]:
-        return next((each.firsts for each in self.statements if each.steps), frozenset())
-
-    @property
-    def lasts(self) -> frozenset[str]:
-        return next((each.lasts for each in reversed(self.statements) if each.steps), frozenset())
-
-    def walk(self, depth: int = 0) -> "Iterator[tuple[int, Run]]":
-        """Yield this run and all inside it, with their depths."""
-        yield depth, self
-        for statement in self.statements:
-            for step in statement.steps:
-                for run in step.runs:
-                    yield from run.walk(depth + 1)
-
-
 @dataclass(frozen=True)
 class _Context:
-    """What is known where code runs: the module, the layer, and the values of local names."""
+    """What is known where code runs: the module, the layer, and the values of local names.
+
+    Attributes:
+        names: local names of modules.
+        parts: local names of parts of lists of modules, with the path of the list.
+        numbers: local names of numbers.
+    """
 
     function: Function
     prefix: str
     layer: int | None = None
     index: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
     turn: Turn | None = None
+    is_repeated: bool = False
+
+
+@dataclass(frozen=True)
+class _Iterated:
+    """What a loop runs over.
+
+    Attributes:
+        path: of the list of modules; None if it is none.
+        element: local name of the module.
+        counter: local name of its number in the list; None if the loop has only a part of the list.
+    """
+
+    path: str | None = None
+    element: str | None = None
+    counter: str | None = None
 
 
 class Follower:
@@ -153,23 +81,26 @@ class Follower:
             return None
         node = owner.methods[name]
         self._depth += 1
-        inside = replace(here, function=Function(owner, node), index=None, names={}, numbers={}, turn=None)
+        inside = replace(here, function=Function(owner, node), index=None, names={}, parts={}, numbers={}, turn=None)
         run = self._suite(node.body, inside)
         self._depth -= 1
         return run
 
     def _suite(self, suite: cst.BaseSuite, here: _Context) -> Run:
         statements = []
-        names = dict(here.names)
+        names, parts = dict(here.names), dict(here.parts)
         ended = False
         for node in suite.body:
-            local = replace(here, names=names)
+            local = replace(here, names=names, parts=parts)
             if not isinstance(node, cst.BaseStatement):
                 continue
             statements.append(Statement(node, () if ended else tuple(self._steps(node, local))))
-            names |= self._bound(node, local)
+            names |= self._bound(node, self._module_path, local)
+            parts |= self._bound(node, self._part_of, local)
             ended = ended or self._ends(node, local)
-        return Run(suite, here.function, here.layer, here.index, tuple(statements), here.prefix, here.turn)
+        return Run(
+            suite, here.function, here.layer, here.index, tuple(statements), here.prefix, here.turn, here.is_repeated
+        )
 
     def _ends(self, node: cst.BaseStatement, here: _Context) -> bool:
         """Whether nothing after a statement runs in decode: it returns, or its only branch in decode does."""
@@ -189,7 +120,9 @@ class Follower:
             for item in node.items:
                 yield from self._calls(item, here)
             yield from _inside([self._suite(node.body, here)])
-        elif isinstance(node, cst.While | cst.Try):
+        elif isinstance(node, cst.While):
+            yield from _inside([self._suite(node.body, _repeated(here))])
+        elif isinstance(node, cst.Try):
             yield from _inside([self._suite(node.body, here)])
         elif not isinstance(node, cst.FunctionDef | cst.ClassDef):
             yield from self._calls(node, here)
@@ -199,7 +132,8 @@ class Follower:
         firsts = frozenset().union(*(run.firsts for run in runs))
         lasts = frozenset().union(*(run.lasts for run in runs))
         if firsts:
-            yield Step(firsts, lasts, tuple(runs))
+            exits = frozenset().union(*(run.lasts if _leaves(run.suite) else run.exits for run in runs))
+            yield Step(firsts, lasts, tuple(runs), exits)
 
     def _taken(self, node: cst.If, here: _Context) -> list[cst.BaseSuite | None]:
         """Return the branches that a decode step may take; None for "none of them"."""
@@ -222,22 +156,26 @@ class Follower:
         return Place(self._known, owner, numbers, here.function.node)
 
     def _loop(self, node: cst.For, here: _Context) -> Iterator[Step]:
-        path, element, index = self._list_of(node, here)
+        over = self._list_of(node, here)
+        path, counter = over.path, over.counter
         count = self._length(node, path, here) if path else 0
         if path is None or not count:
-            yield from _inside([self._suite(node.body, here)])
+            yield from _inside([self._suite(node.body, _repeated(here))])
             return
+        index = counter
         if of_layers := here.layer is None:
-            self._of_layers |= set(self._children[here.function.owner.name][path.removeprefix(here.prefix)].classes)
+            classes = self._children[here.function.owner.name][path.removeprefix(here.prefix)].classes
+            self._of_layers |= set(classes)
+            index = counter or self._own_number(over.element, classes)
         runs = []
         for number in range(count):
-            names = {**here.names, **({element: f"{path}.{number}"} if element else {})}
-            numbers = {**here.numbers, **({index: number} if index else {})}
+            names = {**here.names, **({over.element: f"{path}.{number}"} if over.element else {})}
+            numbers = {**here.numbers, **({counter: number} if counter else {})}
             inside = replace(here, names=names, numbers=numbers)
             if of_layers:
                 inside = replace(inside, layer=number, index=index)
             else:
-                inside = replace(inside, turn=Turn(index or "", number, count))
+                inside = replace(inside, turn=Turn(counter or "", number, count))
             runs.append(self._suite(node.body, inside))
         yield from _inside(runs)
 
@@ -256,22 +194,45 @@ class Follower:
         numbers = [unit.partition(".")[0] for unit in units]
         return max(int(number) for number in numbers if number.isdigit()) + 1
 
-    def _list_of(self, node: cst.For, here: _Context) -> tuple[str | None, str | None, str | None]:
-        """Return the list of modules that a loop iterates over, and the names of its element and index."""
+    def _own_number(self, element: str | None, classes: Sequence[str]) -> str | None:
+        """Return the expression of the number that a layer knows itself."""
+        known = [{*self._classes[name].assigned} for name in classes]
+        names = (name for name in LAYER_INDEX if all(name in each for each in known))
+        return next((f"{element}.{name}" for name in names), None) if element and known else None
+
+    def _list_of(self, node: cst.For, here: _Context) -> _Iterated:
+        """Return the list of modules that a loop iterates over, and the names of its element and its counter."""
         target, iterated = node.target, node.iter
         names = [last_name(item.value) for item in target.elements] if isinstance(target, cst.Tuple) else [""]
         if m.matches(iterated, m.Call(func=m.Name("enumerate"))) and len(names) == 2:
             assert isinstance(iterated, cst.Call)
-            return self._list_path(iterated.args[0].value, here), names[1], names[0]
+            listed = iterated.args[0].value
+            if part := self._part_of(listed, here):
+                return _Iterated(part, names[1])
+            return _Iterated(self._list_path(listed, here), names[1], names[0])
         if m.matches(iterated, m.Call(func=m.Name("range"))) and isinstance(target, cst.Name):
             lists = m.findall(node.body, m.Subscript(slice=[m.SubscriptElement(m.Index(m.Name(target.value)))]))
             paths = [self._list_path(indexed.value, here) for indexed in lists if isinstance(indexed, cst.Subscript)]
             of_units = [path for path in paths if path and any(unit.startswith(f"{path}.") for unit in self._units)]
             if of_units:
-                return of_units[0], None, target.value
+                return _Iterated(of_units[0], None, target.value)
         if isinstance(target, cst.Name):
-            return self._list_path(iterated, here), target.value, None
-        return None, None, None
+            return _Iterated(self._part_of(iterated, here) or self._list_path(iterated, here), target.value)
+        return _Iterated()
+
+    def _part_of(self, node: cst.BaseExpression, here: _Context) -> str | None:
+        """Return the list of which an expression has a part: ``tuple(self.layers[i] for i in range(a, b))``."""
+        if isinstance(node, cst.Name):
+            return here.parts.get(node.value)
+        if m.matches(node, m.Call(func=m.Name("tuple") | m.Name("list"), args=[m.Arg()])):
+            assert isinstance(node, cst.Call)
+            return self._part_of(node.args[0].value, here)
+        if isinstance(node, cst.GeneratorExp | cst.ListComp) and isinstance(node.elt, cst.Subscript):
+            return self._list_path(node.elt.value, here)
+        from_start = m.SubscriptElement(m.Slice(lower=None))
+        if isinstance(node, cst.Subscript) and m.matches(node, m.Subscript(slice=[m.SubscriptElement(m.Slice())])):
+            return None if m.matches(node.slice[0], from_start) else self._list_path(node.value, here)
+        return None
 
     def _list_path(self, node: cst.BaseExpression, here: _Context) -> str | None:
         if isinstance(node, cst.Subscript):  # self.layers[: self.n_layers]
@@ -282,12 +243,14 @@ class Follower:
         child = self._children[here.function.owner.name].get(name) if name else None
         return here.prefix + name if name and child and child.is_list else None
 
-    def _bound(self, node: cst.BaseStatement, here: _Context) -> Mapping[str, str]:
-        """Return the local names that a statement binds to modules: ``layer = self.layers[i]``."""
+    def _bound(
+        self, node: cst.BaseStatement, path_of: Callable[[cst.BaseExpression, _Context], str | None], here: _Context
+    ) -> Mapping[str, str]:
+        """Return the local names that a statement binds to paths: ``layer = self.layers[i]``."""
         bound: dict[str, str] = {}
         for assigned in m.findall(node, m.Assign()) if isinstance(node, cst.SimpleStatementLine) else ():
             assert isinstance(assigned, cst.Assign)
-            path = self._module_path(assigned.value, here)
+            path = path_of(assigned.value, here)
             if path and isinstance(target := assigned.targets[0].target, cst.Name):
                 bound[target.value] = path
         return bound
@@ -339,6 +302,11 @@ class Follower:
         return [self._classes[each] for each in self._children[here.function.owner.name][name].classes]
 
 
+def _repeated(here: _Context) -> _Context:
+    """Return the context in a loop of which a single pass is followed; within a layer all passes are the layer's."""
+    return replace(here, is_repeated=here.is_repeated or here.layer is None)
+
+
 def _leaves(body: cst.BaseSuite) -> bool:
     """Whether a branch ends with ``return`` or ``raise``."""
     last = body.body[-1] if body.body else None
@@ -359,4 +327,5 @@ def _inside(runs: Sequence[Run]) -> Iterator[Step]:
     """Yield one step for consecutive runs, if any of them runs a module."""
     running = [run for run in runs if run.firsts]
     if running:
-        yield Step(running[0].firsts, running[-1].lasts, tuple(runs))
+        exits = frozenset().union(*(run.exits for run in running))
+        yield Step(running[0].firsts, running[-1].lasts, tuple(runs), exits)

@@ -11,13 +11,13 @@ import libcst.matchers as m
 from sktune.core.errors import PlanError
 from sktune.core.plan import Plan
 from sktune.core.scope_flavour import ScopeFlavour
-from sktune.source.call_flow import Turn
 from sktune.source.captured_mode import without_refusals
 from sktune.source.classes import ModuleClass, calls_in, classes_of, last_name, parsed
 from sktune.source.guards import Guards
 from sktune.source.hand_scopes import HELPER, MAX_REINDENTED, switched_off, without_scopes
 from sktune.source.layer_conditions import of_layers
 from sktune.source.placement import Block, Placed, find_blocks
+from sktune.source.runs import Turn
 from sktune.source.scope_statements import ScopeHeader, Statements, Write, with_calls, with_helper
 from sktune.source.values import Known, Reading
 

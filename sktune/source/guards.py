@@ -7,7 +7,6 @@ import libcst as cst
 import libcst.matchers as m
 
 from sktune.core.errors import PlanError
-from sktune.source.call_flow import Function
 from sktune.source.classes import (
     LAYER_INDEX,
     ModuleClass,
@@ -17,6 +16,7 @@ from sktune.source.classes import (
     parameters_of,
 )
 from sktune.source.placement import Block, Placed
+from sktune.source.runs import Function
 from sktune.source.values import (
     CARRIED_PREFILL,
     PREFILL,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import libcst as cst
+import libcst.matchers as m
 
 from sktune.core.errors import BadInputError
 from sktune.core.plan_file import MAX_LAYERS
@@ -26,12 +27,19 @@ class OwnConfiguration:
     Attributes:
         values: by name; empty if nothing was found.
         source: where they are from, for messages.
-        is_default: whether they are defaults, which the ``config.json`` of the weights may change.
+        of_yaml: those that the YAML sets.
+        is_default: whether the others are defaults, which the ``config.json`` of the weights may change.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
+    of_yaml: Mapping[str, Any] = field(default_factory=dict)
     is_default: bool = False
+
+    @property
+    def certain(self) -> Mapping[str, Any]:
+        """The values that hold whatever the weights say."""
+        return self.of_yaml if self.is_default else self.values
 
     @property
     def n_layers(self) -> int | None:
@@ -64,18 +72,21 @@ def own_configuration(
     Raises:
         BadInputError: a ``config.json`` is there, but cannot be read.
     """
+    of_yaml = _from_yaml(folder, settings, read)
     for path in (*_weights(folder, settings), folder / FILE):
         if path.is_file():
             values = _parsed(read(path), path)
             inner = values.get("text_config")
-            return OwnConfiguration(_with_count({**values, **inner} if isinstance(inner, dict) else values), str(path))
+            of_file = _with_count({**values, **inner} if isinstance(inner, dict) else values)
+            return OwnConfiguration({**of_file, **of_yaml}, str(path), of_yaml)
     for key, value in _pairs(settings):
         if key in COUNTS and isinstance(value, int):
-            return OwnConfiguration({COUNTS[0]: value}, f"{key} in the YAML")
+            return OwnConfiguration({**of_yaml, COUNTS[0]: value}, f"{key} in the YAML", of_yaml)
     for path in sorted(folder.rglob("configuration_*.py")):
         if defaults := _defaults(read(path), source):
-            return OwnConfiguration(_with_count(defaults), f"the defaults in {path.name}", is_default=True)
-    return OwnConfiguration()
+            values = {**_with_count(defaults), **of_yaml}
+            return OwnConfiguration(values, f"the defaults in {path.name}", of_yaml, is_default=True)
+    return OwnConfiguration(of_yaml, of_yaml=of_yaml)
 
 
 def _weights(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
@@ -120,6 +131,32 @@ def _defaults(text: str, source: str) -> dict[str, Any]:
     found = [defaults for name, each in classes.items() if name in imported and (defaults := _of_class(each))]
     counts = {_with_count(defaults)[COUNTS[0]] for defaults in found}
     return found[0] if len(counts) == 1 else {}
+
+
+def _from_yaml(folder: Path, settings: Mapping[str, Any], read: Callable[[Path], str]) -> dict[str, Any]:
+    """Return what the folder's configuration classes take from the YAML: ``values["a"] = custom_params["a"]``."""
+    parts = {key: value for key, value in _pairs(settings) if isinstance(value, Mapping)}
+    key = m.Subscript(value=m.Name(), slice=[m.SubscriptElement(m.Index(m.SimpleString()))])
+    copied = m.Assign(targets=[m.AssignTarget(key)], value=key)
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("configuration_*.py")):
+        try:
+            copies = m.findall(parsed(read(path)), copied)
+        except cst.ParserSyntaxError:
+            continue
+        for node in copies:
+            assert isinstance(node, cst.Assign)
+            name, (part, read_name) = _subscript(node.targets[0].target)[1], _subscript(node.value)
+            if name == read_name and name in parts.get(part, {}):
+                found[name] = parts[part][name]
+    return found
+
+
+def _subscript(node: cst.BaseExpression) -> tuple[str, str]:
+    """Return ``a`` and ``b`` of ``a["b"]``."""
+    index = cst.ensure_type(cst.ensure_type(node, cst.Subscript).slice[0].slice, cst.Index)
+    text = cst.ensure_type(index.value, cst.SimpleString).evaluated_value
+    return last_name(cst.ensure_type(node, cst.Subscript).value), str(text)
 
 
 def _of_class(owner: ModuleClass) -> dict[str, Any]:

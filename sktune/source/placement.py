@@ -8,8 +8,9 @@ import libcst as cst
 
 from sktune.core.errors import PlanError
 from sktune.core.plan import Options, Plan, Scope
-from sktune.source.call_flow import Follower, Function, Run, Statement, Step, Turn
+from sktune.source.call_flow import Follower
 from sktune.source.classes import ModuleClass
+from sktune.source.runs import Function, Run, Statement, Step, Turn
 from sktune.source.values import Known
 
 LAYER = re.compile(r"(?<=\.)\d+(?=\.|$)")
@@ -32,7 +33,7 @@ class Block:
         options: of the scope.
         layers: to which it applies; empty if the suite does not run once for each layer.
         is_whole: whether the suite runs in no other layer.
-        index: the loop variable that counts layers, if the suite is in such a loop.
+        index: the expression of the layer's number, if the suite is in a loop over layers that knows it.
         covers: names of the first and the last unit within the layer, for the label.
         besides: source of what runs inside before the first unit or after the last.
         turn: of the loop inside the layer to which it applies, if the suite is in such a loop.
@@ -224,7 +225,10 @@ def _renamed(run: Run, prefix: str) -> Run:
 def _place(scope: Scope, runs: Sequence[tuple[int, Run]]) -> _Place:
     """Return the innermost statements that begin with the scope's first unit and end with its last."""
     places: list[_Place] = []
+    across = _layer_of(scope.first) != _layer_of(scope.last)
     for depth, run in runs:
+        if run.is_repeated and run.layer is None and across:
+            continue  # each pass would have a scope of its own
         firsts = [index for index, each in enumerate(run.statements) if scope.first in each.firsts]
         lasts = [index for index, each in enumerate(run.statements) if scope.last in each.lasts]
         places += [_Place(run, first, last, depth) for first in firsts for last in lasts if last >= first]
@@ -238,18 +242,29 @@ def _place(scope: Scope, runs: Sequence[tuple[int, Run]]) -> _Place:
     return max(whole, key=lambda place: (place.depth, place.first - place.last))
 
 
+def _layer_of(unit: str) -> str:
+    """Return the part of a unit's name that says its layer, empty outside of layers."""
+    found = LAYER.search(unit)
+    return unit[: found.end()] if found else ""
+
+
 def _holds_all(place: _Place, unit: str, step: Run) -> bool:
-    """Whether every call of ``unit`` in the decode ``step`` is in the statements of ``place``."""
+    """Whether every call of ``unit`` in the decode ``step`` is in the statements of ``place``.
+
+    A function that several branches call is in the source only once.
+    """
     inside = place.run.statements[place.first : place.last + 1]
     return set(_calls_of(unit, inside)) == set(_calls_of(unit, step.statements))
 
 
-def _calls_of(unit: str, statements: Sequence[Statement]) -> Iterator[Step]:
-    for step in (step for statement in statements for step in statement.steps):
-        if unit in step.firsts and not step.runs:
-            yield step
-        for run in step.runs:
-            yield from _calls_of(unit, run.statements)
+def _calls_of(unit: str, statements: Sequence[Statement]) -> Iterator[int]:
+    """Yield the identities of the innermost statements that call ``unit``."""
+    for statement in statements:
+        for step in statement.steps:
+            if unit in step.firsts and not step.runs:
+                yield id(statement.node)
+            for run in step.runs:
+                yield from _calls_of(unit, run.statements)
 
 
 def _obstacle(scope: Scope, runs: Sequence[tuple[int, Run]]) -> str:

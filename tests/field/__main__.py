@@ -156,6 +156,7 @@ def ran(folder: Folder, source: Path, settings: Mapping[str, Any]) -> Any:
         "models": [facts["model"], *facts.get("drafts", [])],
         "followed": [facts["layer"], *facts.get("also", [])],
         "units": [str(facts[key]).partition(".")[0] for key in ("attention", "feed_forward")],
+        "filled": facts.get("filled", []),
         "settings": settings,
         "config": folder.config,
     }

@@ -12,7 +12,7 @@ import inspect
 import json
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -312,9 +312,12 @@ def loaded(source: Path, followed: set[str]) -> types.ModuleType:
     return module
 
 
-def share(model: Any) -> None:
-    """Give a draft what it has from the model."""
+def share(model: Any, filled: Sequence[str]) -> None:
+    """Give a draft what it has from the model, and modules the buffers that are filled before the first step."""
     for module in (model, *(each for _, each in list(named(model)) if isinstance(each, Module))):
+        for name in filled:
+            if vars(module).get(name, model) is None:
+                setattr(module, name, Traced(f"buffer {name}"))
         for name in ("embed_tokens", "lm_head"):
             if vars(module).get(name, model) is None:
                 setattr(module, name, Leaf(name))
@@ -330,7 +333,7 @@ def main() -> None:
     """Run the model that standard input describes.
 
     ``source``; ``models``, the classes to run; ``followed``, those that they use; ``units``, the names of modules of a
-    layer; ``settings``, the YAML; ``config``, of the model.
+    layer; ``filled``, buffers that are empty until the first step; ``settings``, the YAML; ``config``, of the model.
     """
     task = json.load(sys.stdin)
     sys.meta_path.insert(0, Stubs())
@@ -353,7 +356,7 @@ def main() -> None:
     for name in task["models"]:
         owner = getattr(module, name)
         model = owner(**arguments_of(owner.__init__, values, 1))
-        share(model)
+        share(model, task["filled"])
         found[name] = {"decode": step(model, is_prefill=False), "prefill": step(model, is_prefill=True)}
     json.dump(found, sys.stdout)
 

@@ -25,6 +25,7 @@ from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
 from sktune.source import edits
 from sktune.source.apply import source_change
 from sktune.source.codemod import rewrite
+from sktune.source.own_configuration import own_configuration
 from sktune.source.yaml_flag import check_mode, turn_on
 from sktune.targets.tracing import trace_layout
 from tests.projects import N_LAYERS, RANKS, TEMPLATE
@@ -454,6 +455,110 @@ def test_starting_points_run_as_the_plan_says(tmp_path: Path, layout: Layout) ->
         shutil.copytree(TEMPLATE.root, project)
         assert check_source(space.plan(point.values), project, names), point.name
     assert len(space.starting_points) >= 5
+
+
+IN_BLOCKS = (
+    (
+        "        self.input_layernorm = Norm()",
+        "        self.layer_idx = layer_idx\n        self.input_layernorm = Norm()",
+    ),
+    (
+        """    def forward(
+        self,
+        hidden_states,
+        position,
+        is_prefill=False,
+        **kwargs
+    ):
+        residual = hidden_states
+""",
+        """    def forward_attention(self, hidden_states, position, is_prefill):
+""",
+    ),
+    (
+        """        # Add & Norm
+        hidden_states = residual + attn_output
+        hidden_states = self.post""",
+        """        return attn_output
+
+    def forward_mlp(self, hidden_states, is_prefill):
+        residual = hidden_states
+        hidden_states = self.post""",
+    ),
+    (
+        """        residual = hidden_states
+        hidden_states = self.mlp(hidden_states)
+        hidden_states = residual + hidden_states
+
+        return hidden_states
+""",
+        """        if residual.shape[0] > 0:
+            return residual + self.mlp(hidden_states)
+        return self.mlp(hidden_states)
+""",
+    ),
+    (
+        """        for decoder_layer in self.layers:
+            hidden_states = decoder_layer(hidden_states, position, is_prefill=is_prefill)
+        hidden_states = self.norm(hidden_states)
+        return hidden_states
+""",
+        """        for start in range(0, len(self.layers), 2):
+            hidden_states = self.run_block(start, hidden_states, position, is_prefill)
+        hidden_states = self.norm(hidden_states)
+        return hidden_states
+
+    def run_block(self, start, hidden_states, position, is_prefill):
+        block = tuple(self.layers[index] for index in range(start, min(start + 2, len(self.layers))))
+        for offset, decoder_layer in enumerate(block):
+            attended = decoder_layer.forward_attention(hidden_states, position, is_prefill)
+            hidden_states = decoder_layer.forward_mlp(hidden_states + attended, is_prefill)
+        return hidden_states
+""",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("plan", "is_expressed"),
+    [
+        (layers(("input_layernorm", "mlp")), True),
+        (layers(("input_layernorm", "mlp"), among=range(1, N_LAYERS)), True),
+        (layers(("self_attn", "self_attn"), ("mlp", "mlp")), True),
+        (Plan((Scope("model.layers.0.input_layernorm", f"model.layers.{N_LAYERS - 1}.mlp"),)), True),
+        (Plan((Scope("model.layers.0.input_layernorm", "model.layers.1.mlp"),)), False),
+    ],
+)
+def test_layers_that_run_in_blocks_and_in_two_functions(
+    tmp_path: Path, layout: Layout, plan: Plan, is_expressed: bool
+) -> None:
+    """As those of Kimi K3: a loop over blocks of layers, and in it one over the block's, which count from its start."""
+    project = tmp_path / "project"
+    shutil.copytree(TEMPLATE.root, project)
+    text = (project / TEMPLATE.source).read_text()
+    for old, new in IN_BLOCKS:
+        assert old in text
+        text = text.replace(old, new)
+    (project / TEMPLATE.source).write_text(text)
+    assert check_source(plan, project, [unit.name for unit in layout.units]) is is_expressed
+
+
+def test_the_configuration_classes_copy_values_of_the_yaml(tmp_path: Path) -> None:
+    """Those decide branches, which defaults do not."""
+    text = """class Config:
+    def __init__(self, num_hidden_layers=3, mode="plain", other="plain", runner_settings=None):
+        custom_params = runner_settings["custom_params"]
+        values = dict(mode=mode, other=other)
+        if "mode" in custom_params:
+            values["mode"] = custom_params["mode"]
+"""
+    (tmp_path / "configuration_it.py").write_text(text)
+    yaml_file = {"model_config": {"custom_params": {"mode": "fused", "other": "fused"}}}
+    found = own_configuration(tmp_path, "from configuration_it import Config\n", yaml_file, Path.read_text)
+    assert (found.certain, found.n_layers, found.values["other"]) == ({"mode": "fused"}, 3, "plain")
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 5, "mode": "plain"}')
+    found = own_configuration(tmp_path, "from configuration_it import Config\n", yaml_file, Path.read_text)
+    assert found.certain == {"num_hidden_layers": 5, "mode": "fused"}
 
 
 def test_nested_calls_need_no_note(tmp_path: Path) -> None:
