@@ -2,8 +2,10 @@
 
     python -m benchmarks.two_workers [--model llama] [--trials 10] --out FILE.md
 
-Plans that all searches tried are compared. One worker searches twice: what two processes of the same search differ by
-is more than the noise floor, which is that of one process. Run it on an idle machine with at least two cores.
+Plans that all searches tried are compared, and what the searches recommend. One worker searches twice. The noise floor
+is that of one process; a trial's figure is of one process, too, but not of the same one in two searches, and what a
+search reports is the mean of several. How far those differ is the repeatability of the final comparisons, given for a
+mean by the search, and for one process here. Run it on an idle machine with at least two cores.
 """
 
 import argparse
@@ -72,12 +74,13 @@ def table(results: Mapping[str, SearchResult], seconds: Mapping[str, float]) -> 
         floor = max(results[each].facts.noise_floor for each in (first, name))
         pairs = [(figures[first][plan], figures[name][plan]) for plan in common]
         logs = [abs(math.log(two.ratio / one.ratio)) for one, two in pairs]
+        limit = max(of_one_process(results[each]) for each in (first, name))
         apart = sum(max(one.bounds[0], two.bounds[0]) > min(one.bounds[1], two.bounds[1]) for one, two in pairs)
-        beyond = sum(each > math.log1p(floor) for each in logs)
+        beyond = [sum(each > math.log1p(allowed) for each in logs) for allowed in (floor, limit)]
         yield (
-            f"* {name} beside {first}: {beyond} of {len(common)} common plans beyond the noise floor ({floor:.2%}), "
-            f"median difference {statistics.median(logs):.2%}; pairs of intervals that are apart: {apart}; "
-            f"{winners(results[first], results[name])}"
+            f"* {name} beside {first}: {winners(results[first], results[name])}. Of {len(common)} common trials "
+            f"{beyond[0]} differ by more than the noise floor of a process ({floor:.2%}), {beyond[1]} by more than "
+            f"processes do ({limit:.1%}), median {statistics.median(logs):.2%}; intervals that are apart: {apart}"
         )
     for name, result in results.items():
         yield f"\n{name}, {seconds[name]:.0f} s: {result}"
@@ -85,10 +88,16 @@ def table(results: Mapping[str, SearchResult], seconds: Mapping[str, float]) -> 
 
 def winners(one: SearchResult, other: SearchResult) -> str:
     """Return how the results of two searches differ."""
-    if not (one.winner and other.winner):
+    if not (one.winner and other.winner and one.repeatability and other.repeatability):
         return "not both have a winner"
-    ratio = other.winner.speedup.ratio / one.winner.speedup.ratio
-    return f"{'the same winner' if one.winner.plan == other.winner.plan else 'other winners'}, ratio {ratio:.4f}"
+    difference = abs(other.winner.speedup.ratio / one.winner.speedup.ratio - 1)
+    same = "the same winner" if one.winner.plan == other.winner.plan else "other winners"
+    return f"{same}, {difference:.2%} apart (limits {one.repeatability:.1%} and {other.repeatability:.1%})"
+
+
+def of_one_process(result: SearchResult) -> float:
+    """Return the relative difference that a plan's figures of single processes stay within, in 95% of cases."""
+    return math.expm1(math.log1p(result.repeatability or 0.0) * math.sqrt(result.processes))
 
 
 def speedups(result: SearchResult) -> dict[Plan, Speedup]:

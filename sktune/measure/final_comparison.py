@@ -6,7 +6,7 @@ from typing import Any
 
 from sktune.core.outcome import FinalRow, Speedup
 from sktune.measure.noise_floor import NoiseFloorSample, noise_floor
-from sktune.measure.winner import BASELINE_REPEAT, pooled
+from sktune.measure.winner import BASELINE_REPEAT, pooled, repeatability
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,11 @@ class FinalComparison:
     def dies_of(self, name: str) -> tuple[str, ...]:
         """Return the dies of ``speedups[name]``; a row that is not in all processes is in the first ones."""
         return self.dies[: len(self.speedups[name])]
+
+    def repeatability_of(self, name: str) -> float:
+        """Return the relative difference that another search's figure of a finalist would stay within; see there."""
+        others = [speedups for other, speedups in self.speedups.items() if other.isdigit() and other != name]
+        return repeatability(self.speedups[name], others, self.dies_of(name))
 
 
 def _combined(rows: Sequence[FinalRow], others: Sequence[Sequence[Speedup]], dies: Sequence[str]) -> FinalRow:

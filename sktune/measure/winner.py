@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import exp, hypot, log, log1p, sqrt
+from math import exp, expm1, hypot, inf, log, log1p, sqrt
 from statistics import mean, median
 
 import numpy as np
@@ -93,12 +93,9 @@ def pooled(
         dies: of the processes; without several different ones the process is the unit.
     """
     units = _by_die([_Unit.of(speedup) for speedup in speedups], dies)
-    values = [unit.log_ratio for unit in units]
-    of_others = (_by_die([_Unit.of(speedup) for speedup in other], dies) for other in others)
-    spreads = _Spread.of(values), *(_Spread.of([unit.log_ratio for unit in other]) for other in of_others)
     candidates = 1 + len(others) if candidates is None else candidates
-    halfwidth = _halfwidth(spreads, [unit.halfwidth for unit in units], candidates)
-    centre = mean(values)
+    halfwidth = _halfwidth(_spreads(units, others, dies), [unit.halfwidth for unit in units], candidates)
+    centre = mean(unit.log_ratio for unit in units)
     is_simulated = all(speedup.ci95 is None for speedup in speedups)
     return Speedup(
         baseline_ms=median(speedup.baseline_ms for speedup in speedups),
@@ -107,6 +104,25 @@ def pooled(
         ci95=None if is_simulated else (exp(centre - halfwidth), exp(centre + halfwidth)),
         rounds=sum(speedup.rounds for speedup in speedups),
     )
+
+
+def repeatability(
+    speedups: Sequence[Speedup], others: Sequence[Sequence[Speedup]] = (), dies: Sequence[str] = ()
+) -> float:
+    """Return the relative difference that two searches' figures of one plan stay within, in 95% of cases.
+
+    It is the repeatability limit of ISO 5725-6:1994, 4.1: the interval of a difference of two figures, each of as many
+    processes (or dies) as this one, which differ as in ``pooled``. The noise floor is that of one process. No limit for
+    single averages (infinite); 0 for simulated figures.
+
+    Args:
+        speedups: of one plan, one for each process, at least one.
+        others: the same for the other finalists.
+        dies: of the processes; without several different ones the process is the unit.
+    """
+    units = _by_die([_Unit.of(speedup) for speedup in speedups], dies)
+    halfwidth = _halfwidth(_spreads(units, others, dies), [unit.halfwidth for unit in units])
+    return expm1(sqrt(2) * halfwidth) if halfwidth < FARTHEST else inf
 
 
 def decide(plans: Sequence[FinalPlan], noise_floor: float = 0.0) -> Verdict:
@@ -172,6 +188,12 @@ def _by_die(processes: Sequence[_Unit], dies: Sequence[str]) -> Sequence[_Unit]:
     for unit, die in zip(processes, dies, strict=True):
         of_die.setdefault(die, []).append(unit)
     return [_Unit(mean(unit.log_ratio for unit in units), _within(units)) for units in of_die.values()]
+
+
+def _spreads(units: Sequence[_Unit], others: Sequence[Sequence[Speedup]], dies: Sequence[str]) -> "list[_Spread]":
+    """Return the spread of a plan's units, then those of the others'."""
+    of_others = (_by_die([_Unit.of(speedup) for speedup in other], dies) for other in others)
+    return [_Spread.of([unit.log_ratio for unit in each]) for each in (units, *of_others)]
 
 
 def _within(units: Sequence[_Unit]) -> float:

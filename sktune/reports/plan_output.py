@@ -51,6 +51,7 @@ def evidence(result: SearchResult) -> dict[str, Any]:
             if result.is_simulated or not result.comparison
             else {"noise_floor": round(result.comparison.noise_floor, 5)}
         ),
+        **({} if result.repeatability is None else {"repeatability": round(result.repeatability, 5)}),
         **({"simulated": True} if result.is_simulated else {}),
         "bit_identical": True if result.is_verified else None,
         "verified": verified_line(result),

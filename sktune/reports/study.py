@@ -245,6 +245,10 @@ def _doubts(result: SearchResult) -> str:
     lines = [
         f"Noise floor: two copies of the baseline differed by up to {noise_floor}; smaller gains are not reported."
     ]
+    if result.repeatability is not None:
+        lines.append(
+            f"Another search would give the winner's speedup within {result.repeatability:.1%} of this one (95%)."
+        )
     if len(samples) > 1:
         lines.append(f"The baseline's latency changed by {drift(samples):+.1%} between its first and last measurement.")
     if result.verdict and result.verdict.selection_bias > 0:

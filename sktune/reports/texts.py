@@ -139,6 +139,10 @@ TEXTS: Texts = {
         "two copies of the baseline differed by up to {floor}; compared in {processes} fresh processes",
         "基线的两个副本最多相差 {floor};在 {processes} 个新进程中对比",
     ),
+    "verdict.repeatability": (
+        "another search would give a speedup within {limit} of this one (95%)",
+        "再搜索一次,所得加速比与此相差不超过 {limit}(95%)",
+    ),
     "verdict.copy": (
         "a copy of the baseline gave {ratio}× in the final comparison",
         "最终对比中基线副本为 {ratio}×",

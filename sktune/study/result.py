@@ -1,9 +1,9 @@
 """Results of studies, read from their trials and facts alone."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,17 @@ class SearchResult:
     def ci95(self) -> tuple[float, float] | None:
         """95% interval of ``speedup``; None without a winner, and for simulated figures."""
         return self.winner.speedup.ci95 if self.winner else None
+
+    @property
+    def repeatability(self) -> float | None:
+        """Relative difference that another search's figure of the winner would stay within, in 95% of cases.
+
+        None without a winner, without a final comparison, and for simulated figures.
+        """
+        if self.winner is None or self.comparison is None or self.is_simulated:
+            return None
+        limit = self.comparison.repeatability_of(str(self.winner.number))
+        return limit if isfinite(limit) else None
 
     @property
     def latency_ms(self) -> float | None:
@@ -189,7 +200,7 @@ class SearchResult:
             return None
         ranks = pd.DataFrame(pairs).rank()
         correlation = float(ranks[0].corr(ranks[1]))
-        return None if math.isnan(correlation) else correlation
+        return None if isnan(correlation) else correlation
 
     def pruned(self) -> dict[str, int]:
         """Return the number of pruned trials by reason."""
@@ -241,6 +252,7 @@ class SearchResult:
             "best_ms": winner.speedup.latency_ms if winner else None,
             "speedup": self.speedup,
             "ci95": list(self.ci95) if self.ci95 else None,
+            **({"repeatability": self.repeatability} if self.repeatability is not None else {}),
             # A plan known to differ never gets here, and the baseline equals itself.
             "bit_identical": True if self.verdict and self.is_verified else None,
             "processes": self.processes,

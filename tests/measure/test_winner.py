@@ -1,7 +1,7 @@
 """The verdict: the simplest of the fastest plans, or no scope, from measurements in several processes."""
 
 import re
-from math import exp, hypot, log, sqrt
+from math import exp, hypot, inf, log, sqrt
 
 import numpy as np
 import pytest
@@ -10,7 +10,16 @@ from scipy import stats
 from sktune.core.outcome import Speedup
 from sktune.core.plan import Options, Plan, Scope
 from sktune.measure.confidence_sequence import FARTHEST
-from sktune.measure.winner import PROCESS_DEGREES, PROCESS_SD, FinalPlan, Verdict, decide, pooled, students_t
+from sktune.measure.winner import (
+    PROCESS_DEGREES,
+    PROCESS_SD,
+    FinalPlan,
+    Verdict,
+    decide,
+    pooled,
+    repeatability,
+    students_t,
+)
 from tests.builders import ROOT
 
 PROCESSES = 4
@@ -101,6 +110,25 @@ def test_the_interval_narrows_with_each_process_and_widens_with_each_finalist() 
     of_many = [halfwidth(pooled([speedup(0.10, 0.001)] * 2, candidates=count)) for count in (1, 2, 5)]
     assert of_many == sorted(of_many)
     assert of_many[-1] > 1.5 * of_many[0]
+
+
+@pytest.mark.parametrize(("count", "luck"), [(1, 0.002), (1, 0.01), (3, 0.002), (3, 0.01), (3, 0.03), (5, 0.03)])
+def test_the_figures_of_two_searches_differ_by_less_than_the_repeatability(count: int, luck: float) -> None:
+    """In 95% of pairs at least, where each final comparison has five finalists and its own processes."""
+    rng = np.random.default_rng(5)
+    beyond = 0
+    for _ in range(1000):
+        first, again, *others = ([speedup(luck * rng.normal(), 0.001) for _ in range(count)] for _ in range(6))
+        difference = abs(log(pooled(first).ratio) - log(pooled(again).ratio))
+        beyond += difference > log(1 + repeatability(first, others))
+    assert beyond / 1000 <= 0.05
+
+
+def test_the_repeatability_of_what_has_no_spread() -> None:
+    """None for simulated figures, and none that could be stated for single averages."""
+    assert repeatability([speedup(0.1, 0.0)]) == 0.0
+    assert repeatability([speedup(0.1, FARTHEST)]) == inf
+    assert repeatability([speedup(0.1)] * 3, [[speedup(0.0), speedup(0.1), speedup(0.2)]]) > 0.05
 
 
 def test_finalists_share_their_variance_between_processes() -> None:

@@ -321,6 +321,8 @@ class StudyResult(Event):
         baseline_ms, best_ms: of a decode step; `best_ms` is null if the answer is "no scope".
         speedup: 1.0 if the answer is "no scope".
         ci95: 95% interval of `speedup`; null for simulated figures, and if the answer is "no scope".
+        repeatability: present if a winner was measured again: relative difference that another search's `speedup` of
+            this plan would stay within, in 95% of cases.
         bit_identical: to the baseline, as far as `verification` covers; null for simulated figures.
         processes: number of processes in the final comparison; 0 without one.
         dies: present if several workers searched and measured: the dies of the final comparison.
@@ -343,6 +345,7 @@ class StudyResult(Event):
     best_ms: float | None
     speedup: float | None
     ci95: Interval | None
+    repeatability: float | Absent = ABSENT
     bit_identical: TrueOrNull
     processes: Count
     dies: Sequence[str] = ()

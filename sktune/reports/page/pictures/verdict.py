@@ -164,6 +164,8 @@ def _noise(shown: Shown) -> str:
     if result.is_simulated or result.comparison is None:
         return ""
     parts = [say("verdict.floor", floor=f"{result.comparison.noise_floor:.2%}", processes=result.processes)]
+    if result.repeatability is not None:
+        parts.append(say("verdict.repeatability", limit=f"{result.repeatability:.1%}"))
     if again := _copy(shown):
         parts.append(say("verdict.copy", ratio=f"{again.ratio:.3f}"))
     if disturbed := _disturbed(shown):
