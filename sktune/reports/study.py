@@ -15,6 +15,7 @@ from sktune.reports.markdown import table_cell
 from sktune.reports.plan_names import distinct_names, plan_name
 from sktune.reports.plan_output import verified_line
 from sktune.study.result import SearchResult
+from sktune.study.workers import Workers, moment
 
 REFERENCES: Mapping[str, str] = {
     "baseline": "baseline (no scope, kernel by kernel)",
@@ -126,7 +127,10 @@ def report_markdown(result: SearchResult) -> str:
     if result.winner:
         plan = result.winner.plan
         parts += ["## The plan\n", _plan_table(plan), _fusion(result), how_to_apply(result, plan)]
-    parts += ["## Trials\n", _trials_table(result), "## Made with\n", _fingerprint(result)]
+    parts += ["## Trials\n", _trials_table(result)]
+    if result.workers.are_several:
+        parts += ["## Workers\n", _workers_table(result.workers)]
+    parts += ["## Made with\n", _fingerprint(result)]
     return "\n".join(part for part in parts if part)
 
 
@@ -287,6 +291,17 @@ def _trials_table(result: SearchResult) -> str:
         ratio = f"{outcome.speedup.ratio:.3f}" if outcome.speedup else ""
         interval = interval_text(outcome.speedup) if outcome.speedup else ""
         cells = (str(record.number), record.origin, str(len(record.plan.scopes)), ended, ratio, interval)
+        lines.append("| " + " | ".join(table_cell(cell) for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _workers_table(workers: Workers) -> str:
+    """Return what each worker did, and when and why it was lost or quarantined."""
+    lines = ["| die | host | trials | baseline, ms | lost or quarantined |", "| --- | --- | ---: | ---: | --- |"]
+    for worker in workers.all:
+        baseline = "" if worker.baseline_ms is None else f"{worker.baseline_ms:.3f}"
+        mishaps = "; ".join(f"{moment(each.at):%Y-%m-%d %H:%M} {each.fate}: {each.why}" for each in worker.mishaps)
+        cells = (worker.worker, worker.host, str(worker.trials), baseline, mishaps)
         lines.append("| " + " | ".join(table_cell(cell) for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 

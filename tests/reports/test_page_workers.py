@@ -5,6 +5,7 @@ from pathlib import Path
 from sktune.core.language import LANGUAGES
 from sktune.reports.page.page import page_html
 from sktune.reports.page.workers import workers
+from sktune.reports.study import report_markdown
 from sktune.server.shelf import Shelf
 from sktune.study.leases import Leases
 from sktune.study.result import result_of
@@ -59,6 +60,17 @@ def test_the_live_page_follows_the_leases(tmp_path: Path) -> None:
 def test_one_worker_is_not_shown(tmp_path: Path) -> None:
     """There is nothing to tell apart."""
     assert 'id="workers"' not in page_html(study_in(tmp_path, trials=3))
+
+
+def test_the_report_says_which_die_ran_how_much(tmp_path: Path) -> None:
+    """And which was quarantined; names of other machines are text. A single worker has no table."""
+    with on_three_dies(tmp_path, prefix="a|b", why="slow") as study:
+        text = report_markdown(result_of(study, tmp_path))
+    _, _, table = text.partition("## Workers\n")
+    first, *_, third = [line for line in table.partition("##")[0].splitlines() if line.startswith("| a")]
+    assert first == "| a\\|b 0 | a\\|b | 1 | 10.000 |  |"
+    assert third.endswith("quarantined: slow |")
+    assert "## Workers" not in report_markdown(study_in(tmp_path, trials=3))
 
 
 def test_labels_are_text(tmp_path: Path) -> None:
