@@ -94,7 +94,8 @@ class Follower:
             local = replace(here, names=names, parts=parts)
             if not isinstance(node, cst.BaseStatement):
                 continue
-            statements.append(Statement(node, () if ended else tuple(self._steps(node, local))))
+            steps = () if ended else tuple(self._steps(node, local))
+            statements.append(Statement(node, steps, not ended and self._may_leave(node, local)))
             names |= self._bound(node, self._module_path, local)
             parts |= self._bound(node, self._part_of, local)
             ended = ended or self._ends(node, local)
@@ -108,6 +109,19 @@ class Follower:
             branches = self._taken(node, here)
             return len(branches) == 1 and branches[0] is not None and _leaves(branches[0])
         return isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[-1], cst.Return | cst.Raise)
+
+    def _may_leave(self, node: cst.CSTNode, here: _Context) -> bool:
+        """Whether decode may leave the suite of a statement in it."""
+        if isinstance(node, cst.SimpleStatementLine | cst.SimpleStatementSuite):
+            return isinstance(node.body[-1], cst.Return | cst.Break | cst.Continue)
+        if isinstance(node, cst.If):
+            return any(self._may_leave(body, here) for body in self._taken(node, here) if body)
+        if isinstance(node, cst.For | cst.While):
+            return bool(m.findall(node.body, m.Return()))
+        if isinstance(node, cst.With | cst.Try | cst.IndentedBlock):
+            inside = node.body.body if not isinstance(node, cst.IndentedBlock) else node.body
+            return any(self._may_leave(each, here) for each in inside)
+        return False
 
     def _steps(self, node: cst.BaseStatement, here: _Context) -> Iterator[Step]:
         if isinstance(node, cst.If):

@@ -18,11 +18,13 @@ from sktune.source.hand_scopes import HELPER, MAX_REINDENTED, switched_off, with
 from sktune.source.layer_conditions import of_layers
 from sktune.source.placement import Block, Placed, find_blocks
 from sktune.source.runs import Turn
-from sktune.source.scope_statements import ScopeHeader, Statements, Write, with_calls, with_helper
+from sktune.source.scope_statements import ScopeHeader, Write, with_calls, with_helper
 from sktune.source.values import Known, Reading
 
 SAFE_LABEL = re.compile(r"[\w.\-]+")
 """Labels that are written into source as they are."""
+NUMBER = "{}"
+"""Where the layer's number is in a label; no label can contain it."""
 SWITCHES = ("npu_stream_switch", "limit_core_num")
 """Beginnings of the recipes' names for what changes the stream or the cores within a block."""
 
@@ -65,9 +67,9 @@ def rewrite(
     """
     known, is_captured = known or Known(), flavour is ScopeFlavour.CAPTURED
     source, unneeded = without_refusals(parsed(text)) if is_captured else (parsed(text), ())
-    tree, removed, classes, placed = _placed(source, plan, n_layers, known)
+    tree, removed, classes, placed = _placed(source, plan, n_layers, known, in_calls=is_captured)
     guards = Guards(classes, placed, n_layers, known)
-    labeled = _label_all(placed.blocks, guards, n_layers)
+    labeled = _label_all(placed, guards, n_layers)
     changed = tree.visit(_Inserter(labeled, guards.additions, with_calls if is_captured else with_helper))
     if is_captured:
         changed = changed if _imports_torch(tree) else _with_import(changed, "import torch\n")
@@ -80,7 +82,7 @@ def rewrite(
 
 
 def _placed(
-    source: cst.Module, plan: Plan, n_layers: int, known: Known
+    source: cst.Module, plan: Plan, n_layers: int, known: Known, *, in_calls: bool
 ) -> tuple[cst.Module, tuple[str, ...], Mapping[str, ModuleClass], Placed]:
     """Return the file without its scopes, notes on these, its classes, and where the plan's scopes go.
 
@@ -90,12 +92,12 @@ def _placed(
     if bodies := switched_off(tree):
         with suppress(PlanError):
             classes = classes_of(tree)
-            placed = find_blocks(classes, plan, n_layers, known)
+            placed = find_blocks(classes, plan, n_layers, known, in_calls=in_calls)
             if not any(block.surrounds(body) for block in placed.blocks for body in bodies):
                 return tree, removed, classes, placed
         tree, removed = without_scopes(source)
     classes = classes_of(tree)
-    return tree, removed, classes, find_blocks(classes, plan, n_layers, known)
+    return tree, removed, classes, find_blocks(classes, plan, n_layers, known, in_calls=in_calls)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,12 +109,40 @@ class _Labeled:
     is_own: bool
 
 
-def _label_all(blocks: Sequence[Block], guards: Guards, n_layers: int) -> list[_Labeled]:
-    """Return the header of each block, with a unique label."""
+def _label_all(placed: Placed, guards: Guards, n_layers: int) -> list[_Labeled]:
+    """Return the header of each block, with a unique label; those of a scope that is apart have the same."""
     taken: set[str] = set()
     labeled = []
-    for block in blocks:
+    for block in placed.blocks:
         index = guards.index(block) if block.layers else ""
+        label = _Label.of(block, index, taken)
+        header = ScopeHeader(block, _condition(block, guards, n_layers, index), label.text(index))
+        labeled.append(_Labeled(header, label.base, label.is_own))
+    for apart in placed.apart:
+        begin, end = apart.begin, apart.end
+        begins_at, ends_at = (guards.index(each) if each.layers else "" for each in (begin, end))
+        number = "" if apart.distance is None else begins_at
+        label = _Label.of(begin, number, taken)
+        condition = _condition(begin, guards, n_layers, begins_at)
+        header = ScopeHeader(begin, condition, label.text(number), ends=False)
+        labeled.append(_Labeled(header, label.base, label.is_own))
+        same = f"{ends_at} - {apart.distance}" if apart.distance else ends_at if number else ""
+        condition = _condition(end, guards, n_layers, ends_at)
+        header = ScopeHeader(end, condition, label.text(same), begins=False)
+        labeled.append(_Labeled(header, label.base, label.is_own))
+    return labeled
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """A scope's label: ``base``, and in each layer its number after it, or in place of ``NUMBER``."""
+
+    base: str
+    is_own: bool
+
+    @classmethod
+    def of(cls, block: Block, index: str, taken: set[str]) -> "_Label":
+        """Return the plan's own label, or one for the units, that is not yet ``taken``."""
         own = _own_label(block, index)
         first, last = block.covers
         base = label = own or (first if first == last else f"{first}_to_{last}")
@@ -120,17 +150,22 @@ def _label_all(blocks: Sequence[Block], guards: Guards, n_layers: int) -> list[_
         while label in taken:
             label, number = f"{base}_{number}", number + 1
         taken.add(label)
-        text = f'"{label}"'
-        if index and (not own or "{" in label):
-            text = f'f"{label}"' if own else f'f"{label}_{{{index}}}"'
-        turn = _of_turn(block.turn)
-        condition = " and ".join(filter(None, (guards.condition(block), of_layers(block, n_layers, index), turn)))
-        labeled.append(_Labeled(ScopeHeader(block, condition, text), label, bool(own)))
-    return labeled
+        return cls(label, bool(own))
+
+    def text(self, index: str) -> str:
+        """Return the expression of the label, where the layer's number is the expression ``index``."""
+        if NUMBER in self.base:
+            return f'f"{self.base.replace(NUMBER, f"{{{index}}}")}"'
+        return f'f"{self.base}_{{{index}}}"' if index and not self.is_own else f'"{self.base}"'
+
+
+def _condition(block: Block, guards: Guards, n_layers: int, index: str) -> str:
+    parts = (guards.condition(block), of_layers(block, n_layers, index), _of_turn(block.turn))
+    return " and ".join(filter(None, parts))
 
 
 def _own_label(block: Block, index: str) -> str:
-    """Return the plan's own label, with the layer's number replaced by its expression; empty if there is none.
+    """Return the plan's own label, with ``NUMBER`` for that of the layer; empty if there is none.
 
     Each layer's label must be the same but for the number of the layer.
     """
@@ -139,10 +174,10 @@ def _own_label(block: Block, index: str) -> str:
     if len(block.layers) < 2:
         return block.own_labels[0] if len(block.own_labels) == 1 else ""
     templates = {
-        re.sub(rf"(?<!\d){layer}(?!\d)", f"{{{index}}}", label, count=1)
+        re.sub(rf"(?<!\d){layer}(?!\d)", NUMBER, label, count=1)
         for layer, label in zip(block.layers, block.own_labels, strict=True)
     }
-    return templates.pop() if len(templates) == 1 and "{" in min(templates) else ""
+    return templates.pop() if index and len(templates) == 1 and NUMBER in min(templates) else ""
 
 
 def _of_turn(turn: Turn | None) -> str:
@@ -152,7 +187,7 @@ def _of_turn(turn: Turn | None) -> str:
 
 def _notes(labeled: _Labeled) -> list[str]:
     """Return what a reader should know about a block, one line each."""
-    block, label = labeled.header.block, labeled.label
+    block, label = labeled.header.block, labeled.label.replace(NUMBER, "N")
     notes = [f"the scope {label} also contains: {text}" for text in block.besides]
     if block.own_labels[0] and not labeled.is_own:
         notes.append(f"the plan's label {block.own_labels[0]!r} is replaced by {label!r}")
@@ -196,29 +231,7 @@ class _Inserter(cst.CSTTransformer):
         headers = self._by_suite.get(id(original_node))
         if not headers:
             return updated_node
-        statements = list(updated_node.body)
-        return updated_node.with_changes(body=_nest(statements, 0, len(statements) - 1, headers, self._write))
-
-
-def _nest(
-    statements: Sequence[cst.BaseStatement], first: int, last: int, headers: Sequence[ScopeHeader], write: Write
-) -> Statements:
-    """Return the statements ``first`` to ``last`` with their blocks, nested from the outermost inwards."""
-    nested: Statements = []
-    position = first
-    while position <= last:
-        here = [each for each in headers if each.block.first == position and each.block.last <= last]
-        if not here:
-            nested.append(statements[position])
-            position += 1
-            continue
-        outer = max(here, key=lambda each: each.block.last)
-        others = [each for each in headers if each is not outer]
-        end = outer.block.last
-        nested += write(outer, _nest(statements, position, end, others, write))
-        headers = [each for each in others if each.block.first > end]
-        position = end + 1
-    return nested
+        return updated_node.with_changes(body=self._write(updated_node.body, headers))
 
 
 def _imports_helper(tree: cst.Module) -> bool:

@@ -16,6 +16,7 @@ from sktune.source.classes import (
     parameters_of,
 )
 from sktune.source.placement import Block, Placed
+from sktune.source.places import contains
 from sktune.source.runs import Function
 from sktune.source.values import (
     CARRIED_PREFILL,
@@ -244,12 +245,8 @@ def _is_local_before(block: Block) -> bool:
     for node in block.function.node.body.body:
         if block.suite is block.function.node.body and node is block.suite.body[block.first]:
             return False
-        if block.suite is not block.function.node.body and _contains(node, block.suite):
+        if block.suite is not block.function.node.body and contains(node, block.suite):
             return False
         if m.matches(node, m.SimpleStatementLine(body=[m.Assign(targets=[m.AssignTarget(m.Name(PREFILL))])])):
             return True
     return False
-
-
-def _contains(node: cst.CSTNode, wanted: cst.CSTNode) -> bool:
-    return node is wanted or any(_contains(child, wanted) for child in node.children)

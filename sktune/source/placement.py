@@ -1,8 +1,8 @@
 """Where a plan's scopes go in the source: for each, consecutive statements and the layers to which it applies."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import libcst as cst
 
@@ -10,11 +10,10 @@ from sktune.core.errors import PlanError
 from sktune.core.plan import Options, Plan, Scope
 from sktune.source.call_flow import Follower
 from sktune.source.classes import ModuleClass
+from sktune.source.places import LAYER, Place, contains, places_of
 from sktune.source.runs import Function, Run, Statement, Step, Turn
 from sktune.source.values import Known
 
-LAYER = re.compile(r"(?<=\.)\d+(?=\.|$)")
-"""The number of a layer in a unit's name, the first of its numbers."""
 ENTRIES = ("decode", "forward")
 """Methods of the model in which a decode step may begin; the first that runs the plan's units is used."""
 
@@ -25,7 +24,7 @@ Modules = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Statements that become the body of one ``with``.
+    """Statements that are in a scope, or with which one begins or ends.
 
     Attributes:
         suite: the list of statements; ``first`` to ``last``, both included, are inside.
@@ -60,7 +59,21 @@ class Block:
         """Whether all statements of ``body`` are in the block."""
         if self.suite is body:
             return self.first == 0 and self.last == len(body.body) - 1
-        return any(_contains(statement, body) for statement in self.suite.body[self.first : self.last + 1])
+        return any(contains(statement, body) for statement in self.suite.body[self.first : self.last + 1])
+
+
+@dataclass(frozen=True, eq=False)
+class Apart:
+    """Scopes that begin before one statement and end after another, which are in no common list of statements.
+
+    Attributes:
+        begin, end: of the statements that call the first and the last unit.
+        distance: how many layers after its begin each scope ends; None if one of them is outside of layers.
+    """
+
+    begin: Block
+    end: Block
+    distance: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +82,13 @@ class Placed:
 
     Attributes:
         blocks: one for each distinct pair of statements and options.
+        apart: scopes that begin in one run of the source and end in another.
         in_layers: classes whose methods run in decoder layers.
         layer_lists: classes whose methods run the list of layers.
     """
 
     blocks: tuple[Block, ...]
+    apart: tuple[Apart, ...]
     in_layers: frozenset[str]
     layer_lists: frozenset[str]
 
@@ -93,42 +108,43 @@ class _DecodeStep:
     layers: Mapping[int, frozenset[int]]
 
 
-@dataclass(frozen=True, eq=False)
-class _Place:
-    run: Run
-    first: int
-    last: int
-    depth: int
-
-    @property
-    def key(self) -> tuple[int, int, int]:
-        return id(self.run.suite), self.first, self.last
-
-
-def find_blocks(classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, known: Known) -> Placed:
+def find_blocks(
+    classes: Mapping[str, ModuleClass], plan: Plan, n_layers: int, known: Known, *, in_calls: bool = False
+) -> Placed:
     """Return the blocks that express ``plan``.
+
+    Args:
+        in_calls: whether scopes are written as calls, which need not be in one list of statements.
 
     Raises:
         PlanError: no class of the file runs the plan's units, or a scope cannot be expressed in this source.
     """
     step = _decode_step(classes, plan, n_layers, known)
     runs = list(step.run.walk())
-    grouped: dict[tuple[tuple[int, int, int], int, Options], list[tuple[Scope, _Place]]] = {}
+    grouped: dict[tuple[Any, ...], list[tuple[Scope, Place, Place | None]]] = {}
     for scope in plan.scopes:
-        place = _place(scope, runs)
-        turn = place.run.turn.number if place.run.turn else 0
-        grouped.setdefault((place.key, turn, scope.options), []).append((scope, place))
-    for members in grouped.values():
-        _refuse_shared(members, step.modules)
-    blocks = tuple(_block(members, step.layers) for members in grouped.values())
-    _refuse_crossings(blocks)
+        begin, end = places_of(scope, runs, in_calls=in_calls)
+        key = begin.key, scope.options, end and (end.key, _distance(begin, end))
+        grouped.setdefault(key, []).append((scope, begin, end))
+    blocks, apart = [], []
+    for group in grouped.values():
+        begins = [(scope, begin) for scope, begin, _ in group]
+        ends = [(scope, end) for scope, _, end in group if end]
+        for members in filter(None, (begins, ends)):
+            _refuse_shared(members, step.modules)
+        if ends:
+            apart.append(_apart(begins, ends, step.layers))
+        else:
+            blocks.append(_block(begins, step.layers))
+    if not in_calls:
+        _refuse_crossings(blocks)
     owners: dict[bool, set[str]] = {True: set(), False: set()}
     for each in (each for _, each in runs if each.layer is not None):
         owners[f".{each.layer}." in f".{each.prefix}"].add(each.function.owner.name)
-    return Placed(blocks, frozenset(owners[True]), frozenset(owners[False]))
+    return Placed(tuple(blocks), tuple(apart), frozenset(owners[True]), frozenset(owners[False]))
 
 
-def _refuse_shared(members: Sequence[tuple[Scope, _Place]], modules: Modules) -> None:
+def _refuse_shared(members: Sequence[tuple[Scope, Place]], modules: Modules) -> None:
     """Refuse a block that would run for other modules of the same layer, too: its condition sees only the layer."""
     scope, place = members[0]
     turn, function = place.run.turn, place.run.function
@@ -213,84 +229,37 @@ def _renamed(run: Run, prefix: str) -> Run:
         Statement(
             statement.node,
             tuple(
-                Step(names(step.firsts), names(step.lasts), tuple(_renamed(inner, prefix) for inner in step.runs))
+                Step(
+                    names(step.firsts),
+                    names(step.lasts),
+                    tuple(_renamed(inner, prefix) for inner in step.runs),
+                    names(step.exits),
+                )
                 for step in statement.steps
             ),
+            statement.may_leave,
         )
         for statement in run.statements
     )
     return replace(run, statements=statements, prefix=prefix + run.prefix)
 
 
-def _place(scope: Scope, runs: Sequence[tuple[int, Run]]) -> _Place:
-    """Return the innermost statements that begin with the scope's first unit and end with its last."""
-    places: list[_Place] = []
-    across = _layer_of(scope.first) != _layer_of(scope.last)
-    for depth, run in runs:
-        if run.is_repeated and run.layer is None and across:
-            continue  # each pass would have a scope of its own
-        firsts = [index for index, each in enumerate(run.statements) if scope.first in each.firsts]
-        lasts = [index for index, each in enumerate(run.statements) if scope.last in each.lasts]
-        places += [_Place(run, first, last, depth) for first in firsts for last in lasts if last >= first]
-    # A unit may be called in several branches: a block around a single branch would leave the others without a scope.
-    whole = [
-        place for place in places if all(_holds_all(place, unit, runs[0][1]) for unit in (scope.first, scope.last))
-    ]
-    if not whole:
-        obstacle = "its units are called in several places" if places else _obstacle(scope, runs)
-        raise PlanError(f"scope {scope.label!r} cannot be expressed in this file: {obstacle}")
-    return max(whole, key=lambda place: (place.depth, place.first - place.last))
+def _distance(begin: Place, end: Place) -> int | None:
+    first, last = begin.run.layer, end.run.layer
+    return last - first if first is not None and last is not None else None
 
 
-def _layer_of(unit: str) -> str:
-    """Return the part of a unit's name that says its layer, empty outside of layers."""
-    found = LAYER.search(unit)
-    return unit[: found.end()] if found else ""
+def _apart(
+    begins: Sequence[tuple[Scope, Place]], ends: Sequence[tuple[Scope, Place]], ran: Mapping[int, frozenset[int]]
+) -> Apart:
+    begin, end = _block(begins, ran, ends=False), _block(ends, ran, begins=False)
+    covers = (begin.covers[0], end.covers[1])
+    return Apart(replace(begin, covers=covers), replace(end, covers=covers), _distance(begins[0][1], ends[0][1]))
 
 
-def _holds_all(place: _Place, unit: str, step: Run) -> bool:
-    """Whether every call of ``unit`` in the decode ``step`` is in the statements of ``place``.
-
-    A function that several branches call is in the source only once.
-    """
-    inside = place.run.statements[place.first : place.last + 1]
-    return set(_calls_of(unit, inside)) == set(_calls_of(unit, step.statements))
-
-
-def _calls_of(unit: str, statements: Sequence[Statement]) -> Iterator[int]:
-    """Yield the identities of the innermost statements that call ``unit``."""
-    for statement in statements:
-        for step in statement.steps:
-            if unit in step.firsts and not step.runs:
-                yield id(statement.node)
-            for run in step.runs:
-                yield from _calls_of(unit, run.statements)
-
-
-def _obstacle(scope: Scope, runs: Sequence[tuple[int, Run]]) -> str:
-    begins = _innermost(runs, lambda statement: scope.first in statement.firsts)
-    ends = _innermost(runs, lambda statement: scope.last in statement.lasts)
-    if begins is None:
-        return f"{scope.first!r} is not the first unit that its statement runs; move it to a separate statement"
-    if ends is None:
-        return f"{scope.last!r} is not the last unit that its statement runs; move it to a separate statement"
-    if begins == ends:
-        inner = any(run.turn for _, run in runs if any(scope.first in each.firsts for each in run.statements))
-        loop = "loop inside the layer" if inner else "loop over layers"
-        return f"it begins in one iteration of the {loop} in {begins} and ends in a later one"
-    return f"it begins in {begins} and ends in {ends}"
-
-
-def _innermost(runs: Sequence[tuple[int, Run]], holds: Callable[[Statement], bool]) -> str | None:
-    """Return the function of the innermost statement that ``holds``."""
-    functions = [(depth, run.function) for depth, run in runs if any(map(holds, run.statements))]
-    if not functions:
-        return None
-    _, function = max(functions, key=lambda item: item[0])
-    return f"{function.owner.name}.{function.node.name.value}"
-
-
-def _block(members: Sequence[tuple[Scope, _Place]], ran: Mapping[int, frozenset[int]]) -> Block:
+def _block(
+    members: Sequence[tuple[Scope, Place]], ran: Mapping[int, frozenset[int]], *, begins: bool = True, ends: bool = True
+) -> Block:
     scope, place = members[0]
     run = place.run
     layers = tuple(sorted(each.run.layer for _, each in members if each.run.layer is not None))
@@ -298,7 +267,7 @@ def _block(members: Sequence[tuple[Scope, _Place]], ran: Mapping[int, frozenset[
     covers = (_key(scope.first, run), _key(scope.last, run))
     if run.layer is None and ".".join(scope.first.split(".")[:-1]) != ".".join(scope.last.split(".")[:-1]):
         covers = ("layers", "layers") if _spans_layers(place) else covers
-    besides = dict.fromkeys(text for each, at in members for text in _besides(each, at))
+    besides = dict.fromkeys(text for each, at in members for text in at.besides(each, begins=begins, ends=ends))
     by_layer = sorted(members, key=lambda member: -1 if member[1].run.layer is None else member[1].run.layer)
     own = tuple(each.name if each.name != replace(each, name="").label else "" for each, _ in by_layer)
     inside = dict.fromkeys(node for _, at in members for node in _statements(at))
@@ -308,17 +277,13 @@ def _block(members: Sequence[tuple[Scope, _Place]], ran: Mapping[int, frozenset[
     )  # fmt: skip
 
 
-def _statements(place: _Place) -> Iterator[cst.BaseStatement]:
+def _statements(place: Place) -> Iterator[cst.BaseStatement]:
     """Yield the statements of a place, and those of the functions that they call."""
     for statement in place.run.statements[place.first : place.last + 1]:
         yield statement.node
         for step in statement.steps:
             for _, run in (pair for inner in step.runs for pair in inner.walk()):
                 yield from (each.node for each in run.statements)
-
-
-def _contains(node: cst.CSTNode, part: cst.CSTNode) -> bool:
-    return node is part or any(_contains(child, part) for child in node.children)
 
 
 def _key(unit: str, run: Run) -> str:
@@ -331,60 +296,9 @@ def _key(unit: str, run: Run) -> str:
     return "_".join(parts)
 
 
-def _spans_layers(place: _Place) -> bool:
+def _spans_layers(place: Place) -> bool:
     statements = place.run.statements[place.first : place.last + 1]
     return all(isinstance(each.node, cst.For) for each in statements if each.steps)
-
-
-def _besides(scope: Scope, place: _Place) -> list[str]:
-    """Return what is computed inside before the first unit or after the last one."""
-    statements = place.run.statements
-    return _around(statements[place.first], scope.first, -1) + _around(statements[place.last], scope.last, 1)
-
-
-def _around(statement: Statement, unit: str, side: int) -> list[str]:
-    """Return the statements that run on one ``side`` of ``unit`` within ``statement``: -1 before it, 1 after it."""
-    step = statement.steps[0 if side < 0 else -1]
-    if not step.runs:
-        return [] if _only_calls(statement) else [_code(statement.node)]
-    around: list[str] = []
-    runs = [run for run in step.runs if unit in (run.firsts if side < 0 else run.lasts)]
-    for run in runs[:1] if side < 0 else runs[-1:]:
-        with_steps = [index for index, each in enumerate(run.statements) if each.steps]
-        at = with_steps[0 if side < 0 else -1]
-        beyond = run.statements[:at] if side < 0 else run.statements[at + 1 :]
-        around += [_code(each.node) for each in beyond if _computes(each.node)]
-        around += _around(run.statements[at], unit, side)
-    return around
-
-
-def _only_calls(statement: Statement) -> bool:
-    """Whether a statement does nothing but call its steps and assign or return the result."""
-    node = statement.node
-    if not isinstance(node, cst.SimpleStatementLine) or len(node.body) != 1:
-        return False
-    (only,) = node.body
-    value = only.value if isinstance(only, cst.Assign | cst.AnnAssign | cst.Expr | cst.Return) else None
-    return isinstance(value, cst.Call) and _operations(value) == len(statement.steps)
-
-
-def _computes(node: cst.BaseStatement) -> bool:
-    return not isinstance(node, cst.FunctionDef | cst.ClassDef) and _has_operation(node)
-
-
-def _has_operation(node: cst.CSTNode) -> bool:
-    return _operations(node) > 0
-
-
-def _operations(node: cst.CSTNode) -> int:
-    is_one = isinstance(node, cst.Call | cst.BinaryOperation | cst.UnaryOperation | cst.AugAssign)
-    is_not = isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not)
-    return int(is_one and not is_not) + sum(_operations(child) for child in node.children)
-
-
-def _code(node: cst.BaseStatement) -> str:
-    bare = node.with_changes(leading_lines=())
-    return cst.Module([]).code_for_node(bare).strip().partition("\n")[0]
 
 
 def _refuse_crossings(blocks: Sequence[Block]) -> None:

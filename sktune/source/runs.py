@@ -53,10 +53,11 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """A statement and the steps that it runs, in order."""
+    """A statement and the steps that it runs, in order; and whether decode may leave its suite in it."""
 
     node: cst.BaseStatement
     steps: tuple[Step, ...]
+    may_leave: bool = False
 
     @property
     def firsts(self) -> frozenset[str]:

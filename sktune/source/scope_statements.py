@@ -34,17 +34,47 @@ class ScopeHeader:
         block: the statements.
         condition: expression; false where the scope does not apply.
         label: expression.
+        begins, ends: whether it begins before the first of these statements, and ends after the last.
     """
 
     block: Block
     condition: str
     label: str
+    begins: bool = True
+    ends: bool = True
 
 
-Write = Callable[[ScopeHeader, Statements], Statements]
+Write = Callable[[Sequence[cst.BaseStatement], Sequence[ScopeHeader]], Statements]
+"""Returns a list of statements with its scopes."""
 
 
-def with_helper(header: ScopeHeader, body: Statements) -> Statements:
+def with_helper(statements: Sequence[cst.BaseStatement], headers: Sequence[ScopeHeader]) -> Statements:
+    """Put each scope's statements into a ``with``, nested from the outermost inwards."""
+    return _nested(statements, 0, len(statements) - 1, headers)
+
+
+def _nested(
+    statements: Sequence[cst.BaseStatement], first: int, last: int, headers: Sequence[ScopeHeader]
+) -> Statements:
+    """Return the statements ``first`` to ``last`` with their scopes."""
+    nested: Statements = []
+    position = first
+    while position <= last:
+        here = [each for each in headers if each.block.first == position and each.block.last <= last]
+        if not here:
+            nested.append(statements[position])
+            position += 1
+            continue
+        outer = max(here, key=lambda each: each.block.last)
+        others = [each for each in headers if each is not outer]
+        end = outer.block.last
+        nested += _in_helper(outer, _nested(statements, position, end, others))
+        headers = [each for each in others if each.block.first > end]
+        position = end + 1
+    return nested
+
+
+def _in_helper(header: ScopeHeader, body: Statements) -> Statements:
     """Return ``with superkernel_scope(condition, label, options):`` around the body."""
     options = scope_options.render(dict(header.block.options))
     arguments = f'{header.condition}, {header.label}, "{options}"'
@@ -55,20 +85,30 @@ def with_helper(header: ScopeHeader, body: Statements) -> Statements:
     return [block.with_changes(leading_lines=blank, body=block.body.with_changes(body=body))]
 
 
-def with_calls(header: ScopeHeader, body: Statements) -> Statements:
-    """Return the body between ``torch.npu.super_kernel_scope_begin(label)`` and ``_end(label)``, under the condition.
+def with_calls(statements: Sequence[cst.BaseStatement], headers: Sequence[ScopeHeader]) -> Statements:
+    """Put each scope between ``torch.npu.super_kernel_scope_begin(label)`` and ``_end(label)``, under its condition.
+
+    Scopes of different layers may overlap in the source.
 
     Raises:
-        PlanError: the body assigns what the condition or the label depends on.
+        PlanError: a scope's statements assign what its condition or its label depends on.
     """
-    _refuse_changed_names(header, body)
-    end = _guarded(header, END)
-    names = {node.value for node in m.findall(header.block.function.node, m.Name()) if isinstance(node, cst.Name)}
-    ends = _EndBeforeExits(end, next(name for name in _numbered(RESULT) if name not in names))
-    blank, body = _blank_lines_out(body)
-    body = [new for statement in body for new in _flat(statement.visit(ends))]
-    start = _guarded(header, BEGIN).with_changes(leading_lines=blank)
-    return [start, *body, *([] if _leaves(body[-1]) else [end])]
+    for header in headers:
+        _refuse_changed_names(header, statements)
+    inner_first = sorted(headers, key=lambda each: each.block.last - each.block.first)
+    written: Statements = []
+    for place, statement in enumerate(statements):
+        lines: Statements = [statement]
+        begins = [_guarded(each, BEGIN) for each in reversed(inner_first) if each.begins and each.block.first == place]
+        if begins:
+            blank, lines = _blank_lines_out(lines)
+            begins[0] = begins[0].with_changes(leading_lines=blank)
+        for each in inner_first:
+            if each.ends and each.block.first <= place <= each.block.last:
+                lines = [new for line in lines for new in _flat(line.visit(_EndBeforeExits(each)))]
+        ends = [_guarded(each, END) for each in inner_first if each.ends and each.block.last == place]
+        written += [*begins, *lines, *([] if _leaves(lines[-1]) else ends)]
+    return written
 
 
 def _guarded(header: ScopeHeader, call: str) -> cst.If:
@@ -80,8 +120,10 @@ def _guarded(header: ScopeHeader, call: str) -> cst.If:
     return statement
 
 
-def _refuse_changed_names(header: ScopeHeader, body: Sequence[cst.BaseStatement]) -> None:
-    """Refuse a scope whose end would be decided by other values than its begin."""
+def _refuse_changed_names(header: ScopeHeader, statements: Sequence[cst.BaseStatement]) -> None:
+    """Refuse a scope whose end would be decided by other values than its begin, in the same function."""
+    block = header.block
+    body = statements[block.first : block.last + 1] if header.ends else ()
     used = [cst.parse_expression(text) for text in (header.condition, header.label)]
     names = {node.value for each in used for node in m.findall(each, m.Name()) if isinstance(node, cst.Name)}
     targets = m.AssignTarget() | m.AnnAssign() | m.AugAssign() | m.For() | m.NamedExpr()
@@ -123,9 +165,11 @@ def _blank_lines_out(body: Statements) -> tuple[Sequence[cst.EmptyLine], Stateme
 class _EndBeforeExits(cst.CSTTransformer):
     """Puts the end of a scope before each statement that leaves it; what a ``return`` computes stays inside."""
 
-    def __init__(self, end: cst.If, result: str) -> None:
-        self._end, self._result = end, result
-        self._loops = 0
+    def __init__(self, header: ScopeHeader) -> None:
+        function = header.block.function.node
+        names = {node.value for node in m.findall(function, m.Name()) if isinstance(node, cst.Name)}
+        self._end, self._loops = _guarded(header, END), 0
+        self._result = next(name for name in _numbered(RESULT) if name not in names)
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
         """Skip a function, whose exits leave only itself."""

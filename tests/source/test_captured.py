@@ -130,6 +130,72 @@ def test_each_way_out_ends_the_scope(marks: list[str], body: str, early: bool) -
     assert not marks
 
 
+UNITS = [f"model.layers.{layer}.{unit}" for layer in range(3) for unit in ("self_attn", "mlp")]
+SPANS = [(first, last) for first in range(len(UNITS)) for last in range(first, len(UNITS))]
+DISJOINT = [(*one, *other) for one in SPANS for other in SPANS if one[1] < other[0]]
+
+
+def entered(source: str, marks: list[str]) -> list[list[str]]:
+    """Run the model with three layers; return the units in each scope, in the order of the scopes."""
+    names: dict[str, Any] = {}
+    exec(source.replace("range(2)", "range(3)"), names)
+    model = names["Model"](SimpleNamespace(enable_superkernel=True))
+    for name, module in model.named_modules():
+        if f"model.{name}" in UNITS:
+            module.register_forward_pre_hook(lambda *_, name=name: marks.append(f"model.{name}"))
+    model(torch.tensor(1.0), is_prefill=False)
+    scopes: list[list[str]] = []
+    open_label = ""
+    for mark in marks:
+        what, _, label = mark.partition(" ")
+        if what == "begin":
+            assert not open_label
+            open_label = label
+            scopes.append([])
+        elif what == "end":
+            assert label == open_label
+            open_label = ""
+        elif open_label:
+            scopes[-1].append(mark)
+    assert not open_label
+    marks.clear()
+    return scopes
+
+
+@pytest.mark.parametrize("body", ["result returned", "both branches return", "return in a context"])
+def test_a_scope_may_begin_in_one_layer_and_end_in_another(marks: list[str], body: str) -> None:
+    """All scopes over three layers of two units each, and all pairs of them, which share the layer's source."""
+    text = MODEL.replace("BODY", BODIES[body])
+    for ends in [*SPANS, *DISJOINT]:
+        spans = list(zip(ends[::2], ends[1::2], strict=True))
+        plan = Plan(tuple(Scope(UNITS[first], UNITS[last]) for first, last in spans))
+        source = rewrite(text, plan, 3, "executor.utils", flavour=ScopeFlavour.CAPTURED).text
+        assert entered(source, marks) == [UNITS[first : last + 1] for first, last in spans]
+
+
+def test_scopes_over_two_layers_have_a_label_each(marks: list[str]) -> None:
+    """The end says the number of the layer in which its scope began."""
+    plan = Plan(tuple(Scope(UNITS[2 * layer + 1], UNITS[2 * layer + 2], name=f"s{layer}") for layer in range(2)))
+    text = MODEL.replace("BODY", BODIES["name returned"])
+    source = rewrite(text, plan, 3, "executor.utils", flavour=ScopeFlavour.CAPTURED).text
+    assert 'super_kernel_scope_begin(f"s{self.layer_idx}")' in source
+    assert 'super_kernel_scope_end(f"s{self.layer_idx - 1}")' in source
+    assert entered(source, marks) == [UNITS[1:3], UNITS[3:5]]
+    unnamed = Plan(tuple(Scope(scope.first, scope.last) for scope in plan.scopes))
+    source = rewrite(text, unnamed, 3, "executor.utils", flavour=ScopeFlavour.CAPTURED).text
+    assert 'super_kernel_scope_end(f"mlp_to_self_attn_{self.layer_idx - 1}")' in source
+
+
+def test_a_scope_whose_end_may_not_be_reached_is_refused() -> None:
+    """A return before it, in the function where it would end, leaves the scope open."""
+    plan = Plan((Scope("model.layers.0.self_attn", "model.layers.1.mlp"),))
+    text = MODEL.replace("BODY", BODIES["early return"])
+    with pytest.raises(PlanError, match=r"ends in a later one, and DecoderLayer\.forward may return before"):
+        rewrite(text, plan, 3, "executor.utils", flavour=ScopeFlavour.CAPTURED)
+    with pytest.raises(PlanError, match=r"start the program with the plan instead, which needs no edit"):
+        rewrite(MODEL.replace("BODY", BODIES["name returned"]), plan, 3, "executor.utils")
+
+
 def test_lines_of_the_model_stay_as_they_are() -> None:
     """The scope adds two guarded calls and reindents nothing."""
     before, after = MODEL.replace("BODY", BODIES["name returned"]), rewritten(BODIES["name returned"])
