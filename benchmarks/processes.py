@@ -19,7 +19,7 @@ from itertools import combinations
 from math import exp, log, sqrt
 from multiprocessing import Queue
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import correlation, mean, median, stdev
 from unittest.mock import patch
 
 from sktune.backends.inductor import info
@@ -128,9 +128,13 @@ def table(found: Mapping[str, Sequence[ProcessResult]]) -> Iterator[str]:
         faulting = sum(process.page_faults > FEW_FAULTS for process in processes)
         yield f"Memory {setting}: in {faulting} of {len(processes)} processes each step takes its memory again.  "
     yield f"An interval is Student's over {TOGETHER} processes; all sets of {TOGETHER} are taken."
+    yield "The correlation is that of the log ratio with the baseline's latency."
     yield ""
-    yield "| plan | memory | mean speedup | least | most | interval, median | intervals that hold the mean |"
-    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
+    yield (
+        "| plan | memory | mean speedup | least | most | interval, median | intervals that hold the mean "
+        "| baseline, ms | saved, ms | correlation |"
+    )
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for plan in next(iter(found.values()))[0].speedups:
         for setting, processes in found.items():
             yield f"| {plan} | {setting} | {_spread([process.speedups[plan] for process in processes])} |"
@@ -143,8 +147,16 @@ def _spread(speedups: Sequence[Speedup]) -> str:
     intervals = [(mean(some), student * stdev(some)) for some in combinations(logs, TOGETHER)]
     half = median(halfwidth for _, halfwidth in intervals)
     held = mean(abs(centre - mean(logs)) <= halfwidth for centre, halfwidth in intervals)
+    baselines = [speedup.baseline_ms for speedup in speedups]
+    saved = [speedup.baseline_ms - speedup.latency_ms for speedup in speedups]
     return " | ".join(
-        [*(f"{exp(value):.3f}" for value in (mean(logs), min(logs), max(logs))), f"±{half:.1%}", f"{held:.0%}"]
+        [
+            *(f"{exp(value):.3f}" for value in (mean(logs), min(logs), max(logs))),
+            f"±{half:.1%}",
+            f"{held:.0%}",
+            *(f"{min(times):.3f} to {max(times):.3f}" for times in (baselines, saved)),
+            f"{correlation(baselines, logs):.2f}",
+        ]
     )
 
 

@@ -81,10 +81,10 @@ class FinalComparison:
         """Return the dies of ``speedups[name]``; a row that is not in all processes is in the first ones."""
         return self.dies[: len(self.speedups[name])]
 
-    def repeatability_of(self, name: str) -> float:
+    def repeatability_of(self, name: str, baselines_ms: Sequence[Sequence[float]]) -> float:
         """Return the relative difference that another search's figure of a finalist would stay within; see there."""
         others = [speedups for other, speedups in self.speedups.items() if other.isdigit() and other != name]
-        return repeatability(self.speedups[name], others, self.dies_of(name))
+        return repeatability(self.speedups[name], others, self.dies_of(name), baselines_ms)
 
 
 def _combined(rows: Sequence[FinalRow], others: Sequence[Sequence[Speedup]], dies: Sequence[str]) -> FinalRow:

@@ -94,7 +94,11 @@ class SearchResult:
         """
         if self.winner is None or self.comparison is None or self.is_simulated:
             return None
-        limit = self.comparison.repeatability_of(str(self.winner.number))
+        of_dies: dict[str, list[float]] = {}
+        for record in self.trials:
+            if record.outcome and record.outcome.speedup:
+                of_dies.setdefault(record.outcome.die, []).append(record.outcome.speedup.baseline_ms)
+        limit = self.comparison.repeatability_of(str(self.winner.number), list(of_dies.values()))
         return limit if isfinite(limit) else None
 
     @property
