@@ -115,11 +115,11 @@ def repeatability(
     """Return the relative difference that two searches' figures of one plan stay within, in 95% of cases.
 
     It is a repeatability limit as in ISO 5725-6:1994, 4.1: the interval of a difference of two figures. Each is of as
-    many processes (or dies) as this one, which differ as in ``pooled``. And from one search to the next the machine may
-    be slower or faster. A plan then saves nearly the same time (benchmarks/results/processes-llama-cpu-2-cores.md), so
-    the log ratio changes by ``ratio - 1`` times the baseline's log latency, whose spread is that of this search. The
-    noise floor, which is that of one process, knows neither. No limit for single averages (infinite); 0 for simulated
-    figures.
+    many processes (or dies) as this one, which differ as in ``pooled``, and at least as the machine makes them differ.
+    It is slower at times, and a plan then saves nearly the same time (benchmarks/results/processes-llama-cpu-2-cores.md),
+    so the log ratio changes by ``ratio - 1`` times the baseline's log latency, of which the search has seen more than
+    its few final processes. The noise floor, which is that of one process, knows neither. No limit for single averages
+    (infinite); 0 for simulated figures.
 
     Args:
         speedups: of one plan, one for each process, at least one.
@@ -132,10 +132,11 @@ def repeatability(
     if not 0 < halfwidth < FARTHEST:
         return inf if halfwidth else 0.0
     machine = [_Spread.of([log(latency) for latency in of_die]) for of_die in baselines_ms]
-    degrees = sum(spread.degrees for spread in machine)
-    sd = sqrt(sum(spread.squares for spread in machine) / degrees) if degrees else 0.0
-    gain = exp(mean(unit.log_ratio for unit in units)) - 1
-    return expm1(sqrt(2) * hypot(halfwidth, gain * sd * students_t(degrees) if degrees else 0.0))
+    if degrees := sum(spread.degrees for spread in machine):
+        variance = sum(spread.squares for spread in machine) / degrees / len(units)
+        gain = exp(mean(unit.log_ratio for unit in units)) - 1
+        halfwidth = max(halfwidth, students_t(degrees) * gain * sqrt(variance))
+    return expm1(sqrt(2) * halfwidth)
 
 
 def decide(plans: Sequence[FinalPlan], noise_floor: float = 0.0) -> Verdict:
