@@ -116,10 +116,10 @@ def repeatability(
 
     It is a repeatability limit as in ISO 5725-6:1994, 4.1: the interval of a difference of two figures. Each is of as
     many processes (or dies) as this one, which differ as in ``pooled``, and at least as the machine makes them differ.
-    It is slower at times, and a plan then saves nearly the same time (benchmarks/results/processes-llama-cpu-2-cores.md),
-    so the log ratio changes by ``ratio - 1`` times the baseline's log latency, of which the search has seen more than
-    its few final processes. The noise floor, which is that of one process, knows neither. No limit for single averages
-    (infinite); 0 for simulated figures.
+    It is slower at times, and a plan then saves nearly the same time
+    (benchmarks/results/processes-llama-cpu-2-cores.md), so the log ratio changes by ``ratio - 1`` times the baseline's
+    log latency, of which the search has seen more than its few final processes. The noise floor, which is that of one
+    process, knows neither. No limit for single averages (infinite); 0 for simulated figures.
 
     Args:
         speedups: of one plan, one for each process, at least one.
