@@ -150,7 +150,7 @@ def test_the_last_json_line_sums_up_the_study(own_study: tuple[list[dict[str, An
     events, folder = own_study
     last = events[-1]
     keys = (
-        "event study trials complete pruned baseline_ms best_ms speedup ci95 bit_identical "
+        "event study trials complete pruned baseline_ms best_ms speedup ci95 repeatability bit_identical "
         "processes verification model_difference plan"
     )
     assert list(last) == keys.split()
