@@ -251,7 +251,8 @@ def _doubts(result: SearchResult) -> str:
     ]
     if result.repeatability is not None:
         lines.append(
-            f"Another search would give the winner's speedup within {result.repeatability:.1%} of this one (95%)."
+            f"As far as this search saw processes and the machine vary, another one would give the winner's speedup "
+            f"within {result.repeatability:.1%} of this one (95%)."
         )
     if len(samples) > 1:
         lines.append(f"The baseline's latency changed by {drift(samples):+.1%} between its first and last measurement.")

@@ -140,8 +140,8 @@ TEXTS: Texts = {
         "基线的两个副本最多相差 {floor};在 {processes} 个新进程中对比",
     ),
     "verdict.repeatability": (
-        "another search would give a speedup within {limit} of this one (95%)",
-        "再搜索一次,所得加速比与此相差不超过 {limit}(95%)",
+        "as far as this search saw the machine vary, another one would give a speedup within {limit} of this one (95%)",
+        "就本次搜索所见的机器波动而言,再搜索一次所得加速比与此相差不超过 {limit}(95%)",
     ),
     "verdict.copy": (
         "a copy of the baseline gave {ratio}× in the final comparison",

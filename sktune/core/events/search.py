@@ -322,7 +322,7 @@ class StudyResult(Event):
         speedup: 1.0 if the answer is "no scope".
         ci95: 95% interval of `speedup`; null for simulated figures, and if the answer is "no scope".
         repeatability: present if a winner was measured again: relative difference that another search's `speedup` of
-            this plan would stay within, in 95% of cases.
+            this plan would stay within, in 95% of cases, if the machine varies as during this one.
         bit_identical: to the baseline, as far as `verification` covers; null for simulated figures.
         processes: number of processes in the final comparison; 0 without one.
         dies: present if several workers searched and measured: the dies of the final comparison.
