@@ -26,7 +26,8 @@ KILL_S = 10.0
 """How long killed processes may take to end: one may wait for a device or for network storage."""
 STOP_S = KILL_S + POLL_S
 """How long the keeper may take to kill its tree."""
-AWAITED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+AWAITED = (signal.SIGCHLD, signal.SIGALRM, *ENDING)
 
 
 class ProcessTree:
@@ -169,14 +170,15 @@ def _keep(parent: int, started: int, lingers: bool, scratch: str, argv: list[str
         os._exit(1)
     os.write(started, b"started %d\n" % program)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the program's pipes must close with it
+    # Not ``sigtimedwait``: it returns a signal that nobody sent if it was stopped and continued, as Slurm suspends jobs.
+    signal.setitimer(signal.ITIMER_REAL, POLL_S, POLL_S)
     result: int | None = None
     while os.getppid() == parent:
         ended, has_children = _reap()
         result = ended.get(program, result)
         if not has_children or (result is not None and not lingers):
             break
-        received = signal.sigtimedwait(AWAITED, POLL_S)
-        if received is not None and received.si_signo != signal.SIGCHLD:
+        if signal.sigwaitinfo(AWAITED).si_signo in ENDING:
             break
     _kill_descendants()
     if scratch:
@@ -217,7 +219,7 @@ def _end_as(status: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with suppress(OSError, ValueError):  # SIGKILL has no handler
             signal.signal(-code, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})  # no other: one may be pending
         os.kill(os.getpid(), -code)
     os._exit(code if code >= 0 else 128 - code)
 

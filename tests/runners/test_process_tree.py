@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sktune.runners.process_tree import ProcessTree, is_alive
+from sktune.runners.process_tree import POLL_S, ProcessTree, is_alive
 
 SCRIPT = """
 import json, os, pathlib, subprocess, sys, time
@@ -119,6 +119,19 @@ def test_a_tree_does_not_outlive_the_process_that_started_it(tmp_path: Path, num
     assert search.wait() == -number
     wait_for(lambda: not any(map(is_alive, everyone)), "the tree to end")
     wait_for(lambda: not (tmp_path / "scratch").exists(), "its scratch folder to be deleted")
+
+
+def test_a_tree_that_was_suspended_goes_on(tmp_path: Path) -> None:
+    """Slurm suspends jobs with SIGSTOP."""
+    tree = started(tmp_path, "sleeps")
+    everyone = [tree.keeper_pid, *pids(tmp_path)]
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in everyone:
+            os.kill(pid, number)
+        time.sleep(1.5 * POLL_S)
+    assert tree.poll() is None
+    assert all(map(is_alive, everyone))
+    tree.stop()
 
 
 def test_a_keeper_that_is_stopped_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
