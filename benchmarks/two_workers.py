@@ -1,11 +1,16 @@
 """Figures of one search by two workers, each on a core of its own, beside those of one worker on one core.
 
-    python -m benchmarks.two_workers [--model llama] [--trials 10] --out FILE.md
+    python -m benchmarks.two_workers [--model llama] [--trials 6] [--runs FOLDER] --out FILE.md
 
-Plans that all searches tried are compared, and what the searches recommend. One worker searches twice. The noise floor
-is that of one process; a trial's figure is of one process, too, but not of the same one in two searches, and what a
-search reports is the mean of several. How far those differ is the repeatability of the final comparisons, given for a
-mean by the search, and for one process here. Run it on an idle machine with at least two cores.
+One worker and two search in turn, twice each, and every two of the four searches are compared: the plan that both
+recommend, and the trials that both made.
+
+On a shared machine a plan's ratio depends on how fast the machine is at the moment, so two searches differ by what their
+minutes differ, however they are made. Their samples also tell how they differ at equal speed: blocks of both are
+compared in which baseline and plan took the same time together, a tenth of the blocks at a time. The noise floor, which
+compares two copies of the baseline at the same time, is what that difference should stay within.
+
+Run it on an idle machine with at least two cores. Searches that are in FOLDER already are only compared again.
 """
 
 import argparse
@@ -15,105 +20,138 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 import sktune
 from sktune.backends.installed import device_name, package_version
-from sktune.core.outcome import Speedup
 from sktune.core.plan import Plan
-from sktune.reports.plan_names import plan_name
-from sktune.study.result import SearchResult
+from sktune.measure import samples
+from sktune.measure.confidence_sequence import block_log_ratios
+from sktune.study.result import SearchResult, stored_result
 
-SEARCHES = {"one worker": 1, "one worker again": 1, "two workers": 2}
+SEARCHES = {"one worker": 1, "two workers": 2, "one worker again": 1, "two workers again": 2}
+SLICES = 10
+"""Of the blocks of two searches, by speed."""
+MIN_BLOCKS = 5
+"""Of either search in a slice that counts."""
+
+Blocks = npt.NDArray[np.float64]
+"""Shape (blocks, 2): the mean log time of baseline and plan, and their log ratio."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search by its name in the table."""
+
+    name: str
+    result: SearchResult
+
+    @property
+    def speedups(self) -> Mapping[Plan, float]:
+        """Of each plan that was measured in a trial."""
+        outcomes = {record.plan: record.outcome for record in self.result.trials if record.outcome}
+        return {plan: outcome.speedup.ratio for plan, outcome in outcomes.items() if outcome.speedup}
+
+    def trial_blocks(self, plan: Plan) -> Blocks:
+        """Return the blocks of the trial that tried ``plan``."""
+        return self._blocks(f"trial-{self._number(plan):04d}.npz", -1)
+
+    def final_blocks(self, plan: Plan) -> Blocks:
+        """Return the blocks of a finalist in all processes of the final comparison."""
+        return self._blocks("final-*.npz", str(self._number(plan)))
+
+    def _number(self, plan: Plan) -> int:
+        return next(record.number for record in self.result.trials if record.plan == plan)
+
+    def _blocks(self, pattern: str, contender: str | int) -> Blocks:
+        found = []
+        for path in sorted((self.result.folder / samples.FOLDER).glob(pattern)):
+            recorded = samples.read(path)
+            column = recorded.names.index(contender) if isinstance(contender, str) else contender
+            quiet = ~recorded.disturbed[: len(recorded.disturbed) // 2 * 2].reshape(-1, 2).any(axis=1)
+            pairs = recorded.seconds[: 2 * len(quiet), [0, column]].reshape(-1, 2, 2)[quiet]
+            found.append(np.stack([np.log(pairs).mean(axis=(1, 2)), block_log_ratios(pairs.reshape(-1, 2), 1)], axis=1))
+        return np.concatenate(found)
 
 
 def main() -> None:
-    """Search twice, and write the table."""
+    """Search, compare every two searches, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="llama")
-    parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--trials", type=int, default=6)
+    parser.add_argument("--runs", type=Path, help="where the studies are kept")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    results: dict[str, SearchResult] = {}
-    seconds: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         cores = sorted(os.sched_getaffinity(0))[:2]
+        searches = []
         for name, workers in SEARCHES.items():
             os.sched_setaffinity(0, cores[:workers])
-            began = time.perf_counter()
-            runs = Path(folder) / name
-            results[name] = sktune.search(arguments.model, trials=arguments.trials, workers=workers, runs=runs)
-            seconds[name] = time.perf_counter() - began
+            runs = (arguments.runs or Path(folder)) / name
+            if studies := [path.parent.name for path in runs.glob("*/study.db")]:
+                result = stored_result(studies[0], runs)
+            else:
+                result = sktune.search(arguments.model, trials=arguments.trials, workers=workers, runs=runs)
+            searches.append(Search(name, result))
+        lines = list(table(searches))
     machine = f"torch {package_version('torch')}, Python {sys.version.split()[0]}; {device_name('cpu')}"
-    head = [
-        f"# python -m benchmarks.two_workers {' '.join(sys.argv[1:])}, {time.strftime('%Y-%m-%d')}",
-        "",
-        machine,
-        "",
-    ]
-    text = "\n".join([*head, *table(results, seconds), ""])
+    head = [f"# python -m benchmarks.two_workers {' '.join(sys.argv[1:])}, {time.strftime('%Y-%m-%d')}", "", machine, ""]
+    text = "\n".join([*head, *lines, ""])
     arguments.out.write_text(text, encoding="utf-8")
     print(text)
 
 
-def table(results: Mapping[str, SearchResult], seconds: Mapping[str, float]) -> Iterator[str]:
-    """Return the lines of the comparison, each search with the first one."""
-    figures = {name: speedups(result) for name, result in results.items()}
-    first, *others = figures
-    common = [plan for plan in figures[first] if all(plan in each for each in figures.values())]
-    yield f"| plan | {first} (95% interval) | {' | '.join(f'{name} | ratio' for name in others)} |"
-    yield f"| --- | ---: |{' ---: | ---: |' * len(others)}"
-    for plan in common:
-        cells = [plan_name(plan, results[first].facts.layout), shown(figures[first][plan])]
-        for name in others:
-            cells += [shown(figures[name][plan]), f"{figures[name][plan].ratio / figures[first][plan].ratio:.3f}"]
-        yield f"| {' | '.join(cells)} |"
-    yield ""
-    for name in others:
-        floor = max(results[each].facts.noise_floor for each in (first, name))
-        pairs = [(figures[first][plan], figures[name][plan]) for plan in common]
-        logs = [abs(math.log(two.ratio / one.ratio)) for one, two in pairs]
-        limit = max(of_one_process(results[each]) for each in (first, name))
-        apart = sum(max(one.bounds[0], two.bounds[0]) > min(one.bounds[1], two.bounds[1]) for one, two in pairs)
-        beyond = [sum(each > math.log1p(allowed) for each in logs) for allowed in (floor, limit)]
-        yield (
-            f"* {name} beside {first}: {winners(results[first], results[name])}. Of {len(common)} common trials "
-            f"{beyond[0]} differ by more than the noise floor of a process ({floor:.2%}), {beyond[1]} by more than "
-            f"processes do ({limit:.1%}), median {statistics.median(logs):.2%}; intervals that are apart: {apart}"
-        )
-    for name, result in results.items():
-        yield f"\n{name}, {seconds[name]:.0f} s: {result}"
+def table(searches: Sequence[Search]) -> Iterator[str]:
+    """Return the lines of the comparison of every two searches, then what each found."""
+    yield "| searches | winner | its figures | at equal speed | noise floor | trials of both | their figures | at equal speed |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for one, other in combinations(searches, 2):
+        yield f"| {one.name}, {other.name} | {' | '.join(_compared(one, other))} |"
+    for search in searches:
+        yield f"\n{search.name}: {search.result}"
 
 
-def winners(one: SearchResult, other: SearchResult) -> str:
-    """Return how the results of two searches differ."""
-    if not (one.winner and other.winner and one.repeatability and other.repeatability):
-        return "not both have a winner"
-    speedups = [result.winner.speedup for result in (one, other) if result.winner]
-    difference = abs(speedups[1].ratio / speedups[0].ratio - 1)
-    saved = " and ".join(f"{speedup.baseline_ms - speedup.latency_ms:.3f}" for speedup in speedups)
-    same = "the same winner" if one.winner.plan == other.winner.plan else "other winners"
-    limits = f"limits {one.repeatability:.1%} and {other.repeatability:.1%}"
-    return f"{same}, {difference:.2%} apart ({limits}); it saves {saved} ms"
+def _compared(one: Search, other: Search) -> Iterator[str]:
+    plan = one.result.best_plan
+    if plan == other.result.best_plan and (ratio := one.result.speedup) and (ratio_again := other.result.speedup):
+        yield "the same"
+        yield _percent(ratio_again / ratio - 1)
+        yield _percent(math.expm1(at_equal_speed(one.final_blocks(plan), other.final_blocks(plan))))
+    else:
+        yield from ("different", "", "")
+    yield _percent(max(search.result.comparison.noise_floor for search in (one, other) if search.result.comparison))
+    common = [plan for plan in one.speedups if plan in other.speedups]
+    yield str(len(common))
+    yield _percent(statistics.median(abs(other.speedups[plan] / one.speedups[plan] - 1) for plan in common))
+    matched = [at_equal_speed(one.trial_blocks(plan), other.trial_blocks(plan)) for plan in common]
+    yield _percent(statistics.median(abs(math.expm1(each)) for each in matched if math.isfinite(each)))
 
 
-def of_one_process(result: SearchResult) -> float:
-    """Return the relative difference that a plan's figures of single processes stay within, in 95% of cases."""
-    return math.expm1(math.log1p(result.repeatability or 0.0) * math.sqrt(result.processes))
+def at_equal_speed(one: Blocks, other: Blocks) -> float:
+    """Return the difference of two searches' log ratios of a plan, at the speeds of the machine that both saw.
+
+    In each slice of the machine's speed the medians are subtracted, and the slices are weighted by the precision of that
+    difference. NaN if no slice has blocks of both.
+    """
+    ends = np.quantile(np.concatenate([one, other])[:, 0], np.linspace(0, 1, SLICES + 1))
+    ends[-1] = np.inf
+    differences, weights = [], []
+    for low, high in zip(ends, ends[1:], strict=False):
+        slices = [blocks[(low <= blocks[:, 0]) & (blocks[:, 0] < high), 1] for blocks in (one, other)]
+        if min(map(len, slices)) >= MIN_BLOCKS:
+            differences.append(np.median(slices[1]) - np.median(slices[0]))
+            weights.append(1 / sum(1 / len(each) for each in slices))
+    return float(np.average(differences, weights=weights)) if weights else math.nan
 
 
-def speedups(result: SearchResult) -> dict[Plan, Speedup]:
-    """Return the trials' speedups by plan."""
-    return {
-        record.plan: record.outcome.speedup for record in result.trials if record.outcome and record.outcome.speedup
-    }
-
-
-def shown(speedup: Speedup) -> str:
-    """Return a speedup with its interval."""
-    low, high = speedup.bounds
-    return f"{speedup.ratio:.3f} ({low:.3f} to {high:.3f})"
+def _percent(share: float) -> str:
+    return f"{share:.2%}"
 
 
 if __name__ == "__main__":

@@ -170,7 +170,7 @@ def _keep(parent: int, started: int, lingers: bool, scratch: str, argv: list[str
         os._exit(1)
     os.write(started, b"started %d\n" % program)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the program's pipes must close with it
-    # Not ``sigtimedwait``: it returns a signal that nobody sent if it was stopped and continued, as Slurm suspends jobs.
+    # Not ``sigtimedwait``: stopped and continued, as Slurm suspends jobs, it returns a signal that nobody sent.
     signal.setitimer(signal.ITIMER_REAL, POLL_S, POLL_S)
     result: int | None = None
     while os.getppid() == parent:
