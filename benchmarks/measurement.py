@@ -75,7 +75,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self._replay = replays.prepare(self.target)[0]
-        self._baseline = self.backend.compile(Plan())
+        self.baseline = self.backend.compile(Plan())
         self._rng = np.random.default_rng(0)
 
     def compare(self, threshold: Threshold, budget: Budget, extra_s: float = 0.0) -> tuple[Speedup, Measurement]:
@@ -84,12 +84,13 @@ class Bench:
         def enough(speedup: Speedup) -> bool:
             return threshold.comparison(speedup) is not Comparison.UNDECIDED
 
-        steps = [self._contender(self._baseline, extra_s), self._contender(self.backend.compile(Plan()), 0.0)]
+        steps = [self.contender(self.baseline, extra_s), self.contender(self.backend.compile(Plan()))]
         with quiet_collector():
             found = latency.measure(steps, budget, self._rng, Cpu(), enough)
         return latency.compare(found.counted, 1), found
 
-    def _contender(self, compiled: Compiled, extra_s: float) -> Contender:
+    def contender(self, compiled: Compiled, extra_s: float = 0.0) -> Contender:
+        """Return a compiled step, ``extra_s`` slower, that starts from the same state each time."""
         inputs = self._replay.inputs[0]
 
         def prepare() -> None:

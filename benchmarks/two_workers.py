@@ -5,10 +5,10 @@
 One worker and two search in turn, twice each, and every two of the four searches are compared: the plan that both
 recommend, and the trials that both made.
 
-On a shared machine a plan's ratio depends on how fast the machine is at the moment, so two searches differ by what their
-minutes differ, however they are made. Their samples also tell how they differ at equal speed: blocks of both are
-compared in which baseline and plan took the same time together, a tenth of the blocks at a time. The noise floor, which
-compares two copies of the baseline at the same time, is what that difference should stay within.
+On a shared machine a plan's ratio depends on how fast the machine is at the moment, so two searches differ by what
+their minutes differ, however they are made. Their samples also tell how they differ at equal speed: blocks of both are
+compared in which baseline and plan took the same time together, a tenth of the blocks at a time. That difference is
+what the noise floor, which compares two copies of the baseline at the same time, can be held against.
 
 Run it on an idle machine with at least two cores. Searches that are in FOLDER already are only compared again.
 """
@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,7 @@ from sktune.backends.installed import device_name, package_version
 from sktune.core.plan import Plan
 from sktune.measure import samples
 from sktune.measure.confidence_sequence import block_log_ratios
+from sktune.reports.study import verdict_line
 from sktune.study.result import SearchResult, stored_result
 
 SEARCHES = {"one worker": 1, "two workers": 2, "one worker again": 1, "two workers again": 2}
@@ -74,8 +75,9 @@ class Search:
         for path in sorted((self.result.folder / samples.FOLDER).glob(pattern)):
             recorded = samples.read(path)
             column = recorded.names.index(contender) if isinstance(contender, str) else contender
-            quiet = ~recorded.disturbed[: len(recorded.disturbed) // 2 * 2].reshape(-1, 2).any(axis=1)
-            pairs = recorded.seconds[: 2 * len(quiet), [0, column]].reshape(-1, 2, 2)[quiet]
+            rounds = len(recorded.seconds) // 2 * 2
+            quiet = ~recorded.disturbed[:rounds].reshape(-1, 2).any(axis=1)
+            pairs = recorded.seconds[:rounds][:, [0, column]].reshape(-1, 2, 2)[quiet]
             found.append(np.stack([np.log(pairs).mean(axis=(1, 2)), block_log_ratios(pairs.reshape(-1, 2), 1)], axis=1))
         return np.concatenate(found)
 
@@ -101,7 +103,12 @@ def main() -> None:
             searches.append(Search(name, result))
         lines = list(table(searches))
     machine = f"torch {package_version('torch')}, Python {sys.version.split()[0]}; {device_name('cpu')}"
-    head = [f"# python -m benchmarks.two_workers {' '.join(sys.argv[1:])}, {time.strftime('%Y-%m-%d')}", "", machine, ""]
+    head = [
+        f"# python -m benchmarks.two_workers {' '.join(sys.argv[1:])}, {time.strftime('%Y-%m-%d')}",
+        "",
+        machine,
+        "",
+    ]
     text = "\n".join([*head, *lines, ""])
     arguments.out.write_text(text, encoding="utf-8")
     print(text)
@@ -109,12 +116,31 @@ def main() -> None:
 
 def table(searches: Sequence[Search]) -> Iterator[str]:
     """Return the lines of the comparison of every two searches, then what each found."""
-    yield "| searches | winner | its figures | at equal speed | noise floor | trials of both | their figures | at equal speed |"
+    yield (
+        "| searches | winner | its figures differ by | at equal speed | noise floor | trials of both "
+        "| their figures, median | at equal speed |"
+    )
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     for one, other in combinations(searches, 2):
         yield f"| {one.name}, {other.name} | {' | '.join(_compared(one, other))} |"
+    yield from _together(searches)
     for search in searches:
-        yield f"\n{search.name}: {search.result}"
+        yield f"\n{search.name}: {verdict_line(search.result)}"
+
+
+def _together(searches: Sequence[Search]) -> Iterator[str]:
+    """Return a line about the searches of two workers as one, beside those of one worker; none if winners differ."""
+    plans = {search.result.best_plan for search in searches}
+    if len(plans) > 1 or not all(search.result.winner for search in searches):
+        return
+    (plan,) = plans
+    kinds = [[search for search in searches if SEARCHES[search.name] == workers] for workers in (1, 2)]
+    logs = [statistics.mean(math.log(search.result.speedup or 1.0) for search in kind) for kind in kinds]
+    matched = at_equal_speed(*(np.concatenate([search.final_blocks(plan) for search in kind]) for kind in kinds))
+    yield (
+        f"\nThe winner of two workers, both searches together, beside that of one worker: "
+        f"{math.expm1(logs[1] - logs[0]):+.2%}, at equal speed {math.expm1(matched):+.2%}."
+    )
 
 
 def _compared(one: Search, other: Search) -> Iterator[str]:
@@ -136,13 +162,13 @@ def _compared(one: Search, other: Search) -> Iterator[str]:
 def at_equal_speed(one: Blocks, other: Blocks) -> float:
     """Return the difference of two searches' log ratios of a plan, at the speeds of the machine that both saw.
 
-    In each slice of the machine's speed the medians are subtracted, and the slices are weighted by the precision of that
-    difference. NaN if no slice has blocks of both.
+    In each slice of the machine's speed the medians are subtracted, and the slices are weighted by the precision of
+    that difference. NaN if no slice has blocks of both.
     """
     ends = np.quantile(np.concatenate([one, other])[:, 0], np.linspace(0, 1, SLICES + 1))
     ends[-1] = np.inf
     differences, weights = [], []
-    for low, high in zip(ends, ends[1:], strict=False):
+    for low, high in pairwise(ends):
         slices = [blocks[(low <= blocks[:, 0]) & (blocks[:, 0] < high), 1] for blocks in (one, other)]
         if min(map(len, slices)) >= MIN_BLOCKS:
             differences.append(np.median(slices[1]) - np.median(slices[0]))

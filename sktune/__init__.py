@@ -9,7 +9,7 @@ import importlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from sktune.core.delivery import ExpectedCode
 from sktune.core.errors import BadInputError, PlanError, SktuneError, nearest
@@ -48,7 +48,7 @@ def search(
         trials: total number of trials of the study; by default 40, or no limit if there is a time budget.
         time_budget_s: time limit of this call.
         listener: called with each event that ``--json`` prints, as a dictionary with the key ``event``.
-        options: other fields of ``sktune.tuning.request.Request``.
+        options: other fields of ``sktune.tuning.request.Request``; paths may be strings.
 
     Raises:
         SktuneError: bad input, a model that cannot be tuned, or Ctrl-C.
@@ -62,6 +62,8 @@ def search(
     known = Request.__dataclass_fields__
     if unknown := options.keys() - known:
         raise BadInputError(f"a search has no option {min(unknown)!r}{nearest(min(unknown), known)}")
+    paths = {name for name, kind in get_type_hints(Request).items() if kind in (Path, Path | None)}
+    options = {name: Path(value) if name in paths and value is not None else value for name, value in options.items()}
     request = Request(model, trials, time_budget_s=time_budget_s, **options)
     return Result.of(fewer_layers.search(request, lambda event: listener(event.to_dict())))
 

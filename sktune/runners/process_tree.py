@@ -105,12 +105,12 @@ class ProcessTree:
         try:
             self._keeper.wait(STOP_S)
         except subprocess.TimeoutExpired:  # somebody has stopped the keeper itself
-            descendants = _descendants(self._keeper.pid)
-            _kill(descendants)
+            everyone = descendants(self._keeper.pid)
+            _kill(everyone)
             self._keeper.kill()
             self._keeper.wait()
             until_s = time.monotonic() + KILL_S
-            while any(map(is_alive, descendants)) and time.monotonic() < until_s:
+            while any(map(is_alive, everyone)) and time.monotonic() < until_s:
                 time.sleep(0.002)
         if self._scratch:  # the keeper may have been killed
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -118,7 +118,7 @@ class ProcessTree:
     def activity(self) -> tuple[float, int]:
         """Return the processor seconds of the tree's processes, and the bytes that they have read."""
         cpu_s, read_bytes = 0.0, 0
-        for pid in _descendants(self._keeper.pid):
+        for pid in descendants(self._keeper.pid):
             with suppress(OSError, ValueError, IndexError):  # it may end meanwhile
                 fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
                 cpu_s += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # its own and its ended children's
@@ -142,7 +142,8 @@ def _status(pid: int) -> tuple[str, int] | None:
     return state, int(parent)
 
 
-def _descendants(ancestor: int) -> list[int]:
+def descendants(ancestor: int) -> list[int]:
+    """Return the IDs of all processes below one."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit() and (status := _status(int(path.name))):
@@ -202,7 +203,7 @@ def _reap() -> tuple[dict[int, int], bool]:
 def _kill_descendants() -> None:
     until_s = time.monotonic() + KILL_S
     while _reap()[1] and time.monotonic() < until_s:
-        _kill(_descendants(os.getpid()))
+        _kill(descendants(os.getpid()))
         time.sleep(0.002)
 
 

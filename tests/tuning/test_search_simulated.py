@@ -147,7 +147,13 @@ def test_a_profile_orders_the_starting_points(tmp_path: Path) -> None:
         tmp_path / "kernel_details.csv", profiles.kernel_details(profiles.deepseek(dense=1, moe=3))
     )
     ordered = sktune.search(
-        "deepseek-v3", backend="sim", scale="tiny", trials=3, runs=tmp_path / "runs", study="ordered", profile=profile
+        "deepseek-v3",
+        backend="sim",
+        scale="tiny",
+        trials=3,
+        study="ordered",
+        runs=str(tmp_path / "runs"),  # paths may be strings, too
+        profile=str(profile),
     )
     space = inspect_model(Request("deepseek-v3", backend="sim")).space
     by_profile = [point.name for point in profile_hints.ordered(space.starting_points, profile)]
