@@ -249,9 +249,9 @@ class Tools:
             raise BadInputError(f"there is no study and no analysis {name!r}{nearest(name, self._names())}")
         if job and wait_s:
             job.wait(since, wait_s)
+        state = self._state(name, job, with_workers=True)  # before the events: one that has ended has all of them
         events, number = job.events(since) if job else ([], 0)
         latest = events[-MAX_EVENTS:]
-        state = self._state(name, job, with_workers=True)
         return state | {"events": latest, "next": number, "left_out": len(events) - len(latest)}
 
     def stop_search(self, name: Name) -> dict[str, Any]:
@@ -302,8 +302,9 @@ class Tools:
         is_timed = backend is None or not backend_info(backend).is_simulated
         job = jobs.start(self._runs, name, words, ends_with=ends_with, is_timed=is_timed)
         job.wait(job.begins_at, STARTED_S)
+        reached = job.state  # read before the events: the message of the last one comes with it
         events, number = job.events(job.begins_at)
-        if job.state in (State.FAILED, State.DIED):
+        if reached in (State.FAILED, State.DIED):
             message = events[-1].get("message") if events else None
             raise BadInputError(message or f"{name!r} died; see {job.log}, then start it again")
         return self._state(name, job) | {"events": events, "next": number}
@@ -313,11 +314,12 @@ class Tools:
         runs_in_shell = is_held(self._database(name).parent / "lock")
         state: dict[str, Any] = {"name": name, "state": "running" if runs_in_shell else "idle"}
         if job:
+            reached = job.state  # read before the events: the message of the last one comes with it
             events, _ = job.events(job.begins_at)
             left = [event["expected_left_s"] for event in events if "expected_left_s" in event]
             state |= {"log": str(job.log), "expected_left_s": left[-1] if left and job.is_alive else None}
             if job.is_alive or not runs_in_shell:
-                state["state"] = str(job.state)
+                state["state"] = str(reached)
                 state |= {"message": events[-1]["message"]} if events and "message" in events[-1] else {}
         if self._database(name).exists():
             try:

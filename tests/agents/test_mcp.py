@@ -245,6 +245,32 @@ def test_a_job_reports_how_it_ended(
     assert len(again.events()[0]) == printed + 1
 
 
+@pytest.mark.parametrize("reads", [1, 2, 3])
+def test_an_end_is_told_with_its_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
+    """Also if the job ends while its files are read: the state is then the one before, or all of it is there."""
+    ends = tmp_path / "ends"
+    says = 'print(json.dumps({"event": "stopped", "message": "later", "exit_code": 1}))'
+    waits = (PRINTS, "from pathlib import Path", f"while not Path({str(ends)!r}).exists(): time.sleep(0.01)", says)
+    monkeypatch.setattr(jobs, "COMMAND", program(*waits))
+    job = jobs.start(tmp_path, "own", (), ends_with="study_finished", is_timed=True)
+    job.wait(0, 10)
+    read, left = jobs.Job.events, iter(range(reads, 0, -1))
+
+    def read_and_end(job: jobs.Job, since: int = 0) -> tuple[list[dict[str, Any]], int]:
+        events = read(job, since)
+        if next(left, 0) == 1:
+            ends.touch()
+            job.wait(10**6, 10)
+        return events
+
+    monkeypatch.setattr(jobs.Job, "events", read_and_end)
+    tools = Tools(tmp_path, Permissions())
+    for status in (tools.search_status("own"), tools.search_status("own")):
+        told = (status.get("message"), status["events"][-1]["event"])
+        assert status["state"] == "running" or told == ("later", "stopped")
+    assert status["state"] == "stopped"
+
+
 def test_one_job_at_a_time_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two would disturb each other; a simulated one may run beside them. A job that is stopping can be killed."""
     waits = ("signal.signal(signal.SIGINT, lambda *_: print('{}', flush=True))", PRINTS, "time.sleep(60)")
