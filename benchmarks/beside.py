@@ -123,6 +123,8 @@ def searching(model: str, core: int, runs: Path) -> Iterator[int]:
     try:
         time.sleep(STARTS_S)
         yield search.pid
+        if search.poll() is not None:
+            raise SystemExit("the search ended before the last block; what was timed beside it is nothing")
     finally:
         send(signal.SIGCONT, search.pid)
         search.terminate()
