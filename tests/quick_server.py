@@ -1,7 +1,4 @@
-"""A worker that starts warm and measures for a fraction of a search's time: few tests are about its figures.
-
-Those that are set the variable ``PATIENCE``.
-"""
+"""A worker that starts warm and measures for a fraction of a search's time: no test is about its figures."""
 
 import sys
 
@@ -14,14 +11,12 @@ import gc
 
 gc.disable()  # as a worker does while it imports
 
-import os
 import time
 from dataclasses import replace
 from functools import partial
 
 from sktune.measure.latency import Budget
 from sktune.runners.worker import judge, server
-from tests.warm import PATIENCE
 
 judge.SHORTLIST_BUDGET = replace(judge.SHORTLIST_BUDGET, seconds=1.0, wait_s=0.2)
 judge.FINAL_BUDGET = replace(judge.FINAL_BUDGET, seconds=1.5, wait_s=0.5)
@@ -30,8 +25,7 @@ judge.FLOOR_BUDGET = replace(judge.FLOOR_BUDGET, seconds=0.4, wait_s=0.2)
 
 def main() -> None:
     """Serve the client."""
-    patience = float(os.environ.get(PATIENCE, "1"))
-    vars(judge)["Budget"] = partial(Budget, seconds=0.6 * patience, wait_s=0.2 * patience)
+    vars(judge)["Budget"] = partial(Budget, seconds=0.6, wait_s=0.2)
     server.STARTED_S = time.perf_counter()
     server.main()
 

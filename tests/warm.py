@@ -25,8 +25,6 @@ from pathlib import Path
 from typing import Any
 
 ADDRESS = "SKTUNE_TESTS_WARM"
-PATIENCE = "SKTUNE_TESTS_PATIENCE"
-"""Variable: multiplies the time for which a trial of ``tests.quick_server`` is measured."""
 MODULES = ("tests.quick_server", "tests.command", "tests.interpreter", "tests.engines.sleeping_command")
 MODELS = ("transformers.models.llama.modeling_llama", "transformers.models.deepseek_v3.modeling_deepseek_v3")
 """Those that most tests search."""

@@ -130,6 +130,11 @@ class Job:
         lines = _lines(self.folder)
         return [event for line in lines[since:] if (event := parse_event(line))], len(lines)
 
+    def state_and_events(self, since: int) -> tuple[State, list[dict[str, Any]], int]:
+        """Return ``state`` and ``events(since)``; one that has ended comes with its last event."""
+        state = self.state  # first: a last event may be printed in between
+        return state, *self.events(since)
+
     def wait(self, since: int, seconds: float) -> None:
         """Wait until more than ``since`` lines are printed or its process has ended, for at most ``seconds``."""
         until_s = time.monotonic() + seconds

@@ -302,8 +302,7 @@ class Tools:
         is_timed = backend is None or not backend_info(backend).is_simulated
         job = jobs.start(self._runs, name, words, ends_with=ends_with, is_timed=is_timed)
         job.wait(job.begins_at, STARTED_S)
-        reached = job.state  # read before the events: the message of the last one comes with it
-        events, number = job.events(job.begins_at)
+        reached, events, number = job.state_and_events(job.begins_at)
         if reached in (State.FAILED, State.DIED):
             message = events[-1].get("message") if events else None
             raise BadInputError(message or f"{name!r} died; see {job.log}, then start it again")
@@ -314,8 +313,7 @@ class Tools:
         runs_in_shell = is_held(self._database(name).parent / "lock")
         state: dict[str, Any] = {"name": name, "state": "running" if runs_in_shell else "idle"}
         if job:
-            reached = job.state  # read before the events: the message of the last one comes with it
-            events, _ = job.events(job.begins_at)
+            reached, events, _ = job.state_and_events(job.begins_at)
             left = [event["expected_left_s"] for event in events if "expected_left_s" in event]
             state |= {"log": str(job.log), "expected_left_s": left[-1] if left and job.is_alive else None}
             if job.is_alive or not runs_in_shell:
