@@ -1,183 +1,196 @@
-"""Figures of one search by two workers, each on a core of its own, beside those of one worker on one core.
+"""Figures of a search by two workers, each on a core of its own, beside those of one worker on one core.
 
-    python -m benchmarks.two_workers [--model llama] [--trials 6] [--runs FOLDER] --out FILE.md
+    python -m benchmarks.two_workers [--model llama] [--trials 6] [--processes 25] --runs FOLDER --out FILE.md
 
-One worker and two search in turn, twice each, and every two of the four searches are compared: the plan that both
-recommend, and the trials that both made.
+A shared machine changes its speed from one second to the next and a plan's ratio with it, so two searches that are
+made one after the other differ, however they are made. Here three searches, by one worker, by two, and by one again,
+make their final comparisons at the same time: in turns of a second, in which the two others are suspended, and none
+starts its next process before all have compared in theirs. What is left is the difference that a second worker makes,
+beside that between two searches by one. (``benchmarks.beside`` does the same for trials.)
 
-On a shared machine a plan's ratio depends on how fast the machine is at the moment, so two searches differ by what
-their minutes differ, however they are made. Their samples also tell how they differ at equal speed: blocks of both are
-compared in which baseline and plan took the same time together, a tenth of the blocks at a time. That difference is
-what the noise floor, which compares two copies of the baseline at the same time, can be held against.
-
-Run it on an idle machine with at least two cores. Searches that are in FOLDER already are only compared again.
+Run it on an otherwise idle machine with at least two cores. The studies are kept in FOLDER.
 """
 
 import argparse
 import math
 import os
-import statistics
+import random
+import signal
+import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
+from statistics import mean, stdev
+from typing import Self
 
-import numpy as np
-import numpy.typing as npt
-
-import sktune
+from benchmarks.beside import send
 from sktune.backends.installed import device_name, package_version
-from sktune.core.plan import Plan
+from sktune.core.outcome import Speedup
 from sktune.measure import samples
-from sktune.measure.confidence_sequence import block_log_ratios
+from sktune.measure.noise_floor import noise_floor
+from sktune.measure.winner import BASELINE_REPEAT, students_t
 from sktune.reports.study import verdict_line
 from sktune.study.result import SearchResult, stored_result
 
-SEARCHES = {"one worker": 1, "two workers": 2, "one worker again": 1, "two workers again": 2}
-SLICES = 10
-"""Of the blocks of two searches, by speed."""
-MIN_BLOCKS = 5
-"""Of either search in a slice that counts."""
+WORKERS = {"one worker": 1, "two workers": 2, "one worker again": 1}
+SEARCH = """
+import sys
+from pathlib import Path
+import sktune
+from sktune.backends import info
+from sktune.engines import dies
 
-Blocks = npt.NDArray[np.float64]
-"""Shape (blocks, 2): the mean log time of baseline and plan, and their log ratio."""
+model, trials, workers, processes, runs = sys.argv[1:]
+info.FINAL_PROCESSES = int(processes)
+dies.LOCKS = Path(runs)  # while the others are suspended, they hold the same cores
+sktune.search(model, trials=int(trials), workers=int(workers), runs=runs)
+"""
+TURN_S = 1.0
+USUAL_PROCESSES = 3
+"""Of a final comparison: the noise floor is that of so many, as the largest of many copies would be larger."""
+POLL_S = 0.02
+
+
+class Search:
+    """A search in a process, suspended except in its turns.
+
+    Args:
+        name: one of ``WORKERS``.
+        model, trials, processes: of the search.
+        runs: an empty folder.
+    """
+
+    def __init__(self, name: str, model: str, trials: int, processes: int, runs: Path) -> None:
+        self.name, self._runs = name, runs
+        cores = sorted(os.sched_getaffinity(0))[: WORKERS[name]]
+        words = [model, str(trials), str(WORKERS[name]), str(processes), str(runs)]
+        with (runs / "log.txt").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", SEARCH, *words],
+                preexec_fn=lambda: os.sched_setaffinity(0, cores),
+                stdout=log,
+                stderr=log,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        send(signal.SIGCONT, self._process.pid)
+        self._process.terminate()
+        self._process.wait()
+
+    def has_compared(self, process: int) -> bool:
+        """Return whether it has made its final comparison in process number ``process``."""
+        return bool(list(self._runs.glob(f"*/{samples.FOLDER}/final-{process}.npz")))
+
+    def turn(self, process: int, seconds: float) -> None:
+        """Let it go on for ``seconds``, or until it has compared in process number ``process``."""
+        until_s = time.monotonic() + seconds
+        send(signal.SIGCONT, self._process.pid)
+        while time.monotonic() < until_s and not self.has_compared(process):
+            if self._process.poll() is not None:
+                raise SystemExit(f"{self.name} ended early: {(self._runs / 'log.txt').read_text()[-500:]}")
+            time.sleep(POLL_S)
+        send(signal.SIGSTOP, self._process.pid)
+
+    def result(self) -> SearchResult:
+        """Let the search end, and return its result."""
+        send(signal.SIGCONT, self._process.pid)
+        if self._process.wait():
+            raise SystemExit(f"{self.name} failed: {(self._runs / 'log.txt').read_text()[-500:]}")
+        (database,) = self._runs.glob("*/study.db")
+        return stored_result(database.parent.name, self._runs)
 
 
 @dataclass(frozen=True)
-class Search:
-    """A search by its name in the table."""
+class Difference:
+    """How much larger the winner's figure is in one search than in another, as a share.
 
-    name: str
-    result: SearchResult
+    Attributes:
+        reported: of the figures that the searches report.
+        paired: the mean over processes that had their turns together; without the first, which had none.
+        low, high: 95% interval of ``paired`` (Student's t).
+    """
 
-    @property
-    def speedups(self) -> Mapping[Plan, float]:
-        """Of each plan that was measured in a trial."""
-        outcomes = {record.plan: record.outcome for record in self.result.trials if record.outcome}
-        return {plan: outcome.speedup.ratio for plan, outcome in outcomes.items() if outcome.speedup}
-
-    def trial_blocks(self, plan: Plan) -> Blocks:
-        """Return the blocks of the trial that tried ``plan``."""
-        return self._blocks(f"trial-{self._number(plan):04d}.npz", -1)
-
-    def final_blocks(self, plan: Plan) -> Blocks:
-        """Return the blocks of a finalist in all processes of the final comparison."""
-        return self._blocks("final-*.npz", str(self._number(plan)))
-
-    def _number(self, plan: Plan) -> int:
-        return next(record.number for record in self.result.trials if record.plan == plan)
-
-    def _blocks(self, pattern: str, contender: str | int) -> Blocks:
-        found = []
-        for path in sorted((self.result.folder / samples.FOLDER).glob(pattern)):
-            recorded = samples.read(path)
-            column = recorded.names.index(contender) if isinstance(contender, str) else contender
-            rounds = len(recorded.seconds) // 2 * 2
-            quiet = ~recorded.disturbed[:rounds].reshape(-1, 2).any(axis=1)
-            pairs = recorded.seconds[:rounds][:, [0, column]].reshape(-1, 2, 2)[quiet]
-            found.append(np.stack([np.log(pairs).mean(axis=(1, 2)), block_log_ratios(pairs.reshape(-1, 2), 1)], axis=1))
-        return np.concatenate(found)
+    reported: float
+    paired: float
+    low: float
+    high: float
 
 
 def main() -> None:
-    """Search, compare every two searches, and write the table."""
+    """Search, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="llama")
     parser.add_argument("--trials", type=int, default=6)
-    parser.add_argument("--runs", type=Path, help="where the studies are kept")
+    parser.add_argument("--processes", type=int, default=25)
+    parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        cores = sorted(os.sched_getaffinity(0))[:2]
+    chance = random.Random(0)
+    with ExitStack() as stack:
         searches = []
-        for name, workers in SEARCHES.items():
-            os.sched_setaffinity(0, cores[:workers])
-            runs = (arguments.runs or Path(folder)) / name
-            if studies := [path.parent.name for path in runs.glob("*/study.db")]:
-                result = stored_result(studies[0], runs)
-            else:
-                result = sktune.search(arguments.model, trials=arguments.trials, workers=workers, runs=runs)
-            searches.append(Search(name, result))
-        lines = list(table(searches))
+        for number, name in enumerate(WORKERS):
+            runs = arguments.runs / str(number)
+            runs.mkdir(parents=True)
+            searches.append(
+                stack.enter_context(Search(name, arguments.model, arguments.trials, arguments.processes, runs))
+            )
+            searches[-1].turn(1, math.inf)
+        for process in range(2, arguments.processes + 1):
+            while waiting := [search for search in searches if not search.has_compared(process)]:
+                for search in chance.sample(waiting, len(waiting)):
+                    search.turn(process, TURN_S)
+        results = [search.result() for search in searches]
+        lines = list(table(results))
     machine = f"torch {package_version('torch')}, Python {sys.version.split()[0]}; {device_name('cpu')}"
-    head = [
-        f"# python -m benchmarks.two_workers {' '.join(sys.argv[1:])}, {time.strftime('%Y-%m-%d')}",
-        "",
-        machine,
-        "",
-    ]
-    text = "\n".join([*head, *lines, ""])
+    head = [f"# python -m benchmarks.two_workers {' '.join(sys.argv[1:])}, {time.strftime('%Y-%m-%d')}", "", machine]
+    text = "\n".join([*head, "", *lines, ""])
     arguments.out.write_text(text, encoding="utf-8")
     print(text)
 
 
-def table(searches: Sequence[Search]) -> Iterator[str]:
-    """Return the lines of the comparison of every two searches, then what each found."""
-    yield (
-        "| searches | winner | its figures differ by | at equal speed | noise floor | trials of both "
-        "| their figures, median | at equal speed |"
-    )
-    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
-    for one, other in combinations(searches, 2):
-        yield f"| {one.name}, {other.name} | {' | '.join(_compared(one, other))} |"
-    yield from _together(searches)
-    for search in searches:
-        yield f"\n{search.name}: {verdict_line(search.result)}"
-
-
-def _together(searches: Sequence[Search]) -> Iterator[str]:
-    """Return a line about the searches of two workers as one, beside those of one worker; none if winners differ."""
-    plans = {search.result.best_plan for search in searches}
-    if len(plans) > 1 or not all(search.result.winner for search in searches):
-        return
-    (plan,) = plans
-    kinds = [[search for search in searches if SEARCHES[search.name] == workers] for workers in (1, 2)]
-    logs = [statistics.mean(math.log(search.result.speedup or 1.0) for search in kind) for kind in kinds]
-    matched = at_equal_speed(*(np.concatenate([search.final_blocks(plan) for search in kind]) for kind in kinds))
-    yield (
-        f"\nThe winner of two workers, both searches together, beside that of one worker: "
-        f"{math.expm1(logs[1] - logs[0]):+.2%}, at equal speed {math.expm1(matched):+.2%}."
-    )
-
-
-def _compared(one: Search, other: Search) -> Iterator[str]:
-    plan = one.result.best_plan
-    if plan == other.result.best_plan and (ratio := one.result.speedup) and (ratio_again := other.result.speedup):
-        yield "the same"
-        yield _percent(ratio_again / ratio - 1)
-        yield _percent(math.expm1(at_equal_speed(one.final_blocks(plan), other.final_blocks(plan))))
+def table(results: Sequence[SearchResult]) -> Iterator[str]:
+    """Return the lines of the table."""
+    named = list(zip(WORKERS, results, strict=True))
+    plans = {result.best_plan for result in results}
+    if len(plans) > 1:
+        yield "The searches have different winners; compare their trials."
     else:
-        yield from ("different", "", "")
-    yield _percent(max(search.result.comparison.noise_floor for search in (one, other) if search.result.comparison))
-    common = [plan for plan in one.speedups if plan in other.speedups]
-    yield str(len(common))
-    yield _percent(statistics.median(abs(other.speedups[plan] / one.speedups[plan] - 1) for plan in common))
-    matched = [at_equal_speed(one.trial_blocks(plan), other.trial_blocks(plan)) for plan in common]
-    yield _percent(statistics.median(abs(math.expm1(each)) for each in matched if math.isfinite(each)))
+        yield "| searches | figure reported by the second | process by process (95% interval) | noise floor |"
+        yield "| --- | ---: | ---: | ---: |"
+        for (name, one), (other_name, other) in combinations(named, 2):
+            found = difference(one, other)
+            floors = " and ".join(f"{_noise_floor(result):.2%}" for result in (one, other))
+            paired = f"{found.paired:+.2%} ({found.low:+.2%} to {found.high:+.2%})"
+            yield f"| {name}, {other_name} | {found.reported:+.2%} | {paired} | {floors} |"
+    for name, result in named:
+        yield f"\n{name}: {verdict_line(result)}"
 
 
-def at_equal_speed(one: Blocks, other: Blocks) -> float:
-    """Return the difference of two searches' log ratios of a plan, at the speeds of the machine that both saw.
-
-    In each slice of the machine's speed the medians are subtracted, and the slices are weighted by the precision of
-    that difference. NaN if no slice has blocks of both.
-    """
-    ends = np.quantile(np.concatenate([one, other])[:, 0], np.linspace(0, 1, SLICES + 1))
-    ends[-1] = np.inf
-    differences, weights = [], []
-    for low, high in pairwise(ends):
-        slices = [blocks[(low <= blocks[:, 0]) & (blocks[:, 0] < high), 1] for blocks in (one, other)]
-        if min(map(len, slices)) >= MIN_BLOCKS:
-            differences.append(np.median(slices[1]) - np.median(slices[0]))
-            weights.append(1 / sum(1 / len(each) for each in slices))
-    return float(np.average(differences, weights=weights)) if weights else math.nan
+def difference(one: SearchResult, other: SearchResult) -> Difference:
+    """Return the difference of the figures of two searches' common winner."""
+    of_one, of_other = _speedups(one), _speedups(other)
+    logs = [math.log(second.ratio / first.ratio) for first, second in zip(of_one, of_other, strict=True)][1:]
+    halfwidth = students_t(len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
+    paired, low, high = (math.expm1(mean(logs) + side * halfwidth) for side in (0, -1, 1))
+    return Difference((other.speedup or 1.0) / (one.speedup or 1.0) - 1, paired, low, high)
 
 
-def _percent(share: float) -> str:
-    return f"{share:.2%}"
+def _speedups(result: SearchResult) -> Sequence[Speedup]:
+    assert result.comparison is not None
+    assert result.winner is not None
+    return result.comparison.speedups[str(result.winner.number)]
+
+
+def _noise_floor(result: SearchResult) -> float:
+    assert result.comparison is not None
+    return noise_floor(result.comparison.speedups[BASELINE_REPEAT][:USUAL_PROCESSES])
 
 
 if __name__ == "__main__":
