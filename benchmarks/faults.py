@@ -5,7 +5,8 @@ faults; see ``tests/engines/fault_campaign.py``. The exit code is 1 if a trial i
 blamed for a machine, a lease is left, or another plan than the fastest wins.
 
 With ``--ray`` a cluster of four nodes on this host, with a die each, runs searches of 40 trials of half a second: on
-one die, on four, and on four of which nodes are killed. The table has the wall time of the trials.
+one die, on four, and on four of which nodes are killed. The table has the wall time of the trials. In the last, plans
+fail, too, and each failure is confirmed on a second die, which takes another half second.
 """
 
 import itertools
@@ -21,9 +22,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from sktune.core.events import Event
+from sktune.runners.base import RunnerFactory
 from sktune.tuning.loop import run
 from tests.engines import fault_campaign
-from tests.engines.slow_factory import sleeping
+from tests.engines.slow_factory import sleeping, sound
 
 DIES = 5
 DIES_ON_RAY, TRIALS_ON_RAY = 4, 40
@@ -60,14 +62,15 @@ def on_ray(runs: int) -> int:
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
     print("| dies | nodes killed | trials | requeued | seconds |\n| --- | --- | --- | --- | --- |")
     with local_cluster(DIES_ON_RAY) as cluster:
-        for seed, (dies, kills) in itertools.product(range(runs), ((1, 0), (DIES_ON_RAY, 0), (DIES_ON_RAY, 2))):
-            is_wrong |= _search_on_ray(cluster, seed, dies, kills)
+        searches = ((1, 0, sound), (DIES_ON_RAY, 0, sound), (DIES_ON_RAY, 2, sleeping))
+        for seed, (dies, kills, factory) in itertools.product(range(runs), searches):
+            is_wrong |= _search_on_ray(cluster, seed, dies, kills, factory)
             for _ in range(DIES_ON_RAY + 1 - len(cluster.list_all_nodes())):
                 add_host(cluster)
     return int(is_wrong)
 
 
-def _search_on_ray(cluster: Any, seed: int, dies: int, kills: int) -> bool:
+def _search_on_ray(cluster: Any, seed: int, dies: int, kills: int, factory: RunnerFactory) -> bool:
     """Print the row of a search, and return whether a trial was not told once or was blamed for a machine."""
     rng = random.Random(seed)
     strikes = set(rng.sample(range(5, TRIALS_ON_RAY - 5), kills))
@@ -89,7 +92,7 @@ def _search_on_ray(cluster: Any, seed: int, dies: int, kills: int) -> bool:
     with TemporaryDirectory() as folder:
         request = fault_campaign.prepared(Path(folder), TRIALS_ON_RAY)
         request = replace(request, engine="ray", address=cluster.address, workers=dies)
-        result = run(request, listen, runner_factory=sleeping)
+        result = run(request, listen, runner_factory=factory)
     print(f"| {dies} | {kills} | {len(told)} | {requeued} | {times[-1] - times[0]:.1f} |", flush=True)
     blamed = any(record.outcome and "lost" in record.outcome.detail for record in result.trials)
     return blamed or sorted(told) != list(range(TRIALS_ON_RAY))

@@ -67,6 +67,11 @@ def sleeping(setup: RunnerSetup) -> SleepingRunner:
     return SleepingRunner(fault=truth, layout=LAYOUT, setup=setup)
 
 
+def sound(setup: RunnerSetup) -> SleepingRunner:
+    """Return a runner without a process, with which no plan fails."""
+    return SleepingRunner(layout=LAYOUT, setup=setup)
+
+
 def with_process(setup: RunnerSetup) -> SleepingWorker:
     """Return a runner with a process, which starts warm where that is possible."""
     if ADDRESS in os.environ:
