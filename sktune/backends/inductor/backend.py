@@ -16,6 +16,7 @@ from torch import fx
 
 from sktune.backends.base import Compiled, CompileError, OnScope, RegionBudget, Step, ignore
 from sktune.backends.inductor import artifacts
+from sktune.backends.inductor.border import memory_use
 from sktune.backends.inductor.capture_failure import capture_failure
 from sktune.backends.inductor.compiled_regions import (
     RegionCache,
@@ -25,7 +26,6 @@ from sktune.backends.inductor.compiled_regions import (
     identity,
     region_key,
 )
-from sktune.backends.inductor.cuda_graph import written_inputs
 from sktune.backends.inductor.options import OPTIONS
 from sktune.backends.inductor.pieces import Pieces
 from sktune.backends.inductor.region_check import RegionChecks
@@ -186,7 +186,7 @@ class InductorBackend:
         """Return the tensors that the captured step writes, by name, except for the step's inputs."""
         step_inputs = {id(value) for value in self._inputs}
         try:
-            written = written_inputs(graph_module, inputs)
+            written = memory_use(graph_module, inputs).written
         except Exception:
             logger.warning("cannot find which tensors the step writes; assuming all except weights", exc_info=True)
             written = tuple(index for index, value in enumerate(inputs) if not isinstance(value, torch.nn.Parameter))

@@ -19,10 +19,10 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from sktune.backends.base import CompileError, OnScope, ignore
 from sktune.backends.inductor import cpp_wrapper, numerics
 from sktune.backends.inductor.build_cache import shared_build
-from sktune.backends.inductor.cuda_graph import CapturedRegion, written_inputs
+from sktune.backends.inductor.cuda_graph import CapturedRegion
 from sktune.backends.inductor.exactness import bit_changing_operators
 from sktune.backends.inductor.generated_code import recorded_code, stable_names
-from sktune.backends.inductor.numerics import CacheIdentity, kept_casts, kept_operators
+from sktune.backends.inductor.numerics import CacheIdentity, kept_casts, kept_copies, kept_operators
 from sktune.backends.inductor.options import with_defaults
 from sktune.backends.inductor.parallel_compile import compile_ahead
 from sktune.backends.inductor.processor import processor
@@ -71,8 +71,9 @@ class RegionCache:
         """Return the operators of the slot's region that may change bits; see ``bit_changing_operators``."""
         key = identity(slot)
         if key not in self.doubts:
-            options = with_defaults(slot.options)
-            self.doubts[key] = bit_changing_operators(slot.region, options, device_type(slot.region.inputs))
+            region, options = slot.region, with_defaults(slot.options)
+            device = device_type(region.bound)
+            self.doubts[key] = bit_changing_operators(region.kernels, region.bound, options, device)
         return self.doubts[key]
 
 
@@ -145,6 +146,7 @@ def _compile_region(slot: RegionSlot) -> CompiledRegion:
             inductor_config.patch(settings),
             kept_operators(keep_matmuls, keep_reductions),
             kept_casts(bool(chosen["emulate_precision_casts"])),
+            kept_copies(bool(region.written)),
             cpp_wrapper.quick_wrapper(device_type(inputs)) if chosen["cpp_wrapper"] else nullcontext(),
             stable_names(),
             recorded_code() as code,
@@ -156,7 +158,7 @@ def _compile_region(slot: RegionSlot) -> CompiledRegion:
         raise CompileError(f"scope {slot.label}: {described(failure)}", blamed=slot.label) from failure
     function: Callable[..., Any] = call(compiled) if call else compiled
     if chosen["cuda_graph"]:
-        function = CapturedRegion(function, written_inputs(region.graph_module, region.inputs), region.outlasting)
+        function = CapturedRegion(function, region.written, region.outlasting)
     return CompiledRegion(function, digest_of(code))
 
 

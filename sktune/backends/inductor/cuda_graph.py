@@ -11,9 +11,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 logger = logging.getLogger(__name__)
 
@@ -26,22 +23,8 @@ Capture = Callable[[Run, tuple[Any, ...], Sequence[int]], tuple[Callable[[], Non
 """Takes a function, its inputs and which of them it writes; returns a function that replays it, and the outputs."""
 
 
-def written_inputs(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> tuple[int, ...]:
-    """Return which inputs the graph writes, from the version counters of fake tensors."""
-    fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())  # sizes may depend on the data
-    with torch.inference_mode(False), torch.no_grad(), fake:
-        fakes = [_like(value) if isinstance(value, torch.Tensor) else value for value in inputs]
-        before = [_version(value) for value in fakes]
-        fx.Interpreter(graph_module).run(*fakes)
-        return tuple(index for index, value in enumerate(fakes) if _version(value) != before[index])
-
-
 def _like(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
-
-
-def _version(value: Any) -> int:
-    return value._version if isinstance(value, torch.Tensor) else 0  # noqa: SLF001 - PyTorch's name for it
 
 
 def capture(

@@ -12,9 +12,10 @@ signed integers that overflow, which is undefined in C++. ``tests/backends/test_
 claim.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -23,8 +24,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from sktune.backends.inductor.border import ALIGNMENT
 from sktune.backends.inductor.numerics import MATMULS, NARROW, REDUCTIONS, WIDE, is_function_kept
-from sktune.backends.inductor.regions import Region
 from sktune.core.errors import described
 from sktune.core.plan import Option
 
@@ -75,6 +76,12 @@ SAME_OR_CAST = frozenset(("_to_copy",))
 FOLDED = SAME_OR_CAST | ROUNDED | ROUNDED_ON_CPU | (INTEGERS - {"arange", "sign"})
 """Inductor folds these if all operands are constants: with Python's numbers or symbols, which have no bit width."""
 
+ALIGNED = frozenset((
+    *MATMULS, "_grouped_mm", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+))  # fmt: skip
+"""Those that call a BLAS or a library like it, whose kernels depend on the addresses of their operands."""
+
 COVERED = frozenset((*WIDE, *NARROW, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool))
 _LARGEST_CONSTANT: Mapping[torch.dtype, float] = {
     torch.bfloat16: 2.0**8, torch.float16: 2.0**11, torch.float32: 2.0**24, torch.float64: 2.0**53,
@@ -93,6 +100,7 @@ class Call:
         overload: its full name.
         arguments: by the schema's names.
         inputs, outputs: its tensors.
+        written: those that it writes in place.
     """
 
     name: str
@@ -100,6 +108,7 @@ class Call:
     arguments: Mapping[str, Any]
     inputs: tuple[torch.Tensor, ...]
     outputs: tuple[torch.Tensor, ...]
+    written: tuple[torch.Tensor, ...] = ()
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -120,11 +129,14 @@ class Call:
                 yield float(value)
 
 
-def bit_changing_operators(region: Region, options: Mapping[str, Option], device: str) -> tuple[str, ...]:
-    """Return the operators of ``region`` that are not guaranteed to equal their kernels, each with the reason.
+def bit_changing_operators(
+    kernels: fx.GraphModule, inputs: Sequence[Any], options: Mapping[str, Option], device: str
+) -> tuple[str, ...]:
+    """Return the operators of a region that are not guaranteed to equal their kernels, each with the reason.
 
     Args:
-        region: its graph is traced with eager execution's dispatch, on fake tensors.
+        kernels: the region's graph as captured; it is traced with eager execution's dispatch, on fake tensors.
+        inputs: of the region; those that share memory do so here.
         options: of its scope, including defaults.
         device: ``cpu`` or ``cuda``.
 
@@ -134,26 +146,65 @@ def bit_changing_operators(region: Region, options: Mapping[str, Option], device
     if reasons := _bit_changing_options(options):
         return reasons
     try:
-        calls = dispatched(region)
+        calls = dispatched(kernels, inputs)
     except Exception as failure:  # noqa: BLE001 - a model's code may raise anything on fake tensors
         return (f"the region cannot be traced on fake tensors: {described(failure)}",)
     emulates = bool(options["emulate_precision_casts"])
-    doubts: dict[str, str] = {}
-    constants = _Constants()
+    doubts: dict[str, str] = _opaque_functions(kernels)
+    constants, rewritten, joined = _Constants(), _Rewritten(), _misaligned_when_joined(calls)
     for call in calls:
-        reason = constants.doubt(call) or _doubt(call, emulates, device)
+        reason = (
+            constants.doubt(call)
+            or rewritten.doubt(call, device)
+            or _alignment(call, joined)
+            or _doubt(call, emulates, device)
+        )
         if reason:
             doubts.setdefault(call.overload, reason)
     return tuple(f"{overload}: {reason}" for overload, reason in doubts.items())
 
 
-def dispatched(region: Region) -> tuple[Call, ...]:
-    """Return the operators that eager execution dispatches for ``region``, in order."""
+def _opaque_functions(graph_module: fx.GraphModule) -> dict[str, str]:
+    """Return the functions that the capture has not looked into, with the reason why they may change bits."""
+    called = {node.target for node in graph_module.graph.nodes if node.op == "call_function"}
+    functions = [target for target in called if isinstance(target, FunctionType)]
+    names = sorted(f"{each.__module__}.{each.__qualname__}" for each in functions)
+    reason = "it is opaque to the compiler (allow_in_graph), and what it keeps from call to call is lost"
+    return {name: reason for name in names if name.partition(".")[0] != "torch"}
+
+
+def _misaligned_when_joined(calls: Sequence[Call]) -> set[int]:
+    """Return the storages that Inductor may place inside of a joined tensor, at an address that is not aligned."""
+    found = set()
+    for call in calls:
+        if call.name not in ("cat", "stack") or not call.outputs:
+            continue
+        whole, start = call.outputs[0], 0
+        dim = int(call.arguments.get("dim", 0)) % max(1, whole.dim())
+        for value in call.inputs:
+            if start * whole.itemsize % ALIGNMENT:
+                found.add(_storage(value))
+            length = 1 if call.name == "stack" else value.shape[dim] if value.dim() else 1
+            start += length * whole.stride(dim)
+    return found
+
+
+def _alignment(call: Call, joined: Collection[int]) -> str:
+    """Check alignment: a library chooses its kernel by it, and fused code may place a tensor at another address."""
+    if call.name in ALIGNED and any(
+        value.storage_offset() * value.itemsize % ALIGNMENT or _storage(value) in joined for value in call.inputs
+    ):
+        return "its input begins at an address that is not aligned, by which the library chooses its kernel"
+    return ""
+
+
+def dispatched(kernels: fx.GraphModule, inputs: Sequence[Any]) -> tuple[Call, ...]:
+    """Return the operators that eager execution dispatches for a region, in order."""
     fake: Any = FakeTensorMode(allow_non_fake_inputs=True)
-    inputs = [fake.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in region.inputs]
+    fakes = [fake.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in inputs]
     recorder = _Recorder()
     with torch.no_grad(), fake, recorder:
-        fx.Interpreter(region.graph_module).run(*inputs)
+        fx.Interpreter(kernels).run(*fakes)
     return tuple(recorder.calls)
 
 
@@ -179,7 +230,13 @@ class _Recorder(TorchDispatchMode):
             tuple(value for value in tree_leaves(values) if isinstance(value, torch.Tensor))
             for values in (named, result)
         )
-        self.calls.append(Call(name.removesuffix("_") if in_place else name, str(func), named, inputs, outputs))
+        written = tuple(
+            value for argument in schema.arguments if argument.alias_info is not None and argument.alias_info.is_write
+            for value in tree_leaves(named.get(argument.name)) if isinstance(value, torch.Tensor)
+        )  # fmt: skip
+        self.calls.append(
+            Call(name.removesuffix("_") if in_place else name, str(func), named, inputs, outputs, written)
+        )
         return result
 
 
@@ -236,6 +293,68 @@ class _Constants:
         if call.name == "mul":
             return prod(terms)
         return max(terms, default=inf)
+
+
+class _Rewritten:
+    """The memory that a region has written in a way after which compiled code lays it out differently.
+
+    Compiled code makes a new tensor of what is written in place, and views of it are made from that. Its layout is the
+    same if all of a contiguous tensor or contiguous parts of one were written, with values in the same layout. Kernels
+    whose bits depend on the layout are not guaranteed after other writes.
+    """
+
+    def __init__(self) -> None:
+        self._bases: dict[int, torch.Tensor] = {}
+        self._parts: set[int] = set()
+        self._odd: set[int] = set()
+
+    def doubt(self, call: Call, device: str) -> str:
+        """Return why the layout of an operand of ``call`` may change bits, "" if it does not; track what it writes."""
+        for value in call.inputs:
+            self._bases.setdefault(_storage(value), value)
+        is_odd = _depends_on_layout(call, device) and any(
+            _storage(value) in self._odd or (_storage(value) in self._parts and not self._is_base(value))
+            for value in call.inputs
+        )
+        for value in call.written:
+            self._write(value, call)
+        for value in call.outputs:
+            self._bases.setdefault(_storage(value), value)
+        return (
+            "its input was written in place through a view, after which compiled code lays it out anew"
+            if is_odd
+            else ""
+        )
+
+    def _write(self, value: torch.Tensor, call: Call) -> None:
+        storage = _storage(value)
+        # Inductor replaces what is copied to by what is copied, with the layout of that.
+        sources = [each for each in call.inputs if call.name == "copy" and each is not value]
+        is_like = all(each.shape == value.shape and each.stride() == value.stride() for each in sources)
+        if (
+            not self._bases[storage].is_contiguous()
+            or not _is_row_major(value)
+            or not (is_like or self._is_part(value))
+        ):
+            self._odd.add(storage)
+        elif not value.is_contiguous() or not is_like:
+            self._parts.add(storage)
+
+    def _is_base(self, value: torch.Tensor) -> bool:
+        return value.is_contiguous() and not self._is_part(value)
+
+    def _is_part(self, value: torch.Tensor) -> bool:
+        return value.numel() < self._bases[_storage(value)].numel()
+
+
+def _depends_on_layout(call: Call, device: str) -> bool:
+    is_kept = call.name in MATMULS or call.name in REDUCTIONS
+    return is_kept or bool(call.inputs and is_function_kept(call.name, call.inputs[0].dtype, device))
+
+
+def _is_row_major(value: torch.Tensor) -> bool:
+    strides = [stride for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1]
+    return strides == sorted(strides, reverse=True)
 
 
 def _storage(value: torch.Tensor) -> int:

@@ -16,6 +16,7 @@ import torch
 from torch._inductor import decomposition, ir, lowering
 from torch._inductor.codegen.cpp import CppKernel
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.fx_passes import post_grad
 from torch._inductor.kernel.bmm import aten_bmm
 from torch._inductor.kernel.mm_common import mm_args
 
@@ -60,7 +61,7 @@ class CacheIdentity(CustomGraphPass):
     """Leaves graphs unchanged; separates code in Inductor's caches that was compiled under different sktune rules."""
 
     def __init__(self, rules: str) -> None:
-        self._uuid = f"sktune-7-{rules}"
+        self._uuid = f"sktune-8-{rules}"
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Leave ``graph`` unchanged."""
@@ -131,6 +132,17 @@ def kept_casts(emulates: bool) -> Iterator[None]:
     Before torch 2.13 it used the unrounded value whatever the option says (pytorch/pytorch#185337).
     """
     with patch.object(CppKernel, "cache_dtype_convert", lambda *_: None) if emulates else nullcontext():
+        yield
+
+
+@contextmanager
+def kept_copies(writes: bool) -> Iterator[None]:
+    """Within the context, Inductor does not take copies for their source if the region writes its inputs.
+
+    Otherwise it returns the memory of an input for a copy that was made between two writes to it, and the copy has the
+    value of the last write (torch 2.13: ``remove_noop_ops``, then ``reinplace_inplaceable_ops``).
+    """
+    with patch.object(post_grad, "remove_noop_ops", lambda graph: None) if writes else nullcontext():
         yield
 
 

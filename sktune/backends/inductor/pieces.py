@@ -40,7 +40,7 @@ class Pieces:
         calls = [str(node.target) for node in cutting.whole.graph.nodes if node.op == "call_module"]
         self.labels = {name: inside[name].label if name in inside else "" for name in calls}
         self._compiled: Mapping[str, Run] = {name: cutting.whole.get_submodule(name) for name in calls}
-        uncompiled = {name: slot.region.graph_module for name, slot in inside.items()}
+        uncompiled = {name: slot.region.kernels for name, slot in inside.items()}
         self._uncompiled: Mapping[str, Run] = {**self._compiled, **uncompiled}
 
     def first_run(self, on_scope: OnScope, device: Cpu | Cuda) -> Run:

@@ -5,8 +5,10 @@ with each scope's weights and state.
 """
 
 import hashlib
+import logging
 import operator
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -17,10 +19,27 @@ from torch import fx, nn
 from torch.fx.passes.split_module import split_module
 
 from sktune.backends.base import CompileError
+from sktune.backends.inductor.border import (
+    ALIGNMENT,
+    Border,
+    Crossing,
+    MemoryUse,
+    Outputs,
+    Overlaps,
+    Place,
+    Window,
+    is_plain,
+    memory_use,
+    overlapping,
+    separate_storages_meet,
+)
 from sktune.core.delivery import ExpectedCode
+from sktune.core.errors import PlanError
 from sktune.core.layout import CapturedWork, Layout
 from sktune.core.plan import Option
 from sktune.targets.marks import Boundary, read_mark
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +66,28 @@ class Region:
     """The graph of one scope.
 
     Attributes:
-        graph_module: takes the region's inputs, returns a tuple.
+        graph_module: what is compiled: takes the region's inputs, returns a tuple.
         inputs: example inputs; weights and state are the real tensors, the rest is uninitialised.
         parameters: which of the inputs are weights.
         key: identity up to names.
         outlasting: indices of the inputs that are inputs of the whole step, which include all state.
+        kernels: the scope's graph as captured; takes the scope's inputs and returns its outputs.
+        bound: its inputs, like ``inputs``, but those of one memory share memory.
+        border: turns the scope's inputs into the region's, and the region's outputs into the scope's.
+        written: indices of the inputs that it writes.
+        written_memory: identities of the memory that it writes, as ``cut`` numbers it.
     """
 
     graph_module: fx.GraphModule
     inputs: tuple[Any, ...]
     parameters: tuple[bool, ...]
     key: str
+    kernels: fx.GraphModule
+    bound: tuple[Any, ...]
+    border: Border
     outlasting: tuple[int, ...] = ()
+    written: tuple[int, ...] = ()
+    written_memory: frozenset[int] = frozenset()
 
 
 def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
@@ -112,19 +141,45 @@ class RegionSlot:
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """A graph with slots where the scopes were."""
+    """A graph with slots where the scopes were.
+
+    Attributes:
+        whole: the graph; what was cut out are its submodules.
+        slots: in execution order.
+        kernels: runs the graph kernel by kernel.
+        overlaps: checks the memory of the step's inputs.
+    """
 
     whole: fx.GraphModule
     slots: tuple[RegionSlot, ...]
+    kernels: Callable[..., Any]
+    overlaps: Overlaps
 
     def fill(self, functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-        """Put one compiled region into each slot, and return the function that runs the whole graph."""
+        """Put one compiled region into each slot, and return the function that runs the whole graph.
+
+        A step whose inputs overlap in memory as they did not when it was compiled runs kernel by kernel; if the plan is
+        strict, it raises ``PlanError``.
+        """
+        if not self.slots:
+            return self.whole.forward
         for slot, function in zip(self.slots, functions, strict=True):
-            _replace(self.whole, slot.call, _Call(function))
-        if self.slots:
-            self.whole.graph.lint()
-            self.whole.recompile()
-        return self.whole.forward
+            _replace(self.whole, slot.call, _Call(Crossing(function, slot.region.border)))
+        self.whole.graph.lint()
+        self.whole.recompile()
+        is_strict = any(slot.code is not None and slot.code.is_strict for slot in self.slots)
+        compiled, kernels, overlaps = self.whole.forward, self.kernels, self.overlaps
+
+        def run(*inputs: Any) -> Any:
+            if overlaps.as_compiled(inputs):
+                return compiled(*inputs)
+            problem = "tensors of the step share memory in another way than when its scopes were compiled"
+            if is_strict:
+                raise PlanError(f"{problem}; compile the step again after moving its state")
+            logger.warning("%s: it runs without scopes", problem)
+            return kernels(*inputs)
+
+        return run
 
 
 def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Sequence[Any]) -> Cutting:
@@ -134,7 +189,7 @@ def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Seq
     """
     occupied = [span for span in sorted(spans, key=lambda span: span.start) if span.end > span.start]
     if not occupied:
-        return Cutting(graph_module, ())
+        return Cutting(graph_module, (), graph_module.forward, Overlaps((), ()))
     nodes = _operators(graph_module)
     partition: dict[fx.Node, int] = {}
     before = 0
@@ -147,13 +202,16 @@ def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Seq
     calls = {str(node.target): node for node in whole.graph.nodes if node.op == "call_module"}
     placeholders = [node.name for node in whole.graph.nodes if node.op == "placeholder"]
     real = dict(zip(placeholders, example_inputs, strict=True))
+    memory = _Memory(whole, real)
     slots = []
     for order, span in enumerate(occupied):
         name = f"submod_{2 * order + 1}"
         if name in calls:  # else no result of the span is used and it has no effect
-            region = _region(getattr(whole, name), calls[name], real, span.label)
+            region = _region(getattr(whole, name), calls[name], memory, span.label)
             slots.append(RegionSlot(calls[name], region, dict(span.options), span.label, span.code))
-    return Cutting(whole, tuple(slots))
+    written = frozenset[int]().union(*(slot.region.written_memory for slot in slots)) - {0}
+    indices = [index for index, name in enumerate(placeholders) if memory.of_input(name) in written]
+    return Cutting(whole, tuple(slots), graph_module.forward, Overlaps(example_inputs, indices))
 
 
 def captured_work(marked: MarkedGraph, layout: Layout) -> Layout:
@@ -208,45 +266,199 @@ def _returns_tuple(graph_module: Any) -> bool:
     return isinstance(_output(graph_module).args[0], tuple | list)
 
 
-def _region(piece: fx.GraphModule, call: fx.Node, real: Mapping[str, Any], label: str) -> Region:
+class _Memory:
+    """Which values of a captured graph share memory.
+
+    Args:
+        whole: the graph.
+        real: its inputs, by name.
+    """
+
+    def __init__(self, whole: fx.GraphModule, real: Mapping[str, Any]) -> None:
+        self._real = real
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        for node in whole.graph.nodes:
+            captured = node.meta.get("example_value")
+            if node.op == "placeholder" and is_plain(captured) and is_plain(real[node.name]):
+                self._storages[_identity(captured)] = real[node.name].untyped_storage()
+
+    def storage(self, captured: Any) -> int:
+        """Return the identity of the memory of a captured value: equal for those that share it; 0 for what has none."""
+        if not is_plain(captured):
+            return 0
+        storage = self._storages.get(_identity(captured))
+        return _identity(captured) if storage is None else storage.data_ptr()
+
+    def of_input(self, name: str) -> int:
+        """Return the same for an input of the graph."""
+        return self._real[name].untyped_storage().data_ptr() if is_plain(self._real[name]) else 0
+
+    def bind(self, argument: Any, value: Any, label: str) -> Any:
+        """Return the captured input, or an uninitialised tensor that lies in memory as the computed one will.
+
+        Args:
+            argument: of the scope, in the graph.
+            value: its captured value.
+            label: of the scope.
+
+        Raises:
+            CompileError: its size depends on the data.
+        """
+        if not isinstance(argument, fx.Node):
+            return argument
+        if argument.op == "placeholder":
+            return self._real[argument.name]
+        numbers = (*value.size(), *value.stride()) if isinstance(value, torch.Tensor) else (value,)
+        if any(isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) for number in numbers):
+            reason = (
+                f"its input {argument.name} has a size that depends on the data; begin the scope where it is computed"
+            )
+            raise CompileError(f"scope {label}: {reason}", blamed=label)
+        if not isinstance(value, torch.Tensor):
+            return value
+        if not is_plain(value) or not all(isinstance(each, int) for each in (value.storage_offset(), _nbytes(value))):
+            return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+        identity = _identity(value)
+        if identity not in self._storages:
+            self._storages[identity] = torch.UntypedStorage(_nbytes(value), device=value.device)
+        return Place.of(value).tensor(self._storages[identity])
+
+
+def _identity(captured: torch.Tensor) -> int:
+    return int(captured.untyped_storage()._cdata)  # noqa: SLF001 - fake tensors have no address
+
+
+def _nbytes(value: torch.Tensor) -> Any:
+    return value.untyped_storage().nbytes()
+
+
+def _region(piece: fx.GraphModule, call: fx.Node, memory: _Memory, label: str) -> Region:
+    captured = [node.meta.get("example_value") for node in piece.graph.nodes if node.op == "placeholder"]
+    bound = tuple(memory.bind(*pair, label) for pair in zip(call.args, captured, strict=True))
+    graph, returned = _copied(piece)
+    graph.output(returned)
+    kernels = fx.GraphModule(piece, graph)
+    use = _memory_use(kernels, bound)
+    windows = _windows(bound, use, label)
+    inside = {index for window in windows for index, _ in window.members}
+    separate = tuple(index for index in range(len(bound)) if index not in inside)
+    graph, returned = _copied(piece)
+    first: dict[int, tuple[int, Place]] = {}
+    for index, value in enumerate(captured):
+        if is_plain(value):
+            first.setdefault(_identity(value), (index, Place.of(value)))
+    outputs = Outputs.of(graph, returned, first)
+    _open_windows(graph, [node for node in graph.nodes if node.op == "placeholder"], windows)
+    graph.output(outputs.nodes)
+    graph_module = fx.GraphModule(piece, graph)
+    is_given = [isinstance(value, fx.Node) and value.op == "placeholder" for value in call.args]
+    storages = [memory.storage(value) for value in captured]
+    crowd = Counter(storages)
+    inputs = tuple(
+        bound[index]
+        if isinstance(bound[index], nn.Parameter) or (is_given[index] and crowd[storages[index]] < 2)
+        else _separate(bound[index])
+        for index in separate
+    )
+    inputs += tuple(torch.empty_like(window.tensor(bound)) for window in windows)
+    members = [*((index,) for index in separate), *([index for index, _ in window.members] for window in windows)]
+    return Region(
+        graph_module,
+        inputs,
+        tuple(isinstance(value, nn.Parameter) for value in inputs),
+        _key(graph_module, inputs, [_misalignment(bound[index]) for index in separate]),
+        kernels,
+        bound,
+        Border(separate, windows, outputs.made, outputs.own),
+        tuple(index for index, own in enumerate(members) if all(is_given[each] for each in own)),
+        tuple(index for index, own in enumerate(members) if set(own) & set(use.written)),
+        frozenset(storages[index] for index in use.written),
+    )
+
+
+def _copied(piece: fx.GraphModule) -> tuple[fx.Graph, tuple[Any, ...]]:
+    """Return a copy of a graph without its output, and what it returns."""
     graph = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     graph.graph_copy(piece.graph, values)
     returned = fx.node.map_arg(_output(piece).args[0], values.__getitem__)
-    graph.output(tuple(returned) if isinstance(returned, tuple | list) else (returned,))
     for node in graph.nodes:
         node.meta.pop("unbacked_bindings", None)  # symbols of the capture; the compilation makes its own
-    placeholders = [node for node in piece.graph.nodes if node.op == "placeholder"]
-    inputs = tuple(
-        _example(argument, placeholder, real, label)
-        for argument, placeholder in zip(call.args, placeholders, strict=True)
-    )
-    parameters = tuple(isinstance(value, nn.Parameter) for value in inputs)
-    graph_module = fx.GraphModule(piece, graph)
-    outlasting = tuple(
-        index for index, value in enumerate(call.args) if isinstance(value, fx.Node) and value.op == "placeholder"
-    )
-    return Region(graph_module, inputs, parameters, _key(graph_module, inputs), outlasting)
+    return graph, tuple(returned) if isinstance(returned, tuple | list) else (returned,)
 
 
-def _example(argument: Any, placeholder: fx.Node, real: Mapping[str, Any], label: str) -> Any:
-    """Return the captured input, or a tensor with the layout of the one that will be computed."""
-    if not isinstance(argument, fx.Node):
-        return argument
-    if argument.op == "placeholder":
-        return real[argument.name]
-    value = placeholder.meta["example_value"]
-    numbers = (*value.size(), *value.stride()) if isinstance(value, torch.Tensor) else (value,)
-    if any(isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) for number in numbers):
-        reason = f"its input {argument.name} has a size that depends on the data; begin the scope where it is computed"
-        raise CompileError(f"scope {label}: {reason}", blamed=label)
-    if isinstance(value, torch.Tensor):
-        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
-    return value
+def _memory_use(kernels: fx.GraphModule, bound: tuple[Any, ...]) -> MemoryUse:
+    try:
+        return memory_use(kernels, bound)
+    except Exception:
+        logger.warning("cannot find what a scope writes; assuming all inputs except weights", exc_info=True)
+        return MemoryUse(
+            tuple(index for index, value in enumerate(bound) if is_plain(value) and not isinstance(value, nn.Parameter))
+        )
 
 
-def _key(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> str:
+def _windows(bound: Sequence[Any], use: MemoryUse, label: str) -> tuple[Window, ...]:
+    """Return the windows through which inputs enter a region that cannot enter it as separate tensors.
+
+    Raises:
+        CompileError: the compiler cannot do what the scope does with its memory.
+    """
+    if use.repeats:
+        reason = (
+            f"{use.repeats} writes through an expanded view, which compiled code does not do as eager execution does"
+        )
+        raise CompileError(f"scope {label}: {reason}; write into the tensor itself", blamed=label)
+    if pair := separate_storages_meet(bound, use.written):
+        reason = (
+            f"its inputs {pair[0]} and {pair[1]} share memory without being views of one tensor, and one is written"
+        )
+        raise CompileError(f"scope {label}: {reason}; make one a view of the other", blamed=label)
+    storages = {index: value.untyped_storage().data_ptr() for index, value in enumerate(bound) if is_plain(value)}
+    whole = {storages[index] for index in use.restrided if bound[index].storage_offset()}
+    groups = [tuple(index for index in storages if storages[index] == storage) for storage in whole]
+    groups += [
+        group for group in overlapping(bound) if storages[group[0]] not in whole and set(group) & set(use.written)
+    ]
+    windows = []
+    for group in groups:
+        window = Window.around({index: bound[index] for index in group}, storages[group[0]] in whole)
+        if window is None:
+            reason = "its inputs are views of one memory in types whose sizes do not fit"
+            raise CompileError(f"scope {label}: {reason}; keep the state in one type", blamed=label)
+        windows.append(window)
+    return tuple(sorted(windows, key=lambda window: window.members[0][0]))
+
+
+def _open_windows(graph: fx.Graph, placeholders: Sequence[fx.Node], windows: Sequence[Window]) -> None:
+    """Replace the members of the windows in ``graph`` by views of new inputs, which come last."""
+    last = placeholders[-1] if placeholders else None
+    opened = []
+    for number in range(len(windows)):
+        with graph.inserting_after(last):
+            last = graph.placeholder(f"window_{number}")
+        opened.append(last)
+    for window, node in zip(windows, opened, strict=True):
+        for index, place in window.members:
+            with graph.inserting_after(last):
+                view = window.view(graph, node, place)
+            placeholders[index].replace_all_uses_with(view)
+            graph.erase_node(placeholders[index])
+
+
+def _separate(value: Any) -> Any:
+    """Return an uninitialised tensor of the same layout, if ``value`` is a tensor, in memory of its own."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+
+
+def _misalignment(value: Any) -> int:
+    return value.storage_offset() * value.itemsize % ALIGNMENT if is_plain(value) else 0
+
+
+def _key(graph_module: fx.GraphModule, inputs: Sequence[Any], misalignments: Sequence[int]) -> str:
     digest = hashlib.sha256(_describe_graph(graph_module).encode())
+    digest.update(repr(tuple(misalignments)).encode())
     storages: dict[int, int] = {}
     for value in inputs:
         digest.update(_describe_input(value, storages).encode())
