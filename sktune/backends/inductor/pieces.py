@@ -22,6 +22,9 @@ MIN_ROUNDS = 5
 OBSERVE_S = 0.3
 """Rounds of baseline and plan end after this time or after ``MAX_ROUNDS``, but not before ``MIN_ROUNDS``."""
 
+UNCHECKED = ("grouped_mm", "embedding_bag", "jagged", "scaled_mm")
+"""Functions that take offsets without checking them: others would have them access memory that is not theirs."""
+
 Run = Callable[..., Any]
 Around = Callable[[str, tuple[Any, ...]], Any]
 """Takes the name of a piece and its inputs; runs it and returns its outputs."""
@@ -42,6 +45,7 @@ class Pieces:
         self._compiled: Mapping[str, Run] = {name: cutting.whole.get_submodule(name) for name in calls}
         uncompiled = {name: slot.region.kernels for name, slot in inside.items()}
         self._uncompiled: Mapping[str, Run] = {**self._compiled, **uncompiled}
+        self._numbers = {name: _compared_numbers(slot.region.kernels) for name, slot in inside.items()}
 
     def first_run(self, on_scope: OnScope, device: Cpu | Cuda) -> Run:
         """Return a function that runs the compiled step, calls ``on_scope``, and blames a scope that raises.
@@ -125,7 +129,7 @@ class Pieces:
 
         def around(name: str, inputs: tuple[Any, ...]) -> Any:
             if label := self.labels[name]:
-                return regions(label, self._uncompiled[name], self._compiled[name], inputs)
+                return regions(label, self._uncompiled[name], self._compiled[name], inputs, self._numbers[name])
             return self._uncompiled[name](*inputs)
 
         step = step_of(self._walk(around))
@@ -169,6 +173,17 @@ class _Timer:
         spent = [self._device.between_s(start, end) * 1e3 for start, end in self._moments]
         self._moments.clear()
         return spent
+
+
+def _compared_numbers(kernels: fx.GraphModule) -> frozenset[int] | None:
+    """Return the integers to which a region compares for equality; None if its integers must not be varied."""
+    calls = [(getattr(node.target, "__name__", str(node.target)), node.args) for node in kernels.graph.nodes]
+    if any(unchecked in name for name, _ in calls for unchecked in UNCHECKED):
+        return None
+    return frozenset(
+        argument for name, arguments in calls if name in ("eq", "ne") for argument in arguments
+        if isinstance(argument, int)
+    )  # fmt: skip
 
 
 def _run_both(expected: Run, got: Run, inputs: tuple[Any, ...]) -> tuple[Any, bool]:

@@ -2,14 +2,14 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from sktune.backends.base import REGION_STEPS, RegionBudget
-from sktune.backends.inductor.variations import Draw, draw_kind, vary
+from sktune.backends.inductor.variations import Draw, draw_kind, vary, vary_whole
 from sktune.core.errors import described
 from sktune.core.verification import RegionCheck
 from sktune.measure.bits import bits_of, first_difference, same_bits
@@ -22,6 +22,11 @@ Memory = dict[int, torch.Tensor]
 MAX_VALUES = 1 << 16
 """Values varied together: drawing many costs less per value, but they should fit in a cache."""
 MAX_ROWS = 64
+MAX_NUMBERS = 64
+"""Elements of an integer tensor that are taken for numbers to which others are compared, such as tokens."""
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+WHOLE_SHARE = 0.5
+"""Share of the variations in which integers and booleans are varied, too, so that rare branches are taken."""
 STATE_SHARE = 0.25
 """Share of the variations in which state is varied, too: it is large, so it is used for several calls."""
 
@@ -77,7 +82,11 @@ class Round:
     """Compares the regions of one plan while baseline steps run; the steps continue with the kernels' outputs.
 
     Both versions run on the same tensors, whose values are varied in place and restored: a region may depend on the
-    addresses of its weights and state, and inputs may share memory. Weights and integers are not varied.
+    addresses of its weights and state, and inputs may share memory. Weights are not varied.
+
+    Args:
+        checks: the results of earlier plans.
+        keys, budget, exact, written: see ``RegionChecks.start``.
     """
 
     def __init__(
@@ -115,15 +124,25 @@ class Round:
             for key, sharing in labels.items()
         )
 
-    def __call__(self, label: str, expected: Run, got: Run, inputs: tuple[Any, ...]) -> Any:
-        """Run ``expected`` on ``inputs``, compare ``got`` with it on these and on variations; return its outputs."""
+    def __call__(
+        self, label: str, expected: Run, got: Run, inputs: tuple[Any, ...], numbers: Collection[int] | None
+    ) -> Any:
+        """Run ``expected`` on ``inputs``, compare ``got`` with it on these and on variations; return its outputs.
+
+        Args:
+            label: of the scope.
+            expected: its kernels.
+            got: the compiled region.
+            inputs: of both.
+            numbers: integers to which the region compares; None if its integers must not be varied.
+        """
         calls = sum(max(1, left) for other, left in self._calls_left.items() if self._left(other) > 0)
         self._calls_left[label] -= 1
         left = self._left(label)
         if left <= 0 or self._seconds_left <= 0:
             return expected(*inputs)
         began_s = time.perf_counter()
-        call = _Call(expected, got, inputs, self._written)
+        call = _Call(expected, got, inputs, self._written, numbers)
         outputs = call.compare(left, began_s + self._seconds_left / calls, self._checks.draw(call.device))
         self._checks.add(self._keys[label], label, call.elements, call.difference)
         self._seconds_left -= time.perf_counter() - began_s
@@ -151,7 +170,14 @@ class _Call:
         difference: the first one, in one line.
     """
 
-    def __init__(self, expected: Run, got: Run, inputs: tuple[Any, ...], written: Collection[int]) -> None:
+    def __init__(
+        self,
+        expected: Run,
+        got: Run,
+        inputs: tuple[Any, ...],
+        written: Collection[int],
+        numbers: Collection[int] | None,
+    ) -> None:
         self._expected, self._got, self._inputs = expected, got, inputs
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
         self.device = tensors[0].device if tensors else torch.device("cpu")
@@ -163,6 +189,14 @@ class _Call:
         varied = [value.detach() for value in tensors if _address(value) in self._memory and _can_vary(value)]
         self._state = [value for value in varied if _address(value) in written]
         self._activations = [value for value in varied if _address(value) not in written]
+        self._whole = [
+            value.detach() for value in tensors
+            if _address(value) in self._memory and value.numel() and not _repeats(value)
+            and (value.dtype == torch.bool or (value.dtype in INTEGERS and numbers is not None))
+        ]  # fmt: skip
+        # On a GPU an index out of range ends the process, and on a CPU it is an error that is passed over.
+        recorded = _recorded_numbers(self._whole) if self.device.type == "cpu" else ()
+        self._numbers = sorted({*(numbers or ()), *recorded})
         self._written: list[int] = []
         self._written_elements = 0
         self.elements, self.difference = 0, ""
@@ -180,7 +214,7 @@ class _Call:
         try:
             self._restore(before)
             self._judge("its recorded inputs", self._contents(self._written))
-            while (self._activations or self._state) and self._continues(most, ends_s):
+            while (self._activations or self._state or self._whole) and self._continues(most, ends_s):
                 self._restore(before)
                 self._vary(most, ends_s, draw)
         finally:
@@ -196,14 +230,16 @@ class _Call:
         if not self._activations or float(draw.uniform(1)) < STATE_SHARE:
             for value in self._state:
                 value.copy_(vary(value.flatten(), 1, kind, draw)[0].view(value.shape))
-        count = sum(value.numel() for value in self._activations)
+        whole = self._whole if float(draw.uniform(1)) < WHOLE_SHARE else []
+        count = sum(value.numel() for value in (*self._activations, *whole))
         rows = max(1, min(MAX_ROWS, MAX_VALUES // count)) if count else 1
         drawn = [vary(value.flatten(), rows, kind, draw).view(-1, *value.shape) for value in self._activations]
+        drawn += [vary_whole(value.flatten(), rows, self._numbers, draw).view(-1, *value.shape) for value in whole]
         start = self._contents(self._written)
-        written = {_address(value) for value in self._activations} & set(self._written)
+        written = {_address(value) for value in (*self._activations, *whole)} & set(self._written)
         may_be_nan = True
         for row in range(rows):
-            for value, values in zip(self._activations, drawn, strict=True):
+            for value, values in zip((*self._activations, *whole), drawn, strict=True):
                 value.copy_(values[row])
             start |= self._contents(written)
             has_nan = self._judge(what, start, may_be_nan)
@@ -289,9 +325,17 @@ def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def _can_vary(value: torch.Tensor) -> bool:
-    # An element of an expanded tensor is at several positions.
-    is_expanded = any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape, strict=True))
-    return value.is_floating_point() and value.numel() > 0 and not is_expanded
+    return value.is_floating_point() and value.numel() > 0 and not _repeats(value)
+
+
+def _repeats(value: torch.Tensor) -> bool:
+    """Return whether an element of a tensor is at several positions, as in an expanded one."""
+    return any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape, strict=True))
+
+
+def _recorded_numbers(values: Iterable[torch.Tensor]) -> set[int]:
+    """Return the integers in small tensors, to which others may be compared."""
+    return {int(number) for value in values if value.numel() <= MAX_NUMBERS for number in value.flatten().tolist()}
 
 
 def _count_nan(value: torch.Tensor) -> int:

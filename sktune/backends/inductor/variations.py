@@ -6,7 +6,7 @@ representable numbers, and the ends of the range.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -184,3 +184,24 @@ def vary(recorded: torch.Tensor, rows: int, kind: tuple[Variation, Variation], d
         # In two steps, since the factor may be outside of the range.
         values = values / torch.where(largest > 0, largest, 1.0) * torch.exp2(exponent.to(wide))
     return values.to(recorded.dtype)
+
+
+def vary_whole(recorded: torch.Tensor, rows: int, known: Sequence[int], draw: Draw) -> torch.Tensor:
+    """Return ``rows`` variations of integers or booleans, of shape (rows, elements) and the same type.
+
+    Args:
+        recorded: shape (elements,).
+        rows: their number.
+        known: integers to which the region compares: what it does for one token of many happens for these.
+        draw: the random numbers.
+    """
+    if recorded.dtype == torch.bool:
+        share = torch.tensor((0.0, 0.05, 0.5, 0.95, 1.0), device=draw.device)[draw.integers(0, 4, rows, 1)]
+        return draw.uniform(rows, len(recorded)) < share
+    low, high = int(recorded.min()), int(recorded.max())
+    limits = torch.iinfo(recorded.dtype)
+    candidates = [number for number in known if limits.min <= number <= limits.max] or [low]
+    between = draw.integers(low, high, rows, len(recorded))
+    chosen = torch.tensor(candidates, device=draw.device)[draw.integers(0, len(candidates) - 1, rows, len(recorded))]
+    share = torch.tensor((0.0, 0.3, 1.0), device=draw.device)[draw.integers(0, 2, rows, 1)]
+    return torch.where(draw.uniform(rows, len(recorded)) < share, chosen, between).to(recorded.dtype)
