@@ -95,20 +95,22 @@ def apply(
         plan: a plan, or the path of a plan file.
         backend: that will compile the step: ``inductor``, ``npu`` for TorchAir, or ``npugraph-ex``. None for the one
             that the file names, or ``inductor`` for a plan without a file.
-        strict: refuse to run any code but that verified and delivered with the plan file. Without it, differences are
-            logged as warnings.
+        strict: refuse to run any code but that verified and delivered with the plan file: an error says which scope
+            would run other code, at the latest when its first decode step runs. Without it, differences are logged as
+            warnings, and what is not compiled runs as it is.
 
     Returns:
         the marks; ``detach()`` removes them.
 
     Raises:
         PlanError: the file is not a plan, the plan does not fit the module, or an artifact differs from the one that
-            the plan lists; with ``strict``, also if the compiled code differs, which is raised when the step is
-            compiled.
+            the plan lists; with ``strict``, also if the file's scopes are not those of its code, and, when the step is
+            compiled or run, if its code differs, lacks a scope, or is not compiled by sktune.
     """
     from sktune.backends import all_backends
     from sktune.core.plan_file import read_plan_file
     from sktune.targets.marks import attach, scope_maker
+    from sktune.targets.strict import StrictPlan
 
     path, artifacts = Path(), None
     delivered: dict[str, ExpectedCode] = {}
@@ -129,8 +131,17 @@ def apply(
         raise PlanError(
             "strict=True needs a plan that comes with compiled code, and this one does not; leave strict out"
         )
+    labels = {scope.label for scope in plan.scopes}
+    if strict and (unverified := labels ^ delivered.keys()):
+        raise PlanError(
+            f"scope {min(unverified)} is not in both the plan and its verified code; use the file as it was written"
+        )
     info.options.check_step(plan)
-    return attach(module, plan, scope_maker(info.scope_flavour, delivered))
+    marks = attach(module, plan, scope_maker(info.scope_flavour, delivered))
+    if strict:
+        assert artifacts is not None
+        StrictPlan(marks, artifacts.calls)
+    return marks
 
 
 def __getattr__(name: str) -> Any:

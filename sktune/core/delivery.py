@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,13 @@ class Delivery:
         code: digest of the generated code of each scope, by the scope's label.
         machine: versions, processor and threads that the code was compiled for, by name.
         files: sha256 of each file of code, by its name in the folder of artifacts.
+        calls: types and shapes with which a decode step calls the first unit of each scope, by label.
     """
 
     code: Mapping[str, str]
     machine: Mapping[str, str]
     files: Mapping[str, str]
+    calls: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def code_digest(self) -> str:

@@ -61,10 +61,11 @@ class ArtifactsEntry(Document):
     machine: dict[str, str] = {}
     code: dict[str, str]
     files: dict[str, str] = {}
+    calls: dict[str, str] = {}
 
     def delivery(self) -> Delivery:
         """Return the entry's value."""
-        return Delivery(self.code, self.machine, self.files)
+        return Delivery(self.code, self.machine, self.files, self.calls)
 
 
 class TargetEntry(Document):

@@ -69,7 +69,8 @@ class DeliveryRecord:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "DeliveryRecord":
         """Inverse of ``to_dict``."""
-        delivered = {name: data[name] for name in ("code", "machine", "files")} if "code" in data else None
+        fields = ("code", "machine", "files", "calls")  # before 0.3 there are no calls
+        delivered = {name: data[name] for name in fields if name in data} if "code" in data else None
         return cls(data["trial"], Delivery.from_dict(delivered) if delivered else None, data.get("problem", ""))
 
 

@@ -24,8 +24,17 @@ from sktune.core.scope_flavour import ScopeFlavour
 _library = torch.library.Library("sktune", "DEF")
 _library.define('scope_enter(str label, str options, str code="", bool is_strict=False) -> ()')
 _library.define("scope_exit(str label) -> ()")
-_library.impl("scope_enter", lambda label, options, code="", is_strict=False: None, "CompositeExplicitAutograd")
+
+
+def _entered(label: str, options: str, code: str = "", is_strict: bool = False) -> None:  # noqa: ARG001
+    if is_strict:  # sktune's backend removes marks from what it compiles
+        raise PlanError(f"scope {label} was compiled by another backend than it was verified with; use 'sktune'")
+
+
+_library.impl("scope_enter", _entered, "CompositeExplicitAutograd")
 _library.impl("scope_exit", lambda label: None, "CompositeExplicitAutograd")
+torch.library.register_fake("sktune::scope_enter", lambda label, options, code="", is_strict=False: None)
+torch.library.register_fake("sktune::scope_exit", lambda label: None)
 
 scope_enter = torch.ops.sktune.scope_enter
 scope_exit = torch.ops.sktune.scope_exit
@@ -83,10 +92,12 @@ class InductorScope:
             self._arguments += (code.digest, code.is_strict)
 
     def __enter__(self) -> None:
-        scope_enter(self._label, *self._arguments)
+        if torch.compiler.is_compiling():
+            scope_enter(self._label, *self._arguments)
 
     def __exit__(self, *error: object) -> None:
-        scope_exit(self._label)
+        if torch.compiler.is_compiling():
+            scope_exit(self._label)
 
 
 def torchair_scope(label: str, options: Mapping[str, Option]) -> Scope:
@@ -152,9 +163,14 @@ def scope_maker(flavour: ScopeFlavour, code: Mapping[str, ExpectedCode] = Mappin
 
 
 class MarkedModel:
-    """A module tree with the marks of one ``attach``; ``detach`` removes them."""
+    """A module tree with the marks of one ``attach``; ``detach`` removes them.
+
+    Attributes:
+        first_units: the module that begins each scope, by label.
+    """
 
     def __init__(self) -> None:
+        self.first_units: dict[str, nn.Module] = {}
         self._handles: list[Any] = []
         self._tables: list[dict[int, Any]] = []
         self._suspended: list[tuple[dict[int, Any], dict[int, Any]]] = []
@@ -171,6 +187,11 @@ class MarkedModel:
         self._handles.append(first.register_forward_pre_hook(enter))
         self._handles.append(last.register_forward_hook(leave))
         self._tables += [first._forward_pre_hooks, last._forward_hooks]  # noqa: SLF001 - no public way to pause hooks
+
+    def watch(self, module: nn.Module, hook: Callable[[nn.Module, Any, Any], None]) -> None:
+        """Call ``hook`` before ``module`` runs, with the arguments and keywords of the call."""
+        self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+        self._tables.append(module._forward_pre_hooks)  # noqa: SLF001 - no public way to pause hooks
 
     def detach(self) -> None:
         """Remove every mark. Calling it again changes nothing."""
@@ -206,6 +227,7 @@ def attach(module: nn.Module, plan: Plan, make_scope: MakeScope = InductorScope)
     marked = MarkedModel()
     for scope in plan.scopes:
         mark = make_scope(scope.label, dict(scope.options))
+        marked.first_units[scope.label] = modules[rename(scope.first)]
         marked.mark(modules[rename(scope.first)], modules[rename(scope.last)], mark)
     return marked
 

@@ -103,7 +103,7 @@ class WithMemory(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed, self.inside = nn.Embedding(32_000, 16), Memory()
-        self.register_buffer("memory", torch.zeros(2, 16))
+        self.memory = nn.Buffer(torch.zeros(2, 16))
 
     def forward(self, token: torch.Tensor) -> torch.Tensor:
         rows = self.memory.view(2, 16)[:]
@@ -171,7 +171,7 @@ class OnStacked(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed, self.inside, self.other = nn.Embedding(64, 8), Stacked(), Stacked()
-        self.register_buffer("cache", torch.zeros(2, 2, 2, 6, 8))
+        self.cache = nn.Buffer(torch.zeros(2, 2, 2, 6, 8))
 
     def forward(self, token: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
         caches = [self.cache[0], self.cache[1]]

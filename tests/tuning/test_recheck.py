@@ -32,7 +32,11 @@ from pointwise import target
 own = target()
 inputs = own.prefill(0, 1)[0]
 sktune.apply(own.module, sys.argv[1], strict=sys.argv[2] == "strict")
-step = torch.compile(own.decode_step, backend="sktune", fullgraph=True, dynamic=False)
+decode_step = (lambda x: x * 2) if "no unit" in sys.argv else own.decode_step
+backend = sys.argv[3] if sys.argv[3:] and sys.argv[3] != "no unit" else "sktune"
+step = own.decode_step
+if backend != "uncompiled":
+    step = torch.compile(decode_step, backend=backend, fullgraph=True, dynamic=False)
 torch.set_grad_enabled(False)
 print(step(*inputs).double().sum().item().hex())
 """
@@ -72,11 +76,11 @@ class Found:
         (event,) = checked(done.stdout)
         return done.exit_code, event, done.stderr
 
-    def apply(self, cache: Path, how: str) -> subprocess.CompletedProcess[str]:
-        """Apply the plan in a fresh process."""
+    def apply(self, cache: Path, *how: str) -> subprocess.CompletedProcess[str]:
+        """Apply the plan in a fresh process; ``how``: strict or lenient, and what the program does wrong."""
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
         return subprocess.run(
-            [warm.python_in(self.folder / "bin"), "-c", APPLY, str(self.plan), how],
+            [warm.python_in(self.folder / "bin"), "-c", APPLY, str(self.plan), *how],
             cwd=self.folder, env={name: os.environ[name] for name in ("PATH", warm.ADDRESS)} | caches,
             capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
@@ -129,6 +133,43 @@ def test_code_of_another_machine_is_compiled_anew(found: Found, compile_cache: P
     refused = found.apply(compile_cache, "strict")
     assert refused.returncode != 0
     assert "instead of '1.0'" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("mistake", "reason"),
+    [
+        ("inductor", "compiled by another backend"), ("aot_eager", "compiled by another backend"),
+        ("uncompiled", "runs uncompiled"), ("no unit", "does not contain scope"),
+    ],
+)  # fmt: skip
+def test_strict_says_so_if_a_scope_misses_its_verified_code(
+    found: Found, tmp_path: Path, mistake: str, reason: str
+) -> None:
+    """At the latest when the first step has run; without strict, the program runs as it is."""
+    refused = found.apply(tmp_path / "cache", "strict", mistake)
+    assert refused.returncode != 0
+    assert reason in refused.stderr
+    if mistake != "inductor":  # Inductor itself fails on operators without results
+        assert found.apply(tmp_path / "cache", "lenient", mistake).returncode == 0
+
+
+@pytest.mark.parametrize("change", ["relabelled", "new", "removed"])
+def test_strict_takes_no_scope_without_its_code(found: Found, tmp_path: Path, change: str) -> None:
+    """A file whose scopes are not those of its artifacts is refused before anything is compiled."""
+    document = found.document()
+    scopes = document["plan"]["scopes"]
+    if change == "relabelled":
+        scopes[0]["label"] = "mine"
+    elif change == "new":
+        end = scopes[0]["last"]
+        scopes[0]["last"] = scopes[0]["first"]
+        scopes.append({"first": end, "last": end, "label": "more", "options": {"matmul": "autotune"}})
+    else:
+        document["artifacts"]["code"]["gone"] = "0" * 64
+    found.rewrite(document)
+    refused = found.apply(tmp_path / "cache", "strict")
+    assert refused.returncode != 0
+    assert "is not in both the plan and its verified code" in refused.stderr
 
 
 def test_a_plan_that_holds_is_kept(found: Found) -> None:

@@ -96,13 +96,14 @@ def recorded() -> Iterator[Record]:
         record.graphs = saved[0] if saved else b""
 
 
-def save(record: Record, folder: Path, code: Mapping[str, str]) -> Delivery:
+def save(record: Record, folder: Path, code: Mapping[str, str], calls: Mapping[str, str]) -> Delivery:
     """Write the recorded code to ``folder``, replacing its content.
 
     Args:
         record: of a context ``recorded`` that has ended.
         folder: of the artifacts; it is replaced as a whole or not at all.
         code: digest of each scope's code, by label.
+        calls: see ``Delivery``.
 
     Raises:
         OSError: it cannot be written.
@@ -122,7 +123,7 @@ def save(record: Record, folder: Path, code: Mapping[str, str]) -> Delivery:
         temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return Delivery(dict(code), machine(), files)
+    return Delivery(dict(code), machine(), files, dict(calls))
 
 
 def install(folder: Path, delivery: Delivery, *, strict: bool = False) -> str:

@@ -41,6 +41,7 @@ from sktune.measure.devices import Cpu, Cuda
 from sktune.targets.base import Inputs, Snapshot, Target
 from sktune.targets.marks import attach_each
 from sktune.targets.state import HeldTensors, complete_state, reachable, readable, replaced_error
+from sktune.targets.strict import check_graph, recorded_calls
 
 logger = logging.getLogger(__name__)
 
@@ -143,8 +144,10 @@ class InductorBackend:
                 raise BackendError(
                     f"scope {label}: compiling it again gave different code; do not clear Inductor's caches"
                 )
+        self._marks.suspend()
+        calls = recorded_calls(self._target.module, plan, lambda: self._try(Step(self._target.decode_step)))
         try:
-            return artifacts.save(record, folder, code)
+            return artifacts.save(record, folder, code, calls)
         except OSError as failure:
             raise BackendError(
                 f"{folder} cannot be written ({failure.strerror}); fix that and continue the search"
@@ -283,6 +286,7 @@ def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) 
     attached to a model.
     """
     marked = strip_marks(graph_module)
+    check_graph(marked.spans.keys())
     device = device_type(example_inputs)
     if device == "cuda" and torch.backends.cuda.cudnn_sdp_enabled():
         logger.warning(

@@ -11,7 +11,7 @@ overlap as they did then: ``Overlaps`` checks that whenever the step runs.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import fx
@@ -36,7 +36,7 @@ class Place:
     @classmethod
     def of(cls, value: torch.Tensor) -> "Place":
         """Return the place of a tensor."""
-        return cls(tuple(value.size()), tuple(value.stride()), value.storage_offset(), value.dtype)
+        return cls(tuple(value.size()), tuple(value.stride()), cast("int", value.storage_offset()), value.dtype)
 
     @property
     def elements(self) -> int:
@@ -59,7 +59,7 @@ class Place:
     def tensor(self, storage: torch.UntypedStorage) -> torch.Tensor:
         """Return the tensor at this place of a storage."""
         empty = torch.empty(0, dtype=self.dtype, device=storage.device)
-        return empty.set_(storage, self.offset, self.size, self.stride)  # type: ignore[call-overload,no-any-return]
+        return empty.set_(storage, self.offset, self.size, self.stride)
 
     def beside(self, value: torch.Tensor) -> torch.Tensor:
         """Return the tensor at this place of the storage of ``value``."""
@@ -118,7 +118,7 @@ def overlapping(inputs: Sequence[Any]) -> list[tuple[int, ...]]:
     return [tuple(sorted(group)) for group in groups if len(group) > 1]
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> TypeGuard[torch.Tensor]:
     """Return whether ``value`` is a tensor with strides and a storage."""
     return isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_nested
 
@@ -368,7 +368,7 @@ class Outputs:
             returned: the scope's outputs, nodes or constants.
             inputs: an index and a place of the scope's inputs by their storages.
         """
-        values = [each.meta.get("example_value") if isinstance(each, fx.Node) else None for each in returned]
+        values: list[Any] = [each.meta.get("example_value") if isinstance(each, fx.Node) else None for each in returned]
         storages = [_storage(value) if is_plain(value) and _is_static(value) else 0 for value in values]
         nodes: list[Any] = []
         made: list[Output] = []

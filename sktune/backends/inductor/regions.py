@@ -453,7 +453,7 @@ def _separate(value: Any) -> Any:
 
 
 def _misalignment(value: Any) -> int:
-    return value.storage_offset() * value.itemsize % ALIGNMENT if is_plain(value) else 0
+    return Place.of(value).bytes[0] % ALIGNMENT if is_plain(value) else 0
 
 
 def _key(graph_module: fx.GraphModule, inputs: Sequence[Any], misalignments: Sequence[int]) -> str:

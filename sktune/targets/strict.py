@@ -1,0 +1,96 @@
+"""Strict plans: the verified code of every scope runs, or an error says which does not.
+
+A scope can miss its code in three ways, and each is noticed where it shows: the compiled graph lacks it
+(``check_graph``); another backend has compiled it, so that its mark is still in the graph, and raises when it runs
+(``sktune.targets.marks``); or nothing has compiled it. The last is a call of its first unit outside of any compilation,
+with the shapes of a decode step. A prefill has others, and is left alone.
+"""
+
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from sktune.core.errors import PlanError
+from sktune.core.plan import Plan
+from sktune.targets.marks import MarkedModel
+
+_active: "weakref.WeakSet[StrictPlan]" = weakref.WeakSet()
+
+
+class StrictPlan:
+    """Watches the scopes of one strict plan on a model.
+
+    Args:
+        marks: of the plan on the model.
+        calls: the shapes and types of that module's call in a decode step, by label; see ``recorded_calls``.
+    """
+
+    def __init__(self, marks: MarkedModel, calls: Mapping[str, str]) -> None:
+        self.labels = frozenset(marks.first_units)
+        self.is_compiled = False
+        for label, module in marks.first_units.items():
+            marks.watch(module, self._refusing(label, calls.get(label, "")))
+        _active.add(self)
+
+    def _refusing(self, label: str, call: str) -> Callable[[nn.Module, Any, Any], None]:
+        def refuse(module: nn.Module, arguments: Any, keywords: Any) -> None:  # noqa: ARG001
+            if torch.compiler.is_compiling():
+                return
+            if call and self in _active and _described(arguments, keywords) == call:
+                raise PlanError(
+                    f"scope {label} runs uncompiled, not the code that was verified; compile the decode step with "
+                    "torch.compile(step, backend='sktune', fullgraph=True, dynamic=False)"
+                )
+
+        return refuse
+
+
+def check_graph(labels: Collection[str]) -> None:
+    """Compare the scopes of a graph that is being compiled with those of the strict plans in this process.
+
+    Raises:
+        PlanError: the graph lacks scopes of a plan.
+    """
+    plans = [plan for plan in _active if not plan.is_compiled]
+    for plan in plans:
+        missing = plan.labels.difference(labels)
+        if missing and (len(missing) < len(plan.labels) or not labels):
+            more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+            raise PlanError(
+                f"the compiled step does not contain scope {min(missing)}{more}; compile the step of the model "
+                "that the plan was applied to, as one graph (fullgraph=True), or omit strict"
+            )
+        plan.is_compiled = not missing
+
+
+def recorded_calls(module: nn.Module, plan: Plan, run: Callable[[], object]) -> dict[str, str]:
+    """Return the shapes and types with which ``run`` calls the first unit of each scope, by label."""
+    calls: dict[str, str] = {}
+    handles = [
+        module.get_submodule(scope.first).register_forward_pre_hook(_recording(calls, scope.label), with_kwargs=True)
+        for scope in plan.scopes
+    ]
+    try:
+        run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+def _recording(calls: dict[str, str], label: str) -> Callable[[nn.Module, Any, Any], None]:
+    def record(module: nn.Module, arguments: Any, keywords: Any) -> None:  # noqa: ARG001
+        calls[label] = _described(arguments, keywords)
+
+    return record
+
+
+def _described(arguments: Any, keywords: Mapping[str, Any]) -> str:
+    """Return the types and shapes of a call's tensors."""
+    values = tree_leaves((arguments, [keywords[name] for name in sorted(keywords)]))
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return " ".join(f"{value.dtype}{list(value.shape)}".removeprefix("torch.") for value in tensors)
