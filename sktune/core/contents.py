@@ -123,14 +123,17 @@ def imported_modules(package: str | None, home: Path | None, caches: tuple[Path,
 
 
 def _imported_files(package: str | None, caches: tuple[Path, ...]) -> Iterator[Path]:
-    libraries = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
-    excluded = (*libraries, _PACKAGE, *(cache.resolve() for cache in caches))
+    libraries = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
+    resolved = [path.resolve() for path in (*libraries, *caches)]
+    excluded = (*libraries, *resolved, _PACKAGE)
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not Path(file).is_file():
             continue
-        path = Path(file).resolve()
-        is_installed = _INSTALLED & set(path.parts) or any(map(path.is_relative_to, excluded))
+        path, as_imported = Path(file).resolve(), Path(file)  # distributions link parts of their library from elsewhere
+        is_installed = _INSTALLED & set(path.parts) or any(
+            each.is_relative_to(folder) for each in (path, as_imported) for folder in excluded
+        )
         if not is_installed or name.partition(".")[0] == package:
             yield path
 

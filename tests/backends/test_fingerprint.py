@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -158,3 +159,20 @@ def test_environment_that_changes_neither_does_not_count(name: str) -> None:
 def test_environment_counts_on_the_devices_that_read_it(name: str, devices: set[str]) -> None:
     """A study on a CPU can be continued after a variable for NPUs was set."""
     assert {device for device in ("cpu", "cuda", "npu") if numerics_environment(device, {name: "1"})} == devices
+
+
+def test_what_a_distribution_links_into_its_library_is_no_module_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian's ``sitecustomize`` is a link to a file in /etc, which its own updates change."""
+    library, elsewhere = tmp_path / "library", tmp_path / "etc"
+    library.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "linked.py").write_text("")
+    (library / "linked.py").symlink_to(elsewhere / "linked.py")
+    module = ModuleType("linked")
+    module.__file__ = str(library / "linked.py")
+    monkeypatch.setitem(sys.modules, "linked", module)
+    assert any("linked.py" in name for name in imported_modules(None, None, ()))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(library))
+    assert not any("linked.py" in name for name in imported_modules(None, None, ()))
