@@ -28,11 +28,15 @@ _WORDS: Mapping[str, Any] = {
 _INTEGER = re.compile("[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?[0-9]+\.[0-9]*([eE][-+][0-9]+)?")
 _OTHER = re.compile(
-    r"[-+]?0b[0-1_]+|[-+]?[0-9][0-9_]*|[-+]?0x[0-9a-fA-F_]+|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"
-    r"|[-+]?[0-9._]*([eE][-+]?[0-9_]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*|=|<<"
+    r"[-+]?0b[0-1_]+|[-+]?0[0-7_]+|[-+]?[1-9][0-9_]*|[-+]?0x[0-9a-fA-F_]+|[-+]?[1-9][0-9_]*(:[0-5]?[0-9])+"
+    r"|[-+]?[0-9][0-9_]*\.[0-9_]*([eE][-+][0-9]+)?|[-+]?\.[0-9][0-9_]*([eE][-+][0-9]+)?"
+    r"|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+\.[0-9_]*|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)|[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt]| +)[0-9]{1,2}:[0-9]{2}:[0-9]{2}(\.[0-9]*)?( *(Z|[-+][0-9]{1,2}(:?[0-9]{2})?))?"
+    r"|=|<<"
 )
 """Numbers in other notations, dates, and the keys of merges and default values."""
-_INDICATORS = "-?:,[]{}#&*!|>'\"%@`"
+_INDICATOR = re.compile("""[-?:]( |$)|[,\\[\\]{}#&*!|>'"%@`]""")
+"""What no plain scalar begins with."""
 _FLOW_WORD = re.compile(r"[A-Za-z0-9_./+-]+")
 _DOUBLE = re.compile(r'"((?:[^"\\]|\\[0abtnvfre "/\\NLP_]|\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8})*)"')
 _SINGLE = re.compile("'((?:[^']|'')*)'")
@@ -91,8 +95,8 @@ class _Reader:
 
     def _refused(self, number: int, what: str) -> PlanError:
         return PlanError(
-            f"{self._source}:{number}: {what} is not read here, where PyYAML is not needed; write the line as sktune "
-            "writes plan files, or save the plan as JSON, under a name that ends with .json"
+            f"{self._source}:{number}: {what} cannot be read in programs, which may lack PyYAML; write the line as "
+            "sktune writes plan files, or save the plan as JSON, under a name that ends with .json"
         )
 
     def _line(self) -> _Line | None:
@@ -263,7 +267,7 @@ class _Reader:
             return int(text)
         if is_number and _FLOAT.fullmatch(text):
             return float(text)
-        if not text or text[0] in _INDICATORS or _OTHER.fullmatch(text):
+        if not text or _INDICATOR.match(text) or _OTHER.fullmatch(text):
             raise self._refused(line.number, f"{text[:40]!r} without quotes")
         return text
 

@@ -15,10 +15,8 @@ from typing import Any
 
 import torch
 
-from .task import FORMAT
+from .task import FORMAT, HOST_RANK_VARIABLE
 
-HOST_RANK_VARIABLE = "SKTUNE_HOST_RANK"
-"""Environment variable of a program on several hosts: this host's number among them."""
 RANK_VARIABLES = ("RANK", "RANK_ID", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK")
 
 

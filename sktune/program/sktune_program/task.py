@@ -15,6 +15,8 @@ from typing import Any
 from .errors import BadInputError
 from .plan import MarkedScope, Option
 
+HOSTS_VARIABLE, HOST_RANK_VARIABLE = "SKTUNE_HOSTS", "SKTUNE_HOST_RANK"
+"""Environment variables of a program on several hosts: all addresses, and this host's number among them."""
 TASK = "task.json"
 FORMAT = 1
 """Version of ``task.json`` and of the reports (``reporter``)."""

@@ -15,9 +15,6 @@ from sktune.program.sktune_program.module_times import StepTimes
 from sktune.program.sktune_program.task import FORMAT, DecodeCall
 from sktune.targets.module_tree import ModuleTree
 
-HOSTS_VARIABLE = "SKTUNE_HOSTS"
-"""Environment variable of a program on several hosts: the addresses of all of them."""
-
 
 def draw_turns() -> int:
     """Return a seed for the order of turns, drawn by the operating system."""

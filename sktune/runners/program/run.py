@@ -16,11 +16,10 @@ from sktune.core.files import real_path
 from sktune.core.outcome import Reason, Stage
 from sktune.core.plan import Plan
 from sktune.program.sktune_program.launch import RUN_VARIABLE
-from sktune.program.sktune_program.reporter import HOST_RANK_VARIABLE
-from sktune.program.sktune_program.task import Task
+from sktune.program.sktune_program.task import HOST_RANK_VARIABLE, HOSTS_VARIABLE, Task
 from sktune.runners.program.latency_lines import step_latencies_ms
 from sktune.runners.program.peers import HostCommand, HostState, Peer, PeerLostError, ThisHost
-from sktune.runners.program.rank_reports import HOSTS_VARIABLE, RankReport, read_reports
+from sktune.runners.program.rank_reports import RankReport, read_reports
 from sktune.runners.program.yaml_copy import copy_paths, written_copies
 from sktune.targets.recipe import LatencyLines, Recipe
 
