@@ -110,9 +110,7 @@ class Task:
                 f"{path} cannot be read ({failure.strerror}); set SKTUNE_RUN to a run's folder"
             ) from failure
         except (ValueError, TypeError, KeyError, AttributeError) as failure:
-            raise BadInputError(
-                f"{path} is not a task of format {FORMAT} ({failure}); start the search again"
-            ) from failure
+            raise BadInputError(f"{path} is no task ({failure}); start the search again") from failure
 
 
 def is_baselines_turn(step: int, turns: int) -> bool:
