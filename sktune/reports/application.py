@@ -8,6 +8,7 @@ from sktune.core.files import real_path
 from sktune.core.plan import Plan
 from sktune.core.plan_file import ARTIFACTS
 from sktune.core.scope_flavour import ScopeFlavour
+from sktune.launch import SITE
 from sktune.program.sktune_program import npugraph_ex
 from sktune.reports.markdown import table_cell
 from sktune.reports.plan_output import scope_flavour
@@ -58,7 +59,7 @@ def apply_block(result: SearchResult, plan: Plan, file: str) -> str:
         return f"```python\n{apply_code(plan, scope_flavour(result), file)}\n```"
     variables = dict(result.facts.environment)
     own = variables.pop("PYTHONPATH", "")
-    site = "PYTHONPATH=$(python3 -m sktune.launch --site)" + (f":{shlex.quote(own)}" if own else "")
+    site = f"PYTHONPATH={shlex.quote(str(SITE))}" + (f":{shlex.quote(own)}" if own else "")
     exports = [
         f"{site}${{PYTHONPATH:+:$PYTHONPATH}}",
         *(f"{name}={shlex.quote(variables[name])}" for name in variables),

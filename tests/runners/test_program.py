@@ -587,7 +587,7 @@ def test_the_report_says_how_the_program_was_started(tmp_path: Path) -> None:
     assert "Start the program with the plan, in `program`" in text
     assert f"SKTUNE_PLAN={tmp_path / 'a' / 'best_plan.yaml'} bash infer.sh" in text
     assert "export HCCL_BUFFSIZE=512\n" in text
-    assert "export PYTHONPATH=$(python3 -m sktune.launch --site):'my libs'${PYTHONPATH:+:$PYTHONPATH}\n" in text
+    assert f"export PYTHONPATH={SITE}:'my libs'${{PYTHONPATH:+:$PYTHONPATH}}\n" in text
     assert shlex.split(text.partition("EXTRA=")[2].partition("\n")[0]) == ["a 'b'"]
     assert "`enable_superkernel: False`, `model_config.exe_mode: ge_graph` in `decode.yaml`" in text
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 
 RUN_VARIABLE = "SKTUNE_RUN"
 """Environment variable: the run's folder, which also identifies the processes of the run. It comes before a plan."""
@@ -25,11 +26,11 @@ class _AfterTorch:
     def __init__(self) -> None:
         self._spec: ModuleSpec | None = None
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """See ``importlib.abc.MetaPathFinder``: only torch is handled."""
         if name != "torch":
             return None
-        self._spec = PathFinder.find_spec(name, path, target)  # type: ignore[arg-type]
+        self._spec = PathFinder.find_spec(name, path, target)
         if self._spec is None or self._spec.loader is None:
             return None
         spec = ModuleSpec(name, self, origin=self._spec.origin, is_package=True)  # type: ignore[arg-type]
@@ -41,11 +42,11 @@ class _AfterTorch:
     def create_module(self, spec: ModuleSpec) -> None:
         """See ``importlib.abc.Loader``."""
 
-    def exec_module(self, module: object) -> None:
+    def exec_module(self, module: ModuleType) -> None:
         """See ``importlib.abc.Loader``."""
         assert self._spec is not None and self._spec.loader is not None
-        module.__loader__, module.__spec__ = self._spec.loader, self._spec  # type: ignore[attr-defined]
-        self._spec.loader.exec_module(module)  # type: ignore[arg-type]
+        module.__loader__, module.__spec__ = self._spec.loader, self._spec
+        self._spec.loader.exec_module(module)
         _take_over()
 
 
@@ -54,7 +55,7 @@ def install() -> None:
     if "torch" in sys.modules:
         _take_over()
     elif not any(isinstance(finder, _AfterTorch) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AfterTorch())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _AfterTorch())
 
 
 @contextmanager

@@ -182,7 +182,7 @@ def state_walk(module: nn.Module, function: Any) -> Walk:
     return Walk(into_code=True, modules={*modules, getattr(function, "__module__", "")} - {None})
 
 
-def numpy_types(name: str) -> tuple[type, ...]:
+def numpy_types(name: str) -> tuple[Any, ...]:
     """Return numpy's type of that name as a tuple; empty if the program has not imported numpy: then nothing is one."""
     kind = getattr(sys.modules.get("numpy"), name, None)
     return () if kind is None else (kind,)
