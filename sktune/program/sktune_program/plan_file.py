@@ -64,11 +64,12 @@ def _task(document: Any) -> Task:
     scopes = []
     for first, last, name, options in scopes_of(_with_parsed_options(plan)):
         check_scope(first, last, name)
+        label = label_of(first, last, name)
         if backend == frontends.SUPERKERNELS:
             check_options(options)
         if backend == frontends.CAPTURED and options:
-            raise PlanError(f"npugraph-ex has no options of single scopes; give those of {name} for the whole step")
-        scopes.append(MarkedScope(first, last, label_of(first, last, name), options))
+            raise PlanError(f"npugraph-ex has no options of single scopes; give those of {label} for the whole step")
+        scopes.append(MarkedScope(first, last, label, options))
     check_disjoint(scopes)
     assert isinstance(plan, dict)
     _check_keys(plan, frozenset(("scopes", "options")), "a plan")
