@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -59,7 +59,7 @@ def install() -> None:
 
 
 @contextmanager
-def _without_bytecode():  # type: ignore[no-untyped-def]
+def _without_bytecode() -> Iterator[None]:
     """Import from this folder without writing to it: many programs share it, or it is mounted."""
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
