@@ -14,6 +14,7 @@ import sktune
 PACKAGE = Path(sktune.__file__).parent
 
 LAYERS = (
+    {"program"},
     {"core"},
     {"ascend", "measure", "profiling", "learning", "source"},
     {"targets", "backends"},
@@ -38,8 +39,13 @@ NOT_WITHIN_A_PACKAGE = {
     ("runners.worker", "runners.program"), ("runners.program", "runners.worker"),
 }  # fmt: skip
 """Subpackages of the same package of which the first may not import the second."""
-STARTED = {("agents.jobs", "cli"), ("server.serve", "cli")}
-"""Modules that start another as a program instead of importing it."""
+STARTED = {
+    ("agents.jobs", "cli"), ("server.serve", "cli"),
+    # For Inductor alone, a rank imports the compiler of regions, in a process of its own.
+    ("program.sktune_program.regions", "targets.marks"),
+    ("program.sktune_program.regions", "backends.inductor.backend"),
+}  # fmt: skip
+"""Modules that start another as a program, or import it in a program, instead of importing it here."""
 AT_THE_TOP = {"__init__.py", "launch.py", "py.typed"}
 
 
@@ -57,8 +63,10 @@ def imported_by(name: str) -> set[str]:
     imports: set[str] = set()
     for node in ast.walk(ast.parse(MODULES[name].read_text())):
         if isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{name} has a relative import"
-            names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+            is_in_program = name.startswith("program.sktune_program")
+            assert not node.level or is_in_program, f"{name} has a relative import"
+            module = ".".join(filter(None, ("sktune.program.sktune_program" if node.level else "", node.module)))
+            names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -66,7 +74,7 @@ def imported_by(name: str) -> set[str]:
         else:
             continue
         imports |= {full.removeprefix("sktune.") for full in names if full.startswith("sktune.")} & MODULES.keys()
-    return {imported for imported in imports - {name} if (name, imported) not in STARTED}
+    return {imported for imported in imports - {name, ""} if (name, imported) not in STARTED}
 
 
 def may_import(importer: str, imported: str) -> bool:

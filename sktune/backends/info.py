@@ -47,9 +47,6 @@ Rescue = Callable[[Outcome, Plan], tuple[str, Option] | None]
 """Takes a failed outcome and its plan; returns an option that may help if all scopes have it, or None."""
 
 
-ProgramKeywords = Callable[[Plan, Mapping[str, Any]], Mapping[str, Any]]
-PrepareProgram = Callable[[Plan, Mapping[str, Any]], None]
-
 Foresee = Callable[[Plan, Layout, SeenTypes], CheckedScope | None]
 """Takes a plan, its layout with kernels, and what trials have shown; returns a scope that is certain to be refused."""
 
@@ -71,14 +68,6 @@ def _no_rescue(outcome: Outcome, plan: Plan) -> None:  # noqa: ARG001
 
 
 def _foresees_nothing(plan: Plan, layout: Layout, seen: SeenTypes) -> None:  # noqa: ARG001
-    return None
-
-
-def _unchanged(plan: Plan, keywords: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001
-    return keywords
-
-
-def _needs_nothing(plan: Plan, keywords: Mapping[str, Any]) -> None:  # noqa: ARG001
     return None
 
 
@@ -107,10 +96,6 @@ class BackendInfo:
         hot_type_options: options that take operator types; they are tried on the types that take the most time.
         program_compiler: the Dynamo backend that compiles the decode step of a recipe's program, ``module:function``;
             empty if the program compiles it.
-        program_keywords: takes a plan and the keywords with which a recipe's program calls ``torch.compile`` on the
-            decode step; returns those to use. Raises ``PlanError`` if the program compiles for another backend.
-        prepare_program: takes the same; changes what else the program calls in this process for the plan's scopes.
-        program_environment: variables that a program with a plan needs.
         artifact_installer: function that loads delivered code into this process, ``module:function``; empty if no code
             is delivered. See ``install``.
         needs_fresh_process: whether each plan needs a separate process and working folder.
@@ -135,9 +120,6 @@ class BackendInfo:
     settings: tuple[str, ...] = ()
     hot_type_options: tuple[str, ...] = ()
     program_compiler: str = ""
-    program_keywords: ProgramKeywords = _unchanged
-    prepare_program: PrepareProgram = _needs_nothing
-    program_environment: Mapping[str, str] = field(default_factory=dict)
     artifact_installer: str = ""
     needs_fresh_process: bool = False
     worker_folders: Mapping[str, str] = field(default_factory=dict)

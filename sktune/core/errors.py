@@ -13,37 +13,18 @@
     ├── BackendError             the backend cannot even compile or run the baseline
     └── InterruptedSearchError   Ctrl-C, after all results were stored
 
-Every message is one line: the rule, the value that breaks it, and the fix.
+Every message is one line: the rule, the value that breaks it, and the fix. Those that programs raise, too, are defined
+on their side (``sktune.program``).
 """
 
-from collections.abc import Iterable
-from difflib import get_close_matches
-
-from sktune.core.exit_codes import ExitCode
-
-
-class SktuneError(Exception):
-    """Root of all errors that sktune raises on purpose."""
-
-    exit_code = ExitCode.FAILED
-
-
-class BadInputError(SktuneError):
-    """Bad input, which the user can fix."""
-
-    exit_code = ExitCode.BAD_INPUT
-
-
-class PlanError(BadInputError):
-    """A plan that is not legal, or does not fit the model."""
-
-
-class SpaceError(BadInputError):
-    """A search space that is malformed, or does not fit the model."""
-
-
-class TargetError(BadInputError):
-    """A model that cannot be found, loaded or traced."""
+from sktune.program.sktune_program.errors import BadInputError as BadInputError
+from sktune.program.sktune_program.errors import PlanError as PlanError
+from sktune.program.sktune_program.errors import SktuneError as SktuneError
+from sktune.program.sktune_program.errors import SpaceError as SpaceError
+from sktune.program.sktune_program.errors import TargetError as TargetError
+from sktune.program.sktune_program.errors import described as described
+from sktune.program.sktune_program.errors import first_line as first_line
+from sktune.program.sktune_program.errors import nearest as nearest
 
 
 class SimulationError(BadInputError):
@@ -72,29 +53,6 @@ class BackendError(SktuneError):
 
 class InterruptedSearchError(SktuneError):
     """The user stopped the search; the message says how to resume it."""
-
-
-MAX_COMPARED = 100
-"""Characters of a name that are compared with the known names."""
-
-
-def nearest(name: str, known: Iterable[str], limit: int = 3) -> str:
-    """Return ``"; did you mean 'a' or 'b'?"``, or a list of the known names if none is close."""
-    names = sorted(known)
-    close = get_close_matches(name[:MAX_COMPARED], names, n=limit, cutoff=0.5)
-    if close:
-        return "; did you mean " + " or ".join(map(repr, close)) + "?"
-    return "; known: " + ", ".join(names) if names else ""
-
-
-def first_line(failure: BaseException) -> str:
-    """Return the first line of a failure's message, at most 300 characters."""
-    return str(failure).strip().partition("\n")[0].strip()[:300]
-
-
-def described(failure: BaseException) -> str:
-    """Return a failure's type and the first line of its message."""
-    return f"{type(failure).__name__}: {first_line(failure)}".removesuffix(": ")
 
 
 class OutOfTimeError(Exception):

@@ -10,14 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sktune.core.errors import PlanError
+from sktune.program.sktune_program.plan import MAX_LABEL_LENGTH as MAX_LABEL_LENGTH
+from sktune.program.sktune_program.plan import (
+    MarkedScope,
+    check_disjoint,
+    check_scope,
+    label_of,
+    options_of,
+    scopes_of,
+)
+from sktune.program.sktune_program.plan import Option as Option
 
-Option = bool | int | str
 Options = tuple[tuple[str, Option], ...]
 Ranges = tuple[tuple[str, str], ...]
 """First and last unit of each scope of a plan."""
-
-MAX_LABEL_LENGTH = 255  # documented limit of aclskScopeBegin; used for GE, too
 
 
 def options_text(options: Options) -> str:
@@ -38,13 +44,7 @@ class Scope:
     name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if len(self.name) > MAX_LABEL_LENGTH:
-            raise PlanError(f"a label can have at most {MAX_LABEL_LENGTH} characters, got {len(self.name)}; shorten it")
-        if not self.first or not self.last:
-            raise PlanError(
-                f"a scope needs its first and last unit, got {self.first!r} to {self.last!r}; "
-                "name both, or the same unit twice"
-            )
+        check_scope(self.first, self.last, self.name)
         object.__setattr__(self, "options", tuple(sorted(self.options)))
 
     @property
@@ -53,11 +53,7 @@ class Scope:
 
         GE groups operators by label: two scopes with the same label would be compiled as one.
         """
-        label = self.name or (self.first if self.first == self.last else f"{self.first}..{self.last}")
-        if len(label) <= MAX_LABEL_LENGTH:
-            return label
-        digest = hashlib.sha256(label.encode()).hexdigest()[:16]
-        return f"{label[: MAX_LABEL_LENGTH - 17]}-{digest}"
+        return label_of(self.first, self.last, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +69,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", tuple(sorted(self.options)))
-        edges = [edge for scope in self.scopes for edge in {scope.first, scope.last}]
-        if len(edges) != len(set(edges)):
-            duplicate = next(edge for edge in edges if edges.count(edge) > 1)
-            raise PlanError(f"unit {duplicate!r} belongs to two scopes; end the first scope before it")
-        labels = [scope.label for scope in self.scopes]
-        if len(labels) != len(set(labels)):
-            duplicate = next(label for label in labels if labels.count(label) > 1)
-            raise PlanError(f"two scopes have the label {duplicate!r} and would become one; give them different labels")
+        check_disjoint(self.scopes)
 
     @property
     def is_baseline(self) -> bool:
@@ -96,6 +85,11 @@ class Plan:
     def ranges(self) -> Ranges:
         """First and last unit of each scope: the plan without its options."""
         return tuple((scope.first, scope.last) for scope in self.scopes)
+
+    @property
+    def marked(self) -> tuple[MarkedScope, ...]:
+        """The scopes as a program marks them."""
+        return tuple(MarkedScope(scope.first, scope.last, scope.label, dict(scope.options)) for scope in self.scopes)
 
     def with_option(self, name: str, value: Option) -> "Plan":
         """Return the plan with one more option in every scope."""
@@ -135,40 +129,5 @@ class Plan:
         Raises:
             PlanError: a key is missing, unknown, or of the wrong type.
         """
-        scopes = tuple(_scope(item) for item in _list(data, "scopes"))
-        return cls(scopes, _options(data.get("options") or {}, "a plan"))
-
-
-def _list(data: Any, key: str) -> list[Any]:
-    if not isinstance(data, Mapping) or not isinstance(data.get(key), list):
-        raise PlanError(
-            f"a plan must be a mapping with the list {key!r}, got {type(data).__name__}; see docs/reference/plan.md"
-        )
-    return list(data[key])
-
-
-def _scope(item: Any) -> Scope:
-    if not isinstance(item, dict | Mapping):  # a dict is told at once, which counts for studies of 100,000 scopes
-        raise PlanError(
-            f"a scope must be a mapping of first, last and options, got {item!r}; see docs/reference/plan.md"
-        )
-    if unknown := set(item) - {"first", "last", "options", "label"}:
-        raise PlanError(f"a scope has no key {min(unknown)!r}; its keys are first, last, options and label")
-    first, last = item.get("first"), item.get("last")
-    if not isinstance(first, str) or not isinstance(last, str):
-        raise PlanError(
-            f"first and last of a scope must be names of units, got {first!r} and {last!r}; use module paths"
-        )
-    label = item.get("label") or ""
-    if not isinstance(label, str):
-        raise PlanError(f"a scope's label must be text, got {label!r}; leave it out to have one made of first and last")
-    return Scope(first, last, _options(item.get("options") or {}, "a scope"), label)
-
-
-def _options(options: Any, owner: str) -> Options:
-    if not isinstance(options, dict | Mapping) or not all(isinstance(key, str) for key in options):
-        raise PlanError(f"options of {owner} must be a mapping of names to values, got {options!r}")
-    for key, value in options.items():
-        if not isinstance(value, bool | int | str):
-            raise PlanError(f"option {key!r} must be true, false, an integer or text, got {value!r}")
-    return tuple(options.items())
+        scopes = (Scope(first, last, tuple(options.items()), name) for first, last, name, options in scopes_of(data))
+        return cls(tuple(scopes), tuple(options_of(data.get("options") or {}, "a plan").items()))

@@ -6,6 +6,7 @@ for), ``artifacts`` (the compiled code beside the file: digest of each scope's c
 ``kinds`` (of the layers, as ``1 dense, 3 moe``).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -47,7 +48,7 @@ class _PlanEntry(Document):
 
 
 class DecodeEntry(Document):
-    """The decode step among the compiled calls of a program; see ``sktune.runners.program.rank_reports.DecodeCall``."""
+    """The decode step among the compiled calls of a program; see ``sktune_program.task.DecodeCall``."""
 
     function: str
     signature: str = ""
@@ -179,4 +180,24 @@ def write_plan(
         "# A plan for SuperKernel scopes, found by sktune. Apply it: sktune.apply(model, 'best_plan.yaml'),\n"
         "# or, to a recipe's program, as its report says.\n"
     )
-    return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+    return head + yaml.dump(document, Dumper=_LineDumper, sort_keys=False, allow_unicode=True, width=math.inf)
+
+
+class _LineDumper(yaml.SafeDumper):
+    """Writes each scalar and each key on one line, and no aliases, as programs without PyYAML read it."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        """See ``yaml.representer.BaseRepresenter``."""
+        return True
+
+    def check_simple_key(self) -> bool:
+        """See ``yaml.emitter.Emitter``: labels may be longer than the 128 characters that it allows."""
+        return super().check_simple_key() or isinstance(self.event, yaml.ScalarEvent)
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = '"' if len(text.splitlines()) > 1 or text.endswith(("\n", "\r", "\x85", "\u2028", "\u2029")) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_LineDumper.add_representer(str, _represent_text)

@@ -8,6 +8,8 @@ from sktune.core.files import real_path
 from sktune.core.plan import Plan
 from sktune.core.plan_file import ARTIFACTS
 from sktune.core.scope_flavour import ScopeFlavour
+from sktune.launch import SITE
+from sktune.program.sktune_program import npugraph_ex
 from sktune.reports.markdown import table_cell
 from sktune.reports.plan_output import scope_flavour
 from sktune.source.yaml_flag import FLAG
@@ -57,7 +59,7 @@ def apply_block(result: SearchResult, plan: Plan, file: str) -> str:
         return f"```python\n{apply_code(plan, scope_flavour(result), file)}\n```"
     variables = dict(result.facts.environment)
     own = variables.pop("PYTHONPATH", "")
-    site = "PYTHONPATH=$(python3 -m sktune.launch --site)" + (f":{shlex.quote(own)}" if own else "")
+    site = f"PYTHONPATH={shlex.quote(str(SITE))}" + (f":{shlex.quote(own)}" if own else "")
     exports = [
         f"{site}${{PYTHONPATH:+:$PYTHONPATH}}",
         *(f"{name}={shlex.quote(variables[name])}" for name in variables),
@@ -78,7 +80,7 @@ def apply_code(plan: Plan, flavour: ScopeFlavour, file: str) -> str:
         compiler = "torchair.get_npu_backend(compiler_config=config)"
     if flavour is ScopeFlavour.CAPTURED:
         code.insert(0, "import torch_npu\n")
-        keywords = backend_info(flavour).program_keywords(plan, {"backend": "npugraph_ex"})
-        compiler = f'"npugraph_ex", options={keywords["options"]!r}'
+        graph_options = npugraph_ex.compile_options(dict(plan.options), {}, has_scopes=bool(plan.scopes))
+        compiler = f'"{npugraph_ex.NPUGRAPH_EX}", options={graph_options!r}'
     code.append(f"step = torch.compile(decode_step, backend={compiler}, fullgraph=True, dynamic=False)")
     return "\n".join(code)

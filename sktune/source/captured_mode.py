@@ -10,8 +10,8 @@ import libcst.matchers as m
 
 from sktune.core import files
 from sktune.core.errors import BadInputError
-from sktune.core.graph_options import optimize_options
 from sktune.core.plan import Plan
+from sktune.program.sktune_program.npugraph_ex import optimize_options
 from sktune.source.classes import last_name
 from sktune.source.yaml_flag import CAPTURED_MODE
 
@@ -64,7 +64,7 @@ def option_notes(plan: Plan, sources: Sequence[Path], root: Path) -> Iterator[st
         sources: files in which the program may compile its step.
         root: what their names in the notes are relative to.
     """
-    wanted = optimize_options(plan)
+    wanted = optimize_options(dict(plan.options))
     for path in sources:
         for line, options in _compile_options(files.read_text(path, BadInputError, "give a text file in UTF-8")):
             place = f"{path.relative_to(root)}:{line}"

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from sktune.core.errors import TargetError
+from sktune.program.sktune_program.object_graph import Values, Walk, state_walk
 from sktune.targets.base import Target
-from sktune.targets.object_graph import Values, Walk, state_walk
 
 _ROOT = re.compile(r"^[LG]\['(\w+)'\]")
 _PART = re.compile(r"(?:\._(?:modules|buffers|parameters))?\['?(\w+)'?\]")

@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, StaticCache
 from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
 
 from sktune.core.errors import TargetError, described
-from sktune.targets.object_graph import Walk
+from sktune.program.sktune_program.object_graph import Walk
 
 
 class _Scattering:

@@ -1,36 +1,29 @@
 """Tracing: runs eager decode steps to find which modules run, in which order, and how long each takes.
 
-``calls`` records the modules, ``units`` chooses those that are units.
+``sktune_program.calls`` records the modules, ``units`` chooses those that are units.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils import _pytree as pytree
 
 from sktune.core.errors import TargetError
 from sktune.core.layout import Layout
 from sktune.core.space import SpaceSpec
 from sktune.measure.devices import device_of
+from sktune.program.sktune_program.calls import record_calls
+from sktune.program.sktune_program.module_times import StepTimes, time_modules
+from sktune.program.sktune_program.module_tree import describe
 from sktune.targets.base import Snapshot, Target, decode_inputs
-from sktune.targets.calls import record_calls
+from sktune.targets.module_tree import ModuleTree
 from sktune.targets.units import layout_of
 
 TIMED_STEPS = 9
 TIMED_S = 2.0
 """No further step is timed after this many seconds: of a large model, one or two are."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepTimes:
-    """Seconds that one eager step took, and those of modules in it, by name."""
-
-    total_s: float
-    modules_s: Mapping[str, float]
 
 
 def trace_layout(target: Target, spec: SpaceSpec) -> Layout:
@@ -48,7 +41,7 @@ def trace_layout(target: Target, spec: SpaceSpec) -> Layout:
     if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(output)):
         returned = type(output).__name__
         raise TargetError(f"the decode step returns no tensor to compare ({returned}); have it return the logits")
-    layout = layout_of(target.module, calls, spec)
+    layout = layout_of(ModuleTree(describe(target.module)), calls, spec)
     return layout.with_time_shares(_time_shares(target, inputs, snapshot, [unit.name for unit in layout.units]))
 
 
@@ -65,33 +58,6 @@ def _time_shares(target: Target, inputs: Sequence[Any], snapshot: Snapshot, name
             steps.append(time_modules(target.module, names, partial(target.decode_step, *inputs), clock)[1])
     snapshot.restore()
     return time_shares(steps, names)
-
-
-def time_modules(
-    module: nn.Module, names: Iterable[str], step: Callable[[], Any], clock: Callable[[], float]
-) -> tuple[Any, StepTimes]:
-    """Run ``step`` once, eagerly; return its output, and how long it and each named module took on ``clock``."""
-    modules = dict(module.named_modules())
-    began: dict[str, float] = {}
-    spent: dict[str, float] = {}
-    handles = []
-    for name in names:
-
-        def begin(_module: nn.Module, _arguments: Any, name: str = name) -> None:
-            began[name] = clock()
-
-        def end(_module: nn.Module, _arguments: Any, _output: Any, name: str = name) -> None:
-            spent[name] = clock() - began[name]
-
-        handles += [modules[name].register_forward_pre_hook(begin), modules[name].register_forward_hook(end)]
-    try:
-        start = clock()
-        output = step()
-        total = clock() - start
-    finally:
-        for handle in handles:
-            handle.remove()
-    return output, StepTimes(total, spent)
 
 
 def time_shares(steps: Sequence[StepTimes], names: Sequence[str]) -> dict[str, float]:

@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from torch import nn
-
 from sktune.core.errors import SpaceError, TargetError, nearest
 from sktune.core.layout import Layer, Layout, Unit
 from sktune.core.space import SpaceSpec
-from sktune.targets.calls import Call, Calls, Span
+from sktune.program.sktune_program.calls import Call, Calls, Span
+from sktune.targets.module_tree import ModuleTree
 
 WHOLE_LAYER = "layer"
 """The key of a layer that is a unit, as it runs no module inside it."""
@@ -27,18 +26,17 @@ _REPEATED_WEIGHT = 2
 """Siblings of one class are taken for layers even if a mixed list around them has up to twice their parameters."""
 
 
-def layout_of(module: nn.Module, calls: Calls, spec: SpaceSpec) -> Layout:
-    """Return the layout of a step that ran ``calls``, without shares of time.
+def layout_of(tree: ModuleTree, calls: Calls, spec: SpaceSpec) -> Layout:
+    """Return the layout of a step that ran ``calls`` of the modules in ``tree``, without shares of time.
 
     Raises:
         TargetError: no module that ran is a unit.
         SpaceError: ``spec`` names units that did not run.
     """
-    modules = dict(module.named_modules())
-    layers = _find_layers(modules, calls)
-    chosen = _Choice(modules, calls, layers, spec).units()
+    layers = _find_layers(tree, calls)
+    chosen = _Choice(tree, calls, layers, spec).units()
     units = tuple(replace(unit, place=calls.once[unit.name].place) for unit in chosen)
-    return Layout(units, _name_kinds(modules, [name for name, _ in layers], units))
+    return Layout(units, _name_kinds(tree, [name for name, _ in layers], units))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class _Stack:
     parent: str
     is_list: bool
     members: tuple[tuple[str, Span], ...]
-    classes: Mapping[type, int]
+    classes: Mapping[int, int]
     size: int
 
     @property
@@ -61,9 +59,9 @@ class _Stack:
         return any(f"{self.parent}.".startswith(f"{name}.") for name, _ in other.members)
 
 
-def _find_layers(modules: Mapping[str, nn.Module], calls: Calls) -> list[tuple[str, Span]]:
+def _find_layers(tree: ModuleTree, calls: Calls) -> list[tuple[str, Span]]:
     """Return the paths of the decoder layers, in the order in which they run; empty if no siblings look like layers."""
-    stacks = _without_frames(list(_stacks(modules, calls)))
+    stacks = _without_frames(list(_stacks(tree, calls)))
     if not stacks:
         return []
     # The first of equals is the outermost.
@@ -86,23 +84,24 @@ def _without_frames(stacks: Sequence[_Stack]) -> list[_Stack]:
     ]  # fmt: skip
 
 
-def _stacks(modules: Mapping[str, nn.Module], calls: Calls) -> Iterator[_Stack]:
+def _stacks(tree: ModuleTree, calls: Calls) -> Iterator[_Stack]:
     """Yield groups of siblings that may be layers, outer ones first."""
+    modules = tree.modules
     groups: dict[str, list[tuple[str, Span]]] = {}
     for name, span in _spans(calls).items():
-        if name and any(modules[name].children()):
+        if name and tree.children(modules[name]):
             groups.setdefault(name.rpartition(".")[0], []).append((name, span))
     for parent in sorted(groups, key=lambda parent: parent.count(".") + bool(parent)):
         members = sorted(groups[parent], key=lambda member: member[1].began)
-        is_list = isinstance(modules[parent], nn.ModuleList | nn.Sequential)
+        is_list = bool(tree.class_of(modules[parent]).list_kind)
         if not is_list:
-            largest = Counter(type(modules[name]) for name, _ in members).most_common(1)[0][0]
-            members = [member for member in members if type(modules[member[0]]) is largest]
+            largest = Counter(tree.class_number(modules[name]) for name, _ in members).most_common(1)[0][0]
+            members = [member for member in members if tree.class_number(modules[member[0]]) == largest]
             if len(members) < 2:
                 continue
         if _are_disjoint([span for _, span in members]):
-            classes = Counter(type(modules[name]) for name, _ in members)
-            size = sum(_parameters(modules[name]) for name, _ in members)
+            classes = Counter(tree.class_number(modules[name]) for name, _ in members)
+            size = sum(tree.size(modules[name]) for name, _ in members)
             yield _Stack(parent, is_list, tuple(members), classes, size)
 
 
@@ -123,19 +122,13 @@ def _are_disjoint(spans: Sequence[Span]) -> bool:
     return all(before.ended < after.began for before, after in pairwise(ordered))
 
 
-def _parameters(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 class _Choice:
     """Chooses the units of a step whose layers are known."""
 
-    def __init__(
-        self, modules: Mapping[str, nn.Module], calls: Calls, layers: Sequence[tuple[str, Span]], spec: SpaceSpec
-    ) -> None:
-        self._modules, self._calls, self._layers, self._spec = modules, calls, layers, spec
+    def __init__(self, tree: ModuleTree, calls: Calls, layers: Sequence[tuple[str, Span]], spec: SpaceSpec) -> None:
+        self._tree, self._calls, self._layers, self._spec = tree, calls, layers, spec
         self._begins = [span.began for _, span in layers]
-        self._kinds = [_kind_name(modules[name]) for name, _ in layers]
+        self._kinds = [_kind_name(tree, tree.modules[name]) for name, _ in layers]
         self._spans = _spans(calls)
 
     def units(self) -> list[Unit]:
@@ -204,7 +197,7 @@ class _Choice:
                 return False
         parts = call.name.removeprefix(f"{path}.").split(".")
         parents = [f"{path}.{'.'.join(parts[:count])}" for count in range(1, len(parts))]
-        return not any(isinstance(self._modules[parent], nn.ModuleList) for parent in parents)
+        return not any(self._is_module_list(parent) for parent in parents)
 
     def _is_in_layer(self, span: Span, index: int) -> bool:
         around = self._layers[index][1]
@@ -244,12 +237,15 @@ class _Choice:
         """Whether a module is in no ``nn.ModuleList`` of which this step runs only some members."""
         path, _, key = name.rpartition(".")
         while key:
-            if isinstance(self._modules[path], nn.ModuleList):
-                members = [f"{path}.{member}".lstrip(".") for member, _ in self._modules[path].named_children()]
+            if self._is_module_list(path):
+                members = [f"{path}.{member}".lstrip(".") for member in self._tree.children(self._tree.modules[path])]
                 if not all(member in self._spans for member in members):
                     return False
             path, _, key = path.rpartition(".")
         return True
+
+    def _is_module_list(self, path: str) -> bool:
+        return self._tree.class_of(self._tree.modules[path]).list_kind == "list"
 
     def _span(self, unit: Unit) -> Span:
         return self._spans[unit.name]
@@ -289,18 +285,18 @@ def _unique_keys(outside: Sequence[Unit]) -> list[Unit]:
     return [Unit(unit.name, unit.name) if counts[unit.key] > 1 else unit for unit in outside]
 
 
-def _kind_name(module: nn.Module) -> str:
-    names = " ".join(f"{name} {type(child).__name__}" for name, child in module.named_modules()).lower()
+def _kind_name(tree: ModuleTree, module: int) -> str:
+    names = " ".join(f"{name} {tree.class_of(child).name}" for name, child in tree.named_modules(module)).lower()
     return "moe" if any(word in names for word in _EXPERT_WORDS) else "dense"
 
 
-def _structure(module: nn.Module, keys: Sequence[str]) -> tuple[Any, ...]:
-    classes = tuple((name, type(child).__qualname__) for name, child in module.named_modules())
-    shapes = tuple((name, tuple(p.shape), str(p.dtype)) for name, p in module.named_parameters())
+def _structure(tree: ModuleTree, module: int, keys: Sequence[str]) -> tuple[Any, ...]:
+    classes = tuple((name, tree.class_of(child).qualname) for name, child in tree.named_modules(module))
+    shapes = tuple(tree.named_parameters(module))
     return classes, shapes, tuple(keys)
 
 
-def _name_kinds(modules: Mapping[str, nn.Module], layers: Sequence[str], units: Sequence[Unit]) -> tuple[Layer, ...]:
+def _name_kinds(tree: ModuleTree, layers: Sequence[str], units: Sequence[Unit]) -> tuple[Layer, ...]:
     """Give layers of equal structure the same kind: ``dense``, ``moe``, or ``dense_2`` for a second dense structure."""
     inside: dict[int | None, list[Unit]] = {}
     for unit in units:
@@ -311,9 +307,9 @@ def _name_kinds(modules: Mapping[str, nn.Module], layers: Sequence[str], units: 
     for index, path in enumerate(layers):
         own = inside.get(index, [])
         moves = [unit.place != before.place for before, unit in pairwise(own)]
-        structure = (*_structure(modules[path], [unit.key for unit in own]), tuple(moves))
+        structure = (*_structure(tree, tree.modules[path], [unit.key for unit in own]), tuple(moves))
         if structure not in names:
-            kind = _kind_name(modules[path])
+            kind = _kind_name(tree, tree.modules[path])
             taken[kind] = taken.get(kind, 0) + 1
             names[structure] = kind if taken[kind] == 1 else f"{kind}_{taken[kind]}"
         named.append(Layer(path, names[structure]))

@@ -11,13 +11,14 @@ from torch import fx
 
 from sktune.backends.npugraph_ex.backend import _signals_kept
 from sktune.backends.npugraph_ex.captured import captured_operators, checked_scopes
-from sktune.backends.npugraph_ex.options import KERNELS, OPTIONS, SUPERKERNEL, compile_options, program_keywords
+from sktune.backends.npugraph_ex.options import KERNELS, OPTIONS, SUPERKERNEL
 from sktune.core.errors import PlanError, SpaceError
 from sktune.core.plan import Option, Plan, Scope
 from sktune.core.plan_file import read_plan_file, write_plan
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.core.scope_options import option_defaults
 from sktune.core.space import SpaceSpec, bind
+from sktune.program.sktune_program.npugraph_ex import compile_options, program_keywords
 from sktune.reports.application import apply_code
 from tests.builders import TESTS, decoder_layout
 
@@ -73,12 +74,13 @@ def test_a_wrong_option_gets_one_line(name: str, value: Option, line: str) -> No
 def test_a_plan_becomes_the_options_of_the_compiler() -> None:
     """The program's own are kept, but for those of SuperKernels."""
     own = {"clone_input": False, "super_kernel_optimize": True, "super_kernel_debug_options": {"debug_sync_all": 1}}
-    assert compile_options(SCOPED, own) == {
+    options = dict(SCOPED.options)
+    assert compile_options(options, own, has_scopes=True) == {
         "clone_input": False, "static_kernel_compile": True, "super_kernel_optimize": True,
         "super_kernel_optimize_options": {"dcci_disable_on_kernel": ["MatMul.*", "Cast"], "split_mode": 2},
     }  # fmt: skip
-    assert compile_options(Plan(), own) == {"clone_input": False, "static_kernel_compile": True}
-    kept = program_keywords(SCOPED, {"backend": "npugraph_ex", "dynamic": False})
+    assert compile_options({}, own, has_scopes=False) == {"clone_input": False, "static_kernel_compile": True}
+    kept = program_keywords(options, {"backend": "npugraph_ex", "dynamic": False}, has_scopes=True)
     assert kept["dynamic"] is False
 
 

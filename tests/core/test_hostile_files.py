@@ -146,14 +146,20 @@ REPORTS: dict[str, bytes] = {
     "another type": b'{"event": "steps", "seconds": "abc", "baselines": [true]}\n',
     "lengths that differ": b'{"event": "steps", "seconds": [1], "baselines": []}\n',
     "a digest without a number": b'{"event": "outputs", "kind": "", "digests": {"a": "b"}}\n',
-    "no layout": b'{"event": "found", "call": {"function": "f"}, "calls": 1, "parameters": 1, "layout": {"a": 1}}\n',
+    "a tree without modules": b'{"event": "tree", "function": "f", "classes": [], "parameters": [], "modules": []}\n',
+    "a child that is missing": b'{"event": "tree", "function": "f", "classes": [["A", "A", ""]], "parameters": [], '
+    b'"modules": [[0, [["a", -1]], []]]}\n',
+    "a call of no tree": b'{"event": "found", "call": {"function": "f"}, "calls": 1, "parameters": 1, '
+    b'"ran": [["a", 0, 1, null, "", false]], "times": []}\n',
 }
 
 
 @pytest.mark.parametrize("case", REPORTS)
 def test_a_damaged_report_of_a_rank_is_its_error(case: str, tmp_path: Path) -> None:
     """With the line; lines that are no JSON may be unfinished, and files of other names are no reports."""
-    (tmp_path / "rank-0.jsonl").write_bytes(b'{"event": "start", "pid": 1}\n' + REPORTS[case] + b"\xff{" + b"[" * 9999)
+    (tmp_path / "rank-0.jsonl").write_bytes(
+        b'{"event": "start", "format": 1, "pid": 1, "host": 0}\n' + REPORTS[case] + b"\xff{" + b"[" * 9999
+    )
     (tmp_path / "rank-x.jsonl").write_bytes(b"")
     (report,) = read_reports(tmp_path)
     assert report.pid == 1

@@ -112,7 +112,7 @@ def test_a_backend_without_scopes_is_named() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("torch_npu") is not None, reason="needs an environment without torch_npu")
 def test_scopes_of_torchair_need_torchair() -> None:
     """The message is one line that names the fix."""
-    with pytest.raises(PlanError, match=r"cannot be imported .*; run pip install '\.\[npu\]'"):
+    with pytest.raises(PlanError, match=r"cannot be imported .*; install the torch_npu of this torch"):
         sktune.apply(nn.Sequential(nn.Linear(1, 1)), Plan((Scope("0", "0"),)), "npu")
 
 

@@ -11,8 +11,9 @@ import sktune
 from sktune.core.errors import PlanError
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file, write_plan
-from sktune.runners.program.rank import Rank, Reporter
-from sktune.runners.program.rank_reports import Task
+from sktune.program.sktune_program.rank import Rank
+from sktune.program.sktune_program.reporter import Reporter
+from sktune.program.sktune_program.task import Task
 from tests.npugraph_ex.frontend import Captured
 from tests.npugraph_ex.test_scopes import scopes_in
 
@@ -37,7 +38,8 @@ class Model(nn.Module):
 
 def compiled_by_program(model: Model, plan: Plan, made_for: str, **keywords: Any) -> Any:
     """Compile as a program does whose ``torch.compile`` is replaced."""
-    rank = Rank(torch.compile, Task(inspects=False, backend=made_for, decode=None), plan, Reporter(None))
+    task = Task(False, made_for, scopes=plan.marked, options=dict(plan.options))
+    rank = Rank(torch.compile, task, Reporter(None))
     return rank.compile(model.decode, dynamic=False, fullgraph=True, **keywords)
 
 

@@ -15,9 +15,9 @@ from torch import fx, nn
 from sktune.core.errors import PlanError
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
-from sktune.runners.program import rank
-from sktune.runners.program.rank import Rank, Reporter
-from sktune.runners.program.rank_reports import PLAN_VARIABLE, Task
+from sktune.program.sktune_program.rank import Rank, take_over
+from sktune.program.sktune_program.reporter import Reporter
+from sktune.program.sktune_program.task import Task
 from tests.npugraph_ex import frontend  # noqa: F401 - what needs a device is replaced
 
 PLAN = Plan(
@@ -91,7 +91,8 @@ def backend(calls: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch) -> An
 
 def compiled(model: nn.Module, plan: Plan, backend: Any) -> Any:
     """Compile as vLLM does when a model is built."""
-    launched = Rank(torch.compile, Task(inspects=False, backend="npugraph-ex", decode=None), plan, Reporter(None))
+    task = Task(False, "npugraph-ex", scopes=plan.marked, options=dict(plan.options))
+    launched = Rank(torch.compile, task, Reporter(None))
     return launched.compile(model.forward, fullgraph=True, dynamic=False, backend=backend, options={"own": 1})
 
 
@@ -138,9 +139,8 @@ def test_vllm_cannot_be_searched(calls: list[tuple[str, Any]], backend: Any) -> 
 def test_graphs_of_earlier_runs_are_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM's caches do not know the plan."""
     (tmp_path / "plan.yaml").write_text(write_plan(PLAN, {}, "npugraph-ex"))
-    monkeypatch.setenv(PLAN_VARIABLE, str(tmp_path / "plan.yaml"))
     for name in ("VLLM_DISABLE_COMPILE_CACHE", "VLLM_USE_AOT_COMPILE"):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(torch, "compile", torch.compile)
-    rank.take_over()
+    take_over(None, str(tmp_path / "plan.yaml"))
     assert (os.environ["VLLM_DISABLE_COMPILE_CACHE"], os.environ["VLLM_USE_AOT_COMPILE"]) == ("1", "0")

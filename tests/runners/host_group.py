@@ -17,8 +17,7 @@ import json, os, pathlib, sys, time
 run, host = pathlib.Path(os.environ["SKTUNE_RUN"]), int(os.environ["SKTUNE_HOST_RANK"])
 first_rank, fault = int(sys.argv[1]), os.environ.get("FAULT", "")
 task = json.loads((run / "task.json").read_text())
-plan = pathlib.Path(os.environ["SKTUNE_PLAN"]).read_text()
-scopes = [unit for unit in "abc" if f"first: {unit}" in plan]
+scopes = [scope["first"] for scope in task["scopes"]]
 (pathlib.Path(__file__).parent / f"pid-{os.getpid()}").touch()
 if fault == "fails" and host and scopes:
     sys.exit(3)
@@ -28,11 +27,18 @@ while len(list(run.glob("met-*"))) < len(os.environ["SKTUNE_HOSTS"].split(",")):
 if scopes and (fault == "hangs" or fault == "hangs at first" and not pathlib.Path("go-on").exists()):
     time.sleep(600)
 for rank in (first_rank, first_rank + 1):
-    events = [{"event": "start", "pid": os.getpid(), "host": host}]
+    events = [{"event": "start", "format": 1, "pid": os.getpid(), "host": host}]
     if task["inspects"]:
-        layout = {"units": [{"name": name, "key": name} for name in "abc"], "layers": []}
+        modules = [[0, [["a", 1], ["b", 2], ["c", 3]], []], *([1, [], []] for _ in "abc")]
+        classes = [["Model", "Model", ""], ["Linear", "Linear", ""]]
         call = {"function": "Model.forward", "signature": ""}
-        events.append({"event": "found", "call": call, "calls": 9, "parameters": 1, "layout": layout})
+        events.append(
+            {"event": "tree", "function": "Model.forward", "classes": classes, "parameters": [], "modules": modules}
+        )
+        ran = [["", 0, 7, None, "", False]]
+        ran += [[name, 2 * at + 1, 2 * at + 2, 0, "", False] for at, name in enumerate("abc")]
+        times = [[1.0, {"a": 0.3, "b": 0.3, "c": 0.3}]]
+        events.append({"event": "found", "call": call, "calls": 9, "parameters": 1, "ran": ran, "times": times})
     else:
         events.append({"event": "compiled", "seconds": 0.1})
         for step in range(min(24, task["steps"])):

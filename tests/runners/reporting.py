@@ -17,16 +17,20 @@ task = json.loads((run / "task.json").read_text())
 folder = pathlib.Path(__file__).parent
 runs = len(list(folder.glob("ran-*")))
 (folder / f"ran-{runs}").touch()
-has_scopes = "first:" in pathlib.Path(os.environ["SKTUNE_PLAN"]).read_text()
+has_scopes = bool(task["scopes"])
 fault, _, at = os.environ.get("FAULT", "").partition(":")
 def differs(name, step):
     at_fault = name == fault and has_scopes or "unsteady " + name == fault and runs // 2 % 2
     return int(bool(at_fault) and step >= int(at))
-events = [{"event": "start", "pid": os.getpid()}]
+events = [{"event": "start", "format": 1, "pid": os.getpid(), "host": 0}]
 if task["inspects"]:
     call = {"function": "Model.forward", "signature": ""}
-    layout = {"units": [{"name": "a", "key": "a"}], "layers": []}
-    events.append({"event": "found", "call": call, "calls": 9, "parameters": 1, "layout": layout})
+    modules = [[0, [["a", 1]], []], [1, [], []]]
+    classes = [["Model", "Model", ""], ["Linear", "Linear", ""]]
+    tree = {"classes": classes, "parameters": [], "modules": modules}
+    events.append({"event": "tree", "function": "Model.forward", **tree})
+    ran, times = [["", 0, 3, None, "", False], ["a", 1, 2, 0, "", False]], [[1.0, {"": 1.0, "a": 0.5}]]
+    events.append({"event": "found", "call": call, "calls": 9, "parameters": 1, "ran": ran, "times": times})
 else:
     steps = int(sys.argv[1]) - (int(at) if fault == "end" and has_scopes else 0)
     events.append({"event": "compiled", "seconds": 1.0})

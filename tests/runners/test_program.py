@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,13 +20,15 @@ from sktune.core.outcome import Outcome, Reason, Stage
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import read_plan_file, write_plan
 from sktune.launch import SITE
+from sktune.program.sktune_program.rank import MarkedStep
+from sktune.program.sktune_program.reporter import Reporter
+from sktune.program.sktune_program.task import VERIFIED_STEPS, Task, is_baselines_turn
 from sktune.reports.application import how_to_apply
 from sktune.runners.base import CompareRequest, JudgeRequest
 from sktune.runners.program.discover import draft_recipe
 from sktune.runners.program.latency_lines import step_latencies_ms
 from sktune.runners.program.peers import ThisHost
-from sktune.runners.program.rank import MarkedStep, Reporter
-from sktune.runners.program.rank_reports import VERIFIED_STEPS, Task, draw_turns, is_baselines_turn
+from sktune.runners.program.rank_reports import draw_turns
 from sktune.runners.program.runner import ProgramRunner
 from sktune.runners.program.step_times import (
     FIRST_ROUND,
@@ -491,15 +492,15 @@ def test_torch_is_taken_over_by_whoever_looked_for_it_before(project: Path) -> N
     plan = Plan((Scope("blocks.0", "blocks.0", EXACT),))
     (project / "plan.yaml").write_text(write_plan(plan, {}, "inductor", 3))
     program = (
-        "import importlib.util, sktune.launch\n"
-        "sktune.launch.install()\n"
+        "import importlib.util, sktune_program.launch\n"
+        "sktune_program.launch.install()\n"
         "assert importlib.util.find_spec('torch') and importlib.util.find_spec('torch')\n"
         "import torch\n"
         "print(torch.compile.__module__, torch.compile.__qualname__, torch.__spec__.loader is torch.__loader__)\n"
     )
-    environment = {**os.environ, "SKTUNE_PLAN": str(project / "plan.yaml")}
+    environment = {**os.environ, "SKTUNE_PLAN": str(project / "plan.yaml"), "PYTHONPATH": str(SITE)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["sktune.runners.program.rank", "Rank.compile", "True"]
+    assert done.stdout.split() == ["sktune_program.rank", "Rank.compile", "True"]
 
 
 def test_a_python_that_runs_no_model_imports_little() -> None:
@@ -507,7 +508,7 @@ def test_a_python_that_runs_no_model_imports_little() -> None:
     program = "import sys; print(sorted({'numpy', 'scipy', 'torch', 'pydantic', 'sktune'} & sys.modules.keys()))"
     environment = {**os.environ, "SKTUNE_RUN": "somewhere", "PYTHONPATH": str(SITE)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['sktune']"
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.slow
@@ -563,10 +564,10 @@ def test_in_production_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPa
     def never(*_: object) -> Any:
         raise AssertionError
 
-    monkeypatch.setattr("sktune.runners.program.rank.device_of", lambda tensors: SimpleNamespace(now_s=never))
-    monkeypatch.setattr("sktune.runners.program.rank.digests_of", never)
+    monkeypatch.setattr("sktune.program.sktune_program.rank.clock_of", lambda tensors: never)
+    monkeypatch.setattr("sktune.program.sktune_program.rank.digests_of", never)
     module, inputs = nn.Linear(2, 2), torch.ones(1, 2)
-    step = MarkedStep(module.forward, None, module, module.forward, Task(False, "npu"), Plan(), never, Reporter(None))
+    step = MarkedStep(module.forward, None, module, module.forward, Task(False, "npu"), never, Reporter(None))
     assert torch.equal(step(inputs), module(inputs))
 
 
@@ -586,7 +587,7 @@ def test_the_report_says_how_the_program_was_started(tmp_path: Path) -> None:
     assert "Start the program with the plan, in `program`" in text
     assert f"SKTUNE_PLAN={tmp_path / 'a' / 'best_plan.yaml'} bash infer.sh" in text
     assert "export HCCL_BUFFSIZE=512\n" in text
-    assert "export PYTHONPATH=$(python3 -m sktune.launch --site):'my libs'${PYTHONPATH:+:$PYTHONPATH}\n" in text
+    assert f"export PYTHONPATH={SITE}:'my libs'${{PYTHONPATH:+:$PYTHONPATH}}\n" in text
     assert shlex.split(text.partition("EXTRA=")[2].partition("\n")[0]) == ["a 'b'"]
     assert "`enable_superkernel: False`, `model_config.exe_mode: ge_graph` in `decode.yaml`" in text
 

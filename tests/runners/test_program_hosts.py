@@ -10,10 +10,10 @@ import pytest
 from sktune.core.errors import BackendError, BadInputError, OutOfTimeError, TargetError
 from sktune.core.outcome import Outcome, Reason
 from sktune.core.plan import Plan, Scope
+from sktune.program.sktune_program.reporter import Reporter
 from sktune.runners.base import JudgeRequest
 from sktune.runners.process_tree import is_alive
 from sktune.runners.program.peers import PeerLostError, ThisHost
-from sktune.runners.program.rank import Reporter
 from sktune.runners.program.rank_reports import read_reports
 from sktune.runners.program.runner import ProgramRunner
 from sktune.runners.program.yaml_copy import copy_paths

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from sktune.core.errors import TargetError
-from sktune.runners.program.tensors import digest_of, digests_of, outputs_of, signature_of, state_of
+from sktune.program.sktune_program.tensors import digest_of, digests_of, outputs_of, signature_of, state_of
 
 GLOBAL_CACHE: dict[str, Any] = {}
 

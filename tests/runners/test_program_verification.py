@@ -16,16 +16,11 @@ from torch import nn
 from sktune.core.errors import BackendError, NotDeterministicError
 from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope
+from sktune.program.sktune_program.rank import MarkedStep
+from sktune.program.sktune_program.reporter import Reporter
+from sktune.program.sktune_program.task import VERIFIED_STEPS, Task, is_baselines_turn
 from sktune.runners.base import JudgeRequest, VerifyRequest
-from sktune.runners.program.rank import MarkedStep, Reporter
-from sktune.runners.program.rank_reports import (
-    VERIFIED_STEPS,
-    RankReport,
-    Task,
-    draw_turns,
-    is_baselines_turn,
-    read_reports,
-)
+from sktune.runners.program.rank_reports import RankReport, draw_turns, read_reports
 from sktune.runners.program.runner import ProgramRunner
 from sktune.targets.marks import InductorScope
 from tests import warm
@@ -195,7 +190,7 @@ class Stepping:
         reporter = Reporter(folder)
         reporter.begin()
         step = decode("plan")
-        self._step = MarkedStep(step, decode("baseline"), module, step, task, Plan(), InductorScope, reporter)
+        self._step = MarkedStep(step, decode("baseline"), module, step, task, InductorScope, reporter)
         self._folder = folder
 
     def report(self, steps: int) -> RankReport:
@@ -209,7 +204,7 @@ class Stepping:
 @pytest.fixture
 def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder for the reports of this process, which is rank 0 and reports nothing when it exits."""
-    monkeypatch.setattr("sktune.runners.program.rank.atexit.register", lambda *_: None)
+    monkeypatch.setattr("sktune.program.sktune_program.rank.atexit.register", lambda *_: None)
     monkeypatch.delenv("RANK", raising=False)
     yield tmp_path
 

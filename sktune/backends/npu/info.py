@@ -7,7 +7,7 @@ from sktune.backends.environment import numerics_environment
 from sktune.backends.info import BackendInfo
 from sktune.backends.installed import package_version
 from sktune.backends.npu.availability import cann_version, examine
-from sktune.backends.npu.options import OPTIONS, keeps_order, program_keywords
+from sktune.backends.npu.options import OPTIONS, keeps_order
 from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Layout
 from sktune.core.outcome import Outcome, Reason, Stage
@@ -49,7 +49,6 @@ INFO = BackendInfo(
     # GE finds compiled kernels by name, so those of different plans must not share a process or folder.
     needs_fresh_process=True,
     worker_folders={"ASCEND_CACHE_PATH": "cache", "ASCEND_WORK_PATH": "work", "ASCEND_PROCESS_LOG_PATH": "log"},
-    program_keywords=program_keywords,
     takes_torchair=lambda device: True,
     fingerprint=fingerprint,
     examine=examine,

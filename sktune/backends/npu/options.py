@@ -5,7 +5,6 @@ The former are in ``sktune.core.scope_options``, since plan files and source cod
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sktune.backends.options import OptionSpec
 from sktune.core import scope_options
@@ -75,20 +74,6 @@ class SuperKernelOptions:
 
 
 OPTIONS = SuperKernelOptions("npu")
-
-
-def program_keywords(plan: Plan, keywords: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001
-    """Return a program's keywords of ``torch.compile`` as they are; see ``BackendInfo.program_keywords``.
-
-    Raises:
-        PlanError: the program uses npugraph_ex, whose scopes are others.
-    """
-    if keywords.get("backend") == "npugraph_ex":
-        raise PlanError(
-            "the plan is for GE graphs, but the program compiles its decode step with npugraph_ex; "
-            "use the mode that the plan was made in, or search with the backend npugraph-ex"
-        )
-    return keywords
 
 
 def keeps_order(plan: Plan) -> bool:

@@ -15,11 +15,12 @@ from sktune.ascend.scope_check import CheckedScope
 from sktune.backends.base import Compiled, OnScope, Step, ignore
 from sktune.backends.npu.marked_steps import MarkedSteps
 from sktune.backends.npugraph_ex.captured import captured_operators, checked_scopes, digest
-from sktune.backends.npugraph_ex.options import NPUGRAPH_EX, compile_options
+from sktune.backends.npugraph_ex.options import compile_options
 from sktune.core.errors import BackendError, first_line
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
 from sktune.measure.devices import import_torch_npu
+from sktune.program.sktune_program.npugraph_ex import NPUGRAPH_EX
 from sktune.targets.base import Inputs, Target
 from sktune.targets.marks import npugraph_ex_scope
 

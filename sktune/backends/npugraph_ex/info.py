@@ -6,8 +6,7 @@ from pathlib import Path
 
 from sktune.backends.info import BackendInfo, Finding, State
 from sktune.backends.npu.info import fingerprint
-from sktune.backends.npugraph_ex import vllm
-from sktune.backends.npugraph_ex.options import OPTIONS, program_keywords
+from sktune.backends.npugraph_ex.options import OPTIONS
 from sktune.core.scope_flavour import ScopeFlavour
 
 _NAME = "npugraph-ex"
@@ -31,9 +30,6 @@ INFO = BackendInfo(
     scope_flavour=ScopeFlavour.CAPTURED,
     needs_fresh_process=True,
     worker_folders={"ASCEND_CACHE_PATH": "cache", "ASCEND_WORK_PATH": "work", "ASCEND_PROCESS_LOG_PATH": "log"},
-    program_keywords=program_keywords,
-    prepare_program=vllm.prepare,
-    program_environment=vllm.ENVIRONMENT,
     takes_torchair=lambda device: True,
     fingerprint=fingerprint,
     examine=_examine,

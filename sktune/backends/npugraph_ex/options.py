@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sktune.backends.npugraph_ex import vllm
 from sktune.backends.options import OptionSpec
 from sktune.core.errors import PlanError, SpaceError, nearest
-from sktune.core.graph_options import optimize_options
 from sktune.core.plan import Option, Plan
 from sktune.core.space import OptionRules
+from sktune.program.sktune_program import npugraph_ex
 
 SUPERKERNEL: Mapping[str, OptionSpec] = {
     "stream_fusion": OptionSpec((1, 0), 1, "cube and vector cores run operators of several streams concurrently"),
@@ -36,8 +35,6 @@ KERNELS: Mapping[str, str] = {
     "dcci_disable_on_kernel": "no cache refresh for these kernels: can give wrong results",
 }
 """Lists of ``super_kernel_optimize_options``: patterns of kernel names, joined by commas in a plan."""
-NPUGRAPH_EX = "npugraph_ex"
-"""Its name as a backend of ``torch.compile``."""
 _USUAL: Mapping[str, Any] = {"frozen_parameter": True}
 _PATTERNS = re.compile(r"[\w.-][\w.*-]*(,[\w.-][\w.*-]*)*", re.ASCII)
 
@@ -97,33 +94,6 @@ class GraphOptions:
 OPTIONS = GraphOptions("npugraph-ex")
 
 
-def compile_options(plan: Plan, own: Mapping[str, Any] = _USUAL) -> dict[str, Any]:
-    """Return the options of ``torch.compile`` for a plan. SuperKernels need static kernels, and so has the baseline.
-
-    Args:
-        plan: the plan.
-        own: the program's; what it says of SuperKernels is replaced.
-    """
-    kept = {name: value for name, value in own.items() if not name.startswith("super_kernel_")}
-    options = kept | {"static_kernel_compile": True}
-    if plan.scopes:
-        options |= {"super_kernel_optimize": True, "super_kernel_optimize_options": optimize_options(plan)}
-    return options
-
-
-def program_keywords(plan: Plan, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the keywords of ``torch.compile`` for a plan; see ``BackendInfo.program_keywords``.
-
-    vLLM's stay as they are: vLLM-Ascend's configuration says whether kernels are static (``vllm``).
-
-    Raises:
-        PlanError: the program does not use npugraph_ex.
-    """
-    if vllm.compiles(keywords):
-        return keywords
-    if keywords.get("backend") != NPUGRAPH_EX:
-        raise PlanError(
-            f"the plan is for npugraph_ex, but the program compiles its decode step with {keywords.get('backend')!r}; "
-            "use the mode that the plan was made in, or search in this one"
-        )
-    return {**keywords, "options": compile_options(plan, keywords.get("options") or {})}
+def compile_options(plan: Plan) -> dict[str, Any]:
+    """Return the options of ``torch.compile`` for a plan; see ``sktune_program.npugraph_ex``."""
+    return npugraph_ex.compile_options(dict(plan.options), _USUAL, has_scopes=bool(plan.scopes))

@@ -2,10 +2,14 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sktune.core.errors import TargetError
+from sktune.core.errors import BadInputError, TargetError
 from sktune.core.layout import Layout
+from sktune.core.space import SpaceSpec
 from sktune.core.verification import Verification
-from sktune.runners.program.rank_reports import VERIFIED_STEPS, InspectedCall, RankReport
+from sktune.program.sktune_program.task import VERIFIED_STEPS, DecodeCall
+from sktune.runners.program.rank_reports import InspectedCall, RankReport
+from sktune.targets.tracing import time_shares
+from sktune.targets.units import layout_of
 
 Reports = Sequence[RankReport]
 """One for each rank."""
@@ -13,29 +17,45 @@ IgnoredState = Collection[tuple[int, str]]
 """Ranks and names of state tensors that differ between two runs of the baseline, such as uninitialized memory."""
 
 
-def decode_step(reports: Sequence[RankReport]) -> InspectedCall:
-    """Return the most frequent compiled call of the largest model.
+def decode_step(reports: Sequence[RankReport], spec: SpaceSpec) -> tuple[DecodeCall, Layout]:
+    """Return the most frequent compiled call of the largest model, and its layout.
 
     Raises:
         TargetError: no call is a decode step, or the ranks run different modules.
     """
     first = reports[0]
-    candidates = [call for call in first.inspected if call.layout is not None]
+    layouts: dict[DecodeCall, Layout] = {}
+    problems = []
+    for call in first.inspected:
+        try:
+            layouts[call.call] = _layout(first, call, spec)
+        except BadInputError as failure:
+            problems.append(f"{call.call.function}: {failure}")
+    candidates = [call for call in first.inspected if call.call in layouts]
     if not candidates:
-        reason = "; ".join(f"{call.call.function}: {call.problem}" for call in first.inspected)
         raise TargetError(
-            f"sktune found no decode step in the program ({reason or 'it compiles no module'}); "
+            f"sktune found no decode step in the program ({'; '.join(problems) or 'it compiles no module'}); "
             "see docs/reference/recipe.md"
         )
     largest = max(call.parameters for call in candidates)
-    chosen = max((call for call in candidates if call.parameters == largest), key=lambda call: call.calls)
-    assert chosen.layout is not None
-    layout = Layout.from_dict(chosen.layout)
+    chosen = max((call for call in candidates if call.parameters == largest), key=lambda call: call.calls).call
     for report in reports[1:]:
-        same = [call.layout for call in report.inspected if call.call.function == chosen.call.function and call.layout]
-        if not any(Layout.from_dict(values).digest == layout.digest for values in same):
+        same = (call for call in report.inspected if call.call.function == chosen.function and call.times)
+        if not any(_layout(report, call, spec).digest == layouts[chosen].digest for call in same):
             raise TargetError(f"{report.name} runs different modules from {first.name}; one plan cannot fit both")
-    return chosen
+    return chosen, layouts[chosen]
+
+
+def _layout(report: RankReport, call: InspectedCall, spec: SpaceSpec) -> Layout:
+    """Return the layout of an inspected call.
+
+    Raises:
+        BadInputError: it is no decode step, or ``spec`` does not fit it.
+    """
+    if not call.times:
+        raise TargetError(f"it is called {call.calls} times, too few for a decode step")
+    layout = layout_of(report.trees[call.call.function], call.ran, spec)
+    return layout.with_time_shares(time_shares(call.times, [unit.name for unit in layout.units]))
 
 
 def first_difference(expected: Reports, actual: Reports, ignored: IgnoredState, steps: int = VERIFIED_STEPS) -> str:

@@ -19,13 +19,15 @@ from sktune.core.layout import Layout
 from sktune.core.outcome import Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
+from sktune.launch import SITE
 from sktune.measure import samples
 from sktune.measure.latency import Measurement
 from sktune.measure.noise_floor import NoiseFloorSample
 from sktune.measure.winner import BASELINE
+from sktune.program.sktune_program.task import VERIFIED_STEPS, DecodeCall, RegionCompiler, Task
 from sktune.runners.program.agreement import decode_step, differing_state, first_difference, unverifiable_reason
 from sktune.runners.program.peers import Peer
-from sktune.runners.program.rank_reports import VERIFIED_STEPS, DecodeCall, RankReport, Task, draw_turns
+from sktune.runners.program.rank_reports import RankReport, draw_turns
 from sktune.runners.program.run import Failure, Launcher, Run
 from sktune.runners.program.step_times import (
     MIN_ALTERNATING,
@@ -73,7 +75,7 @@ class CheckedRuns:
         self.alternates = False
         self.baselines: list[RunLatency] = []
         self.run_s = 0.0
-        self._task = Task(inspects=False, backend=recipe.backend, model=recipe.model)
+        self._task = Task(False, recipe.backend, recipe.model, compiler=_region_compiler(recipe.backend))
         self._all_steps: tuple[RankReport, ...] = ()  # of the baseline run in which every step is compared
 
     @property
@@ -101,16 +103,13 @@ class CheckedRuns:
             BackendError: the program does not run.
         """
         log = self.log("inspect.log")
-        task = replace(self._task, inspects=True, space=space.model_dump(mode="json"))
-        run = self.launcher.run(task, Plan(), log)
+        run = self.launcher.run(replace(self._task, inspects=True), Plan(), log)
         if run.failure:
             raise BackendError(f"the program does not run eagerly: {run.failure.detail}; see {log}")
-        step = decode_step(run.reports)
-        assert step.layout is not None
-        calls = [each for each in run.reports[0].inspected if each.call.function == step.call.function]
-        call = step.call if len(calls) > 1 else replace(step.call, signature="")
-        self._task = replace(self._task, decode=call)
-        return Layout.from_dict(step.layout), run.seconds
+        step, layout = decode_step(run.reports, space)
+        calls = [each for each in run.reports[0].inspected if each.call.function == step.function]
+        self._task = replace(self._task, decode=step if len(calls) > 1 else replace(step, signature=""))
+        return layout, run.seconds
 
     def baseline(self, log: str) -> Run:
         """Run the baseline; the first run is the reference that all others must equal.
@@ -238,3 +237,9 @@ class CheckedRuns:
             seconds = np.array([steps[:shortest] for steps in step_ms]).T / 1e3
         measurement = Measurement(seconds, np.zeros(len(seconds), dtype=bool), 0)
         samples.write(real_path(self._folder) / samples.FOLDER / Path(log).with_suffix(".npz"), names, measurement)
+
+
+def _region_compiler(backend: str) -> RegionCompiler | None:
+    """Return where ranks find the compiler of a step, if it is sktune's."""
+    address = backend_info(backend).program_compiler
+    return RegionCompiler(address, str(SITE.parent.parent)) if address else None

@@ -13,8 +13,9 @@ from typing import Protocol
 from sktune.core.errors import BackendError, BadInputError
 from sktune.core.files import create_text, real_path
 from sktune.launch import SITE
+from sktune.program.sktune_program.launch import RUN_VARIABLE
+from sktune.program.sktune_program.task import HOST_RANK_VARIABLE
 from sktune.runners.process_tree import ProcessTree, is_alive
-from sktune.runners.program.rank_reports import HOST_RANK_VARIABLE, RUN_VARIABLE
 
 
 class PeerLostError(Exception):

@@ -1,101 +1,24 @@
-"""The task of a run's ranks and their reports: JSON files in the run's folder.
-
-``task.json`` is written before the command starts. Rank 3 appends to ``rank-3.jsonl``, or on the second host of a
-program to ``rank-3-host-1.jsonl``: ``start``, then ``found`` (when inspecting) or ``compiled``, ``outputs`` of each
-compared step, ``state`` after ``VERIFIED_STEPS`` steps and after the last compared one, ``written``, ``steps``
-(seconds, and which were the baseline's), ``error``, and finally ``end``.
-"""
+"""The reports of a run's ranks, as ``sktune_program.reporter`` writes them, and the random parts of their tasks."""
 
 import json
-import os
-import random
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from sktune.core.files import open_regular
-from sktune.core.layout import Layout
-
-RUN_VARIABLE = "SKTUNE_RUN"
-"""Environment variable: the run's folder, which also identifies the processes of the run."""
-PLAN_VARIABLE = "SKTUNE_PLAN"
-"""Environment variable: the plan file."""
-HOSTS_VARIABLE, HOST_RANK_VARIABLE = "SKTUNE_HOSTS", "SKTUNE_HOST_RANK"
-"""Environment variables of a program on several hosts: all addresses, and this host's number among them."""
-TASK = "task.json"
-PLAN = "plan.yaml"
-VERIFIED_STEPS = 8
-"""Decode steps whose outputs are compared in every run; the state is compared after the last of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeCall:
-    """Identifies the decode step among a program's compiled calls.
-
-    Attributes:
-        function: the compiled function, e.g. ``DeepseekV3ForCausalLM.decode``.
-        signature: types and shapes of its tensors; empty if every call of the function is a decode step.
-    """
-
-    function: str
-    signature: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Instructions to the ranks of a run.
-
-    Attributes:
-        inspects: run eagerly, and report the layout of each function that would be compiled.
-        backend: which backend's scopes the plan has, ``inductor`` or ``npu``.
-        model: class of the module tree; None for the tree that the compiled function belongs to.
-        decode: the decode step; None until it is known.
-        space: the search space's document, which defines the units.
-        turns: seed of the order in which steps run with and without the plan's scopes, drawn for each run; see
-            ``is_baselines_turn``. None if the run does not alternate.
-        steps: decode steps whose outputs are compared, at least ``VERIFIED_STEPS``.
-        watches_state: report whether any state changes from the first to the last of ``VERIFIED_STEPS``.
-    """
-
-    inspects: bool
-    backend: str
-    model: str | None = None
-    decode: DecodeCall | None = None
-    space: Mapping[str, Any] = field(default_factory=dict)
-    turns: int | None = None
-    steps: int = VERIFIED_STEPS
-    watches_state: bool = False
-
-    def write(self, folder: Path) -> None:
-        """Write ``task.json``."""
-        (folder / TASK).write_text(json.dumps(asdict(self)))
-
-    @classmethod
-    def read(cls, folder: Path) -> "Task":
-        """Inverse of ``write``."""
-        values = json.loads((folder / TASK).read_text())
-        decode = DecodeCall(**values.pop("decode")) if values["decode"] else values.pop("decode")
-        return cls(**values, decode=decode)
+from sktune.program.sktune_program.calls import Calls
+from sktune.program.sktune_program.module_times import StepTimes
+from sktune.program.sktune_program.task import FORMAT, DecodeCall
+from sktune.targets.module_tree import ModuleTree
 
 
 def draw_turns() -> int:
     """Return a seed for the order of turns, drawn by the operating system."""
     return secrets.randbits(63)
-
-
-def is_baselines_turn(step: int, turns: int) -> bool:
-    """Return whether decode step ``step``, counted from 0, of an alternating run has no scopes.
-
-    The verified steps all have scopes. Then come blocks of four, ABBA or BAAB, by a fair coin for each block. The coins
-    follow from the seed ``turns``, so they are equal in all ranks, which communicate within a step.
-    """
-    block, place = divmod(step - VERIFIED_STEPS, 4)
-    coin = random.Random(f"{turns}-{block}").getrandbits(1)  # noqa: S311 - no secret
-    return block >= 0 and (place in (1, 2)) == bool(coin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +42,15 @@ class InspectedCall:
         call: which call.
         calls: how often it was made.
         parameters: number of parameters of the module tree that it runs.
-        layout: from ``Layout.to_dict``; None if there is none.
-        problem: why there is no layout.
+        ran: the modules that one call ran.
+        times: of further calls; empty if it was called too seldom for a decode step, and then ``ran`` is, too.
     """
 
     call: DecodeCall
     calls: int
     parameters: int
-    layout: Mapping[str, Any] | None
-    problem: str = ""
+    ran: Calls
+    times: tuple[StepTimes, ...]
 
 
 @dataclass(slots=True)
@@ -139,6 +62,7 @@ class RankReport:
         pid: its process, on its host.
         host: number of its host.
         host_name: name of its host; empty if the program runs on one.
+        trees: the module trees that were inspected, by the name of the function that runs them.
         inspected: the calls found while inspecting.
         compile_s: seconds of the first decode step, which includes compilation.
         outputs: of each compared step; after ``VERIFIED_STEPS``, one digest for all tensors.
@@ -154,6 +78,7 @@ class RankReport:
     pid: int = 0
     host: int = 0
     host_name: str = ""
+    trees: dict[str, ModuleTree] = field(default_factory=dict)
     inspected: list[InspectedCall] = field(default_factory=list)
     compile_s: float | None = None
     outputs: list[StepDigests] = field(default_factory=list)
@@ -185,12 +110,6 @@ class RankReport:
         if self.compile_s is None:
             return "before its first decode step"
         return f"after decode step {max(len(self.outputs), len(self.step_s) + 1)}"
-
-
-def report_file(folder: Path, rank: int) -> tuple[Path, int]:
-    """Return this process's report and the number of its host; no two hosts write to the same file."""
-    host = int(os.environ.get(HOST_RANK_VARIABLE, "0"))
-    return folder / f"rank-{rank}{f'-host-{host}' if host else ''}.jsonl", host
 
 
 def read_reports(folder: Path, hosts: Sequence[str] = ()) -> list[RankReport]:
@@ -225,7 +144,7 @@ def _read(path: Path, rank: int) -> RankReport:
             continue  # the line is still being written
         try:
             _add(report, event)
-        except (KeyError, TypeError, ValueError, AttributeError) as failure:
+        except (LookupError, TypeError, ValueError, AttributeError) as failure:
             report.error = report.error or ("run", f"line {number} of its report {path.name} is damaged ({failure!r})")
     return report
 
@@ -233,12 +152,17 @@ def _read(path: Path, rank: int) -> RankReport:
 def _add(report: RankReport, event: dict[str, Any]) -> None:
     match event.pop("event"):
         case "start":
-            report.pid, report.host = int(event["pid"]), int(event.get("host", 0))
+            report.pid, report.host = int(event["pid"]), int(event["host"])
+            if event["format"] != FORMAT and report.error is None:
+                problem = (
+                    f"its report has the format {event['format']!r}, and this sktune knows {FORMAT}; "
+                    "another sktune's folder is first on its PYTHONPATH, take it out"
+                )
+                report.error = ("run", problem)
+        case "tree":
+            report.trees[str(event["function"])] = ModuleTree(event)
         case "found":
-            found = InspectedCall(**{**event, "call": DecodeCall(**event["call"])})
-            if found.layout is not None:
-                Layout.from_dict(found.layout)
-            report.inspected.append(found)
+            report.inspected.append(_inspected(event, report.trees))
         case "compiled":
             report.compile_s = float(event["seconds"])
         case "outputs":
@@ -256,6 +180,18 @@ def _add(report: RankReport, event: dict[str, Any]) -> None:
             report.error = (str(event["stage"]), str(event["message"]))
         case "end":
             report.has_ended = True
+
+
+def _inspected(event: dict[str, Any], trees: Mapping[str, ModuleTree]) -> InspectedCall:
+    times = (
+        StepTimes(float(total_s), {str(name): float(spent_s) for name, spent_s in modules_s.items()})
+        for total_s, modules_s in event["times"]
+    )
+    call, ran = DecodeCall(**event["call"]), Calls.from_rows(event["ran"])
+    for index, each in enumerate(ran.calls):
+        if each.name not in trees[call.function].modules or not -1 < (each.caller or 0) <= index:
+            raise ValueError(f"call {index} is of no module, or in a later one")
+    return InspectedCall(call, int(event["calls"]), int(event["parameters"]), ran, tuple(times))
 
 
 def _digests(event: dict[str, Any]) -> dict[str, str]:

@@ -11,9 +11,9 @@ import yaml
 from sktune.core.errors import BadInputError
 from sktune.core.files import read_text, source_text
 from sktune.core.plain_data import load_yaml
+from sktune.program.sktune_program.task import HOSTS_VARIABLE, VERIFIED_STEPS
 from sktune.runners.program.checkout import A3_DIES, DIES
 from sktune.runners.program.program_checks import Check, ProgramChecks, Verdict
-from sktune.runners.program.rank_reports import HOSTS_VARIABLE, VERIFIED_STEPS
 from sktune.source.yaml_flag import CAPTURED_MODE, FLAG, MODE, NEEDED_MODE, STATIC_KERNELS, static_kernels
 
 MAX_NEW_TOKENS = 160

@@ -8,26 +8,18 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sktune.core.errors import BackendError, OutOfTimeError
 from sktune.core.files import real_path
 from sktune.core.outcome import Reason, Stage
 from sktune.core.plan import Plan
-from sktune.core.plan_file import write_plan
+from sktune.program.sktune_program.launch import RUN_VARIABLE
+from sktune.program.sktune_program.task import HOST_RANK_VARIABLE, HOSTS_VARIABLE, Task
 from sktune.runners.program.latency_lines import step_latencies_ms
 from sktune.runners.program.peers import HostCommand, HostState, Peer, PeerLostError, ThisHost
-from sktune.runners.program.rank_reports import (
-    HOST_RANK_VARIABLE,
-    HOSTS_VARIABLE,
-    PLAN,
-    PLAN_VARIABLE,
-    RUN_VARIABLE,
-    RankReport,
-    Task,
-    read_reports,
-)
+from sktune.runners.program.rank_reports import RankReport, read_reports
 from sktune.runners.program.yaml_copy import copy_paths, written_copies
 from sktune.targets.recipe import LatencyLines, Recipe
 
@@ -36,6 +28,10 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.2
 SHARED = "inductor"
 """Folder in the caches with the code compiled by all successful runs."""
+NO_REPORT = (
+    "the program must call torch.compile on a module or its method, in Python 3.9 or later, and the launch script must "
+    "pass PYTHONPATH on, whose first folder must exist where the program runs"
+)
 ORPHAN_S = 15.0
 """How long the other ranks may go on once one is gone: they may be about to report why. After a program has ended as it
 should, what it has started may go on for as long."""
@@ -107,8 +103,7 @@ class Launcher:
         """
         self._wait_for_others()
         folder = self._new_folder()
-        task.write(folder)
-        (folder / PLAN).write_text(write_plan(plan, {}, task.backend), encoding="utf-8")
+        replace(task, scopes=plan.marked, options=dict(plan.options)).write(folder)
         outputs = [log, *(log.with_suffix(f".host-{host}.log") for host in range(1, len(self._hosts)))]
         for output in outputs:
             _rename_old(output)
@@ -167,7 +162,7 @@ class Launcher:
         }
         for path in folders.values():
             Path(path).mkdir(parents=True, exist_ok=True)
-        run = {RUN_VARIABLE: str(folder), PLAN_VARIABLE: str(folder / PLAN), **own}
+        run = {RUN_VARIABLE: str(folder), **own}
         variables = {**master, **self._recipe.variables(places), **folders, **run}
         argv = self._recipe.argv(self._copies[host] if self._copies else None, places)
         return HostCommand(argv, self._recipe.directory, variables, log)
@@ -235,8 +230,7 @@ class Launcher:
         if not reports:
             return Failure(
                 Reason.CRASHED,
-                "no rank has reported: its Python needs sktune installed, and the program must call torch.compile"
-                + next(filter(None, map(_last_line_text, outputs)), ""),
+                f"no rank has reported: {NO_REPORT}" + next(filter(None, map(_last_line_text, outputs)), ""),
             )
         if len(reports) != self._recipe.all_ranks:
             on_each = f" on each of {len(self._hosts)} hosts" if self._names else ""

@@ -18,6 +18,7 @@ from sktune.core.verification import Verification
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.noise_floor import NoiseFloorSample, Threshold
 from sktune.measure.winner import BASELINE
+from sktune.program.sktune_program.task import VERIFIED_STEPS
 from sktune.runners.base import (
     CompareRequest,
     DurationEstimates,
@@ -34,7 +35,6 @@ from sktune.runners.explain import explained
 from sktune.runners.program.agreement import first_difference, verification
 from sktune.runners.program.checked_runs import BASELINES, CheckedRuns
 from sktune.runners.program.peers import check_shared
-from sktune.runners.program.rank_reports import VERIFIED_STEPS
 from sktune.runners.program.run import Run
 from sktune.runners.program.step_times import MIN_ALTERNATING, compare_turns, compare_two, latency_of
 from sktune.targets.recipe import needs_cluster, read_recipe

@@ -11,7 +11,7 @@ from sktune.core.outcome import Speedup
 from sktune.measure.confidence_sequence import FARTHEST
 from sktune.measure.latency import Samples, compare
 from sktune.measure.winner import students_t
-from sktune.runners.program.rank_reports import VERIFIED_STEPS
+from sktune.program.sktune_program.task import VERIFIED_STEPS
 
 WARM_UP_STEPS = 2
 """Steps left out at the start of a run: the first compiles, and the second may still set things up."""

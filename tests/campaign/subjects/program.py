@@ -25,7 +25,7 @@ def main() -> None:
     if RANK == 0:
         other = subprocess.Popen([sys.executable, "-S", __file__], env={**os.environ, "RANK": "1"})
     task = json.loads((RUN / "task.json").read_text())
-    scopes = Path(os.environ["SKTUNE_PLAN"]).read_text().count("first:")
+    scopes = len(task["scopes"])
     fault = os.environ.get("CAMPAIGN_FAULT", "") if scopes and RANK == 1 else ""
     with (RUN / f"rank-{RANK}.jsonl").open("w") as report:
 
@@ -33,19 +33,34 @@ def main() -> None:
             report.write(json.dumps({"event": event, **values}) + "\n")
             report.flush()
 
-        write("start", pid=os.getpid())
+        write("start", format=1, pid=os.getpid(), host=0)
         if task["inspects"]:
-            units = [{"name": f"layers.{index}.{key}", "key": key, "layer": index}
-                     for index in range(2) for key in ("mix", "out")]  # fmt: skip
-            layers = [{"name": f"layers.{index}", "kind": "dense"} for index in range(2)]
-            call = {"function": "Model.forward", "signature": ""}
-            layout = {"units": units, "layers": layers}
-            write("found", call=call, calls=9, parameters=1, layout=layout, problem="")
+            inspect(write)
         else:
             run(task, scopes, fault, write)
         if other and other.wait():
             sys.exit(f"rank 1 ended with {other.returncode}")
         write("end")
+
+
+def inspect(write: Callable[..., None]) -> None:
+    """Report a step of two layers of two modules each."""
+    layer = [2, [["mix", 4], ["out", 5]], [["weight", 0]]]
+    modules = [[0, [["layers", 1]], []], [1, [["0", 2], ["1", 3]], []], layer,
+               [2, [["mix", 6], ["out", 7]], [["weight", 1]]], *([3, [], []] for _ in range(4))]  # fmt: skip
+    classes = [["Model", "Model", ""], ["ModuleList", "ModuleList", "list"], ["Layer", "Layer", ""],
+               ["Linear", "Linear", ""]]  # fmt: skip
+    parameters = [[[8], "torch.float32"]] * 2
+    write("tree", function="Model.forward", classes=classes, parameters=parameters, modules=modules)
+    ran = [["", 0, 13, None, "", False]]
+    for index in range(2):
+        begin, path = 1 + 6 * index, f"layers.{index}"
+        ran.append([path, begin, begin + 5, 0, "", False])
+        caller = len(ran) - 1
+        ran += [[f"{path}.mix", begin + 1, begin + 2, caller, "", False],
+                [f"{path}.out", begin + 3, begin + 4, caller, "", False]]  # fmt: skip
+    call = {"function": "Model.forward", "signature": ""}
+    write("found", call=call, calls=9, parameters=16, ran=ran, times=[[1.0, {}]])
 
 
 def run(task: dict[str, Any], scopes: int, fault: str, write: Callable[..., None]) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 RANK = int(os.environ["LOCAL_RANK"])
-HAS_SCOPES = "first:" in open(os.environ["SKTUNE_PLAN"]).read()
+HAS_SCOPES = '"first"' in open(os.path.join(os.environ["SKTUNE_RUN"], "task.json")).read()
 FAULT = os.environ.get("FAULT", "") if HAS_SCOPES else ""
 
 

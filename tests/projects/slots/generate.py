@@ -10,7 +10,7 @@ gc.disable()  # imports are most of a run
 import torch
 from torch import nn
 
-HAS_SCOPES = "first:" in open(os.environ["SKTUNE_PLAN"]).read() if "SKTUNE_PLAN" in os.environ else False
+HAS_SCOPES = '"first"' in open(os.path.join(os.environ["SKTUNE_RUN"], "task.json")).read() if "SKTUNE_RUN" in os.environ else False
 FAULT = os.environ.get("FAULT", "") if HAS_SCOPES else ""
 STEPS = 90
 

@@ -7,9 +7,12 @@ or set. Iterators and generators are never advanced. An explicit stack allows an
 once, so cycles end.
 """
 
+from __future__ import annotations
+
 import gc
 import io
 import logging
+import sys
 import threading
 import types
 import weakref
@@ -18,17 +21,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Union
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, bytearray, range, type(...)))
 """Types of values that contain no other object."""
-_VALUES = (*(kind for kind in PLAIN if kind is not type(None)), np.generic)
+_VALUES = tuple(kind for kind in PLAIN if kind is not type(None))
 _CLOSED = (
     type, types.ModuleType, types.CodeType, types.FrameType, types.GeneratorType, types.CoroutineType,
     types.AsyncGeneratorType, logging.Logger, logging.Handler, logging.Filter, threading.Thread, io.IOBase,
@@ -37,7 +38,7 @@ _CLOSED = (
 """Types that are not entered: they hold code, or lead to everything that runs in the process."""
 _DICTS: tuple[dict[Any, Any], ...] = ({}, OrderedDict())
 _VIEWS = tuple(type(view) for each in _DICTS for view in (each.keys(), each.values(), each.items()))
-_MACHINERY = ("sktune.", "torch._dynamo.", "torch._inductor.", "torch._functorch.", "torch.fx.")
+_MACHINERY = ("sktune.", "sktune_program.", "torch._dynamo.", "torch._inductor.", "torch._functorch.", "torch.fx.")
 """Packages that compile a step: the data of their types and functions is not the program's."""
 _HOOKS = (OrderedDict, dict, set)
 """Containers for a module's hooks, a dozen empty ones in each module."""
@@ -45,14 +46,15 @@ _LIBRARIES = ("builtins.", "torch.", "numpy.")
 """Packages whose classes have no state in class attributes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Values:
     """The plain values in one container, each with its key."""
 
     items: tuple[tuple[str, Any], ...]
 
 
-Leaf = torch.Tensor | npt.NDArray[Any] | Values
+Leaf = Union[torch.Tensor, Values, Any]
+"""A tensor, plain values, or an array of numpy, which the program may have imported or not."""
 Part = tuple[str, Any]
 """The path from an object to a part of it, such as ``.keys`` or ``[3]``, and the part."""
 Expander = Callable[[Any], Iterable[Part]]
@@ -129,7 +131,7 @@ class Walk:
             return (_method_parts,) if self._into_code else ()
         if issubclass(kind, torch.Tensor):
             return (_wrapper_parts if hasattr(kind, "__tensor_flatten__") else _attribute_parts,)
-        if issubclass(kind, np.ndarray):
+        if issubclass(kind, numpy_types("ndarray")):
             return (lambda array: self._sequence_parts(array.ravel().tolist()),)
         expanders = [expand for base, expand in self._containers if issubclass(kind, base)]
         slots = [(key, slot) for base in kind.__mro__ for key, slot in vars(base).items() if _is_slot(key, slot)]
@@ -162,9 +164,9 @@ class Walk:
         return [(f"{name}.{key}", value) for key, value in attributes if not key.startswith("__") or _is_code(value)]
 
     def _function_parts(self, function: types.FunctionType) -> Iterator[Part]:
-        if _is_from(function, ("sktune.", *_LIBRARIES)):
+        if _is_from(function, ("sktune.", "sktune_program.", *_LIBRARIES)):
             return
-        for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        for key, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             yield from ((f".{key}", value) for value in _content(cell))
         yield from ((f".{index}", value) for index, value in enumerate(function.__defaults__ or ()))
         yield from ((f".{key}", value) for key, value in (function.__kwdefaults__ or {}).items())
@@ -180,15 +182,21 @@ def state_walk(module: nn.Module, function: Any) -> Walk:
     return Walk(into_code=True, modules={*modules, getattr(function, "__module__", "")} - {None})
 
 
+def numpy_types(name: str) -> tuple[Any, ...]:
+    """Return numpy's type of that name as a tuple; empty if the program has not imported numpy: then nothing is one."""
+    kind = getattr(sys.modules.get("numpy"), name, None)
+    return () if kind is None else (kind,)
+
+
 def _is_leaf(value: Any, kind: type) -> bool:
     if issubclass(kind, torch.Tensor):
         # A tensor without memory has no bits; a wrapper's bits are those of its inner tensors.
         return not (value.is_meta or issubclass(kind, FakeTensor) or hasattr(kind, "__tensor_flatten__"))
-    return issubclass(kind, np.ndarray) and value.dtype != object
+    return issubclass(kind, numpy_types("ndarray")) and value.dtype != object
 
 
 def _is_value(value: Any) -> bool:
-    return issubclass(type(value), _VALUES)
+    return issubclass(type(value), _VALUES) or issubclass(type(value), numpy_types("generic"))
 
 
 def _is_code(value: Any) -> bool:

@@ -1,7 +1,9 @@
 """Calls: which modules a decode step runs, in which order, and which run inside another."""
 
+from __future__ import annotations
+
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,25 +11,25 @@ from typing import Any
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sktune.core.errors import TargetError, described
+from .errors import TargetError, described
 
 _PLACES = ("_user_stream_label", "_op_aicore_num", "_op_vectorcore_num")
 """Attributes that TorchAir's ``npu_stream_switch`` and ``limit_core_num`` set on operators."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Span:
     """A part of a step, by the numbers of its first and last event; an event is a begin or an end of a call."""
 
     began: int
     ended: int
 
-    def contains(self, other: "Span") -> bool:
+    def contains(self, other: Span) -> bool:
         """Whether the other span begins and ends inside this one."""
         return self.began < other.began and other.ended < self.ended
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Call:
     """One call of a module.
 
@@ -66,6 +68,23 @@ class Calls:
         """The names of all modules that ran."""
         return frozenset(call.name for call in self.calls)
 
+    def to_rows(self) -> list[list[Any]]:
+        """Return plain values, ready for JSON."""
+        return [
+            [call.name, *((call.span.began, call.span.ended) if call.span else (None, None)), call.caller, call.place,
+             call.is_idle]
+            for call in self.calls
+        ]  # fmt: skip
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Sequence[Any]]) -> Calls:
+        """Inverse of ``to_rows``."""
+        return cls(tuple(
+            Call(str(name), None if began is None else Span(int(began), int(ended)),
+                 None if caller is None else int(caller), str(place), bool(is_idle))
+            for name, began, ended, caller, place, is_idle in rows
+        ))  # fmt: skip
+
     @property
     def names(self) -> list[str]:
         """The names of the modules that ran exactly once, in order of their begin."""
@@ -89,7 +108,7 @@ class _Places(TorchDispatchMode):
         """Run the operator; if it begins or ends a scope, record that."""
         self.operators += 1
         if str(function) == "air.scope_enter.default":
-            place = [f"{name}={value}" for name, value in zip(*arguments[:2], strict=True) if name in _PLACES]
+            place = [f"{name}={value}" for name, value in zip(*arguments[:2]) if name in _PLACES]
             self._open.append(" ".join(place))
         elif str(function) == "air.scope_exit.default" and self._open:
             self._open.pop()

@@ -7,14 +7,16 @@ From vllm-ascend's sources as of October 2026: ``compilation/breakable_aclgraph.
 ``compilation/compiler_interface.py``. Nothing of it has run on a device.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from sktune.core import graph_options
-from sktune.core.errors import PlanError
-from sktune.core.plan import Plan
+from .errors import PlanError
+from .npugraph_ex import optimize_options
+from .plan import Option
 
 OWN_SCOPE = "full_model"
 ENVIRONMENT: Mapping[str, str] = {"VLLM_DISABLE_COMPILE_CACHE": "1", "VLLM_USE_AOT_COMPILE": "0"}
@@ -26,15 +28,13 @@ def compiles(keywords: Mapping[str, Any]) -> bool:
     return str(getattr(keywords.get("backend"), "__module__", "")).partition(".")[0] == "vllm"
 
 
-def prepare(plan: Plan, keywords: Mapping[str, Any]) -> None:
+def prepare(options: Mapping[str, Option], *, has_scopes: bool) -> None:
     """Leave out vLLM-Ascend's own scope in this process, and have graphs fused with the plan's options.
 
     Raises:
         PlanError: the plan has no scopes: it is a search's baseline, or there is nothing to launch.
     """
-    if not compiles(keywords):
-        return
-    if not plan.scopes:
+    if not has_scopes:
         raise PlanError(
             "vLLM replays its graphs without calling the compiled step, so that no step can be compared or timed; "
             "search with --backend npugraph-ex on the same model, and launch vLLM with the plan"
@@ -44,7 +44,7 @@ def prepare(plan: Plan, keywords: Mapping[str, Any]) -> None:
         return
     npu.super_kernel_scope_begin = _but_for_own(npu.super_kernel_scope_begin)
     npu.super_kernel_scope_end = _but_for_own(npu.super_kernel_scope_end)
-    optimize, of_plan = npu.NPUGraph.super_kernel_optimize, graph_options.optimize_options(plan)
+    optimize, of_plan = npu.NPUGraph.super_kernel_optimize, optimize_options(options)
 
     @functools.wraps(optimize)
     def optimized(graph: Any, optimize_options: Mapping[str, Any] | None = None, debug_options: Any = None) -> Any:

@@ -1,17 +1,19 @@
 """Outputs and state of a program's decode step, found without knowledge of the program, and digests of their bits."""
 
+from __future__ import annotations
+
+import ctypes
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from sktune.core.errors import TargetError, described
-from sktune.targets.object_graph import Leaf, Values, Walk, state_walk
+from .errors import TargetError, described
+from .object_graph import Leaf, Values, Walk, numpy_types, state_walk
 
 Named = Iterator[tuple[str, Leaf]]
 
@@ -67,21 +69,29 @@ def digest_of(leaf: Leaf) -> str:
     digest = hashlib.blake2b(digest_size=16)
     if isinstance(leaf, Values):
         for key, value in leaf.items:
-            digest.update(f"{key}:{type(value).__name__}:".encode() + _bytes_of(value) + b"\n")
+            digest.update(f"{key}:{_type_of(value)}:".encode() + _bytes_of(value) + b"\n")
         return digest.hexdigest()
     is_nested = isinstance(leaf, torch.Tensor) and leaf.is_nested and leaf.layout == torch.strided  # it has no shape
     digest.update(f"{leaf.dtype}{'' if is_nested else tuple(leaf.shape)}".encode())
-    for part in _dense(leaf) if isinstance(leaf, torch.Tensor) else (np.ascontiguousarray(leaf),):
-        digest.update(part.reshape(-1).view(np.uint8).data)
+    for part in _dense(leaf) if isinstance(leaf, torch.Tensor) else (_bits_of_array(leaf),):
+        digest.update(part)
     return digest.hexdigest()
 
 
+def _bits_of_array(array: Any) -> bytes:
+    if array.dtype.hasobject:
+        raise TypeError("it holds Python objects")
+    (array_type,) = numpy_types("ndarray")
+    bits: bytes = array_type.tobytes(array)
+    return bits
+
+
 def _dense(tensor: torch.Tensor) -> Iterator[Any]:
-    """Yield arrays on the host that together hold every bit of a tensor."""
+    """Yield the memory on the host, as buffers, that together holds every bit of a tensor. It needs no numpy."""
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - a subclass may return something other than its bits
         plain = tensor.detach()
         if plain.is_nested:
-            yield np.array([inner.numel() for inner in plain.unbind()])
+            yield str([inner.numel() for inner in plain.unbind()]).encode()
             yield from (part for inner in plain.unbind() for part in _dense(inner))
         elif plain.is_quantized:
             yield from _dense(plain.int_repr())
@@ -94,18 +104,26 @@ def _dense(tensor: torch.Tensor) -> Iterator[Any]:
                 raise ValueError("its memory was freed")
             plain = plain.resolve_conj().resolve_neg()
             plain = torch.view_as_real(plain) if plain.is_complex() else plain
-            yield plain.cpu().contiguous().flatten().view(torch.uint8).numpy()
+            flat = plain.cpu().contiguous().flatten().view(torch.uint8)
+            if flat.numel():  # it lives until the next part is asked for
+                yield (ctypes.c_char * flat.numel()).from_address(flat.data_ptr())
+
+
+def _type_of(value: Any) -> str:
+    """Return a name of a value's type that is the same with every version of numpy."""
+    return str(value.dtype) if isinstance(value, numpy_types("generic")) else type(value).__name__
 
 
 def _bytes_of(value: Any) -> bytes:
     """Return a value's bits, for a float all 64."""
-    if isinstance(value, np.generic):
-        return value.tobytes()
+    if isinstance(value, numpy_types("generic")):
+        bits: bytes = value.tobytes()
+        return bits
     if isinstance(value, float):
         return struct.pack("<d", value)
     if isinstance(value, complex):
         return struct.pack("<2d", value.real, value.imag)
-    if isinstance(value, bytes | bytearray):
+    if isinstance(value, (bytes, bytearray)):
         return bytes(value)
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
@@ -115,7 +133,7 @@ def _bytes_of(value: Any) -> bytes:
 def _elements(leaf: Leaf) -> int:
     if isinstance(leaf, Values):
         return len(leaf.items)
-    return leaf.numel() if isinstance(leaf, torch.Tensor) else leaf.size
+    return int(leaf.numel() if isinstance(leaf, torch.Tensor) else leaf.size)
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -4,87 +4,40 @@ Nothing runs but the program's own calls. Scopes are active only during calls of
 eager calls or other models.
 """
 
+from __future__ import annotations
+
 import atexit
 import functools
-import json
 import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from sktune.backends import backend_info
-from sktune.backends.info import attribute_at
-from sktune.core.errors import PlanError, SktuneError, described, first_line
-from sktune.core.plan import Option, Plan
-from sktune.core.plan_file import read_plan_file
-from sktune.core.space import SpaceSpec
-from sktune.measure.devices import device_of
-from sktune.measure.latency import Device
-from sktune.runners.program.module_tree import find_tree
-from sktune.runners.program.rank_reports import (
-    PLAN_VARIABLE,
-    RUN_VARIABLE,
-    VERIFIED_STEPS,
-    DecodeCall,
-    Task,
-    is_baselines_turn,
-    report_file,
-)
-from sktune.runners.program.tensors import as_one, digest_of, digests_of, outputs_of, signature_of, state_of
-from sktune.targets.calls import Calls, record_calls
-from sktune.targets.marks import MakeScope, MarkedModel, Scope, attach, scope_maker
-from sktune.targets.object_graph import Leaf
-from sktune.targets.tracing import StepTimes, time_modules, time_shares
-from sktune.targets.units import layout_of
+from .calls import Calls, record_calls
+from .clock import clock_of
+from .errors import PlanError, SktuneError, described, first_line
+from .frontends import FRONTENDS
+from .marks import MakeScope, MarkedModel, Scope, attach
+from .module_times import StepTimes, time_modules
+from .module_tree import describe, find_tree
+from .object_graph import Leaf
+from .plan import Option
+from .plan_file import read_plan_file
+from .reporter import Reporter
+from .task import VERIFIED_STEPS, Task, is_baselines_turn
+from .tensors import as_one, digest_of, digests_of, outputs_of, signature_of, state_of
 
 logger = logging.getLogger(__name__)
 
-RANK_VARIABLES = ("RANK", "RANK_ID", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK")
 TRACED_CALL, TIMED_CALLS = 2, (3, 6)
 """While inspecting, by the number of each function's call, from 1; the first call may set things up."""
 STEPS_PER_LINE = 16
 
 Function = Callable[..., Any]
-
-
-def rank_of_this_process() -> int:
-    """Return the rank, from torch.distributed or the launch script's environment; 0 for a single process."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank()
-    return next((int(os.environ[name]) for name in RANK_VARIABLES if os.environ.get(name, "").isdigit()), 0)
-
-
-class Reporter:
-    """Appends events to this rank's report; does nothing if ``folder`` is None."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-        self._file: Any = None
-
-    @property
-    def is_active(self) -> bool:
-        """Whether a report is wanted: in a search, not in production."""
-        return self._folder is not None
-
-    def begin(self) -> None:
-        """Open the report; ``end`` is written when the process exits, after exit handlers that are registered later."""
-        if self._folder is None or self._file is not None:
-            return
-        path, host = report_file(self._folder, rank_of_this_process())
-        self._file = path.open("a", encoding="utf-8")
-        self.write("start", pid=os.getpid(), host=host)
-        atexit.register(self.write, "end")
-
-    def write(self, event: str, **values: Any) -> None:
-        """Write one event."""
-        if self._file is not None:
-            self._file.write(json.dumps({"event": event, **values}) + "\n")
-            self._file.flush()
 
 
 class Gate:
@@ -117,23 +70,22 @@ class MarkedStep:
         baseline: the same function, compiled again for the baseline's turns; None if the run does not alternate.
         tree: the module tree that the function runs.
         function: the function before compilation, as state may be in its closure.
-        task: what to compare, and when to alternate.
-        plan: has the scopes.
+        task: the scopes, what to compare, and when to alternate.
         make_scope: makes a scope of the backend.
         reporter: receives the events; if it is not active, nothing is digested or timed.
     """
 
     def __init__(
         self, compiled: Function, baseline: Function | None, tree: nn.Module, function: Function, task: Task,
-        plan: Plan, make_scope: MakeScope, reporter: Reporter,
+        make_scope: MakeScope, reporter: Reporter,
     ) -> None:  # fmt: skip
         self._compiled, self._baseline, self._tree, self._function = compiled, baseline, tree, function
         self._task, self._signature = task, task.decode.signature if task.decode else ""
-        self._plan, self._make_scope, self._reporter = plan, make_scope, reporter
+        self._make_scope, self._reporter = make_scope, reporter
         self._watched: list[tuple[weakref.ref[Any], str]] = []
         self._gate = Gate()
         self._marks: MarkedModel | None = None
-        self._device: Device | None = None
+        self._now_s: Callable[[], float] | None = None
         self._steps = 0
         self._seconds: list[float] = []
         self._turns: list[bool] = []
@@ -142,15 +94,15 @@ class MarkedStep:
         """Run the program's call."""
         if self._signature and signature_of((arguments, keywords)) != self._signature:
             return self._compiled(*arguments, **keywords)
-        device = self._prepared()
+        now_s = self._prepared()
         if not self._reporter.is_active:  # in production nothing waits for the device
             return self._run(self._compiled, arguments, keywords)
         turns = self._task.turns
         is_baselines = turns is not None and self._baseline is not None and is_baselines_turn(self._steps, turns)
         step = self._baseline if is_baselines and self._baseline is not None else self._compiled
-        began = device.now_s()
+        began = now_s()
         output = self._run(step, arguments, keywords)
-        self._count(device.now_s() - began, is_baselines)
+        self._count(now_s() - began, is_baselines)
         if self._steps <= self._task.steps:
             try:
                 self._compare(output, (arguments, keywords))
@@ -169,16 +121,16 @@ class MarkedStep:
         finally:
             self._gate.is_open = False
 
-    def _prepared(self) -> Device:
-        if self._device is None:
+    def _prepared(self) -> Callable[[], float]:
+        if self._now_s is None:
             try:
-                self._marks = attach(self._tree, self._plan, self._gated)
+                self._marks = attach(self._tree, self._task.scopes, self._gated)
             except SktuneError as failure:
                 self._fail("mark", failure)
                 raise
-            self._device = device_of(self._tree.parameters())
+            self._now_s = clock_of(self._tree.parameters())
             atexit.register(self._flush)
-        return self._device
+        return self._now_s
 
     def _gated(self, label: str, options: Mapping[str, Option]) -> Scope:
         return GatedScope(self._make_scope(label, options), self._gate)
@@ -211,8 +163,9 @@ class MarkedStep:
             leaves = [leaf for _, leaf in self._state(arguments) if isinstance(leaf, torch.Tensor)]
             self._watched = [(weakref.ref(leaf), digest_of(leaf)) for leaf in leaves]
             return
-        alive = ((leaf, digest) for reference, digest in self._watched if (leaf := reference()) is not None)
-        self._reporter.write("written", is_written=any(digest_of(leaf) != digest for leaf, digest in alive))
+        now = [(reference(), digest) for reference, digest in self._watched]
+        is_written = any(digest_of(leaf) != digest for leaf, digest in now if leaf is not None)
+        self._reporter.write("written", is_written=is_written)
 
     def _state(self, arguments: Any) -> Iterator[tuple[str, Leaf]]:
         return state_of(self._tree, arguments, self._function)
@@ -228,10 +181,10 @@ class MarkedStep:
 
 
 class InspectedStep:
-    """Stands in for a function that would be compiled, and runs it eagerly: reports its calls and their layouts."""
+    """Stands in for a function that would be compiled, and runs it eagerly: reports its calls, and what they ran."""
 
-    def __init__(self, function: Function, tree: nn.Module, name: str, spec: SpaceSpec, reporter: Reporter) -> None:
-        self._function, self._tree, self._name, self._spec, self._reporter = function, tree, name, spec, reporter
+    def __init__(self, function: Function, tree: nn.Module, name: str, reporter: Reporter) -> None:
+        self._function, self._tree, self._name, self._reporter = function, tree, name, reporter
         self._calls: dict[str, int] = {}
         self._traced: dict[str, Calls] = {}
         self._times: dict[str, list[StepTimes]] = {}
@@ -247,36 +200,27 @@ class InspectedStep:
             return output
         if TIMED_CALLS[0] <= number <= TIMED_CALLS[1]:
             traced = self._traced[signature]
-            clock = device_of(self._tree.parameters()).now_s
-            output, times = time_modules(self._tree, traced.names, step, clock)
+            output, times = time_modules(self._tree, traced.names, step, clock_of(self._tree.parameters()))
             self._times.setdefault(signature, []).append(times)
             return output
         return step()
 
     def _report(self) -> None:
         parameters = sum(parameter.numel() for parameter in self._tree.parameters())
+        if self._times:
+            self._reporter.write("tree", function=self._name, **describe(self._tree))
         for signature, calls in self._calls.items():
-            layout, problem = None, f"it is called {calls} times, too few for a decode step"
-            if signature in self._times:
-                try:
-                    layout, problem = self._layout(signature), ""
-                except SktuneError as failure:
-                    problem = str(failure)
             call = {"function": self._name, "signature": signature}
-            self._reporter.write("found", call=call, calls=calls, parameters=parameters, layout=layout, problem=problem)
-
-    def _layout(self, signature: str) -> dict[str, Any]:
-        traced = self._traced[signature]
-        layout = layout_of(self._tree, traced, self._spec)
-        shares = time_shares(self._times[signature], [unit.name for unit in layout.units])
-        return layout.with_time_shares(shares).to_dict()
+            times = [[each.total_s, each.modules_s] for each in self._times.get(signature, [])]
+            ran = self._traced[signature].to_rows() if times else []
+            self._reporter.write("found", call=call, calls=calls, parameters=parameters, ran=ran, times=times)
 
 
 class Rank:
     """One process of the user's program, with ``torch.compile`` replaced."""
 
-    def __init__(self, compile_: Function, task: Task, plan: Plan, reporter: Reporter) -> None:
-        self._compile, self._task, self._plan, self._reporter = compile_, task, plan, reporter
+    def __init__(self, compile_: Function, task: Task, reporter: Reporter) -> None:
+        self._compile, self._task, self._reporter = compile_, task, reporter
         self._names: dict[str, int] = {}
 
     def compile(self, model: Any = None, **keywords: Any) -> Any:
@@ -289,31 +233,22 @@ class Rank:
         name = self._name(model, tree)
         self._reporter.begin()
         if self._task.inspects:
-            spec = SpaceSpec.model_validate(dict(self._task.space))
             original = model.__call__ if isinstance(model, nn.Module) else model
-            return self._in_place_of(model, keywords, InspectedStep(original, tree, name, spec, self._reporter))
+            return self._in_place_of(model, keywords, InspectedStep(original, tree, name, self._reporter))
         if not self._is_decode(name, tree):
             return self._compile(model, **keywords)
-        baseline = None
-        backend = backend_info(self._task.backend)
-        if backend.program_compiler:
-            compile_marked = attribute_at(backend.program_compiler)
-            keywords = {"backend": compile_marked, "fullgraph": True, "dynamic": False}
-            if self._task.turns is not None:
-                # With another backend object, Dynamo compiles the same function separately.
-                again = {**keywords, "backend": lambda *captured: compile_marked(*captured)}
-                baseline = _function_of(self._compile(model, **again))
         try:
-            keywords = dict(backend.program_keywords(self._plan, keywords))
-            backend.prepare_program(self._plan, keywords)
+            prepared, make_scope = FRONTENDS[self._task.backend].prepared(self._task, keywords)
         except PlanError as failure:
             self._reporter.write("error", stage="mark", message=str(failure))
             raise
+        keywords, baseline = dict(prepared), None
+        if self._task.turns is not None:
+            # With another backend object, Dynamo compiles the same function separately.
+            again = {**keywords, "backend": lambda *captured: prepared["backend"](*captured)}
+            baseline = _function_of(self._compile(model, **again))
         compiled = self._compile(model, **keywords)
-        make_scope = scope_maker(backend.scope_flavour)
-        step = MarkedStep(
-            _function_of(compiled), baseline, tree, model, self._task, self._plan, make_scope, self._reporter
-        )
+        step = MarkedStep(_function_of(compiled), baseline, tree, model, self._task, make_scope, self._reporter)
         return self._in_place_of(model, keywords, step, compiled)
 
     def _in_place_of(self, model: Any, keywords: Mapping[str, Any], step: Function, compiled: Any = None) -> Any:
@@ -339,7 +274,7 @@ class Rank:
         if self._task.decode is not None:
             return name == self._task.decode.function
         try:
-            attach(tree, self._plan, lambda label, options: GatedScope(None, Gate())).detach()  # type: ignore[arg-type]
+            attach(tree, self._task.scopes, lambda label, options: GatedScope(None, Gate())).detach()  # type: ignore[arg-type]
         except PlanError as failure:  # it may belong to another model, such as a draft model
             logger.warning("%s runs without scopes, as the plan does not fit it: %s", name, failure)
             return False
@@ -352,16 +287,28 @@ def _function_of(compiled: Any) -> Function:
     return function
 
 
-def take_over() -> None:
-    """Replace ``torch.compile`` in this process, as ``SKTUNE_RUN`` and ``SKTUNE_PLAN`` demand."""
+def take_over(folder: str | None, plan: str | None) -> None:
+    """Replace ``torch.compile`` in this process.
+
+    Args:
+        folder: of the run whose task it has; None in production.
+        plan: path of the plan file, where there is no run.
+
+    Raises:
+        SktuneError: the task or the plan file cannot be read, or has another format.
+    """
     if isinstance(getattr(torch.compile, "__self__", None), Rank):
         return
-    folder = Path(os.environ[RUN_VARIABLE]) if RUN_VARIABLE in os.environ else None
-    plan, backend, decode = Plan(), "npu", None
-    if PLAN_VARIABLE in os.environ:
-        file = read_plan_file(Path(os.environ[PLAN_VARIABLE]))
-        plan, backend = file.to_plan(), file.backend
-        decode = DecodeCall(file.decode.function, file.decode.signature) if file.decode else None
-        os.environ.update(backend_info(backend).program_environment)
-    task = Task.read(folder) if folder else Task(inspects=False, backend=backend, decode=decode)
-    torch.compile = Rank(torch.compile, task, plan, Reporter(folder)).compile
+    reporter = Reporter(folder)
+    if folder is not None:
+        try:
+            task = Task.read(folder)
+        except SktuneError as failure:
+            reporter.begin()
+            reporter.write("error", stage="run", message=str(failure))
+            raise
+    else:
+        assert plan is not None
+        task = read_plan_file(plan)
+    os.environ.update(FRONTENDS[task.backend].environment)
+    torch.compile = Rank(torch.compile, task, reporter).compile

@@ -1,0 +1,65 @@
+"""The front ends that compile a program's decode step: how the program calls them for a plan, and their scopes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import npugraph_ex, vllm
+from .errors import PlanError
+from .regions import region_compiler
+from .task import Task
+
+REGIONS, SUPERKERNELS, CAPTURED = "inductor", "npu", "npugraph-ex"
+"""The names of ``backend`` in tasks and plan files."""
+Prepared = tuple[Mapping[str, Any], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Frontend:
+    """A front end.
+
+    Attributes:
+        prepared: takes a task with its scopes, and the keywords with which the program calls ``torch.compile`` on the
+            decode step. Changes what else the program calls in this process, and returns the keywords to use and the
+            function that makes a scope of a label and options. Raises ``PlanError`` if the program compiles for another
+            front end, or lacks what this one needs.
+        environment: variables that a program with a plan needs.
+    """
+
+    prepared: Callable[[Task, Mapping[str, Any]], Prepared]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def _regions(task: Task, keywords: Mapping[str, Any]) -> Prepared:  # noqa: ARG001 - they are replaced
+    compile_marked, make_scope = region_compiler(task.compiler)
+    return {"backend": compile_marked, "fullgraph": True, "dynamic": False}, make_scope
+
+
+def _superkernels(task: Task, keywords: Mapping[str, Any]) -> Prepared:  # noqa: ARG001
+    from .marks import torchair_scope
+
+    if keywords.get("backend") == npugraph_ex.NPUGRAPH_EX:
+        raise PlanError(
+            "the plan is for GE graphs, but the program compiles its decode step with npugraph_ex; "
+            "use the mode that the plan was made in, or search with the backend npugraph-ex"
+        )
+    return keywords, torchair_scope
+
+
+def _captured(task: Task, keywords: Mapping[str, Any]) -> Prepared:
+    from .marks import npugraph_ex_scope
+
+    has_scopes = bool(task.scopes)
+    if vllm.compiles(keywords):  # vLLM-Ascend's configuration says whether kernels are static
+        vllm.prepare(task.options, has_scopes=has_scopes)
+        return keywords, npugraph_ex_scope
+    return npugraph_ex.program_keywords(task.options, keywords, has_scopes=has_scopes), npugraph_ex_scope
+
+
+FRONTENDS: Mapping[str, Frontend] = {
+    REGIONS: Frontend(_regions),
+    SUPERKERNELS: Frontend(_superkernels),
+    CAPTURED: Frontend(_captured, vllm.ENVIRONMENT),
+}

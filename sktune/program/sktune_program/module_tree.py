@@ -1,0 +1,86 @@
+"""The module tree that a function of a program runs: finds it, and describes it for sktune's own side."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from typing import Any
+
+from torch import nn
+
+
+def find_tree(function: Any, class_name: str | None = None) -> nn.Module | None:
+    """Return the module tree that ``function`` runs: its own, or the largest that it can reach; None if there is none.
+
+    Args:
+        function: a module, a method, or any function.
+        class_name: if given, the tree is the largest module of that class.
+    """
+    if class_name is not None:
+        named = [each for each in gc.get_objects() if isinstance(each, nn.Module) and type(each).__name__ == class_name]
+        return max(named, key=_size, default=None)
+    if isinstance(function, nn.Module):
+        return function
+    return max(_reachable_trees(function), key=_size, default=None)
+
+
+def _reachable_trees(function: Any) -> list[nn.Module]:
+    if isinstance(function, functools.partial):
+        parts = [function.func, *function.args, *function.keywords.values()]
+        return [tree for tree in map(find_tree, parts) if tree is not None]
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, nn.Module):
+        return [owner]
+    values = list(getattr(owner, "__dict__", {}).values())
+    values += [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell)]
+    code = getattr(function, "__code__", None)
+    values += [function.__globals__.get(name) for name in code.co_names] if code else []
+    return [value for value in values if isinstance(value, nn.Module)]
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def describe(root: nn.Module) -> dict[str, Any]:
+    """Return what a tree consists of, as plain values that are ready for JSON.
+
+    ``classes`` are those of its modules: name, qualified name, and which list it is (``list``, ``sequential`` or none).
+    ``parameters`` have shape and type. ``modules`` have a class, children by name, and parameters by name, all by their
+    numbers; the root is module 0. What is shared has one number.
+    """
+    classes: dict[type, int] = {}
+    parameters: dict[int, tuple[int, nn.Parameter]] = {}
+    numbers = {id(root): 0}
+    modules, remaining = [], [root]
+    for module in remaining:  # it grows
+        children = []
+        for name, child in module._modules.items():  # noqa: SLF001 - named_children() leaves out what is shared
+            if child is None:
+                continue
+            if id(child) not in numbers:
+                numbers[id(child)] = len(numbers)
+                remaining.append(child)
+            children.append([name, numbers[id(child)]])
+        own = []
+        for name, parameter in module._parameters.items():  # noqa: SLF001
+            if parameter is not None:
+                number, _ = parameters.setdefault(id(parameter), (len(parameters), parameter))
+                own.append([name, number])
+        modules.append([classes.setdefault(type(module), len(classes)), children, own])
+    return {
+        "classes": [[kind.__name__, kind.__qualname__, _list_kind(kind)] for kind in classes],
+        "parameters": [[list(each.shape), str(each.dtype)] for _, each in parameters.values()],
+        "modules": modules,
+    }
+
+
+def _list_kind(kind: type) -> str:
+    return "list" if issubclass(kind, nn.ModuleList) else "sequential" if issubclass(kind, nn.Sequential) else ""

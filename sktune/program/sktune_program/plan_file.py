@@ -1,0 +1,105 @@
+"""Reads plan files in programs: JSON, or YAML as sktune writes it. ``sktune.core.plan_file`` describes them."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from . import frontends
+from .errors import PlanError, SpaceError, nearest
+from .plain_yaml import read_yaml
+from .plan import MarkedScope, check_disjoint, check_scope, label_of, options_of, scopes_of
+from .superkernel_options import check_options, parse
+from .task import DecodeCall, Task
+
+VERSION = 1
+KEYS = frozenset(("version", "backend", "plan", "layers", "kinds", "decode", "artifacts", "target", "evidence"))
+MAX_BYTES = 16 << 20
+FIX = "set SKTUNE_PLAN to the path of a plan file"
+
+
+def read_plan_file(path: str) -> Task:
+    """Return the instructions of the plan file at ``path``.
+
+    Raises:
+        PlanError: it cannot be read, or is not a plan file; one line.
+    """
+    document = _document(path)
+    try:
+        return _task(document)
+    except (PlanError, SpaceError) as failure:
+        raise PlanError(f"{path}: {failure}") from failure
+
+
+def _document(path: str) -> Any:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        text = data.decode("utf-8")
+    except OSError as failure:
+        raise PlanError(f"{path} cannot be read ({failure.strerror}); {FIX}") from failure
+    except ValueError as failure:  # also a null character in the path
+        raise PlanError(f"{path} cannot be read ({failure}); {FIX}") from failure
+    if len(data) > MAX_BYTES:
+        raise PlanError(f"{path} cannot be read (it has more than {MAX_BYTES >> 20} MiB); give the right file")
+    if os.path.splitext(path)[1] != ".json":
+        return read_yaml(text.replace("\r\n", "\n"), path)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as failure:
+        raise PlanError(f"{path} is not JSON ({failure}); fix it") from failure
+
+
+def _task(document: Any) -> Task:
+    if not isinstance(document, dict):
+        raise PlanError(f"a plan file is a mapping of keys, got {type(document).__name__}; see docs/reference/plan.md")
+    if document.get("version") != VERSION or isinstance(document.get("version"), bool):
+        raise PlanError(f"the version is {document.get('version')!r}, and only {VERSION} is known; use the same sktune")
+    _check_keys(document, KEYS, "a plan file")
+    backend = document.get("backend", frontends.REGIONS)
+    if not isinstance(backend, str) or backend not in frontends.FRONTENDS:
+        raise PlanError(f"there is no backend {backend!r}{nearest(str(backend), frontends.FRONTENDS)}")
+    plan, decode = document.get("plan"), document.get("decode")
+    scopes = []
+    for first, last, name, options in scopes_of(_with_parsed_options(plan)):
+        check_scope(first, last, name)
+        label = label_of(first, last, name)
+        if backend == frontends.SUPERKERNELS:
+            check_options(options)
+        if backend == frontends.CAPTURED and options:
+            raise PlanError(f"npugraph-ex has no options of single scopes; give those of {label} for the whole step")
+        scopes.append(MarkedScope(first, last, label, options))
+    check_disjoint(scopes)
+    assert isinstance(plan, dict)
+    _check_keys(plan, frozenset(("scopes", "options")), "a plan")
+    options = options_of(plan.get("options") or {}, "a plan")
+    return Task(False, backend, decode=_decode(decode), scopes=tuple(scopes), options=options)
+
+
+def _with_parsed_options(plan: Any) -> Any:
+    """Return the plan with options that are TorchAir's strings as mappings."""
+    if not isinstance(plan, dict) or not isinstance(plan.get("scopes"), list):
+        return plan
+    return {**plan, "scopes": [
+        {**scope, "options": parse(scope["options"])}
+        if isinstance(scope, dict) and isinstance(scope.get("options"), str) else scope
+        for scope in plan["scopes"]
+    ]}  # fmt: skip
+
+
+def _decode(entry: Any) -> DecodeCall | None:
+    if entry is None:
+        return None
+    if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
+        raise PlanError(f"decode must have the function and the signature of the decode step, got {entry!r}")
+    _check_keys(entry, frozenset(("function", "signature")), "decode")
+    if not entry.get("function"):
+        raise PlanError("decode has no function; name the compiled function, or leave decode out")
+    return DecodeCall(entry["function"], entry.get("signature", ""))
+
+
+def _check_keys(mapping: dict[Any, Any], known: frozenset[str], owner: str) -> None:
+    unknown = sorted(str(key) for key in mapping if key not in known)
+    if unknown:
+        raise PlanError(f"{owner} has no key {unknown[0]!r}{nearest(unknown[0], known)}")

@@ -1,0 +1,61 @@
+"""The report of a rank: lines of JSON in the run's folder, in the format whose version ``task`` has.
+
+Rank 3 appends to ``rank-3.jsonl``, or on the second host of a program to ``rank-3-host-1.jsonl``: ``start`` with the
+format; when inspecting ``tree`` and ``found``; else ``compiled``, ``outputs`` of each compared step, ``state`` after
+``VERIFIED_STEPS`` steps and after the last compared one, ``written``, ``steps`` (seconds, and which were the
+baseline's), ``error``; finally ``end``. ``sktune.runners.program.rank_reports`` reads them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+from typing import Any
+
+import torch
+
+from .task import FORMAT, HOST_RANK_VARIABLE
+
+RANK_VARIABLES = ("RANK", "RANK_ID", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK")
+
+
+def rank_of_this_process() -> int:
+    """Return the rank, from torch.distributed or the launch script's environment; 0 for a single process."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return next((int(os.environ[name]) for name in RANK_VARIABLES if os.environ.get(name, "").isdigit()), 0)
+
+
+def report_name(rank: int, host: int) -> str:
+    """Return the name of a rank's report; no two hosts write to the same file."""
+    return f"rank-{rank}{f'-host-{host}' if host else ''}.jsonl"
+
+
+class Reporter:
+    """Appends events to this rank's report; does nothing if ``folder`` is None."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        self._folder = folder
+        self._file: Any = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a report is wanted: in a search, not in production."""
+        return self._folder is not None
+
+    def begin(self) -> None:
+        """Open the report; ``end`` is written when the process exits, after exit handlers that are registered later."""
+        if self._folder is None or self._file is not None:
+            return
+        host = int(os.environ.get(HOST_RANK_VARIABLE, "0"))
+        path = os.path.join(self._folder, report_name(rank_of_this_process(), host))
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - until the process ends
+        self.write("start", format=FORMAT, pid=os.getpid(), host=host)
+        atexit.register(self.write, "end")
+
+    def write(self, event: str, **values: Any) -> None:
+        """Write one event."""
+        if self._file is not None:
+            self._file.write(json.dumps({"event": event, **values}) + "\n")
+            self._file.flush()

@@ -1,0 +1,6 @@
+class TorchDispatchMode:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
