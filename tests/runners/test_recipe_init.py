@@ -69,10 +69,24 @@ class TestModes:
 
     def test_a_mode_that_the_program_refuses(self, root: Path) -> None:
         """With the check and its place."""
-        add_check(root, self.CHECK)
+        add_check(root, "if infer_config.model_config.exe_mode not in ['eager']:\n    raise ValueError('only eager')")
         line = refusal(vary(root, exe_mode="eager"))
-        assert "mode not in ['eager', 'npugraph_ex']" in line
-        assert "models/tiny_moe/models/model_setting.py:3" in line
+        assert "exe_mode not in ['eager']" in line
+        assert "models/tiny_moe/models/model_setting.py:2" in line
+
+    @pytest.mark.parametrize(
+        ("check", "why"),
+        [
+            (CHECK, "sources name no other"),
+            (CHECK + "\nif mode == 'ge_graph':\n    raise ValueError(mode)", "checks refuse the other"),
+        ],
+    )
+    def test_a_mode_that_the_sources_name(self, root: Path, check: str, why: str) -> None:
+        """An eager YAML of a program for npugraph_ex is tuned in that mode, with its static kernels."""
+        add_check(root, check)
+        draft = draft_recipe(vary(root, exe_mode="eager"))
+        assert changes_of(root / MODEL) == {"exe_mode": "npugraph_ex", "enable_static_kernel": True}
+        assert any(why in line for line in draft.found)
 
     def test_a_mode_that_is_no_name(self, root: Path) -> None:
         """A list where the mode should be."""
@@ -80,14 +94,14 @@ class TestModes:
 
     def test_static_kernels_are_off_where_only_npugraph_ex_has_them(self, root: Path) -> None:
         """As the program refuses them in every other mode."""
-        add_check(root, "c = infer_config.model_config\nif c.enable_static_kernel and c.exe_mode != 'npugraph_ex':\n"
+        add_check(root, "c = infer_config.model_config\nif c.enable_static_kernel and c.exe_mode == 'ge_graph':\n"
                         "    raise ValueError")  # fmt: skip
         changes = changes_of(vary(root, exe_mode="eager", enable_static_kernel=True))
         assert changes == {"exe_mode": "ge_graph", "enable_static_kernel": False}
 
     def test_static_kernels_that_are_not_named_are_off(self, root: Path) -> None:
         """So that nothing remains to be decided."""
-        add_check(root, "c = infer_config.model_config\nif c.enable_static_kernel and c.exe_mode != 'npugraph_ex':\n"
+        add_check(root, "c = infer_config.model_config\nif c.enable_static_kernel and c.exe_mode == 'ge_graph':\n"
                         "    raise ValueError")  # fmt: skip
         assert not any("accepts" in line for line in draft_recipe(vary(root, exe_mode="eager")).unknown)
 
