@@ -8,6 +8,7 @@ from sktune.backends.info import BackendInfo, Finding, State
 from sktune.backends.npu.info import fingerprint
 from sktune.backends.npugraph_ex import vllm
 from sktune.backends.npugraph_ex.options import OPTIONS, program_keywords
+from sktune.backends.program_python import ProgramPython
 from sktune.core.scope_flavour import ScopeFlavour
 
 _NAME = "npugraph-ex"
@@ -21,6 +22,17 @@ def _examine() -> Sequence[Finding]:
         return [Finding(_NAME, "npugraph_ex", State.OK, "comes with torch_npu; see npu for the rest")]
     fix = "install torch_npu 2.13 or later: pip install '.[npu]' in sktune's folder"
     return [Finding(_NAME, "npugraph_ex", State.MISSING, "", fix)]
+
+
+def _examine_program(python: ProgramPython) -> Sequence[Finding]:
+    """Return whether the program's torch_npu has npugraph_ex; the backend npu has the other requirements."""
+    if python.facts.get("npugraph_ex"):
+        return [Finding(_NAME, "npugraph_ex", State.OK, "torch.compile knows it there; see npu for the rest")]
+    if "npugraph_ex" in python.facts:
+        fix = "install there a torch_npu that has npugraph_ex"
+        return [Finding(_NAME, "npugraph_ex", State.MISSING, "torch.compile does not know it", fix)]
+    found = python.import_problem("npugraph_ex") or "not seen, as torch_npu and TorchAir cannot be imported"
+    return [Finding(_NAME, "npugraph_ex", State.WRONG, found, "see npu")]
 
 
 INFO = BackendInfo(
@@ -37,4 +49,5 @@ INFO = BackendInfo(
     takes_torchair=lambda device: True,
     fingerprint=fingerprint,
     examine=_examine,
+    examine_program=_examine_program,
 )

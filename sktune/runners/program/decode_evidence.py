@@ -40,10 +40,10 @@ class _Source:
 def decode_evidence(program: Path, folder: Path) -> str:
     """Return the place that shows that ``program`` has a decode step, ``FILE:LINE CALL``; empty if nothing shows it.
 
-    That is ``torch.compile`` or ``get_npu_backend``, a call of ``generate`` in a file that imports torch or a library of
-    models, or a loop that calls a decode function of the program's own. It counts if the program reaches it: in its own
-    code, or in functions and classes, of modules of ``folder`` that it imports, that are named in code that is reached.
-    Tests are no programs.
+    That is ``torch.compile`` or ``get_npu_backend``, a call of ``generate`` in a file that imports torch or a library
+    of models, or a loop that calls a decode function of the program's own. It counts if the program reaches it: in its
+    own code, or in functions and classes, of it or of modules of ``folder`` that it imports, that are named in code
+    that is reached. Tests are no programs.
     """
     reading = _Reading(program, folder)
     return "" if program.name.startswith("test_") else reading.evidence()

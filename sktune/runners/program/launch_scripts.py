@@ -4,13 +4,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from sktune.core.files import real_path, source_text
 
 _SCRIPT = re.compile(r"[\w./${}-]+\.sh\b")
 _ASSIGNED = re.compile(
-    r"""(?:^|[\s;])(?:export\s+|declare\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)=("[^"$`]*"|'[^']*'|[^\s"'$`;()]+)"""
+    r"""(?:^|[\s;])(?:export\s+|declare\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)=("[^"`]*"|'[^']*'|[^\s"'`;()]+)"""
 )
 _SOURCED = re.compile(r"""(?:^|[\s;&])(?:source|\.)\s+("[^"]+"|'[^']+'|[^\s;&|]+)""")
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
@@ -46,12 +47,14 @@ class LaunchScripts:
                 if name != "YAML_FILE_NAME" and (found := _PLACEHOLDER.search(value)):  # the command names the YAML
                     yield Placeholder(file, number, found[0])
 
-    def first(self, name: str) -> str:
-        """Return the first value that a variable is given, literally; empty if none is."""
+    def value(self, name: str) -> str:
+        """Return the first value that a variable is given, if it can be read without running anything; else empty."""
+        known = dict(os.environ)
         for _, _, line in self._lines():
             for assigned, value in _ASSIGNED.findall(line):
-                if assigned == name:
-                    return _unquoted(value)
+                known[assigned] = _filled(_unquoted(value), known)
+                if assigned == name and not re.search(r"[$`]", known[name]):
+                    return known[name]
         return ""
 
     def environment_files(self) -> Iterator[tuple[Path, int, str]]:
@@ -61,9 +64,9 @@ class LaunchScripts:
         """
         known = dict(os.environ)
         for file, number, line in self._lines():
-            known |= {name: _unquoted(value) for name, value in _ASSIGNED.findall(line)}
+            known |= {name: _filled(_unquoted(value), known) for name, value in _ASSIGNED.findall(line)}
             for named in _SOURCED.findall(line):
-                path = _VARIABLE.sub(lambda match: known.get(match[1], match[0]), _unquoted(named))
+                path = _filled(_unquoted(named), known)
                 if "$" not in path and (path.startswith("/") or _PLACEHOLDER.match(path)):
                     yield file, number, path
 
@@ -77,9 +80,7 @@ class LaunchScripts:
 def launch_scripts(argv: Sequence[str], directory: Path) -> LaunchScripts:
     """Return the scripts that a command runs in ``directory``, and those that they source."""
     options = {
-        name.lstrip("-").replace("-", "_").upper(): value
-        for name, value in zip(argv, argv[1:], strict=False)
-        if name.startswith("--")
+        name.lstrip("-").replace("-", "_").upper(): value for name, value in pairwise(argv) if name.startswith("--")
     }
     inner = re.findall(r"\bcd\s+([\w./-]+)", " ".join(argv))
     homes = [directory, *(directory / name for name in inner)]
@@ -92,17 +93,26 @@ def launch_scripts(argv: Sequence[str], directory: Path) -> LaunchScripts:
         found.append(file)
         for line in source_text(file).splitlines():
             for name in _SCRIPT.findall(_COMMENT.sub("", line)):
-                filled = _VARIABLE.sub(lambda match: options.get(match[1], match[0]), name)
-                waiting += _existing(filled, [file.parent, *homes])
+                waiting += _existing(_filled(name, options), [file.parent, *homes])
     return LaunchScripts(tuple(found), options)
 
 
 def _existing(name: str, homes: Sequence[Path]) -> list[Path]:
-    """Return the file that a script means, in the first folder that has it; a leading variable is that folder."""
-    relative = re.sub(r"^\$\{?\w+\}?/", "", name)
+    """Return the file that a script means, in the first folder that has it.
+
+    A leading variable is that folder, and so is what stands before ``/`` but is no word: ``$(dirname "$0")/set_env.sh``.
+    """
+    if name.startswith("/") and Path(name).is_file():
+        return [real_path(Path(name))]
+    relative = re.sub(r"^(\$\{?\w+\}?)?/", "", name)
     if "$" in relative:
         return []
     return [real_path(home / relative) for home in homes if (home / relative).is_file()][:1]
+
+
+def _filled(text: str, variables: Mapping[str, str]) -> str:
+    """Return the text with the variables that have a known value replaced."""
+    return _VARIABLE.sub(lambda match: variables.get(match[1], match[0]), text)
 
 
 def _unquoted(value: str) -> str:

@@ -69,15 +69,15 @@ def _add_context(draft: RecipeDraft, program: MeasuredProgram, copy: Mapping[str
     where = ""
     length = copy.get(key)
     if not key:
-        for key in _LENGTHS:  # noqa: B020 - the first one that the program knows
+        for key in _LENGTHS:
             if found := program.default_of(key):
                 length, where = found[0], f", as the YAML has none, by {found[1]}"
                 break
     tokens = copy.get("max_new_tokens")
     if not isinstance(length, int) or not isinstance(tokens, int):
         draft.unknown.append(
-            f"the context that is measured: no {' or '.join(_LENGTHS)} with max_new_tokens is seen; a plan is tuned for "
-            "the context that is run"
+            f"the context that is measured: no {' or '.join(_LENGTHS)} with max_new_tokens is seen; a plan is tuned "
+            "for the one that is run"
         )
         return ""
     drafts = copy.get("next_n")
@@ -86,12 +86,12 @@ def _add_context(draft: RecipeDraft, program: MeasuredProgram, copy: Mapping[str
         f"{key} is {length}{where}, and max_new_tokens in the copy {tokens}: decode steps are measured with at most "
         f"{most} tokens of context, and a plan is tuned for it"
     )
-    if copy.get("dataset", "default") == "default" and (characters := _default_prompt(program.root)):
-        if characters < length:
-            draft.found.append(
-                f"dataset is 'default', whose prompt has {characters} characters: if the program does not pad it, "
-                f"contexts are shorter than {key}; `dataset: LongBench` has long prompts"
-            )
+    is_default = copy.get("dataset", "default") == "default"
+    if is_default and 0 < (characters := _default_prompt(program.root)) < length:
+        draft.found.append(
+            f"dataset is 'default', whose prompt has {characters} characters: if the program does not pad it, contexts "
+            f"are shorter than {key}; `dataset: LongBench` has long prompts"
+        )
     return key
 
 
@@ -128,20 +128,19 @@ def _add_role(draft: RecipeDraft, program: MeasuredProgram, length: str) -> None
         path = program.path_of(length, f"data_config.{length}") if length else "the context's setting"
         requests = f", while its requests may have {' and '.join(served)}" if served else ""
         draft.found.append(
-            "it is the decode role of a deployment with prefill.yaml beside it, and is the one whose decode step is to be "
-            "tuned; prefill.yaml is for the other role, which runs no decode step"
+            "it is the decode role of a deployment, whose decode step is the one to tune; prefill.yaml beside it is "
+            "for the other role, which runs none"
         )
         draft.unknown.append(
-            "whether context and batch are those that the deployment serves: started offline, the decode role does its own "
-            f"prefill{requests}; set {path} and "
-            "batch_size in yaml.set to what you serve"
+            "whether context and batch are those that the deployment serves: started offline, the decode role does its "
+            f"own prefill{requests}; set {path} and batch_size in yaml.set to what you serve"
             + ("; mem_fraction_static does not limit an offline run" if "mem_fraction_static" in settings else "")
         )
     elif re.search(r"(^|_)prefill(_|$)", file.stem):
         others = sorted(path.name for path in file.parent.glob("*.yaml") if "decode" in path.stem)
         draft.unknown.append(
-            "whether this is the step that you want: the YAML's name says prefill, so its batch, context and parallelism "
-            f"are chosen for prefill{f'; {others[0]} is for decode' if others else ''}"
+            "whether this is the step that you want: the YAML's name says prefill, so its batch, context and "
+            f"parallelism are chosen for prefill{f'; {others[0]} is for decode' if others else ''}"
         )
 
 
