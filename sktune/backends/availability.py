@@ -32,7 +32,9 @@ def examine_program(python: ProgramPython) -> tuple[Finding, ...]:
 def usable(findings: Sequence[Finding]) -> tuple[str, ...]:
     """Return the backends whose requirements are all met."""
     broken = {finding.backend for finding in findings if finding.state is not State.OK}
-    return () if "all" in broken else tuple(info.name for info in all_backends() if info.name not in broken)
+    if "all" in broken:
+        return ()
+    return tuple(info.name for info in all_backends() if broken.isdisjoint({info.name, *info.needs}))
 
 
 def usable_in_program(findings: Sequence[Finding]) -> tuple[str, ...]:

@@ -125,6 +125,7 @@ class BackendInfo:
         takes_torchair: takes a device type; whether TorchAir has to convert the model's operators.
         fingerprint: takes the target's spec; returns what figures depend on besides versions, device and model.
         examine: checks the backend's requirements on this machine.
+        needs: backends whose requirements are also its own.
         examine_program: checks what a recipe's program needs for this backend, in the Python that runs it.
         rescue: returns an option that may save a failed plan.
         foresee: returns a scope for which the compiler is certain to refuse a plan; such a plan is not compiled.
@@ -151,6 +152,7 @@ class BackendInfo:
     takes_torchair: Callable[[str], bool] = _never
     fingerprint: Callable[[TargetSpec], Mapping[str, str]] = _environment_of
     examine: Callable[[], Sequence[Finding]] = _no_findings
+    needs: tuple[str, ...] = ()
     examine_program: Callable[[ProgramPython], Sequence[Finding]] = _no_findings_of
     rescue: Rescue = _no_rescue
     foresee: Foresee = _foresees_nothing

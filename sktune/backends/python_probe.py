@@ -72,7 +72,7 @@ def imports() -> None:
     say(importing="torch")
     import torch
 
-    say(torch=torch.__version__, cuda=bool(torch.cuda.is_available()), importing="torch_npu")
+    say(torch=torch.__version__, importing="torch_npu")
     import importlib.util
 
     if importlib.util.find_spec("torch_npu") is None:
@@ -90,13 +90,14 @@ def imports() -> None:
             takes_none = dict(scope(None).attrs)["_super_kernel_scope"] is not None
         except Exception:  # noqa: BLE001 - whatever an older one makes of None
             takes_none = False
-    say(super_kernel=scope is not None, takes_none=takes_none, importing="npugraph_ex")
+    say(takes_none=takes_none, importing="npugraph_ex")
     from torch._dynamo import list_backends
 
     backends = [str(name) for name in list_backends(exclude_tags=None)]
-    say(npugraph_ex="npugraph_ex" in backends or hasattr(torch.npu, "npugraph_ex"), importing="devices")
-    count = torch.npu.device_count()
-    say(devices=count, device=torch.npu.get_device_name(0) if count else "", importing="")
+    npu = vars(torch)["npu"]
+    say(npugraph_ex="npugraph_ex" in backends or hasattr(npu, "npugraph_ex"), importing="devices")
+    count = npu.device_count()
+    say(devices=count, device=npu.get_device_name(0) if count else "", importing="")
 
 
 if __name__ == "__main__":

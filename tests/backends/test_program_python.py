@@ -49,7 +49,7 @@ def found(findings: tuple[Finding, ...], what: str) -> Finding:
 # Stand-ins for torch 2.8 and torch_npu 2.8, with what the probe asks them.
 STANDS_IN = {
     "torch/__init__.py": (
-        "__version__ = '2.8.0'\nfrom types import SimpleNamespace as S\ncuda = S(is_available=lambda: False)\n"
+        "__version__ = '2.8.0'\nfrom types import SimpleNamespace as S\n"
         "npu = S(device_count=lambda: 16, get_device_name=lambda index: 'Ascend910_9392')\n"
     ),
     "torch/_dynamo.py": "def list_backends(exclude_tags):\n    return ['inductor', 'npugraph_ex']\n",
@@ -75,6 +75,14 @@ def test_versions_are_those_of_that_python(bare: Path, tmp_path: Path) -> None:
     regions = found(findings, "regions")
     assert regions.state is State.WRONG
     assert "2.8.0" in regions.found and "or later" in regions.fix
+
+
+def test_captured_graphs_need_what_the_npu_needs(bare: Path, tmp_path: Path) -> None:
+    """npugraph_ex is there, but no device: nothing can be searched with it."""
+    findings = examine_program(look_into(str(bare), variables=packages(tmp_path, STANDS_IN, VERSIONS)))
+    assert states(findings)["npugraph_ex"] is State.OK
+    assert states(findings)["CANN"] is State.MISSING
+    assert usable_in_program(findings) == ()
 
 
 def test_sktunes_own_python_can_be_looked_into() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sktune.backends.info import BackendInfo, Finding, State
+from sktune.backends.npu.info import INFO as NPU
 from sktune.backends.npu.info import fingerprint
 from sktune.backends.npugraph_ex import vllm
 from sktune.backends.npugraph_ex.options import OPTIONS, program_keywords
@@ -49,5 +50,6 @@ INFO = BackendInfo(
     takes_torchair=lambda device: True,
     fingerprint=fingerprint,
     examine=_examine,
+    needs=(NPU.name,),
     examine_program=_examine_program,
 )

@@ -22,6 +22,8 @@ from sktune.runners.program.recipe_draft import (
 )
 from sktune.source.yaml_flag import CAPTURED_MODE, NEEDED_MODE
 
+_READS_ARGUMENTS = re.compile(r"\bsys\.argv\b|\bparse_args\(")
+_ENGINE = re.compile(r"^\s*(?:from|import) (vllm|sglang)\b", re.MULTILINE)
 _EVIDENCE = "no use of torch.compile or get_npu_backend, no generate, no loop around a decode function"
 
 
@@ -52,9 +54,10 @@ def draft_recipe(folder: Path, yaml_file: Path | None = None, command: str | Non
 def _from_own_script(checkout: Checkout, model: Path, yaml_file: Path | None) -> RecipeDraft:
     if any("max_new_tokens" in by_key(read_settings(config)) for config in checkout.configs(model)):
         return _from_program(model, yaml_file, None)
+    script = "a launch script of its own" if (model / "infer.sh").is_file() else "no infer.sh"
     raise BadInputError(
-        f"{model.name} has a launch script of its own, and no max_new_tokens in its YAMLs: it has no decode step that "
-        "sktune knows of; if another compiled step is to be tuned, give the command with --command"
+        f"{model.name} has {script}, and no max_new_tokens in its YAMLs: it has no decode step that sktune knows of; "
+        "if another compiled step is to be tuned, give the command with --command"
     )
 
 
@@ -89,6 +92,8 @@ def _from_program(folder: Path, yaml_file: Path | None, command: str | None) -> 
     argv = _split(command) if command else _start_command(folder)
     draft = RecipeDraft({"version": 1, "name": folder.name, "command": shlex.join(argv), "directory": str(folder)})
     draft.found.append(f"the command is {command or shlex.join(argv)}")
+    if not command:
+        _add_program(draft, folder / argv[-1], folder)
     if yaml_file:
         name = yaml_file.name
         if not any(name in argument for argument in argv):
@@ -149,6 +154,17 @@ def _start_command(folder: Path) -> list[str]:
         f"{folder} has no infer.sh, and " + (f"its {len(programs)} Python programs ({names}) show no decode step: "
         f"{_EVIDENCE}; if one has it" if programs else "no Python program") + "; give the command with --command"
     )  # fmt: skip
+
+
+def _add_program(draft: RecipeDraft, program: Path, folder: Path) -> None:
+    """Add what shows a program's decode step, and what it may need to be started."""
+    if program.suffix == ".py":
+        draft.found.append(f"{decode_evidence(program, folder)} shows a decode step")
+        if _READS_ARGUMENTS.search(source_text(program)):
+            draft.unknown.append(
+                f"the arguments of {program.name}: it reads its command line, and is given none; give the whole "
+                "command with --command"
+            )
 
 
 def _started_by(script: Path, folder: Path) -> list[Path]:
@@ -222,5 +238,9 @@ def _add_backend(draft: RecipeDraft, folder: Path, mode: str) -> None:
     uses_npu = any(re.search(r"torch_npu|torchair", source_text(path)) for path in sources)
     draft.values["backend"] = ("npugraph-ex" if mode == CAPTURED_MODE else "npu") if uses_npu else "inductor"
     draft.found.append(f"its sources {'use' if uses_npu else 'do not use'} torch_npu")
+    if engines := sorted({found[1] for path in sources for found in _ENGINE.finditer(source_text(path))}):
+        draft.unknown.append(
+            f"the backend: {' and '.join(engines)} chooses the device by what is installed, and sources do not say it"
+        )
     draft.unknown.append("how long a run takes: `timeout_s` is 1800 (start, compilation and all decode steps)")
     draft.values["timeout_s"] = 1800

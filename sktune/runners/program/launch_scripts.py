@@ -100,7 +100,7 @@ def launch_scripts(argv: Sequence[str], directory: Path) -> LaunchScripts:
 def _existing(name: str, homes: Sequence[Path]) -> list[Path]:
     """Return the file that a script means, in the first folder that has it.
 
-    A leading variable is that folder, and so is what stands before ``/`` but is no word: ``$(dirname "$0")/set_env.sh``.
+    A leading variable is that folder, and so is what precedes ``/`` but is no word: ``$(dirname "$0")/set_env.sh``.
     """
     if name.startswith("/") and Path(name).is_file():
         return [real_path(Path(name))]

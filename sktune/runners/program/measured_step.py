@@ -47,7 +47,7 @@ class MeasuredProgram:
 
     def default_of(self, key: str) -> tuple[int, str] | None:
         """Return the number that the sources take if the YAML lacks a setting, and the place; None if none is seen."""
-        found = {}
+        found: dict[int, str] = {}
         for file in self.sources:
             if key in (text := source_text(file)):
                 found |= {value: f"{file.relative_to(self.root)}:{line}" for value, line in _defaults(text, key)}

@@ -88,7 +88,9 @@ class _RecipeCheck:
         if found is None:
             return _finding("command", State.MISSING, f"there is no program {program}", "fix the recipe's command")
         for argument in self._argv[1:]:
-            if argument.endswith((".sh", ".py")) and not (self._recipe.directory / argument).is_file():
+            if not re.fullmatch(r"[^\s-]\S*\.(sh|py)", argument):  # no file, such as the text after `bash -c`
+                continue
+            if not (self._recipe.directory / argument).is_file():
                 missing = f"there is no {argument} in {self._recipe.directory}"
                 return _finding("command", State.MISSING, missing, "fix the recipe's command or directory")
         return _finding("command", State.OK, f"{found}, in {self._recipe.directory}")

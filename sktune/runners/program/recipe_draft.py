@@ -115,7 +115,7 @@ def _changed(key: str, value: Any, mode: str) -> tuple[Any, str] | None:
         why = _MODES.get(str(value), "it does not make GE graphs")
         return mode, f"{why}; {mode} in the copy, so the baseline is the step in that mode, not yours"
     if key == STATIC_KERNELS and value and mode != CAPTURED_MODE:
-        return False, f"False in the copy, as only {CAPTURED_MODE} has static kernels"
+        return False, f"False in the copy, as {mode} has no static kernels"
     if key == "enable_cache_compile" and value:
         return False, "False in the copy, as every plan must be compiled"
     if key == "enable_profiler" and value:
