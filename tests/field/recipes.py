@@ -165,6 +165,8 @@ def _confirm_refusal(case: Case, root: Path, model: Path, file: Path, scratch: P
         changes = {"model_config.exe_mode": NEEDED_MODE, "model_config.enable_static_kernel": False}
         copy.write_text(varied_yaml(file, changes))
         case.request = {"root": str(root), "model": model.name, "yaml": str(copy), "stated": {"refused": True}}
+    elif "refuses the YAML as it is" in case.refusal:
+        case.request = {"root": str(root), "model": model.name, "yaml": str(file), "stated": {"refused": True}}
 
 
 def _launch(root: Path, argv: list[str], scratch: Path, host: int, hosts: int) -> tuple[list[str], str]:
@@ -213,7 +215,7 @@ def _ask_the_program(cases: list[Case]) -> None:
             case.checked += tuple(said["checked"])
             case.wrong += tuple(said["wrong"])
             if case.refusal and not said["refusals"]:
-                case.wrong += ("the program's checks that could be run accept the mode",)
+                case.wrong += ("the program's checks that could be run accept it",)
 
 
 def table(cases: list[Case], release: str) -> str:

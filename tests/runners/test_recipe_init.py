@@ -122,6 +122,15 @@ if _PLATFORM_VERSION == '950' and quantization == 'mxfp8' and infer_config.model
         line = refusal(vary(root, exe_mode="eager", enable_online_mxfp8=True))
         assert "quantization == 'mxfp8'" in line
 
+    def test_a_yaml_that_the_program_refuses_itself(self, root: Path) -> None:
+        """By a check of the model's: nothing is tuned; by one that others share, it may not run: a note."""
+        add_check(root, "c = infer_config.model_config  # exe_mode\nif c.enable_limit and not c.enable_streams:\n"
+                        "    raise ValueError")  # fmt: skip
+        folder = vary(root, enable_limit=True, enable_streams=False)
+        assert "refuses the YAML as it is, as `c.enable_limit and (not c.enable_streams)`" in refusal(folder)
+        (folder / "models" / "model_setting.py").rename(root / "executor" / "model_setting.py")
+        assert any("accepts the YAML as it is" in line for line in draft_recipe(folder).unknown)
+
     def test_a_check_that_cannot_be_decided_is_a_note(self, root: Path) -> None:
         """With its condition."""
         add_check(root, "if weights.is_odd and infer_config.model_config.exe_mode == 'ge_graph':\n    raise ValueError")
@@ -143,9 +152,9 @@ if _PLATFORM_VERSION == '950' and quantization == 'mxfp8' and infer_config.model
         """Nothing of its mode differs in the copy."""
         assert changes_of(vary(root, exe_mode="npugraph_ex", enable_static_kernel=True)) == {}
 
-    def test_a_yaml_in_the_needed_mode_is_not_checked(self, root: Path) -> None:
-        """The program accepts its own YAML; what differs in the copy is all that is checked."""
-        add_check(root, self.CHECK)
+    def test_a_yaml_in_the_needed_mode_keeps_it(self, root: Path) -> None:
+        """The program accepts it, and nothing of its mode differs in the copy."""
+        add_check(root, self.CHECK.replace("npugraph_ex", "ge_graph"))
         assert "exe_mode" not in changes_of(root / MODEL)
 
 

@@ -162,8 +162,18 @@ def add_mode(draft: RecipeDraft, sources: list[Path], settings: Mapping[str, Any
     """Adapt what depends on the mode of the copy, and say what is not known of it.
 
     Raises:
-        BadInputError: the program's own checks in ``sources`` refuse the copy.
+        BadInputError: the program's own checks in ``sources`` refuse the copy, or the model's own the YAML.
     """
+    for check in _refusing_yaml(sources, settings):
+        if check.file.is_relative_to(folder):
+            raise BadInputError(
+                f"{draft.values['name']} cannot be tuned: the program refuses the YAML as it is, as "
+                f"`{check.condition}` holds ({_shown(check, draft)}); fix it, or name another YAML with --yaml"
+            )
+        draft.unknown.append(
+            f"whether the program accepts the YAML as it is: not if it runs the check `{check.condition}` "
+            f"({_shown(check, draft)})"
+        )
     if mode == CAPTURED_MODE:
         _add_static_kernels(draft, settings)
     if not any(path.rpartition(".")[2] == MODE for path in draft.values["yaml"].get("set", {})):
@@ -201,16 +211,32 @@ def _add_static_kernels(draft: RecipeDraft, settings: Mapping[str, Any]) -> None
 
 def _verdicts(sources: list[Path], settings: Mapping[str, Any], mode: str) -> dict[str, Verdict]:
     """Return what the program's checks say of the copy, for each platform on which they accept the YAML as it is."""
-    checks = ProgramChecks(sources, MODE)
     changed = {path: new for path, (new, _) in _changes(settings, mode).items() if new is not None}
     before = {STATIC_KERNELS: False, **by_key(settings)}
     after = {STATIC_KERNELS: False, **by_key({**settings, **changed})}
     if mode == CAPTURED_MODE:
         after[STATIC_KERNELS] = True
-    platforms = [str(before[PLATFORM])] if before.get(PLATFORM) else _PLATFORMS
-    verdicts = {name: checks.verdict({**before, PLATFORM: name}, {**after, PLATFORM: name}) for name in platforms}
-    everywhere = frozenset.intersection(*(verdict.refused_before for verdict in verdicts.values()))
+    verdicts = _by_platform(sources, before, after)
+    everywhere = _refused_everywhere(verdicts)
     return {name: verdict for name, verdict in verdicts.items() if verdict.refused_before == everywhere}
+
+
+def _by_platform(sources: list[Path], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Verdict]:
+    """Return what the program's checks say on each platform that the settings leave open."""
+    checks = ProgramChecks(sources, MODE)
+    platforms = [str(before[PLATFORM])] if before.get(PLATFORM) else _PLATFORMS
+    return {name: checks.verdict({**before, PLATFORM: name}, {**after, PLATFORM: name}) for name in platforms}
+
+
+def _refused_everywhere(verdicts: Mapping[str, Verdict]) -> frozenset[Check]:
+    return frozenset.intersection(*(verdict.refused_before for verdict in verdicts.values()))
+
+
+def _refusing_yaml(sources: list[Path], settings: Mapping[str, Any]) -> list[Check]:
+    """Return the checks that refuse the YAML itself, on every platform."""
+    known = {STATIC_KERNELS: False, **by_key(settings)}
+    refusing = _refused_everywhere(_by_platform(sources, known, known))
+    return sorted(refusing, key=lambda check: (str(check.file), check.line))
 
 
 def _refusing(verdicts: Mapping[str, Verdict]) -> Check | None:
