@@ -58,17 +58,22 @@ class LaunchScripts:
         return ""
 
     def environment_files(self) -> Iterator[tuple[Path, int, str]]:
-        """Yield what the scripts source by absolute path, such as CANN's ``setenv.bash``: script, line, path.
+        """Yield what the scripts source besides each other, such as CANN's ``setenv.bash``: script, line, path.
 
-        A path that starts with a placeholder is yielded too; one with a variable of unknown value is not.
+        A path that starts with a placeholder is yielded too; one with a variable of unknown value is not. Relative ones
+        are those of files beside the script, such as ``venv/bin/activate``.
         """
         known = dict(os.environ)
         for file, number, line in self._lines():
             known |= {name: _filled(_unquoted(value), known) for name, value in _ASSIGNED.findall(line)}
             for named in _SOURCED.findall(line):
                 path = _filled(_unquoted(named), known)
-                if "$" not in path and (path.startswith("/") or _PLACEHOLDER.match(path)):
+                if "$" in path:
+                    continue
+                if path.startswith("/") or _PLACEHOLDER.match(path):
                     yield file, number, path
+                elif (beside := real_path(file.parent / path)).is_file() and beside not in self.files:
+                    yield file, number, str(beside)
 
     def _lines(self) -> Iterator[tuple[Path, int, str]]:
         for file in self.files:

@@ -13,7 +13,7 @@ from sktune.backends.availability import examine_program
 from sktune.backends.info import Finding, State
 from sktune.backends.installed import available_memory, device_memory
 from sktune.backends.program_python import look_into
-from sktune.core.errors import SktuneError
+from sktune.core.errors import BadInputError, SktuneError
 from sktune.core.files import source_text
 from sktune.runners.program.launch_scripts import is_placeholder, launch_scripts
 from sktune.runners.program.measured_step import DUMMY, LAYERS
@@ -218,7 +218,14 @@ class _RecipeCheck:
         sourced = [Path(path) for _, _, path in self._scripts.environment_files() if Path(path).is_file()]
         home = self._scripts.value("ASCEND_HOME_PATH")
         exported = {"ASCEND_HOME_PATH": home} if Path(home).is_dir() and home else {}
-        python = look_into(self._python or self._program_python(), sourced, {**exported, **self._variables})
+        name = self._python or self._program_python()
+        try:
+            python = look_into(name, sourced, {**exported, **self._variables})
+        except BadInputError as failure:
+            if self._python:
+                raise
+            yield Finding("all", "Python", State.MISSING, str(failure).partition(";")[0], "name it with --python")
+            return
         wanted = {"all", self._recipe.backend} | ({"npu"} if self._device == "npu" else set())
         yield from (finding for finding in examine_program(python) if finding.backend in wanted)
 
@@ -231,11 +238,12 @@ class _RecipeCheck:
         if found := shutil.which(program, path=path):
             with Path(found).open("rb") as file:
                 first = file.readline(256).decode(errors="replace")
-            if first.startswith("#!") and "python" in first:
-                return first.removeprefix("#!").split()[-1]
+            named = [word for word in first.removeprefix("#!").split() if "python" in Path(word).name]
+            if first.startswith("#!") and named:
+                return named[0]
         for text in (" ".join(self._argv[1:]), *map(source_text, self._scripts.files)):
-            if named := _PYTHON.search(text):
-                return str(self._recipe.directory / named[1]) if "/" in named[1] else named[1]
+            if match := _PYTHON.search(text):
+                return str(self._recipe.directory / match[1]) if "/" in match[1] else match[1]
         return "python3"
 
     def _shown(self, file: Path) -> str:
