@@ -33,7 +33,8 @@ that the placeholders of their scripts are not filled in. Nothing was started. O
 that are not good, of command, YAML, start scripts, weights and logs.
 
 Looked at: cann-recipes-infer fbc225d (21 August 2026) and 3a0b2c8 (31 December 2025), vllm-ascend 182b75ea84 (22 August
-2026), omni-infer c8bc2bb (1 August 2025, without four arrays that could not be had), torchair fced8842 (1 June 2026)."""
+2026), omni-infer c8bc2bb (1 August 2025, without four arrays that could not be had), and torchair fced8842 (1 June
+2026)."""
 _REASONS = {
     "cannot be tuned": "the YAML cannot be tuned",
     "YAML files to start": "several YAMLs, or none",
