@@ -150,10 +150,12 @@ def _start_command(folder: Path) -> list[str]:
         raise BadInputError(
             f"{folder} has {len(decoding)} programs with a decode step ({names}); name one with --command"
         )
-    raise BadInputError(
-        f"{folder} has no infer.sh, and " + (f"its {len(programs)} Python programs ({names}) show no decode step: "
-        f"{_EVIDENCE}; if one has it" if programs else "no Python program") + "; give the command with --command"
-    )  # fmt: skip
+    if programs:
+        raise BadInputError(
+            f"{folder} has no infer.sh, and its Python programs ({names}) show no decode step: {_EVIDENCE}; if one has "
+            "it, give the command with --command"
+        )
+    raise BadInputError(f"{folder} has no infer.sh, and no Python program; give the command with --command")
 
 
 def _add_program(draft: RecipeDraft, program: Path, folder: Path) -> None:
