@@ -1,5 +1,6 @@
 """Which requirements of each backend this machine meets; read without importing torch."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -8,6 +9,10 @@ from dataclasses import dataclass
 from sktune.backends import all_backends
 from sktune.backends.info import Finding, State
 from sktune.backends.installed import NOT_INSTALLED, PROBE_TIMEOUT_S, device_name, package_version
+from sktune.backends.program_python import ProgramPython
+
+OLDEST_PYTHON, OLDEST_TORCH = (3, 9), (2, 6)
+"""Of a program's side."""
 
 
 def examine() -> tuple[Finding, ...]:
@@ -15,10 +20,27 @@ def examine() -> tuple[Finding, ...]:
     return (*_common(), *(finding for info in all_backends() for finding in info.examine()))
 
 
+def examine_program(python: ProgramPython) -> tuple[Finding, ...]:
+    """Return a finding for each requirement of a recipe's program, in the Python that runs it."""
+    if python.hangs:
+        found = f"{python.path} did not say its version in time"
+        return (Finding("all", "Python", State.WRONG, found, "see why it does not start, or name another one"),)
+    backends = (finding for info in all_backends() for finding in info.examine_program(python))
+    return (*_common_of(python), *backends)
+
+
 def usable(findings: Sequence[Finding]) -> tuple[str, ...]:
     """Return the backends whose requirements are all met."""
     broken = {finding.backend for finding in findings if finding.state is not State.OK}
-    return () if "all" in broken else tuple(info.name for info in all_backends() if info.name not in broken)
+    if "all" in broken:
+        return ()
+    return tuple(info.name for info in all_backends() if broken.isdisjoint({info.name, *info.needs}))
+
+
+def usable_in_program(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Return the backends that a program's Python can be searched with: those whose findings on it are all good."""
+    examined = {finding.backend for finding in findings}
+    return tuple(name for name in usable(findings) if name in examined)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +92,33 @@ def _common() -> list[Finding]:
         fix = "" if is_installed else f"pip install {package}"
         findings.append(Finding("all", package, State.OK if is_installed else State.MISSING, version, fix))
     return findings
+
+
+def _common_of(python: ProgramPython) -> list[Finding]:
+    sourced = ", ".join(map(str, python.sourced))
+    variables = ", ".join(f"{name}={value}" for name, value in python.variables.items())
+    facts, found = python.facts, f"sourced: {sourced}" if sourced else "this shell's, nothing sourced"
+    findings = [
+        _versioned("Python", python.version, OLDEST_PYTHON, f", {facts['machine']}, {facts['executable']}"),
+        Finding("all", "environment", State.OK, f"{found}; {variables or 'none of the variables that matter is set'}"),
+    ]
+    version = python.package("torch")
+    if not version:
+        fix = "install there the torch that the program's requirements name, or name another Python"
+        findings.append(Finding("all", "torch", State.MISSING, NOT_INSTALLED, fix))
+    elif problem := python.import_problem("torch"):
+        findings.append(Finding("all", "torch", State.WRONG, f"{version}: {problem}", "repair it there"))
+    else:
+        findings.append(_versioned("torch", version, OLDEST_TORCH))
+    for package in ("transformers", "numpy"):
+        found = python.package(package) or f"{NOT_INSTALLED}; sktune does not need it there"
+        findings.append(Finding("all", package, State.OK, found))
+    return findings
+
+
+def _versioned(what: str, version: str, oldest: tuple[int, int], more: str = "") -> Finding:
+    number = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    if number >= oldest:
+        return Finding("all", what, State.OK, f"{version}{more}")
+    needed = ".".join(map(str, oldest))
+    return Finding("all", what, State.WRONG, f"{version}{more}", f"use {what} {needed} or later for the program")

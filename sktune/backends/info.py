@@ -10,6 +10,7 @@ from typing import Any
 from sktune.ascend.scope_check import CheckedScope
 from sktune.backends.environment import numerics_environment
 from sktune.backends.options import BackendOptions
+from sktune.backends.program_python import ProgramPython
 from sktune.core.delivery import Delivery
 from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Layout
@@ -63,6 +64,10 @@ def _no_findings() -> Sequence[Finding]:
     return ()
 
 
+def _no_findings_of(python: ProgramPython) -> Sequence[Finding]:  # noqa: ARG001
+    return ()
+
+
 def _no_rescue(outcome: Outcome, plan: Plan) -> None:  # noqa: ARG001
     return None
 
@@ -105,6 +110,8 @@ class BackendInfo:
         takes_torchair: takes a device type; whether TorchAir has to convert the model's operators.
         fingerprint: takes the target's spec; returns what figures depend on besides versions, device and model.
         examine: checks the backend's requirements on this machine.
+        needs: backends whose requirements are also its own.
+        examine_program: checks what a recipe's program needs for this backend, in the Python that runs it.
         rescue: returns an option that may save a failed plan.
         foresee: returns a scope for which the compiler is certain to refuse a plan; such a plan is not compiled.
     """
@@ -127,6 +134,8 @@ class BackendInfo:
     takes_torchair: Callable[[str], bool] = _never
     fingerprint: Callable[[TargetSpec], Mapping[str, str]] = _environment_of
     examine: Callable[[], Sequence[Finding]] = _no_findings
+    needs: tuple[str, ...] = ()
+    examine_program: Callable[[ProgramPython], Sequence[Finding]] = _no_findings_of
     rescue: Rescue = _no_rescue
     foresee: Foresee = _foresees_nothing
 

@@ -3,8 +3,10 @@
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 NOT_INSTALLED = "not installed"
@@ -54,3 +56,45 @@ def _npu_name() -> str:
     rows = [line.split() for line in answer.stdout.splitlines()[1:] if line.split()]
     chips = sorted({" ".join(row[3:]) for row in rows if len(row) > 3 and row[3] != "Mcu"})
     return f"{len(rows)} x {', '.join(chips)}" if chips else NO_NPU
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Memory of one device, in bytes."""
+
+    used: int
+    total: int
+
+    @property
+    def free(self) -> int:
+        """What is not used, in bytes."""
+        return self.total - self.used
+
+
+def device_memory(device: str) -> tuple[DeviceMemory, ...]:
+    """Return the memory of each NPU or GPU, as npu-smi or nvidia-smi shows it; empty for other devices."""
+    if device == "cuda":
+        text = _output_of("nvidia-smi", "--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits")
+        pairs = re.findall(r"^(\d+), (\d+)$", text, re.MULTILINE)
+    elif device == "npu":
+        # A chip's row ends with the usage of HBM; the one before, of a server's memory, is also `used / total`.
+        pairs = re.findall(r"\d+ */ *\d+ +(\d+) */ *(\d+) *\|\s*$", _output_of("npu-smi", "info"), re.MULTILINE)
+    else:
+        return ()
+    return tuple(DeviceMemory(int(used) << 20, int(total) << 20) for used, total in pairs)
+
+
+def available_memory() -> int:
+    """Return the memory of this host that a program could get without swapping, in bytes (proc(5), MemAvailable)."""
+    found = re.search(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return int(found[1]) << 10 if found else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _output_of(program: str, *arguments: str) -> str:
+    command = shutil.which(program)
+    if command is None:
+        return ""
+    answer = subprocess.run(  # noqa: S603 - of the driver
+        [command, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+    return answer.stdout

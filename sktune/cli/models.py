@@ -16,6 +16,7 @@ from sktune.core.errors import BadInputError
 from sktune.core.events import print_event
 from sktune.core.events.commands import CalibrateFinished, DoctorFinished, Inspected, ProfileFinished
 from sktune.core.events.scopes import FusionFinished
+from sktune.core.exit_codes import ExitCode
 from sktune.study.result import stored_result
 from sktune.tuning.request import Request
 
@@ -106,13 +107,34 @@ def fusion(
 
 
 @app.command()
-def doctor(json: arg.Json = False) -> None:
+def doctor(
+    python: Annotated[
+        str | None, typer.Option(help="Look into this Python, that of a recipe's program, rather than sktune's own.")
+    ] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(help="Check what a search with this recipe needs, without starting it; exit code 1 if it cannot."),
+    ] = None,
+    json: arg.Json = False,
+) -> None:
     """Show what sktune needs, what this machine has, how to get the rest, and what is not modelled of the compiler."""
     from sktune.ascend.not_modelled import NOT_MODELLED
-    from sktune.backends.availability import examine, usable
+    from sktune.backends.availability import examine, examine_program, usable, usable_in_program
     from sktune.backends.info import State
 
-    findings = examine()
+    if recipe:
+        from sktune.runners.program.recipe_check import examine_recipe
+
+        findings = examine_recipe(recipe, python)
+        backends = usable_in_program(findings)
+    elif python:
+        from sktune.backends.program_python import look_into
+
+        findings = examine_program(look_into(python))
+        backends = usable_in_program(findings)
+    else:
+        findings = examine()
+        backends = usable(findings)
     table = Table("backend", "what", "state", "found", "how to get it")
     for finding in findings:
         style = None if finding.state is State.OK else "yellow"
@@ -121,16 +143,19 @@ def doctor(json: arg.Json = False) -> None:
         )
     console = Terminal(stderr=json)
     console.print(table)
-    backends = usable(findings)
-    console.print(f"Backends that can be used here: {', '.join(backends) or 'none'}")
-    left_out = Table("part of the compiler", "what follows", title=f"not modelled: {len(NOT_MODELLED)}")
-    for each in NOT_MODELLED:
-        left_out.add_row(escape(each.what), escape(each.consequence))
-    console.print(left_out)
+    where = "in that Python" if python or recipe else "here"
+    console.print(f"Backends that can be used {where}: {', '.join(backends) or 'none'}")
+    if not (python or recipe):
+        left_out = Table("part of the compiler", "what follows", title=f"not modelled: {len(NOT_MODELLED)}")
+        for each in NOT_MODELLED:
+            left_out.add_row(escape(each.what), escape(each.consequence))
+        console.print(left_out)
     if json:
         rows: list[Any] = [{**asdict(finding), "mend": finding.fix} for finding in findings]
         parts: list[Any] = [asdict(each) for each in NOT_MODELLED]
         print_event(DoctorFinished(backends=backends, findings=rows, not_modelled=parts))
+    if recipe and any(finding.state is not State.OK for finding in findings):
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @app.command()

@@ -27,6 +27,11 @@ STAND_INS = (
     "ml_dtypes", "paramiko",
 )  # fmt: skip
 """Packages of which modules may be missing here."""
+REMOVED = (
+    ("transformers.utils.import_utils", "is_torch_fx_available"),
+    ("transformers.pytorch_utils", "is_torch_greater_or_equal_than_1_13"),
+)
+"""Names that older programs import, and the transformers here lacks."""
 SIZES = {
     "num_hidden_layers": 4, "num_attention_heads": 64, "v_head_dim": 128, "num_experts": 128,
     "num_experts_per_token": 8,
@@ -69,6 +74,8 @@ def prepare(root: str) -> None:
     npu = MagicMock()
     npu.get_device_name.return_value = ""
     vars(importlib.import_module("torch"))["npu"] = npu
+    for module, name in REMOVED:
+        vars(importlib.import_module(module)).setdefault(name, MagicMock(return_value=False))
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
@@ -113,6 +120,11 @@ def _ask_executor(request: dict[str, Any], values: dict[str, Any], answer: dict[
             "temperature": (0.0, config.data_config.temperature),
             "scopes": (False, model.custom_params.get("enable_superkernel", False)),
             "steps": (True, scheduler.max_new_tokens - 1 >= 8),
+            # ExecutionEngine.max_total_len offline, without the room for drafts that are not accepted
+            "context": (
+                stated["context"],
+                config.data_config.input_truncated_len + scheduler.max_new_tokens * (model.next_n + 1),
+            ),
         }
         answer["wrong"] += [f"{name} is {real!r}, not {said!r}" for name, (said, real) in facts.items() if said != real]
         groups = config.parallel_config.attn_dp_size
@@ -173,11 +185,15 @@ def _ask_own_program(folder: Path, values: dict[str, Any], answer: dict[str, Any
     try:
         spec.loader.exec_module(program)
     except Exception as failure:  # noqa: BLE001 - whatever a file of others raises
-        answer["checked"].append(f"(its infer.py cannot be imported here: {type(failure).__name__}: {failure})")
+        said = str(failure).partition(" (")[0]  # without the path of the package here
+        answer["checked"].append(f"(its infer.py cannot be imported here: {type(failure).__name__}: {said})")
         return
     program.parse_args()
     answer["checked"].append("parser")
-    check = getattr(program, "check_vars", None) or program.check_settings
+    check = getattr(program, "check_vars", None) or getattr(program, "check_settings", None)
+    if check is None:
+        answer["checked"].append("(it has no checks)")
+        return
     said = check.__name__
     try:
         try:

@@ -1,6 +1,7 @@
 """`sktune recipe init` on every YAML of a cann-recipes-infer checkout, checked with the program's launch and classes.
 
     python -m tests.field.recipes --repository CHECKOUT [--table benchmarks/results/field-recipes.md]
+    python -m tests.field.recipes --repository OLDER --facts tests/field/recipes-2025-12.yaml --release 3a0b2c8
 
 The checkout is copied. For each YAML, the launch script runs with stand-ins for ``python3`` and ``taskset`` that only
 note what would start, and the program's configuration classes, argument parsers and checks run with stand-ins for
@@ -42,7 +43,7 @@ esac
 case "$1" in
   -c|*validate_infer_args.py) exec {python} "$@" ;;
 esac
-echo "$LOCAL_RANK $RANK_OFFSET $2" >> "$FIELD_NOTES"
+echo "$LOCAL_RANK $RANK_OFFSET $(realpath -m "${{2#--yaml_file_path=}}")" >> "$FIELD_NOTES"
 echo "[Main] Inference time (decode): 1.00 ms"
 """
 
@@ -55,6 +56,7 @@ class Case:
         yaml: path below ``models/``.
         refusal: the line with which it is refused; empty for a recipe.
         ranks, hosts, mode, batch, decoder: as the recipe states them.
+        context: tokens of the longest context that is measured; 0 if it is not stated.
         wrong: facts that the program contradicts; all must be empty.
         checked: the parts of the program that accepted the copy, or confirmed the refusal.
         request: what to ask the program's own classes, if anything.
@@ -67,6 +69,7 @@ class Case:
     mode: str = ""
     batch: str = ""
     decoder: str = ""
+    context: int = 0
     wrong: tuple[str, ...] = ()
     checked: tuple[str, ...] = ()
     request: dict[str, Any] | None = None
@@ -77,6 +80,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--repository", type=Path, required=True)
     parser.add_argument("--table", type=Path, help="Write the table to this file.")
+    parser.add_argument("--facts", type=Path, default=FACTS, help="What is expected of this release.")
+    parser.add_argument("--release", default="fbc225d", help="The checkout's commit, for the table.")
     parser.add_argument("--rewrite-facts", action="store_true", help="Keep what is found as what is expected.")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -85,20 +90,21 @@ def main() -> int:
             if (options.repository / name).is_dir():
                 shutil.copytree(options.repository / name, root / name, symlinks=True)
         for set_env in (root / "executor/scripts/set_env.sh", *root.glob("models/*/set_env.sh")):
-            set_env.write_text("export IPs=(${SKTUNE_HOSTS//,/ })\n")  # as `recipe init` asks; they need CANN
+            # As `recipe init` asks; they need CANN. Older scripts have the first line, and write elsewhere without it.
+            set_env.write_text("export ON_CLOUD=0\nexport IPs=(${SKTUNE_HOSTS//,/ })\n")
         cases = [_case(root, file, Path(scratch)) for file in sorted((root / "models").glob("*/*/**/*.yaml"))]
         _ask_the_program(cases)
     facts = {case.yaml: case.refusal.partition("; name another")[0] or case.ranks for case in cases}
     if options.rewrite_facts:
-        FACTS.write_text(yaml.safe_dump(facts, sort_keys=True, width=120))
-    expected = yaml.safe_load(FACTS.read_text())
+        options.facts.write_text(yaml.safe_dump(facts, sort_keys=True, width=120))
+    expected = yaml.safe_load(options.facts.read_text())
     unexpected = [name for name in facts.keys() | expected.keys() if facts.get(name) != expected.get(name)]
     for case in cases:
         print(case.yaml, case.refusal or f"{case.ranks} ranks", *case.wrong, sep="\n    ")
     for name in sorted(unexpected):
-        print(f"differs from {FACTS.name}: {name}: {facts.get(name)!r} instead of {expected.get(name)!r}")
+        print(f"differs from {options.facts.name}: {name}: {facts.get(name)!r} instead of {expected.get(name)!r}")
     if options.table:
-        options.table.write_text(table(cases))
+        options.table.write_text(table(cases, options.release))
     return 1 if unexpected or any(case.wrong for case in cases) else 0
 
 
@@ -122,9 +128,10 @@ def _case(root: Path, file: Path, scratch: Path) -> Case:
         "mode": CAPTURED_MODE if recipe.backend == "npugraph-ex" else NEEDED_MODE,
         "batch": next((line for line in draft.found if line.startswith("batch_size")), ""),
         "decoder": next((line for line in draft.found if line.startswith("its decoder")), ""),
+        "context": _context(draft.found),
     }
     case.ranks, case.hosts, case.mode = recipe.all_ranks, recipe.hosts, str(stated["mode"])
-    case.batch, case.decoder = str(stated["batch"]), str(stated["decoder"])
+    case.batch, case.decoder, case.context = str(stated["batch"]), str(stated["decoder"]), _context(draft.found)
     for host in sorted({0, recipe.hosts - 1}):
         case.wrong += tuple(_wrong_on(host, root, recipe, copy, scratch))
         shutil.rmtree(model / "res", ignore_errors=True)
@@ -143,7 +150,7 @@ def _wrong_on(host: int, root: Path, recipe: Recipe, copy: Path, scratch: Path) 
         if recipe.hosts > 1 and int(offset) != host * recipe.ranks:
             yield f"the ranks of host {host} begin with {offset}"
             break
-        if Path(file.removeprefix("--yaml_file_path=")).resolve() != copy:
+        if Path(file) != copy:
             yield "the ranks get another YAML"
             break
     logs = [log for log in root.glob(recipe.logs or "") if log.stat().st_size]
@@ -158,6 +165,8 @@ def _confirm_refusal(case: Case, root: Path, model: Path, file: Path, scratch: P
         changes = {"model_config.exe_mode": NEEDED_MODE, "model_config.enable_static_kernel": False}
         copy.write_text(varied_yaml(file, changes))
         case.request = {"root": str(root), "model": model.name, "yaml": str(copy), "stated": {"refused": True}}
+    elif "refuses the YAML as it is" in case.refusal:
+        case.request = {"root": str(root), "model": model.name, "yaml": str(file), "stated": {"refused": True}}
 
 
 def _launch(root: Path, argv: list[str], scratch: Path, host: int, hosts: int) -> tuple[list[str], str]:
@@ -206,25 +215,25 @@ def _ask_the_program(cases: list[Case]) -> None:
             case.checked += tuple(said["checked"])
             case.wrong += tuple(said["wrong"])
             if case.refusal and not said["refusals"]:
-                case.wrong += ("the program's checks that could be run accept the mode",)
+                case.wrong += ("the program's checks that could be run accept it",)
 
 
-def table(cases: list[Case]) -> str:
+def table(cases: list[Case], release: str) -> str:
     """Return the table in Markdown: recipes with what they state, and refusals by reason."""
     written = [case for case in cases if not case.refusal]
     parts = Counter(part for case in written for part in case.checked)
     lines = [
         "# Recipes for cann-recipes-infer",
         "",
-        f"`python -m tests.field.recipes --repository CHECKOUT` on {len(cases)} YAMLs below `models/` (at fbc225d): "
+        f"`python -m tests.field.recipes --repository CHECKOUT` on {len(cases)} YAMLs below `models/` (at {release}): "
         f"{len(written)} recipes are written, {len(cases) - len(written)} are refused. Nothing ran on an NPU. Copies "
         "were given to: " + ", ".join(f"{part} ({count})" for part, count in parts.most_common()) + ".",
         "",
         f"Stated facts that the program contradicts: {sum(len(case.wrong) for case in cases)}.",
         *(f"* {case.yaml}: {'; '.join(case.wrong)}" for case in cases if case.wrong),
         "",
-        "| recipe for | mode | ranks | servers | batch | decoder layer | accepted by |",
-        "| --- | --- | ---: | ---: | --- | --- | --- |",
+        "| recipe for | mode | ranks | servers | batch | context, at most | decoder layer | accepted by |",
+        "| --- | --- | ---: | ---: | --- | ---: | --- | --- |",
         *map(_row, written),
         "",
         "| refused | reason | confirmed by |",
@@ -236,13 +245,21 @@ def table(cases: list[Case]) -> str:
 
 
 def _row(case: Case) -> str:
-    cells = (case.yaml, case.mode, case.ranks, case.hosts, _batch(case), _decoder(case), ", ".join(case.checked))
+    cells = (
+        case.yaml, case.mode, case.ranks, case.hosts, _batch(case), case.context or "not known", _decoder(case),
+        ", ".join(case.checked),
+    )  # fmt: skip
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def _reason(case: Case) -> str:
     reason = case.refusal.partition("; name another")[0]
     return (reason.partition(" cannot be tuned: ")[2] or reason).replace("|", "\\|")
+
+
+def _context(found: list[str]) -> int:
+    line = next((line for line in found if " tokens of context" in line), "")
+    return int(line.partition("at most ")[2].partition(" ")[0] or 0)
 
 
 def _batch(case: Case) -> str:

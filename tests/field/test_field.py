@@ -9,6 +9,7 @@ import pytest
 from sktune.core.scope_flavour import ScopeFlavour
 from sktune.source.codemod import Rewritten, rewrite
 from tests.field import __main__ as field
+from tests.field import folders
 from tests.projects import TEMPLATE
 
 RECIPES = TEMPLATE.root.parent / "recipes" / "models"
@@ -60,3 +61,18 @@ def test_the_flag_is_asked_of_the_programs_own_class() -> None:
     configuration = Path(RECIPES.parent / "executor" / "config.py")
     assert field.flags_read(FOLDER, rewritten.readings, configuration) == "1 of 1"
     assert field.flags_read(FOLDER, [None], configuration).startswith("refused: ")
+
+
+def test_folders_get_a_recipe_or_a_line(tmp_path: Path) -> None:
+    """Each folder of a project and each YAML of a model; what is stated of a recipe is kept as a fact."""
+    root = RECIPES.parents[1] / "ranks"
+    results = {each.name: each for each in folders.drafted(root, tmp_path)}
+    drafted = results["models/tiny_moe/config/tiny_moe_2tp.yaml"]
+    assert drafted.fact["ranks"] == 2
+    assert "--model tiny_moe" in drafted.fact["command"]
+    assert drafted.doctor == ""
+    assert all(bool(each.draft) != bool(each.refusal) for each in results.values())
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool" / "collect_env.py").write_text("if __name__ == '__main__':\n    print()\n")
+    (whole, inner) = folders.drafted(tmp_path, tmp_path)
+    assert (whole.reason, inner.reason) == ("no program", "Python programs without a decode step")

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,24 @@ class TestModes:
 
     def test_a_mode_that_the_program_refuses(self, root: Path) -> None:
         """With the check and its place."""
-        add_check(root, self.CHECK)
+        add_check(root, "if infer_config.model_config.exe_mode not in ['eager']:\n    raise ValueError('only eager')")
         line = refusal(vary(root, exe_mode="eager"))
-        assert "mode not in ['eager', 'npugraph_ex']" in line
-        assert "models/tiny_moe/models/model_setting.py:3" in line
+        assert "exe_mode not in ['eager']" in line
+        assert "models/tiny_moe/models/model_setting.py:2" in line
+
+    @pytest.mark.parametrize(
+        ("check", "why"),
+        [
+            (CHECK, "sources name no other"),
+            (CHECK + "\nif mode == 'ge_graph':\n    raise ValueError(mode)", "checks refuse the other"),
+        ],
+    )
+    def test_a_mode_that_the_sources_name(self, root: Path, check: str, why: str) -> None:
+        """An eager YAML of a program for npugraph_ex is tuned in that mode, with its static kernels."""
+        add_check(root, check)
+        draft = draft_recipe(vary(root, exe_mode="eager"))
+        assert changes_of(root / MODEL) == {"exe_mode": "npugraph_ex", "enable_static_kernel": True}
+        assert any(why in line for line in draft.found)
 
     def test_a_mode_that_is_no_name(self, root: Path) -> None:
         """A list where the mode should be."""
@@ -80,14 +95,14 @@ class TestModes:
 
     def test_static_kernels_are_off_where_only_npugraph_ex_has_them(self, root: Path) -> None:
         """As the program refuses them in every other mode."""
-        add_check(root, "c = infer_config.model_config\nif c.enable_static_kernel and c.exe_mode != 'npugraph_ex':\n"
+        add_check(root, "c = infer_config.model_config\nif c.enable_static_kernel and c.exe_mode == 'ge_graph':\n"
                         "    raise ValueError")  # fmt: skip
         changes = changes_of(vary(root, exe_mode="eager", enable_static_kernel=True))
         assert changes == {"exe_mode": "ge_graph", "enable_static_kernel": False}
 
     def test_static_kernels_that_are_not_named_are_off(self, root: Path) -> None:
         """So that nothing remains to be decided."""
-        add_check(root, "c = infer_config.model_config\nif c.enable_static_kernel and c.exe_mode != 'npugraph_ex':\n"
+        add_check(root, "c = infer_config.model_config\nif c.enable_static_kernel and c.exe_mode == 'ge_graph':\n"
                         "    raise ValueError")  # fmt: skip
         assert not any("accepts" in line for line in draft_recipe(vary(root, exe_mode="eager")).unknown)
 
@@ -106,6 +121,15 @@ if _PLATFORM_VERSION == '950' and quantization == 'mxfp8' and infer_config.model
     raise ValueError('not in this mode')""")  # fmt: skip
         line = refusal(vary(root, exe_mode="eager", enable_online_mxfp8=True))
         assert "quantization == 'mxfp8'" in line
+
+    def test_a_yaml_that_the_program_refuses_itself(self, root: Path) -> None:
+        """By a check of the model's: nothing is tuned; by one that others share, it may not run: a note."""
+        add_check(root, "c = infer_config.model_config  # exe_mode\nif c.enable_limit and not c.enable_streams:\n"
+                        "    raise ValueError")  # fmt: skip
+        folder = vary(root, enable_limit=True, enable_streams=False)
+        assert "refuses the YAML as it is, as `c.enable_limit and (not c.enable_streams)`" in refusal(folder)
+        (folder / "models" / "model_setting.py").rename(root / "executor" / "model_setting.py")
+        assert any("accepts the YAML as it is" in line for line in draft_recipe(folder).unknown)
 
     def test_a_check_that_cannot_be_decided_is_a_note(self, root: Path) -> None:
         """With its condition."""
@@ -128,9 +152,9 @@ if _PLATFORM_VERSION == '950' and quantization == 'mxfp8' and infer_config.model
         """Nothing of its mode differs in the copy."""
         assert changes_of(vary(root, exe_mode="npugraph_ex", enable_static_kernel=True)) == {}
 
-    def test_a_yaml_in_the_needed_mode_is_not_checked(self, root: Path) -> None:
-        """The program accepts its own YAML; what differs in the copy is all that is checked."""
-        add_check(root, self.CHECK)
+    def test_a_yaml_in_the_needed_mode_keeps_it(self, root: Path) -> None:
+        """The program accepts it, and nothing of its mode differs in the copy."""
+        add_check(root, self.CHECK.replace("npugraph_ex", "ge_graph"))
         assert "exe_mode" not in changes_of(root / MODEL)
 
 
@@ -235,6 +259,186 @@ class TestRuns:
         found = draft_recipe(vary(root, batch_size=4, attn_tp_size=1)).found
         assert "batch_size is 4, 2 in each of 2 data-parallel groups; a plan is tuned for this batch" in found
         assert any("in models/tiny_moe/models/modeling_tiny_moe.py" in line for line in found)
+
+
+class TestMeasuredStep:
+    """What is said of the step that is measured: its context, its role, its weights."""
+
+    @pytest.mark.parametrize(
+        ("values", "words"),
+        [
+            ({"input_truncated_len": 4096}, "decode steps are measured with at most 4256 tokens"),
+            ({"input_max_len": 32, "next_n": 3}, "at most 672 tokens"),
+            ({"input_truncated_len": 128, "max_new_tokens": 8}, "at most 160 tokens"),
+        ],
+    )  # fmt: skip
+    def test_context(self, root: Path, values: dict[str, Any], words: str) -> None:
+        """The longest prompt and all tokens that the copy's run generates, with those of draft models."""
+        assert any(words in line for line in draft_recipe(vary(root, **values)).found)
+
+    def test_context_by_the_programs_default(self, root: Path) -> None:
+        """The YAML has none: it is the sources' number, with its place; without one it is not known."""
+        folder = vary(root)
+        assert any("context that is measured" in line for line in draft_recipe(folder).unknown)
+        file = root / "executor" / "core" / "config.py"
+        file.write_text("def read(data):\n    return data.get('input_truncated_len', 256)\n")
+        found = draft_recipe(folder).found
+        assert any("is 256, as the YAML has none, by executor/core/config.py:2" in line for line in found)
+        file.write_text(
+            "def read(data):\n    data.get('input_truncated_len', 1)\n    data.get('input_truncated_len', 2)\n"
+        )
+        assert any("context that is measured" in line for line in draft_recipe(folder).unknown)
+
+    def test_prompts_that_are_shorter(self, root: Path) -> None:
+        """The default prompt is short, whatever the YAML allows."""
+        (root / "dataset").mkdir()
+        (root / "dataset" / "default_prompt.json").write_text('{"text": "An attention function"}')
+        found = draft_recipe(vary(root, input_truncated_len=4096)).found
+        assert any("whose prompt has 21 characters" in line for line in found)
+        assert not any("characters" in line for line in draft_recipe(vary(root, dataset="LongBench")).found)
+
+    def test_the_decode_role(self, root: Path) -> None:
+        """It is the honest one of the two, but offline it has not the context that it serves."""
+        folder = vary(root, name="decode.yaml", input_truncated_len=256, max_prefill_tokens=8192)
+        shutil.copy(folder / "config" / "decode.yaml", folder / "config" / "prefill.yaml")
+        draft = draft_recipe(folder, Path("decode.yaml"))
+        assert any("decode role of a deployment" in line for line in draft.found)
+        line = next(line for line in draft.unknown if "the deployment serves" in line)
+        assert "max_prefill_tokens 8192" in line
+        assert "set model_config.input_truncated_len and batch_size" in line
+
+    def test_a_yaml_for_prefill(self, root: Path) -> None:
+        """It is started offline with decode steps, but its sizes are those of prefill."""
+        folder = vary(root, name="prefill_32dp.yaml")
+        shutil.copy(folder / "config" / "prefill_32dp.yaml", folder / "config" / "decode_16ep.yaml")
+        draft = draft_recipe(folder, Path("prefill_32dp.yaml"))
+        assert any("name says prefill" in line and "decode_16ep.yaml" in line for line in draft.unknown)
+
+    def test_random_weights_and_fewer_layers(self, root: Path) -> None:
+        """In force, or available; not offered where the sources do not read them."""
+        folder = vary(root)
+        assert not any("yaml.set" in line for line in draft_recipe(folder).found)
+        source = root / "executor" / "core" / "worker.py"
+        source.write_text(
+            "def f(config, custom_params):\n    config.with_ckpt\n    custom_params['num_hidden_layers']\n"
+        )
+        line = next(line for line in draft_recipe(folder).found if "all weights are loaded" in line)
+        assert "model_config.with_ckpt: false" in line
+        assert "model_config.custom_params.num_hidden_layers" in line
+        found = draft_recipe(vary(root, with_ckpt=False, num_hidden_layers=4)).found
+        assert any("weights are random" in line for line in found)
+        assert any("tuned for 4 layers" in line for line in found)
+        assert not any("all weights are loaded" in line for line in found)
+
+    def test_placeholders(self, root: Path) -> None:
+        """With their places, in the scripts that the command runs and in the YAML; not in comments."""
+        script = root / "executor" / "scripts" / "infer.sh"
+        script.write_text('source "${SCRIPT_PATH}/set_env.sh"  # your_own\n' + script.read_text())
+        script.with_name("set_env.sh").write_text('cann_path="your_cann_pkgs_path"\n')
+        unknown = draft_recipe(vary(root, model_path="your_model_path")).unknown
+        line = next(line for line in unknown if "placeholders" in line)
+        assert "your_cann_pkgs_path (executor/scripts/set_env.sh:1)" in line
+        assert "model_config.model_path: your_model_path" in line
+        assert "your_own" not in line
+
+
+class TestOlderRelease:
+    """cann-recipes-infer of December 2025: each model's ``infer.sh`` names its YAML itself."""
+
+    SCRIPT = """SCRIPT_PATH=$(cd "$(dirname "${BASH_SOURCE[0]}")" &>/dev/null && pwd)
+source ${SCRIPT_PATH}/../../executor/scripts/function.sh
+export YAML_PARENT_PATH="${SCRIPT_PATH}/config"
+export YAML_FILE_NAME="your_yaml_file_name" # modify to your yaml file name
+export YAML=${YAML_PARENT_PATH}/${YAML_FILE_NAME}
+launch
+"""
+
+    @pytest.fixture
+    def older(self, root: Path) -> Path:
+        """The project as it would have been then, with a launch that only shows the YAML."""
+        (root / "executor" / "scripts" / "infer.sh").unlink()
+        (root / "executor" / "scripts" / "function.sh").write_text("launch() { head -n 1 $YAML; pwd; }\n")
+        (root / MODEL / "infer.sh").write_text(self.SCRIPT)
+        return root
+
+    @pytest.mark.parametrize("inside", ["", "ci"])
+    def test_it_is_started_with_the_copy(self, older: Path, inside: str) -> None:
+        """The script is not edited, and starts what it starts by itself, with another YAML."""
+        config = older / MODEL / "config"
+        (config / inside).mkdir(exist_ok=True)
+        (config / NAME).rename(config / inside / NAME)
+        draft = draft_recipe(older / MODEL)
+        (older / "recipe.yaml").write_text(draft.text)
+        recipe = read_recipe(older / "recipe.yaml")
+        copy = config / inside / "copy.yaml"
+        copy.write_text("# this one\n")
+        done = subprocess.run(recipe.argv(copy), cwd=recipe.directory, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines() == ["# this one", str(older / MODEL)]
+        assert recipe.ranks == 2
+        assert (older / MODEL / "infer.sh").read_text() == self.SCRIPT
+
+    def test_its_placeholder_is_the_yaml(self, older: Path) -> None:
+        """Which the command names, so that nothing is to be filled in."""
+        assert not any("placeholders" in line for line in draft_recipe(older / MODEL).unknown)
+
+    def test_a_script_of_another_kind(self, older: Path) -> None:
+        """It starts something else."""
+        (older / MODEL / "infer.sh").write_text("python3 -m sglang.launch_server\n")
+        assert "no Python program" in refusal(older / MODEL)
+
+
+class TestLonePrograms:
+    """A Python program is one if its sources show a decode step; see tests/field for real ones."""
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("collect_env.py", "import re, torch\nre.compile('x')\nfor line in b''.split():\n    line.decode()\n"),
+            ("configure.py", "import torch\nprint(torch.compiled_with_cxx11_abi())\n"),
+            ("make.py", "def generate():\n    pass\n\ngenerate()\n"),
+            ("unused.py", "import torch\n\ndef step():\n    torch.compile(print)\n"),
+            ("tool.py", "from helper import version\nprint(version())\n"),
+            ("test_step.py", "import torch\ntorch.compile(print)\n"),
+            ("checks.py", "import torch, unittest\ntorch.compile(print)\n"),
+            ("broken.py", "def :\n"),
+        ],
+    )
+    def test_what_shows_no_decode_step(self, tmp_path: Path, name: str, text: str) -> None:
+        """It is refused in one line that names it."""
+        (tmp_path / "helper.py").write_text(
+            "import torch\n\ndef version():\n    return 1\n\ndef run():\n    torch.compile(version)\n"
+        )
+        (tmp_path / name).write_text(f"{text}\nif __name__ == '__main__':\n    pass\n")
+        assert name in refusal(tmp_path)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "import torch as t\nt.compile(print)\n",
+            "from torch import compile as build\nbuild(print)\n",
+            "import torch\n\n@torch.compile\ndef step():\n    pass\n\nstep()\n",
+            "from helper import Engine\nEngine()()\n",
+            "import helper\nhelper.backend()\n",
+            "from vllm import LLM\nLLM('m').generate(['x'])\n",
+            "import torch\n\ndef decode_one_token(x):\n    return x\n\nfor _ in range(9):\n    decode_one_token(1)\n",
+        ],
+    )
+    def test_what_shows_one(self, tmp_path: Path, text: str) -> None:
+        """In its own code, or in what it reaches in modules of its folder; tools beside it do not count."""
+        (tmp_path / "helper.py").write_text(
+            "import torch, torchair\n\nclass Engine:\n    def __call__(self):\n        torch.compile(print)\n\n"
+            "def backend():\n    torchair.get_npu_backend()\n"
+        )
+        main = "\nif __name__ == '__main__':\n    pass\n"
+        (tmp_path / "infer.py").write_text(text + main)
+        (tmp_path / "collect_env.py").write_text("import torch\n" + main)
+        assert draft_recipe(tmp_path).values["command"] == "python3 infer.py"
+
+    def test_a_script_that_starts_none(self, tmp_path: Path) -> None:
+        """Whatever it starts has no decode step that is seen."""
+        (tmp_path / "run.sh").write_text("python3 setup.py build\n")
+        (tmp_path / "setup.py").write_text("print()\n")
+        assert "run.sh" in refusal(tmp_path)
 
 
 class TestFiles:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sktune.backends.info import Finding, State
 from sktune.backends.installed import NO_NPU, NOT_INSTALLED, PROBE_TIMEOUT_S, device_name
+from sktune.backends.program_python import ProgramPython
 from sktune.core.scope_options import has_superkernel
 
 _PROBE = """
@@ -93,3 +94,34 @@ def _torchair(takes_none: bool) -> Finding:
         return Finding("npu", "torchair", State.OK, "SuperKernel scopes, including None")
     fix = "install a torch_npu whose torchair is 7.3.0 or later"
     return Finding("npu", "torchair", State.WRONG, "too old for None as a scope", fix)
+
+
+def examine_program(python: ProgramPython) -> Sequence[Finding]:
+    """Return a finding for each requirement of a program with SuperKernel scopes, in its own Python."""
+    findings = [_cann_of(python), _chip()]
+    version = python.package("torch_npu")
+    if not version:
+        fix = "install there the torch_npu that the program's requirements name"
+        return [*findings, Finding("npu", "torch_npu", State.MISSING, "", fix)]
+    if "torch_npu" not in python.facts:
+        found = python.import_problem("torch_npu") or f"{version}, not imported, as torch is not"
+        fix = "source CANN's set_env.sh before, and see that torch_npu fits the torch there"
+        return [*findings, Finding("npu", "torch_npu", State.WRONG, found, fix)]
+    findings.append(Finding("npu", "torch_npu", State.OK, version))
+    if problem := python.import_problem("torchair"):
+        fix = "install what it lacks; TorchAir needs protobuf, without saying so"
+        return [*findings, Finding("npu", "torchair", State.WRONG, problem, fix)]
+    findings.append(_torchair(bool(python.facts.get("takes_none"))))
+    if problem := python.import_problem("devices"):
+        return [*findings, Finding("npu", "devices", State.WRONG, problem, "check npu-smi info and the driver")]
+    return [*findings, _devices(int(python.facts.get("devices", 0)), str(python.facts.get("device", "")))]
+
+
+def _cann_of(python: ProgramPython) -> Finding:
+    fix = "source CANN's set_env.sh before, or name the recipe whose scripts do, with --recipe"
+    home = python.variables.get("ASCEND_HOME_PATH")
+    if not home:
+        return Finding("npu", "CANN", State.MISSING, "ASCEND_HOME_PATH is not set there", fix)
+    if version := str(python.facts.get("cann", "")):
+        return Finding("npu", "CANN", State.OK, f"{version} in {home}")
+    return Finding("npu", "CANN", State.WRONG, f"no toolkit in {home}", fix)

@@ -6,7 +6,7 @@ from sktune.ascend.scope_check import CheckedScope, certainly_refused, check_sco
 from sktune.backends.environment import numerics_environment
 from sktune.backends.info import BackendInfo
 from sktune.backends.installed import package_version
-from sktune.backends.npu.availability import cann_version, examine
+from sktune.backends.npu.availability import cann_version, examine, examine_program
 from sktune.backends.npu.options import OPTIONS, keeps_order
 from sktune.core.fused_scopes import SeenTypes
 from sktune.core.layout import Layout
@@ -52,6 +52,7 @@ INFO = BackendInfo(
     takes_torchair=lambda device: True,
     fingerprint=fingerprint,
     examine=examine,
+    examine_program=examine_program,
     rescue=rescue,
     foresee=foresee,
 )

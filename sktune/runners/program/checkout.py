@@ -1,7 +1,8 @@
 """What the files of a cann-recipes-infer checkout say about a model: who starts it, and where its decoder is.
 
 Sources, in hicann/cann-recipes-infer at fbc225d: executor/scripts/infer.sh and function.sh (launch), and
-executor/core/support_models.py (classes by model name).
+executor/core/support_models.py (classes by model name). At 3a0b2c8, of December 2025, there is no such infer.sh: each
+model has one of its own, which names its YAML itself.
 """
 
 import ast
@@ -16,6 +17,7 @@ from sktune.core.files import source_text
 
 SCRIPT = Path("executor/scripts/infer.sh")
 """The script that starts a model of cann-recipes-infer, relative to the checkout's root."""
+_FUNCTIONS = SCRIPT.with_name("function.sh")
 _SET_ENV = SCRIPT.with_name("set_env.sh")
 DIES = {"950": 8}
 """Dies of one server by ``platform_version``, where they are not those of an Atlas A3 server."""
@@ -23,13 +25,21 @@ A3_DIES = 16
 _REGISTRY = Path("executor/core/support_models.py")
 _LAUNCH = re.compile(r"(?<![\w.])function\.sh\b")
 """The functions behind ``SCRIPT``: a model's own script that uses them is the same launch with a fixed YAML."""
+_OWN_YAML = re.compile(r"^export YAML_FILE_NAME=", re.MULTILINE)
+_WITH_OTHER_YAML = 'cd {folder} && declare -rx YAML_FILE_NAME="$0" && source ./infer.sh'
+"""Runs a script that names its YAML itself: bash keeps the value of a read-only variable, and goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkout:
-    """A checkout, or None of it is used: ``root`` has ``SCRIPT``."""
+    """A checkout, or None of it is used: ``root`` has ``SCRIPT``, or in older releases the functions behind it."""
 
     root: Path
+
+    @property
+    def has_script(self) -> bool:
+        """Whether one script starts every model."""
+        return (self.root / SCRIPT).is_file()
 
     @property
     def models(self) -> list[Path]:
@@ -45,9 +55,15 @@ class Checkout:
         return sorted((model / "config").rglob("*.yaml"))
 
     def starts(self, model: Path) -> bool:
-        """Whether ``SCRIPT`` starts a model, even if it has a script of its own."""
+        """Whether a model is started by ``SCRIPT``, even if it has a script of its own, or by the older launch."""
         own = model / "infer.sh"
+        if not self.has_script:
+            return own.is_file() and bool(_LAUNCH.search(text := source_text(own)) and _OWN_YAML.search(text))
         return not own.is_file() or bool(_LAUNCH.search(source_text(own)))
+
+    def launcher(self, model: Path) -> Path:
+        """Return the script that starts a model, relative to the root."""
+        return SCRIPT if self.has_script else (model / "infer.sh").relative_to(self.root)
 
     def set_env(self, model: Path) -> Path:
         """Return the script that lists the servers, relative to the root; a model's own one is read after the other."""
@@ -59,7 +75,10 @@ class Checkout:
         """Return the command that starts ``model`` with a copy of ``file``, wherever that is."""
         inside = Path(os.path.relpath(file.parent, model / "config")).as_posix()
         name = "{yaml_name}" if inside == "." else shlex.quote(inside) + "/{yaml_name}"
-        return shlex.join(["bash", SCRIPT.as_posix(), "--model", model.name, "--yaml"]) + f" {name}"
+        if self.has_script:
+            return shlex.join(["bash", SCRIPT.as_posix(), "--model", model.name, "--yaml"]) + f" {name}"
+        folder = shlex.quote(model.relative_to(self.root).as_posix())
+        return shlex.join(["bash", "-c", _WITH_OTHER_YAML.format(folder=folder)]) + f" {name}"
 
     def classes(self, name: Any) -> list[tuple[Path, str]] | None:
         """Return the files and classes that the registry has for a model's name, the model's own first.
@@ -82,7 +101,10 @@ class Checkout:
 
 def checkout_of(folder: Path) -> Checkout | None:
     """Return the checkout that ``folder`` is in, or None."""
-    return next((Checkout(each) for each in (folder, *folder.parents) if (each / SCRIPT).is_file()), None)
+    places = (folder, *folder.parents)
+    return next(
+        (Checkout(each) for each in places if any((each / name).is_file() for name in (SCRIPT, _FUNCTIONS))), None
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,23 @@ from typing import Any
 
 from sktune.core.errors import BadInputError
 from sktune.core.files import real_path, source_text
-from sktune.runners.program.checkout import SCRIPT, Checkout, checkout_of, decoder_in
+from sktune.runners.program.checkout import Checkout, checkout_of, decoder_in
+from sktune.runners.program.decode_evidence import decode_evidence
+from sktune.runners.program.measured_step import MeasuredProgram, add_measured_step
 from sktune.runners.program.recipe_draft import (
     RecipeDraft,
     add_mode,
     add_yaml,
     by_key,
+    copy_mode,
     dies_of,
-    is_captured,
     read_settings,
 )
+from sktune.source.yaml_flag import CAPTURED_MODE, NEEDED_MODE
+
+_READS_ARGUMENTS = re.compile(r"\bsys\.argv\b|\bparse_args\(")
+_ENGINE = re.compile(r"^\s*(?:from|import) (vllm|sglang)\b", re.MULTILINE)
+_EVIDENCE = "no use of torch.compile or get_npu_backend, no generate, no loop around a decode function"
 
 
 def draft_recipe(folder: Path, yaml_file: Path | None = None, command: str | None = None) -> RecipeDraft:
@@ -47,9 +54,10 @@ def draft_recipe(folder: Path, yaml_file: Path | None = None, command: str | Non
 def _from_own_script(checkout: Checkout, model: Path, yaml_file: Path | None) -> RecipeDraft:
     if any("max_new_tokens" in by_key(read_settings(config)) for config in checkout.configs(model)):
         return _from_program(model, yaml_file, None)
+    script = "a launch script of its own" if (model / "infer.sh").is_file() else "no infer.sh"
     raise BadInputError(
-        f"{model.name} has a launch script of its own, and no max_new_tokens in its YAMLs: it has no decode step that "
-        "sktune knows of; if another compiled step is to be tuned, give the command with --command"
+        f"{model.name} has {script}, and no max_new_tokens in its YAMLs: it has no decode step that sktune knows of; "
+        "if another compiled step is to be tuned, give the command with --command"
     )
 
 
@@ -68,12 +76,15 @@ def _from_checkout(checkout: Checkout, folder: Path, models: list[Path], yaml_fi
     draft = RecipeDraft({"version": 1, "name": f"{model.name}-{file.stem}", "command": checkout.command(model, file),
                          "directory": str(checkout.root)})  # fmt: skip
     shown = file.relative_to(checkout.root) if file.is_relative_to(checkout.root) else file
-    draft.found.append(f"{SCRIPT.as_posix()} starts {model.name} with {shown}")
-    add_yaml(draft, file, settings, checkout.root, checkout.set_env(model))
-    add_mode(draft, [*model.rglob("*.py"), *(checkout.root / "executor").rglob("*.py")], settings, model)
+    draft.found.append(f"{checkout.launcher(model).as_posix()} starts {model.name} with {shown}")
+    sources = [*model.rglob("*.py"), *(checkout.root / "executor").rglob("*.py")]
+    mode = copy_mode(settings, sources, model)
+    add_yaml(draft, file, settings, checkout.root, mode, checkout.set_env(model))
+    add_mode(draft, sources, settings, model, mode)
+    add_measured_step(draft, MeasuredProgram(file, settings, sources, checkout.root))
     _add_decoder(draft, checkout, model, settings)
     draft.values["logs"] = f"models/{model.name}/res/*/*{file.stem}*/log_*.log"
-    _add_backend(draft, model, settings)
+    _add_backend(draft, model, mode)
     return draft
 
 
@@ -81,6 +92,8 @@ def _from_program(folder: Path, yaml_file: Path | None, command: str | None) -> 
     argv = _split(command) if command else _start_command(folder)
     draft = RecipeDraft({"version": 1, "name": folder.name, "command": shlex.join(argv), "directory": str(folder)})
     draft.found.append(f"the command is {command or shlex.join(argv)}")
+    if not command:
+        _add_program(draft, folder / argv[-1], folder)
     if yaml_file:
         name = yaml_file.name
         if not any(name in argument for argument in argv):
@@ -90,17 +103,20 @@ def _from_program(folder: Path, yaml_file: Path | None, command: str | None) -> 
         )
         file = _existing(yaml_file, folder)
         settings = read_settings(file)
-        add_yaml(draft, file, settings, folder)
-        add_mode(draft, list(folder.rglob("*.py")), settings, folder)
+        sources = list(folder.rglob("*.py"))
+        mode = copy_mode(settings, sources, folder)
+        add_yaml(draft, file, settings, folder, mode)
+        add_mode(draft, sources, settings, folder, mode)
+        add_measured_step(draft, MeasuredProgram(file, settings, sources, folder))
     else:
-        settings = {}
+        mode = NEEDED_MODE
         draft.unknown.append(
             "the YAML that the program reads, if any; with one, sktune turns the program's own scopes off"
         )
         draft.unknown.append("how many ranks it starts: `ranks` is 1")
     draft.unknown.append("the log lines with the latency: `latency: steps` uses sktune's own times of the decode step")
     draft.values["latency"] = "steps"
-    _add_backend(draft, folder, settings)
+    _add_backend(draft, folder, mode)
     return draft
 
 
@@ -112,16 +128,51 @@ def _split(command: str) -> list[str]:
 
 
 def _start_command(folder: Path) -> list[str]:
+    """Return the command of the folder's only program that has a decode step.
+
+    Raises:
+        BadInputError: there is none, or there are several.
+    """
     scripts = [path for path in (folder / "infer.sh", folder / "run.sh") if path.is_file()]
     if scripts:
+        if not any(decode_evidence(path, folder) for path in _started_by(scripts[0], folder)):
+            raise BadInputError(
+                f"{scripts[0]} starts no Python program of its folder in which a decode step is seen: {_EVIDENCE}; if "
+                "it has one, give the command with --command"
+            )
         return ["bash", scripts[0].name]
     programs = [path for path in sorted(folder.glob("*.py")) if "__main__" in source_text(path)]
-    if len(programs) == 1:
-        return ["python3", programs[0].name]
-    names = ", ".join(path.name for path in programs[:4]) or "none"
-    raise BadInputError(
-        f"{folder} has no infer.sh, and {len(programs)} Python programs ({names}); give the command with --command"
-    )
+    decoding = [path for path in programs if decode_evidence(path, folder)]
+    if len(decoding) == 1:
+        return ["python3", decoding[0].name]
+    names = ", ".join(path.name for path in (decoding or programs)[:4])
+    if decoding:
+        raise BadInputError(
+            f"{folder} has {len(decoding)} programs with a decode step ({names}); name one with --command"
+        )
+    if programs:
+        raise BadInputError(
+            f"{folder} has no infer.sh, and its Python programs ({names}) show no decode step: {_EVIDENCE}; if one has "
+            "it, give the command with --command"
+        )
+    raise BadInputError(f"{folder} has no infer.sh, and no Python program; give the command with --command")
+
+
+def _add_program(draft: RecipeDraft, program: Path, folder: Path) -> None:
+    """Add what shows a program's decode step, and what it may need to be started."""
+    if program.suffix == ".py":
+        draft.found.append(f"{decode_evidence(program, folder)} shows a decode step")
+        if _READS_ARGUMENTS.search(source_text(program)):
+            draft.unknown.append(
+                f"the arguments of {program.name}: it reads its command line, and is given none; give the whole "
+                "command with --command"
+            )
+
+
+def _started_by(script: Path, folder: Path) -> list[Path]:
+    """Return the Python files below the script's folder that it names."""
+    names = re.findall(r"[\w./-]+\.py\b", source_text(script))
+    return [folder / name for name in names if (folder / name).is_file()]
 
 
 def _chosen(configs: list[Path], yaml_file: Path | None, folder: Path) -> Path:
@@ -184,10 +235,14 @@ def _add_decoder(draft: RecipeDraft, checkout: Checkout, model: Path, settings: 
     draft.found.append(f"its decoder layer is {decoder.layer} in {file}, in {decoder.owner}.{decoder.attribute}")
 
 
-def _add_backend(draft: RecipeDraft, folder: Path, settings: Mapping[str, Any]) -> None:
+def _add_backend(draft: RecipeDraft, folder: Path, mode: str) -> None:
     sources = list(folder.rglob("*.py"))
     uses_npu = any(re.search(r"torch_npu|torchair", source_text(path)) for path in sources)
-    draft.values["backend"] = ("npugraph-ex" if is_captured(settings) else "npu") if uses_npu else "inductor"
+    draft.values["backend"] = ("npugraph-ex" if mode == CAPTURED_MODE else "npu") if uses_npu else "inductor"
     draft.found.append(f"its sources {'use' if uses_npu else 'do not use'} torch_npu")
+    if engines := sorted({found[1] for path in sources for found in _ENGINE.finditer(source_text(path))}):
+        draft.unknown.append(
+            f"the backend: {' and '.join(engines)} chooses the device by what is installed, and sources do not say it"
+        )
     draft.unknown.append("how long a run takes: `timeout_s` is 1800 (start, compilation and all decode steps)")
     draft.values["timeout_s"] = 1800

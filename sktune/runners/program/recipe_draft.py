@@ -22,7 +22,8 @@ MIN_NEW_TOKENS = 32
 """Enough decode steps to verify a plan and to measure it."""
 PLATFORM = "platform_version"
 _PLATFORMS = ("A2", "A3", "950")
-_NAMES_MODE = re.compile(r"ge_?graph")
+_NAMES_MODE = {NEEDED_MODE: re.compile(r"ge_?graph"), CAPTURED_MODE: re.compile(r"npugraph_ex")}
+"""What sources say that run in a mode."""
 _MODES = {"eager": "nothing is compiled in it"}
 """What is true of modes that have no scopes."""
 
@@ -70,7 +71,12 @@ def dies_of(known: Mapping[str, Any]) -> int:
 
 
 def add_yaml(
-    draft: RecipeDraft, file: Path, settings: Mapping[str, Any], root: Path, set_env: Path | None = None
+    draft: RecipeDraft,
+    file: Path,
+    settings: Mapping[str, Any],
+    root: Path,
+    mode: str = NEEDED_MODE,
+    set_env: Path | None = None,
 ) -> None:
     """Add the YAML, what differs in its copy, and what it says about ranks and batch.
 
@@ -79,14 +85,12 @@ def add_yaml(
         file: the YAML.
         settings: its values by dotted path.
         root: the recipe's directory.
+        mode: the mode of the copy.
         set_env: the script below it that lists the servers, if they are known to be listed there.
     """
-    changes: dict[str, Any] = {}
-    for path, value in settings.items():
-        if (change := _changed(path.rpartition(".")[2], value)) is None:
-            continue
-        new, why = change
-        draft.found.append(f"{path} is {value!r}: {why}")
+    changes = {}
+    for path, (new, why) in _changes(settings, mode).items():
+        draft.found.append(f"{path} is {settings[path]!r}: {why}")
         if new is not None:
             changes[path] = new
     draft.values["yaml"] = {"file": str(file.relative_to(root)) if file.is_relative_to(root) else str(file)}
@@ -95,12 +99,23 @@ def add_yaml(
     _add_ranks(draft, by_key(settings), root, set_env)
 
 
-def _changed(key: str, value: Any) -> tuple[Any, str] | None:
+def _changes(settings: Mapping[str, Any], mode: str) -> dict[str, tuple[Any, str]]:
+    """Return the settings that differ in the copy or are to be noted, with the new value, None for the own, and why."""
+    changes = {}
+    for path, value in settings.items():
+        if (change := _changed(path.rpartition(".")[2], value, mode)) is not None:
+            changes[path] = change
+    return changes
+
+
+def _changed(key: str, value: Any, mode: str) -> tuple[Any, str] | None:
     """Return the value that a setting has in the copy, None for its own, and why; None if there is nothing to note."""
     is_count = isinstance(value, int) and not isinstance(value, bool)
     if key == MODE and value not in (NEEDED_MODE, CAPTURED_MODE):
         why = _MODES.get(str(value), "it does not make GE graphs")
-        return NEEDED_MODE, f"{why}; {NEEDED_MODE} in the copy, so the baseline is the step in that mode, not yours"
+        return mode, f"{why}; {mode} in the copy, so the baseline is the step in that mode, not yours"
+    if key == STATIC_KERNELS and value and mode != CAPTURED_MODE:
+        return False, f"False in the copy, as {mode} has no static kernels"
     if key == "enable_cache_compile" and value:
         return False, "False in the copy, as every plan must be compiled"
     if key == "enable_profiler" and value:
@@ -121,33 +136,61 @@ def _changed(key: str, value: Any) -> tuple[Any, str] | None:
     return None
 
 
-def add_mode(draft: RecipeDraft, sources: list[Path], settings: Mapping[str, Any], folder: Path) -> None:
-    """Adapt what depends on the mode, if the copy has another one than the YAML.
+def copy_mode(settings: Mapping[str, Any], sources: list[Path], folder: Path) -> str:
+    """Return the mode of the copy: the YAML's own, or the first that the model's sources name and no check refuses.
+
+    Args:
+        settings: of the YAML, by dotted path.
+        sources: the program's.
+        folder: of the model, whose sources name the modes.
+    """
+    if is_captured(settings):
+        return CAPTURED_MODE
+    if MODE not in by_key(settings) or by_key(settings)[MODE] == NEEDED_MODE:
+        return NEEDED_MODE
+    named = _named_modes(sources, folder) or [NEEDED_MODE]
+    return next((mode for mode in named if not _refusing(_verdicts(sources, settings, mode))), named[0])
+
+
+def _named_modes(sources: list[Path], folder: Path) -> list[str]:
+    """Return the modes with scopes that the sources of a folder name."""
+    texts = [source_text(path) for path in sources if path.is_relative_to(folder)]
+    return [mode for mode, pattern in _NAMES_MODE.items() if any(pattern.search(text) for text in texts)]
+
+
+def add_mode(draft: RecipeDraft, sources: list[Path], settings: Mapping[str, Any], folder: Path, mode: str) -> None:
+    """Adapt what depends on the mode of the copy, and say what is not known of it.
 
     Raises:
-        BadInputError: the program's own checks in ``sources`` refuse the copy.
+        BadInputError: the program's own checks in ``sources`` refuse the copy, or the model's own the YAML.
     """
-    changes = draft.values["yaml"].get("set", {})
-    if is_captured(settings):
-        _add_static_kernels(draft, settings)
-        return
-    if not any(path.rpartition(".")[2] == MODE for path in changes):
-        return
-    for path, value in settings.items():
-        if path.rpartition(".")[2] == STATIC_KERNELS and value:
-            changes[path] = False
-            draft.found.append(f"{path} is {value!r}: False in the copy, as only npugraph_ex has static kernels")
-    verdicts = _verdicts(sources, by_key(settings), by_key({**settings, **changes}))
-    if verdicts and all(verdict.refusing for verdict in verdicts.values()):
-        check = next(iter(verdicts.values())).refusing[0]
-        raise BadInputError(
-            f"{draft.values['name']} cannot be tuned: sktune tunes scopes of {NEEDED_MODE}, and the program refuses "
-            f"this mode, as `{check.condition}` holds ({_shown(check, draft)}); name another YAML with --yaml"
+    for check in _refusing_yaml(sources, settings):
+        if check.file.is_relative_to(folder):
+            raise BadInputError(
+                f"{draft.values['name']} cannot be tuned: the program refuses the YAML as it is, as "
+                f"`{check.condition}` holds ({_shown(check, draft)}); fix it, or name another YAML with --yaml"
+            )
+        draft.unknown.append(
+            f"whether the program accepts the YAML as it is: not if it runs the check `{check.condition}` "
+            f"({_shown(check, draft)})"
         )
-    draft.unknown += _doubts(verdicts, draft)
-    texts = (source_text(path) for path in sources if path.is_relative_to(folder))
-    if not any(_NAMES_MODE.search(text) for text in texts):
-        draft.unknown.append(f"whether {folder.name} runs in {NEEDED_MODE}: its sources do not mention it")
+    if mode == CAPTURED_MODE:
+        _add_static_kernels(draft, settings)
+    if not any(path.rpartition(".")[2] == MODE for path in draft.values["yaml"].get("set", {})):
+        return
+    named = _named_modes(sources, folder)
+    if mode == CAPTURED_MODE:
+        why = "the program's checks refuse the other" if NEEDED_MODE in named else "the model's sources name no other"
+        draft.found.append(f"of the modes with scopes, {NEEDED_MODE} and {CAPTURED_MODE}, {why}")
+    verdicts = _verdicts(sources, settings, mode)
+    if refusing := _refusing(verdicts):
+        raise BadInputError(
+            f"{draft.values['name']} cannot be tuned: sktune tunes scopes of {mode}, and the program refuses "
+            f"this mode, as `{refusing.condition}` holds ({_shown(refusing, draft)}); name another YAML with --yaml"
+        )
+    draft.unknown += _doubts(verdicts, draft, mode)
+    if mode not in named:
+        draft.unknown.append(f"whether {folder.name} runs in {mode}: its sources do not mention it")
 
 
 def is_captured(settings: Mapping[str, Any]) -> bool:
@@ -166,24 +209,51 @@ def _add_static_kernels(draft: RecipeDraft, settings: Mapping[str, Any]) -> None
         )
 
 
-def _verdicts(sources: list[Path], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Verdict]:
-    """Return what the program's checks say, for each platform on which they accept the YAML as it is."""
-    checks = ProgramChecks(sources, MODE)
-    before, after = {STATIC_KERNELS: False, **before}, {STATIC_KERNELS: False, **after}
-    platforms = [str(before[PLATFORM])] if before.get(PLATFORM) else _PLATFORMS
-    verdicts = {name: checks.verdict({**before, PLATFORM: name}, {**after, PLATFORM: name}) for name in platforms}
-    everywhere = frozenset.intersection(*(verdict.refused_before for verdict in verdicts.values()))
+def _verdicts(sources: list[Path], settings: Mapping[str, Any], mode: str) -> dict[str, Verdict]:
+    """Return what the program's checks say of the copy, for each platform on which they accept the YAML as it is."""
+    changed = {path: new for path, (new, _) in _changes(settings, mode).items() if new is not None}
+    before = {STATIC_KERNELS: False, **by_key(settings)}
+    after = {STATIC_KERNELS: False, **by_key({**settings, **changed})}
+    if mode == CAPTURED_MODE:
+        after[STATIC_KERNELS] = True
+    verdicts = _by_platform(sources, before, after)
+    everywhere = _refused_everywhere(verdicts)
     return {name: verdict for name, verdict in verdicts.items() if verdict.refused_before == everywhere}
 
 
-def _doubts(verdicts: Mapping[str, Verdict], draft: RecipeDraft) -> list[str]:
+def _by_platform(sources: list[Path], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Verdict]:
+    """Return what the program's checks say on each platform that the settings leave open."""
+    checks = ProgramChecks(sources, MODE)
+    platforms = [str(before[PLATFORM])] if before.get(PLATFORM) else _PLATFORMS
+    return {name: checks.verdict({**before, PLATFORM: name}, {**after, PLATFORM: name}) for name in platforms}
+
+
+def _refused_everywhere(verdicts: Mapping[str, Verdict]) -> frozenset[Check]:
+    return frozenset.intersection(*(verdict.refused_before for verdict in verdicts.values()))
+
+
+def _refusing_yaml(sources: list[Path], settings: Mapping[str, Any]) -> list[Check]:
+    """Return the checks that refuse the YAML itself, on every platform."""
+    known = {STATIC_KERNELS: False, **by_key(settings)}
+    refusing = _refused_everywhere(_by_platform(sources, known, known))
+    return sorted(refusing, key=lambda check: (str(check.file), check.line))
+
+
+def _refusing(verdicts: Mapping[str, Verdict]) -> Check | None:
+    """Return a check that refuses the copy on every platform that accepts the YAML."""
+    if verdicts and all(verdict.refusing for verdict in verdicts.values()):
+        return next(iter(verdicts.values())).refusing[0]
+    return None
+
+
+def _doubts(verdicts: Mapping[str, Verdict], draft: RecipeDraft, mode: str) -> list[str]:
     """Return a line for each check that may refuse the copy."""
     on: dict[Check, list[str]] = {}
     for platform, verdict in verdicts.items():
         for check in (*verdict.refusing, *verdict.undecided):
             on.setdefault(check, []).append(platform)
     return [
-        f"whether the program accepts {NEEDED_MODE}"
+        f"whether the program accepts {mode}"
         + (f" on {' and '.join(platforms)}" if len(platforms) < len(verdicts) else "")
         + f": not if `{check.condition}` ({_shown(check, draft)})"
         for check, platforms in on.items()
