@@ -19,6 +19,7 @@ from sktune.measure.bits import bits_of
 from sktune.targets.base import Inputs, Target, decode_inputs
 from sktune.targets.tracing import trace_layout
 from tests.backends.random_programs import described, program_of
+from tests.models import stacked_cache
 
 PLAN = Plan((Scope("inside", "inside", tuple(sorted(EXACT.items()))),))
 STEPS = 24
@@ -159,52 +160,16 @@ def without_the_end(function: Any) -> Any:
     return lambda token, *others: function(torch.where(token == Memory.END, token + 1, token), *others)
 
 
-class Stacked(nn.Module):
-    """Keys and values of all layers in one buffer; views are made before the layers."""
-
-    def forward(
-        self, cache: torch.Tensor, keys: torch.Tensor, slot: torch.Tensor, hidden: torch.Tensor
-    ) -> torch.Tensor:
-        cache[0].index_copy_(1, slot, hidden[:, None])
-        weights = torch.softmax((keys * hidden[:, None]).sum(-1), -1)
-        return hidden + (weights[..., None] * cache[1]).sum(1)
-
-
-class OnStacked(nn.Module):
-    """Two layers on one stacked buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.inside, self.other = nn.Embedding(64, 8), Stacked(), Stacked()
-        self.cache = nn.Buffer(torch.zeros(2, 2, 2, 6, 8))
-
-    def forward(self, token: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
-        caches = [self.cache[0], self.cache[1]]
-        keys = [cache[0] for cache in caches]
-        hidden = self.inside(caches[0], keys[0], slot, self.embed(token))
-        return self.other(caches[1], keys[1], slot, hidden)  # type: ignore[no-any-return]
-
-
-def on_stacked() -> Target:
-    """Return a target with a stacked cache."""
-    model = OnStacked().requires_grad_(False).eval()
-
-    def prefill(seed: int, steps: int) -> list[Inputs]:
-        drawn = torch.Generator().manual_seed(seed)
-        model.cache.copy_(torch.randn(model.cache.shape, generator=drawn))
-        return [(torch.randint(0, 64, (2,), generator=drawn), torch.tensor([step % 6])) for step in range(steps)]
-
-    return Target(model, model.forward, prefill, {"cache": model.cache})
-
-
 def test_views_of_a_stacked_cache_keep_its_bits_and_layers_share_code() -> None:
     """Each layer's window begins elsewhere; their regions are the same, and compiled once."""
-    target = on_stacked()
+    target = stacked_cache.target()
     backend = backend_of(target)
-    assert differing_step(target, backend) is None
-    both = Plan(tuple(Scope(name, name, PLAN.scopes[0].options) for name in ("inside", "other")))
+    both = Plan(tuple(Scope(name, name, PLAN.scopes[0].options) for name in ("first", "second")))
     compiled = backend.compile(both)
     assert (compiled.regions, compiled.is_exact) == (1, True)
+    expected = stacked_cache.run(target, target.decode_step)
+    compiled.step.prepare()
+    assert all(map(are_same, expected, stacked_cache.run(target, compiled.step.run)))
 
 
 def test_a_write_through_an_expanded_view_is_refused() -> None:

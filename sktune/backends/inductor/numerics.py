@@ -61,7 +61,7 @@ class CacheIdentity(CustomGraphPass):
     """Leaves graphs unchanged; separates code in Inductor's caches that was compiled under different sktune rules."""
 
     def __init__(self, rules: str) -> None:
-        self._uuid = f"sktune-8-{rules}"
+        self._uuid = f"sktune-9-{rules}"
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Leave ``graph`` unchanged."""
@@ -140,9 +140,19 @@ def kept_copies(writes: bool) -> Iterator[None]:
     """Within the context, Inductor does not take copies for their source if the region writes its inputs.
 
     Otherwise it returns the memory of an input for a copy that was made between two writes to it, and the copy has the
-    value of the last write (torch 2.13: ``remove_noop_ops``, then ``reinplace_inplaceable_ops``).
+    value of the last write (torch 2.13: ``remove_noop_ops``, then ``reinplace_inplaceable_ops``); and what is written
+    into a tensor after ``copy_`` is written into its source, too (``aten.copy`` is lowered to its source).
     """
-    with patch.object(post_grad, "remove_noop_ops", lambda graph: None) if writes else nullcontext():
+    op = aten.copy.default
+    copy = lowering.lowerings[op]
+
+    def copied(*arguments: Any, **keywords: Any) -> Any:
+        return lowering.clone(copy(*arguments, **keywords))
+
+    with (
+        patch.object(post_grad, "remove_noop_ops", lambda graph: None) if writes else nullcontext(),
+        patch.dict(lowering.lowerings, {op: copied}) if writes else nullcontext(),
+    ):
         yield
 
 
