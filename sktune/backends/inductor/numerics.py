@@ -61,7 +61,7 @@ class CacheIdentity(CustomGraphPass):
     """Leaves graphs unchanged; separates code in Inductor's caches that was compiled under different sktune rules."""
 
     def __init__(self, rules: str) -> None:
-        self._uuid = f"sktune-9-{rules}"
+        self._uuid = f"sktune-10-{rules}"
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Leave ``graph`` unchanged."""
@@ -137,21 +137,18 @@ def kept_casts(emulates: bool) -> Iterator[None]:
 
 @contextmanager
 def kept_copies(writes: bool) -> Iterator[None]:
-    """Within the context, Inductor does not take copies for their source if the region writes its inputs.
+    """Within the context, Inductor makes each copy that the graph has, if the region writes its inputs.
 
     Otherwise it returns the memory of an input for a copy that was made between two writes to it, and the copy has the
-    value of the last write (torch 2.13: ``remove_noop_ops``, then ``reinplace_inplaceable_ops``); and what is written
-    into a tensor after ``copy_`` is written into its source, too (``aten.copy`` is lowered to its source).
+    value of the last write (torch 2.13: ``remove_noop_ops``, then ``reinplace_inplaceable_ops``); and it computes a
+    value inside of a joined tensor, which changes with what is written into that value afterwards (``ConcatKernel``).
     """
-    op = aten.copy.default
-    copy = lowering.lowerings[op]
-
-    def copied(*arguments: Any, **keywords: Any) -> Any:
-        return lowering.clone(copy(*arguments, **keywords))
-
+    if not writes:
+        yield
+        return
     with (
-        patch.object(post_grad, "remove_noop_ops", lambda graph: None) if writes else nullcontext(),
-        patch.dict(lowering.lowerings, {op: copied}) if writes else nullcontext(),
+        patch.object(post_grad, "remove_noop_ops", lambda graph: None),
+        patch.object(ir.ConcatKernel, "can_realize_into_without_copy", lambda *_: False),
     ):
         yield
 
