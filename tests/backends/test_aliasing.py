@@ -84,7 +84,7 @@ def test_random_programs_keep_their_bits_or_are_refused(plan: str) -> None:
 
 
 def result_of(seed: int, plan: Plan) -> str:
-    """Return what becomes of a random program: exact, tested, refused, or where it differs though it is called exact."""
+    """Return what becomes of a random program: exact, tested, refused, or where it differs though called exact."""
     torch._dynamo.reset()
     target = program_of(seed)
     try:

@@ -19,9 +19,9 @@ def test_views_of_one_state_keep_its_bits_across_scopes(scopes: tuple[str, ...])
     assert frontend  # the device is left out
     target = stacked_cache.target()
     with torch.no_grad():
+        expected = stacked_cache.run(target, target.decode_step)
         backend = NpugraphExBackend(target, trace_layout(target, SpaceSpec()), decode_inputs(target, 0, 1)[0])
         compiled = backend.compile(Plan(tuple(Scope(name, name) for name in scopes))).step
-        expected = stacked_cache.run(target, target.decode_step)
         compiled.prepare()
         got = stacked_cache.run(target, compiled.run)
     assert all(map(same_bits, expected, got))
