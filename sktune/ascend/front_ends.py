@@ -65,7 +65,7 @@ def releases_with(option: str = "") -> str:
     return ", ".join(first.values())
 
 
-def tested(torch_npu: str) -> str:
+def what_is_tested(torch_npu: str) -> str:
     """Return in words which tested release stands for ``torch_npu``: itself, or the newest one that is not newer."""
     known = [each.torch_npu for each in front_ends() if each.is_tested]
     if torch_npu in known:

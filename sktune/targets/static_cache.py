@@ -14,7 +14,6 @@ from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
 from sktune.core.errors import TargetError, described
 from sktune.targets.object_graph import Walk
 
-
 COUNTS = hasattr(StaticLayer(1), "cumulative_length")
 """Whether this release of transformers counts positions in a tensor."""
 
