@@ -5,6 +5,7 @@ said of a tested release is held to the true front end (``tests/torchair/test_fr
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,11 +39,12 @@ class FrontEnd:
 def front_ends() -> tuple[FrontEnd, ...]:
     """Return the releases that are known, the oldest first."""
     text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-    document: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(text)
-    return tuple(
-        FrontEnd(version, **{key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()})
-        for version, facts in document["releases"].items()
-    )
+    return tuple(_read(version, facts) for version, facts in yaml.safe_load(text)["releases"].items())
+
+
+def _read(version: str, facts: Mapping[str, Any]) -> FrontEnd:
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
+    return FrontEnd(version, **values)
 
 
 def front_end(torch_npu: str) -> FrontEnd | None:
