@@ -23,11 +23,23 @@ from tests.torchair.look import PACKAGES
 from tests.torchair.make_env import RELEASES
 
 ROOT = Path(__file__).parents[1]
-ROWS = ROOT / "benchmarks" / "data" / "front_ends.json"
+ROWS = ROOT / "benchmarks" / "data" / "front_ends.jsonl"
 PAGE = ROOT / "docs" / "reference" / "front-ends.md"
 ENVIRONMENTS = "SKTUNE_NPU_ENVS"
 SUITES: Mapping[str, Sequence[str]] = {"torchair": (), "npugraph_ex": ("--dist", "loadfile")}
 """The conformance suites, with their own words for pytest."""
+NOTES = (
+    "torch_npu 2.8.0.post4 passes npugraph_ex's settings on as texts, some under other names, such as "
+    "`_aclnn_static_shape_kernel` for `static_kernel_compile`.",
+    "The wheels of torch_npu 2.8 and 2.10 ask for torch's CPU build by its local version, `torch==2.8.0+cpu`.",
+    "torch_npu 2.14.0 beside a build of torch for CUDA ends the process when it is imported (`Duplicated key "
+    "'pinned_reserve_segment_size_mb'`). The environments work around it; builds for CPU, as on Ascend hosts, need not.",
+    "The Python files of both front ends are the same in torch_npu 2.13.0 and 2.14.0.",
+    "torch 2.8 refuses shapes that depend on values with `Unsupported: Dynamic shape operator`, newer ones with "
+    "`GuardOnDataDependentSymNode`.",
+    "transformers 5.0.0 has static KV caches that do not count positions; sktune counts them.",
+)
+"""Differences that are no names."""
 COUNTS = ("tests", "failures", "errors", "skipped")
 
 
@@ -36,6 +48,7 @@ class Row:
     """One release.
 
     Attributes:
+        release: of torch_npu.
         versions: of the packages beside it, and of Python.
         date: of the run.
         suites: by name, how many tests there are, failed, ended in an error, or were skipped.
@@ -43,6 +56,7 @@ class Row:
         facts: by what they are about, names that the front ends have; see ``tests.torchair.look``.
     """
 
+    release: str
     versions: dict[str, str]
     date: str
     suites: dict[str, dict[str, int]]
@@ -61,15 +75,15 @@ def main() -> None:
     for release in arguments.only.split(","):
         rows[release] = run(release, Path(os.environ[ENVIRONMENTS]).absolute() / release)
         print(f"{release}: {rows[release].suites}", flush=True)
-        ordered = {name: asdict(rows[name]) for name in RELEASES if name in rows}
-        ROWS.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text("\n".join([*page(rows), ""]), encoding="utf-8")
+        lines = [json.dumps(asdict(rows[name])) for name in RELEASES if name in rows]
+        ROWS.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    PAGE.write_text("\n".join([*page(read_rows()), ""]), encoding="utf-8")
 
 
 def read_rows() -> dict[str, Row]:
-    """Return the stored rows, by release."""
-    stored = json.loads(ROWS.read_text(encoding="utf-8")) if ROWS.exists() else {}
-    return {release: Row(**row) for release, row in stored.items()}
+    """Return the stored rows, by release, the oldest first."""
+    lines = ROWS.read_text(encoding="utf-8").splitlines() if ROWS.exists() else []
+    return {row.release: row for row in (Row(**json.loads(line)) for line in lines)}
 
 
 def run(release: str, folder: Path) -> Row:
@@ -92,7 +106,7 @@ def run(release: str, folder: Path) -> Row:
         counts, names = outcome(report)
         suites[suite] = counts
         failed += names
-    return Row(seen["versions"], f"{datetime.now(UTC):%Y-%m-%d}", suites, failed, seen["facts"])
+    return Row(release, seen["versions"], f"{datetime.now(UTC):%Y-%m-%d}", suites, failed, seen["facts"])
 
 
 def outcome(report: Path) -> tuple[dict[str, int], list[str]]:
@@ -128,6 +142,8 @@ def page(rows: Mapping[str, Row]) -> Iterator[str]:
     yield "Each line compares a release with the one before it; what is not listed is the same."
     yield ""
     yield from table(["release", "what", "new", "gone"], _differences(rows))
+    yield ""
+    yield from (f"* {note}" for note in NOTES)
     yield ""
     yield "## Options of npugraph_ex's SuperKernels, by release"
     yield ""
