@@ -28,17 +28,17 @@ PAGE = ROOT / "docs" / "reference" / "front-ends.md"
 ENVIRONMENTS = "SKTUNE_NPU_ENVS"
 SUITES: Mapping[str, Sequence[str]] = {"torchair": (), "npugraph_ex": ("--dist", "loadfile")}
 """The conformance suites, with their own words for pytest."""
-NOTES = (
-    "torch_npu 2.8.0.post4 passes npugraph_ex's settings on as texts, some under other names, such as "
-    "`_aclnn_static_shape_kernel` for `static_kernel_compile`.",
-    "The wheels of torch_npu 2.8 and 2.10 ask for torch's CPU build by its local version, `torch==2.8.0+cpu`.",
-    "torch_npu 2.14.0 beside a build of torch for CUDA ends the process when it is imported (`Duplicated key "
-    "'pinned_reserve_segment_size_mb'`). The environments work around it; builds for CPU, as on Ascend hosts, need not.",
-    "The Python files of both front ends are the same in torch_npu 2.13.0 and 2.14.0.",
-    "torch 2.8 refuses shapes that depend on values with `Unsupported: Dynamic shape operator`, newer ones with "
-    "`GuardOnDataDependentSymNode`.",
-    "transformers 5.0.0 has static KV caches that do not count positions; sktune counts them.",
-)
+NOTES = """
+* torch_npu 2.8.0.post4 passes npugraph_ex's settings on as texts, some under other names, such as
+  `_aclnn_static_shape_kernel` for `static_kernel_compile`.
+* The wheels of torch_npu 2.8.0.post4 and 2.10.0.post4 ask for torch's CPU build by its local version, `torch==2.8.0+cpu`.
+* torch_npu 2.14.0 beside a build of torch for CUDA ends the process when it is imported (`Duplicated key
+  'pinned_reserve_segment_size_mb'`). The environments work around it; a build for CPU needs nothing.
+* The Python files of both front ends are the same in the wheels of torch_npu 2.13.0 and 2.14.0.
+* torch 2.8.0 refuses shapes that depend on values with `Unsupported: Dynamic shape operator`, 2.13.0 with
+  `GuardOnDataDependentSymNode`.
+* transformers 5.0.0 has static KV caches that do not count positions; sktune counts them.
+"""
 """Differences that are no names."""
 COUNTS = ("tests", "failures", "errors", "skipped")
 
@@ -143,8 +143,7 @@ def page(rows: Mapping[str, Row]) -> Iterator[str]:
     yield ""
     yield from table(["release", "what", "new", "gone"], _differences(rows))
     yield ""
-    yield from (f"* {note}" for note in NOTES)
-    yield ""
+    yield NOTES.removeprefix("\n")
     yield "## Options of npugraph_ex's SuperKernels, by release"
     yield ""
     yield "The releases above were run; of the others, the wheel was read. A plan with an option that the installed"
