@@ -31,7 +31,7 @@ SUITES: Mapping[str, Sequence[str]] = {"torchair": (), "npugraph_ex": ("--dist",
 NOTES = """
 * torch_npu 2.8.0.post4 passes npugraph_ex's settings on as texts, some under other names, such as
   `_aclnn_static_shape_kernel` for `static_kernel_compile`.
-* The wheels of torch_npu 2.8.0.post4 and 2.10.0.post4 ask for torch's CPU build by its local version, `torch==2.8.0+cpu`.
+* The wheels of torch_npu 2.8.0.post4 and 2.10.0.post4 ask for the CPU build of torch by its version, `2.8.0+cpu`.
 * torch_npu 2.14.0 beside a build of torch for CUDA ends the process when it is imported (`Duplicated key
   'pinned_reserve_segment_size_mb'`). The environments work around it; a build for CPU needs nothing.
 * The Python files of both front ends are the same in the wheels of torch_npu 2.13.0 and 2.14.0.
