@@ -33,7 +33,8 @@ NOTES = """
   `_aclnn_static_shape_kernel` for `static_kernel_compile`.
 * The wheels of torch_npu 2.8.0.post4 and 2.10.0.post4 ask for the CPU build of torch by its version, `2.8.0+cpu`.
 * torch_npu 2.14.0 beside a build of torch for CUDA ends the process when it is imported (`Duplicated key
-  'pinned_reserve_segment_size_mb'`). The environments work around it; a build for CPU needs nothing.
+  'pinned_reserve_segment_size_mb'`). The environments here work around it.
+* The named dimensions that 2.13.0 does not convert any more are gone from torch itself.
 * The Python files of both front ends are the same in the wheels of torch_npu 2.13.0 and 2.14.0.
 * torch 2.8.0 refuses shapes that depend on values with `Unsupported: Dynamic shape operator`, 2.13.0 with
   `GuardOnDataDependentSymNode`.
