@@ -108,16 +108,17 @@ def apply(
             compiled or run, if its code differs, lacks a scope, or is not compiled by sktune.
     """
     from sktune.backends import all_backends
+    from sktune.backends.installed import NOT_INSTALLED, package_version
     from sktune.core.plan_file import read_plan_file
     from sktune.targets.marks import attach, scope_maker
     from sktune.targets.strict import StrictPlan
 
-    path, artifacts = Path(), None
+    path, artifacts, found_with = Path(), None, ""
     delivered: dict[str, ExpectedCode] = {}
     if not isinstance(plan, Plan):
         path, file = Path(plan), read_plan_file(plan)
         plan, backend = file.to_plan(), backend or file.backend
-        artifacts = file.artifacts
+        artifacts, found_with = file.artifacts, file.found_with.get("torch_npu", "")
     compiling = {info.name: info for info in all_backends() if not info.is_simulated}
     backend = backend or ScopeFlavour.REGION
     if backend not in compiling:
@@ -137,6 +138,9 @@ def apply(
             f"scope {min(unverified)} is not in both the plan and its verified code; use the file as it was written"
         )
     info.options.check_step(plan)
+    installed = package_version("torch_npu")
+    if info.runs_superkernels and found_with not in ("", NOT_INSTALLED, installed):
+        logger.warning("%s was found with torch_npu %s, here it is %s; run sktune recheck", path, found_with, installed)
     marks = attach(module, plan, scope_maker(info.scope_flavour, delivered))
     if strict:
         assert artifacts is not None

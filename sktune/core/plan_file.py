@@ -1,9 +1,9 @@
 """Plan files: a plan and the evidence for it, as YAML for people and programs.
 
 Version 1: ``version``, ``backend`` (that the scopes are for), ``plan`` (scopes with first, last, options; options of
-the whole step), ``evidence`` (free-form, not read back). Since 0.2 also, if known: ``target`` (that the plan was found
-for), ``artifacts`` (the compiled code beside the file: digest of each scope's code, the machine, digest of each file),
-``kinds`` (of the layers, as ``1 dense, 3 moe``).
+the whole step), ``evidence`` (free-form; only its fingerprint is read back). Since 0.2 also, if known: ``target`` (that
+the plan was found for), ``artifacts`` (the compiled code beside the file: digest of each scope's code, the machine,
+digest of each file), ``kinds`` (of the layers, as ``1 dense, 3 moe``).
 """
 
 import math
@@ -93,6 +93,12 @@ class PlanFile(Document):
     artifacts: ArtifactsEntry | None = None
     target: TargetEntry | None = None
     evidence: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def found_with(self) -> Mapping[str, str]:
+        """The fingerprint of the study, versions among it; empty if the file does not say."""
+        fingerprint = self.evidence.get("fingerprint")
+        return fingerprint if isinstance(fingerprint, dict) else {}
 
     def to_plan(self) -> Plan:
         """Return the plan itself."""

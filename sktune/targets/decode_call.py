@@ -18,7 +18,10 @@ DecodeStep = Callable[[torch.Tensor], torch.Tensor]
 
 _CACHE_ARGUMENTS = ("cache", "past_key_values", "cache_params")
 """Names of the KV cache among the arguments of a model, from the newest."""
-_WAYS: tuple[tuple[str, ...], ...] = ((), ("position_ids",), ("position_ids", "attention_mask"), ("attention_mask",))
+_WAYS: tuple[tuple[str, ...], ...] = (
+    *((), ("position_ids",), ("position_ids", "attention_mask"), ("attention_mask",)),
+    *(("cache_position",), ("position_ids", "cache_position"), ("position_ids", "cache_position", "attention_mask")),
+)
 """Arguments to pass besides tokens and cache, in the order in which they are tried."""
 
 
@@ -46,9 +49,12 @@ def decode_call(model: nn.Module, cache: StaticCache, batch: int, length: int, d
     def calling(names: tuple[str, ...]) -> DecodeStep:
         def decode_step(input_ids: torch.Tensor) -> torch.Tensor:
             more: dict[str, Any] = {cache_argument: cache}
-            if "position_ids" in names:
+            if names:
                 positions = torch.arange(input_ids.shape[1], device=input_ids.device) + cache.get_seq_length()
+            if "position_ids" in names:
                 more["position_ids"] = positions.unsqueeze(0)
+            if "cache_position" in names:
+                more["cache_position"] = positions
             if "attention_mask" in names:  # the causal mask hides the slots that are still empty
                 more["attention_mask"] = mask
             logits: torch.Tensor = model(input_ids=input_ids, use_cache=True, **more).logits

@@ -1,7 +1,8 @@
 """Static KV caches: transformers' own, with every count of positions in a tensor.
 
 A captured decode step is valid for every position only if nothing that changes from step to step is a Python number.
-transformers counts the positions of sliding windows in one, and then takes another branch once a window is full.
+transformers counts the positions of sliding windows in one, and then takes another branch once a window is full. Older
+releases, such as 5.0, count no others: they look for the slots whose keys are not zero.
 """
 
 from typing import Any
@@ -12,6 +13,29 @@ from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
 
 from sktune.core.errors import TargetError, described
 from sktune.program.sktune_program.object_graph import Walk
+
+COUNTS = hasattr(StaticLayer(1), "cumulative_length")
+"""Whether this release of transformers counts positions in a tensor."""
+
+
+class _Counting:
+    """Counts positions in a tensor; for a static layer of a transformers that does not."""
+
+    def lazy_initialization(self: Any, key_states: torch.Tensor, *args: Any) -> None:
+        """Allocate the layer's tensors."""
+        super().lazy_initialization(key_states, *args)  # type: ignore[misc]
+        self.cumulative_length = torch.zeros((), dtype=torch.long, device=key_states.device)
+        torch._dynamo.mark_static_address(self.cumulative_length)  # noqa: SLF001 - as transformers does
+
+    def reset(self: Any) -> None:
+        """Empty the layer, in place."""
+        if self.is_initialized:
+            for held in (self.keys, self.values, self.cumulative_length):
+                held.zero_()
+
+    def get_seq_length(self: Any) -> Any:
+        """Return how many tokens were written."""
+        return self.cumulative_length if self.is_initialized else 0
 
 
 class _Scattering:
@@ -39,7 +63,8 @@ class _WholeWindow:
 
     update = StaticLayer.update
     get_mask_sizes = StaticLayer.get_mask_sizes
-    get_seq_length = StaticLayer.get_seq_length
+    if COUNTS:
+        get_seq_length = StaticLayer.get_seq_length
 
 
 class _MovingWindow:
@@ -78,14 +103,20 @@ class _MovingWindow:
             held.copy_(moved)
         return self.keys, self.values
 
-    def get_mask_sizes(self: Any, query_length: int) -> tuple[int, Any]:
-        """Return how many keys are attended to, and the position of the first one."""
+    def get_mask_sizes(self: Any, query: int | torch.Tensor) -> tuple[int, Any]:
+        """Return how many keys are attended to, and the position of the first one.
+
+        Args:
+            query: the number of new tokens; older releases of transformers pass their positions.
+        """
+        query_length = query.shape[0] if isinstance(query, torch.Tensor) else query
         if query_length > self.max_cache_len:
             return query_length, 0
         first = (self.cumulative_length + query_length - self.max_cache_len).clamp(min=0) if self.is_initialized else 0
         return self.max_cache_len, first
 
-    get_seq_length = StaticLayer.get_seq_length
+    if COUNTS:
+        get_seq_length = StaticLayer.get_seq_length
 
     def _moved_by(self: Any, count: int) -> torch.Tensor:
         moved: torch.Tensor = (self.cumulative_length + count - self.max_cache_len).clamp(min=0, max=count)
@@ -118,9 +149,15 @@ def _counting_in_tensors(layer: Any, length: int, *, takes_torchair: bool) -> An
     inherited = getattr(type(layer), "update", None)
     if inherited is StaticSlidingWindowLayer.update:
         if layer.max_cache_len < length:
-            return _with_methods(layer, _MovingWindow)
+            return _counting(_with_methods(layer, _MovingWindow))
         layer, inherited = _with_methods(layer, _WholeWindow), StaticLayer.update
-    return _with_methods(layer, _Scattering) if inherited is StaticLayer.update and takes_torchair else layer
+    if inherited is not StaticLayer.update:
+        return layer
+    return _counting(_with_methods(layer, _Scattering) if takes_torchair or not COUNTS else layer)
+
+
+def _counting(layer: Any) -> Any:
+    return layer if COUNTS else _with_methods(layer, _Counting)
 
 
 def _with_methods(layer: Any, methods: type) -> Any:

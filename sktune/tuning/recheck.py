@@ -126,7 +126,7 @@ def recheck(request: RecheckRequest, report: Report = lambda stage: None) -> Rec
     """
     file = read_plan_file(request.plan)
     spec, space = target_of(file, request)
-    then = _fingerprint(file)
+    then = file.found_with
     # Its code and bits are those of as many threads as it was found with.
     placement, _ = placed(spec, then)
     changes = _changes(then, spec, placement)
@@ -218,12 +218,6 @@ def _absolute(model: str) -> str:
     """Return a model's absolute path, since a worker may run in another folder; a module's name stays unchanged."""
     path, colon, function = model.rpartition(":") if ":" in model else (model, "", "")
     return f"{real_path(Path(path)) if Path(path).exists() else path}{colon}{function}"
-
-
-def _fingerprint(file: PlanFile) -> Mapping[str, str]:
-    """Return what the plan was found with; empty if its file does not say."""
-    then = file.evidence.get("fingerprint")
-    return then if isinstance(then, dict) else {}
 
 
 def _changes(then: Mapping[str, str], spec: TargetSpec, placement: Placement) -> tuple[str, ...]:

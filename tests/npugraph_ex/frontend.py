@@ -4,6 +4,8 @@ Importing this module replaces what needs a device: its number, the current stre
 instead of which the operators of the optimized graph run on the CPU, but for the marks.
 """
 
+import ast
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,11 +26,29 @@ class Captured:
 
     Attributes:
         graphs: optimized graphs, with their marks.
-        settings: what it passes on to the captured graph, for each of them.
+        settings: what it passes on to the captured graph, for each of them, as newer releases write it.
     """
 
     graphs: list[fx.GraphModule] = []
     settings: list[dict[str, Any]] = []
+
+
+_FORMER = {
+    "_aclnn_static_shape_kernel": "static_kernel_compile",
+    "_super_kernel_optimize": "super_kernel_optimize",
+    "_super_kernel_optimize_options": "super_kernel_optimize_options",
+}
+"""Settings of torch_npu 2.8, all of them texts, with their names since 2.10."""
+
+
+def _as_now(settings: Mapping[str, Any]) -> dict[str, Any]:
+    if not _FORMER.keys() & settings.keys() and "run_eagerly" not in settings:
+        return dict(settings)
+    values = {"0": False, "1": True}
+    return {
+        _FORMER.get(name, name): ast.literal_eval(value) if value.startswith("{") else values.get(value, value)
+        for name, value in settings.items()
+    }
 
 
 class _WithoutMarks(fx.Interpreter):
@@ -38,7 +58,7 @@ class _WithoutMarks(fx.Interpreter):
 
 def _on_cpu(compiled: Any, extend_config: Any = None) -> Any:
     Captured.graphs.append(compiled.runner.fx_graph)
-    Captured.settings.append(compiled.runner.normalize_config())
+    Captured.settings.append(_as_now(compiled.runner.normalize_config()))
     return _WithoutMarks(compiled.runner.fx_graph).run
 
 

@@ -62,7 +62,8 @@ def reach(scope: Scope, nodes: Sequence[fx.Node]) -> tuple[int, int]:
 
 def _runs_in(node: fx.Node, unit: str) -> bool:
     stack = node.meta.get("nn_module_stack") or {}
-    return any(path.endswith("." + unit) or f".{unit}." in path for path, _ in stack.values())
+    paths = (re.sub(r"\._modules\['(\w+)'\]", r".\1", path) for path, _ in stack.values())  # torch 2.8's form
+    return any(path.endswith("." + unit) or f".{unit}." in path for path in paths)
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:

@@ -1,6 +1,7 @@
 """What TorchAir refuses: one line with its own reason, and a search that goes on."""
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -21,12 +22,13 @@ from tests.torchair import refused
 from tests.torchair.frontend import newest_dump
 
 ROOT = Path(__file__).resolve().parents[2]
-REASONS = {
-    "index_copy": "NotImplementedError: torch.ops.aten.index_copy.default ge_converter is not implemented!",
-    "attention": "RuntimeError: Failed to auto-generated converter for "
-    "aten._scaled_dot_product_flash_attention_for_cpu.default to AscendIR: ",
-    "histogram": "RuntimeError: Failed to auto-generated converter for aten.histc.default to AscendIR: ",
-    "without_values": "GuardOnDataDependentSymNode: Could not guard on data-dependent expression ",
+REASONS = {  # the second form of each is that of torch_npu 2.8 and 2.10, and of torch 2.8
+    "index_copy": r"NotImplementedError: torch.ops.aten.index_copy.default ge_converter is not implemented!",
+    "attention": r"RuntimeError: Failed to (auto-generated converter for|converter) "
+    r"aten._scaled_dot_product_flash_attention_for_cpu.default to AscendIR: ",
+    "histogram": r"RuntimeError: Failed to (auto-generated converter for|converter) aten.histc.default to AscendIR: ",
+    "without_values": r"GuardOnDataDependentSymNode: Could not guard on data-dependent expression "
+    r"|Unsupported: Dynamic shape operator",
 }
 ONE_BOUNDARY = {
     ("first", "hidden"): "RuntimeError: After you call the torch.ops.air.scope_enter operator, there is no paired call",
@@ -66,7 +68,7 @@ def test_the_reason_is_torchairs_own_in_one_line(model: str) -> None:
     """Whatever Dynamo, FX and TorchAir wrap around it."""
     with pytest.raises(CompileError) as failure:
         npu_backend(getattr(refused, model)()).compile(Plan())
-    assert str(failure.value).startswith(REASONS[model])
+    assert re.match(REASONS[model], str(failure.value))
     assert "\n" not in str(failure.value) and len(str(failure.value)) < 500
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from sktune.ascend.front_ends import what_is_tested
 from sktune.backends.info import Finding, State
 from sktune.backends.installed import NO_NPU, NOT_INSTALLED, PROBE_TIMEOUT_S, device_name
 from sktune.backends.program_python import ProgramPython
@@ -75,7 +76,7 @@ def _torch_npu() -> list[Finding]:
         return [Finding("npu", "torch_npu", State.WRONG, lines[-1][:120], "install CANN and source its set_env.sh")]
     version, count, takes_none, name = answer.stdout.split()[-4:]
     return [
-        Finding("npu", "torch_npu", State.OK, version),
+        Finding("npu", "torch_npu", State.OK, f"{version}; {what_is_tested(version)}"),
         _torchair(takes_none == "True"),
         _devices(int(count), name),
     ]

@@ -79,7 +79,7 @@ def _import_npugraph_ex() -> None:
             import npugraph_ex  # noqa: F401
         except ImportError as failure:
             raise BackendError(
-                f"this torch_npu has no npugraph_ex ({first_line(failure)}); install torch_npu 2.13 or later"
+                f"this torch_npu has no npugraph_ex ({first_line(failure)}); see `sktune doctor` for one that has it"
             ) from failure
 
 

@@ -1,13 +1,13 @@
 """Describes the npugraph-ex backend before it is imported."""
 
-import importlib.util
 from collections.abc import Sequence
-from pathlib import Path
 
+from sktune.ascend.front_ends import front_end, releases_with
 from sktune.backends.info import BackendInfo, Finding, State
+from sktune.backends.installed import NOT_INSTALLED, package_version
 from sktune.backends.npu.info import INFO as NPU
 from sktune.backends.npu.info import fingerprint
-from sktune.backends.npugraph_ex.options import OPTIONS
+from sktune.backends.npugraph_ex.options import KERNELS, OPTIONS, SUPERKERNEL
 from sktune.backends.program_python import ProgramPython
 from sktune.core.scope_flavour import ScopeFlavour
 
@@ -15,13 +15,19 @@ _NAME = "npugraph-ex"
 
 
 def _examine() -> Sequence[Finding]:
-    """Return whether torch_npu has npugraph_ex; the backend npu has the other requirements."""
-    spec = importlib.util.find_spec("torch_npu")
-    folders = [Path(folder) / "dynamo" / "npugraph_ex" for folder in (spec and spec.submodule_search_locations) or ()]
-    if any(folder.is_dir() for folder in folders):
-        return [Finding(_NAME, "npugraph_ex", State.OK, "comes with torch_npu; see npu for the rest")]
-    fix = "install torch_npu 2.13 or later: pip install '.[npu]' in sktune's folder"
-    return [Finding(_NAME, "npugraph_ex", State.MISSING, "", fix)]
+    """Return whether torch_npu has npugraph_ex, with which options; the backend npu has the other requirements."""
+    installed = package_version("torch_npu")
+    known = front_end(installed)
+    if installed == NOT_INSTALLED:
+        return [Finding(_NAME, "npugraph_ex", State.MISSING, "", "pip install '.[npu]' in sktune's folder")]
+    if known is None:
+        return [Finding(_NAME, "npugraph_ex", State.OK, f"torch_npu {installed} is older than all that are known")]
+    if not known.superkernel:
+        fix = f"install torch_npu {releases_with()}, or a later post-release of one of them"
+        return [Finding(_NAME, "npugraph_ex", State.MISSING, f"torch_npu {installed} has none", fix)]
+    missing = [name for name in (*SUPERKERNEL, *KERNELS) if name not in known.superkernel]
+    lacks = f"without {', '.join(missing)}" if missing else "with all options of SuperKernels"
+    return [Finding(_NAME, "npugraph_ex", State.OK, f"comes with torch_npu {installed}, {lacks}; see npu for the rest")]
 
 
 def _examine_program(python: ProgramPython) -> Sequence[Finding]:

@@ -1,8 +1,9 @@
 """The options of plans for npugraph_ex. All are of the whole step: its SuperKernels share one set of them.
 
 Source: sk_options_manager.cpp of graph-autofusion (8d0b4fbc) for ranges and defaults, ``NPUGraph._validate_options`` of
-torch_npu 2.13.0 for names and types. A value out of range is replaced by the default with a warning there; here it is
-an error. Strategies that skip the check for deadlocks (``aggressive_opt_strategies``) and debug options are left out.
+torch_npu 2.13.0 for names and types; older releases have fewer (``sktune.ascend.front_ends``). A value out of range is
+replaced by the default with a warning there; here it is an error. Strategies that skip the check for deadlocks
+(``aggressive_opt_strategies``) and debug options are left out.
 """
 
 import re
@@ -10,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sktune.ascend.front_ends import FrontEnd, front_end, releases_with
+from sktune.backends.installed import package_version
 from sktune.backends.options import OptionSpec
 from sktune.core.errors import PlanError, SpaceError, nearest
 from sktune.core.plan import Option, Plan
@@ -45,9 +48,11 @@ class GraphOptions:
 
     Args:
         backend: its name, for messages.
+        is_simulated: whether any release of torch_npu is planned for; else only what the installed one has is taken.
     """
 
     backend: str
+    is_simulated: bool = False
 
     @property
     def rules(self) -> OptionRules:
@@ -74,13 +79,23 @@ class GraphOptions:
 
     def default_choices(self, device: str) -> dict[str, tuple[Option, ...]]:  # noqa: ARG002
         """See ``BackendOptions``: lists of kernels keep their defaults."""
-        return {name: spec.values for name, spec in SUPERKERNEL.items()}
+        return {name: spec.values for name, spec in SUPERKERNEL.items() if not self._lacking(name)}
 
     def bit_changing_values(self, device: str) -> Mapping[str, tuple[Option, ...]]:  # noqa: ARG002
         """See ``BackendOptions``: none."""
         return {}
 
+    def _lacking(self, name: str) -> FrontEnd | None:
+        """Return the installed front end if it lacks an option."""
+        known = None if self.is_simulated else front_end(package_version("torch_npu"))
+        return known if known and name not in known.superkernel else None
+
     def _problem(self, name: str, value: Option) -> str:
+        if (name in SUPERKERNEL or name in KERNELS) and (known := self._lacking(name)):
+            return (
+                f"npugraph_ex of torch_npu {package_version('torch_npu')} has no option {name!r}; leave it out "
+                f"(there are {', '.join(known.superkernel) or 'none'}), or install torch_npu {releases_with(name)}"
+            )
         if name in SUPERKERNEL:
             spec = SUPERKERNEL[name]
             return "" if spec.takes(value) else f"option {name} must be one of {list(spec.values)}, got {value!r}"

@@ -71,7 +71,7 @@ CAPTURED = BackendInfo(
     name="sim-npugraph-ex",
     backend_class="sktune.backends.sim.backend:CapturedSimBackend",
     devices=("cpu", META_DEVICE),
-    options=GraphOptions("sim-npugraph-ex"),
+    options=GraphOptions("sim-npugraph-ex", is_simulated=True),
     scope_flavour=ScopeFlavour.CAPTURED,
     is_simulated=True,
     plans_for=NPUGRAPH_EX,
