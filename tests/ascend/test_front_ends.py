@@ -10,7 +10,7 @@ import sktune
 from sktune.ascend.front_ends import front_end, front_ends, releases_with, what_is_tested
 from sktune.backends import backend_info
 from sktune.backends.info import State
-from sktune.backends.npugraph_ex.options import KERNELS, SUPERKERNEL, program_keywords
+from sktune.backends.npugraph_ex.options import KERNELS, SUPERKERNEL
 from sktune.core.errors import PlanError, SpaceError
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
@@ -64,11 +64,8 @@ def test_what_the_installed_release_lacks_is_neither_searched_nor_compiled(insta
     plan = Plan((Scope("a", "b"),), (("early_start", 1),))
     known = "preload_code, split_mode, stream_fusion"
     line = f"torch_npu {installed} has no option 'early_start'.*there are {known}.*2.10.0.post4"
-    for refused in (
-        lambda: options.check_step(plan), lambda: program_keywords(plan, {"backend": "npugraph_ex"})
-    ):  # fmt: skip
-        with pytest.raises(PlanError, match=line):
-            refused()
+    with pytest.raises(PlanError, match=line):
+        options.check_step(plan)
     with pytest.raises(SpaceError, match=line):
         options.check_searched("npu", "early_start", 1)
     options.check_step(Plan((Scope("a", "b"),), (("split_mode", 2),)))

@@ -68,7 +68,7 @@ def npugraph_ex_scope(label: str, options: Mapping[str, Option]) -> Scope:
     if options:
         raise PlanError(f"npugraph_ex has no options of single scopes; give those of {label!r} for the whole step")
     if not hasattr(torch.ops.npu, "super_kernel_scope_begin"):
-        raise PlanError("the plan's scopes need a torch_npu with npugraph_ex, 2.13 or later, which is not imported")
+        raise PlanError("the plan's scopes need a torch_npu that has npugraph_ex; sktune doctor names the releases")
     return NpugraphExScope(label)
 
 
