@@ -30,12 +30,16 @@ def fingerprint(spec: TargetSpec, space: SpaceSpec) -> dict[str, str]:
     Only the worker knows the modules that the model imports: ``TuningStudy.check_modules`` compares them.
     """
     info = backend_info(spec.backend)
-    common = {
-        "format": FORMAT,
-        "sktune": package_version("sktune"),
+    # A recipe's program has versions of its own, which only its ranks know: ``TuningStudy.check_versions``.
+    versions = {} if spec.has_own_environment else {
         "torch": package_version("torch"),
         "transformers": package_version("transformers"),
         "python": platform.python_version(),
+    }  # fmt: skip
+    common = {
+        "format": FORMAT,
+        "sktune": package_version("sktune"),
+        **versions,
         "device": device_name(spec.device),
         **of_request(spec, space),
     }

@@ -113,6 +113,8 @@ class BackendInfo:
         needs: backends whose requirements are also its own.
         examine_program: checks what a recipe's program needs for this backend, in the Python that runs it.
         rescue: returns an option that may save a failed plan.
+        options_of: takes the version of a program's torch_npu; returns the options that its plans may have. None if all
+            releases have the same.
         foresee: returns a scope for which the compiler is certain to refuse a plan; such a plan is not compiled.
     """
 
@@ -138,6 +140,7 @@ class BackendInfo:
     examine_program: Callable[[ProgramPython], Sequence[Finding]] = _no_findings_of
     rescue: Rescue = _no_rescue
     foresee: Foresee = _foresees_nothing
+    options_of: Callable[[str], BackendOptions] | None = None
 
     @property
     def final_processes(self) -> int:
@@ -148,6 +151,10 @@ class BackendInfo:
     def runs_superkernels(self) -> bool:
         """Whether real SuperKernels run, on an NPU."""
         return self.scope_flavour is not ScopeFlavour.REGION and not self.is_simulated
+
+    def options_for(self, versions: Mapping[str, str]) -> BackendOptions:
+        """Return the options that plans may have for a program with these versions of packages."""
+        return self.options_of(versions["torch_npu"]) if self.options_of and "torch_npu" in versions else self.options
 
     def in_spaces(self, device: str) -> tuple[str, str]:
         """Return the backend and the device type under which a space file lists the settings for ``device``."""

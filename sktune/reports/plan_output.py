@@ -60,7 +60,7 @@ def evidence(result: SearchResult) -> dict[str, Any]:
         **({} if result.is_compared else {"final_comparison": "not made: the time budget ended first"}),
         "code_digest": _code_digest(result, winner.number),
         "tied_trials": [tie.number for tie in result.verdict.ties] if result.verdict else [],
-        "fingerprint": dict(result.facts.fingerprint),
+        "fingerprint": {**result.facts.fingerprint, **result.facts.versions},
     }
 
 

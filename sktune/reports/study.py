@@ -317,4 +317,5 @@ def _fusion(result: SearchResult) -> str:
 
 
 def _fingerprint(result: SearchResult) -> str:
-    return "\n".join(f"- {key}: {table_cell(value)}" for key, value in result.facts.fingerprint.items()) + "\n"
+    made_with = {**result.facts.fingerprint, **result.facts.versions}
+    return "\n".join(f"- {key}: {table_cell(value)}" for key, value in made_with.items()) + "\n"

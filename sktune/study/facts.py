@@ -105,6 +105,7 @@ class NewFacts(TypedDict, total=False):
     decode: Mapping[str, Any] | None
     verified: str | None
     alternates: bool
+    versions: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,7 @@ class StudyFacts:
         decode: ``function`` and ``signature`` of the program's decode step.
         verified: in words, how each trial of the program is verified.
         alternates: whether the program alternates between the plan and the baseline.
+        versions: of the program's Python, torch, torch_npu and transformers, by name; empty for other targets.
     """
 
     format: int = FORMAT
@@ -170,6 +172,7 @@ class StudyFacts:
     decode: Mapping[str, Any] | None = None
     verified: str | None = None
     alternates: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def noise_floor(self) -> float:

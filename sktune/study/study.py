@@ -226,6 +226,19 @@ class TuningStudy:
                 "restore it, or name a new one with --study"
             )
 
+    def check_versions(self, versions: Mapping[str, str]) -> None:
+        """Compare the versions in a recipe's program with those that the study was made with.
+
+        Raises:
+            StudyError: one of them differs.
+        """
+        stored = self.facts.versions
+        if differing := next((name for name in stored if versions.get(name) != stored[name]), None):
+            raise StudyError(
+                f"study {self.name!r} was made with {differing} {stored[differing]} in the program, which is "
+                f"{versions.get(differing, 'not installed')} now; install that again, or name a new study with --study"
+            )
+
     def add_modules(self, modules: Mapping[str, str]) -> None:
         """Store the digests of the modules that a worker imported, by path.
 

@@ -243,7 +243,9 @@ class _Search:
 
     def _bound_space(self, opened: Opened) -> SearchSpace:
         """Return the space for the opened model, and store the model's facts in the study."""
-        space = bind_space(self._space_spec, self._layout(opened.layout), self._spec)
+        versions = opened.facts.get("versions", {})
+        self._study.check_versions(versions)
+        space = bind_space(self._space_spec, self._layout(opened.layout), self._spec, versions)
         # Only now: if the space does not fit the model, the study must stay usable for the corrected space.
         units = self._space_spec.model_dump(mode="json", include={"units", "step_units", "per_layer"})
         self._study.remember(

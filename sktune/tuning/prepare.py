@@ -1,6 +1,7 @@
 """The space of a request: loading it, checking it, and binding it to a layout."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from sktune.backends import all_backends, backend_info
 from sktune.backends.options import with_bit_changing
@@ -14,12 +15,27 @@ from sktune.tuning import profile_hints
 from sktune.tuning.request import Request
 
 
-def bind_space(space: SpaceSpec, layout: Layout, spec: TargetSpec) -> SearchSpace:
-    """Bind ``space`` to a layout, with the options that it lists for the backend and device of ``spec``."""
+def bind_space(
+    space: SpaceSpec, layout: Layout, spec: TargetSpec, versions: Mapping[str, str] = MappingProxyType({})
+) -> SearchSpace:
+    """Bind ``space`` to a layout, with the options that it lists for the backend and device of ``spec``.
+
+    Args:
+        space: the space of the request.
+        layout: of the opened target.
+        spec: the target.
+        versions: of a recipe's program, which may lack options that others have.
+
+    Raises:
+        SpaceError: the space lists an option that the program's torch_npu lacks.
+    """
     info = backend_info(spec.backend)
+    known = info.options_for(versions)
     backend, device = info.in_spaces(spec.device)
     listed: Mapping[str, Sequence[Option]] = space.options.get(backend, {}).get(device, {})
-    options = {name: tuple(values) for name, values in listed.items()} or info.options.default_choices(spec.device)
+    for name, value in ((name, value) for name, values in listed.items() for value in values):
+        known.check_searched(spec.device, name, value)
+    options = {name: tuple(values) for name, values in listed.items()} or known.default_choices(spec.device)
     unlisted = info.options.rules.defaults.keys() - options.keys()
     of_backend = space.backend_starting_points.get(backend, {})
     points = space.starting_points | {name: point for name, point in of_backend.items() if not unlisted & point.keys()}

@@ -14,6 +14,10 @@ from sktune.backends.npugraph_ex.options import KERNELS, SUPERKERNEL
 from sktune.core.errors import PlanError, SpaceError
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
+from sktune.core.space import SpaceSpec
+from sktune.targets import describe
+from sktune.tuning.prepare import bind_space
+from tests.builders import decoder_layout
 
 NPUGRAPH_EX, SIMULATED = backend_info("npugraph-ex"), backend_info("sim-npugraph-ex")
 
@@ -71,6 +75,19 @@ def test_what_the_installed_release_lacks_is_neither_searched_nor_compiled(insta
     options.check_step(Plan((Scope("a", "b"),), (("split_mode", 2),)))
     SIMULATED.options.check_step(plan)
     assert set(SIMULATED.options.default_choices("cpu")) == set(SUPERKERNEL)
+
+
+def test_a_programs_release_decides_what_its_search_may_try() -> None:
+    """sktune's own environment needs no torch_npu: a recipe's ranks say which one the program has."""
+    layout = decoder_layout(("dense",))
+    spec, _ = describe("llama", backend="npugraph-ex", device="npu")
+    chosen = {version: bind_space(SpaceSpec(), layout, spec, {"torch_npu": version}).choices for version in
+              ("2.8.0.post4", "2.14.0")}  # fmt: skip
+    assert not {"early_start", "constant_codegen"} & chosen["2.8.0.post4"].keys()
+    assert {"early_start", "constant_codegen"} <= chosen["2.14.0"].keys()
+    listed = SpaceSpec(options={"npugraph-ex": {"npu": {"early_start": [0, 1]}}})
+    with pytest.raises(SpaceError, match=r"torch_npu 2\.8\.0\.post4 has no option 'early_start'"):
+        bind_space(listed, layout, spec, {"torch_npu": "2.8.0.post4"})
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,18 @@ def test_a_module_that_changed_ends_the_study(url: str, tmp_path: Path) -> None:
         study.check_modules(tmp_path)
 
 
+def test_a_program_with_another_torch_ends_the_study(url: str) -> None:
+    """sktune's own environment does not count for a recipe: its program has another one, which only its ranks know."""
+    study = opened(url)
+    with study.claimed(LLAMA):
+        study.check_versions({"torch": "2.8.0"})
+        study.remember(versions={"torch": "2.8.0", "torch_npu": "2.8.0.post4"})
+        study.check_versions({"torch": "2.8.0", "torch_npu": "2.8.0.post4", "transformers": "5.0.0"})
+        for now, shown in (({"torch": "2.10.0"}, "2.10.0 now"), ({}, "not installed now")):
+            with pytest.raises(StudyError, match=rf"made with torch 2\.8\.0 in the program, which is {shown}"):
+                study.check_versions(now)
+
+
 def test_a_study_of_an_earlier_sktune_is_refused_with_a_separate_message(url: str) -> None:
     """Which does not blame keys that the earlier fingerprint did not have."""
     opened(url).remember(fingerprint={"model": "llama"})

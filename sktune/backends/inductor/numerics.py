@@ -146,7 +146,7 @@ def kept_copies(writes: bool) -> Iterator[None]:
     if not writes:
         yield
         return
-    place = ir.ConcatKernel.realize_into.__func__
+    place = vars(ir.ConcatKernel)["realize_into"].__func__
 
     def place_copy(kernel: Any, source: Any, target: Any) -> Any:
         copy = ir.Pointwise.create(

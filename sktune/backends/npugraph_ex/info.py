@@ -1,6 +1,7 @@
 """Describes the npugraph-ex backend before it is imported."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sktune.ascend.front_ends import front_end, releases_with
 from sktune.backends.info import BackendInfo, Finding, State
@@ -54,4 +55,5 @@ INFO = BackendInfo(
     examine=_examine,
     needs=(NPU.name,),
     examine_program=_examine_program,
+    options_of=lambda torch_npu: replace(OPTIONS, torch_npu=torch_npu),
 )

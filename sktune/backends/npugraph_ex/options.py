@@ -48,10 +48,12 @@ class GraphOptions:
 
     Args:
         backend: its name, for messages.
+        torch_npu: the release that plans are for; by default the installed one.
         is_simulated: whether any release of torch_npu is planned for; else only what the installed one has is taken.
     """
 
     backend: str
+    torch_npu: str = ""
     is_simulated: bool = False
 
     @property
@@ -85,15 +87,19 @@ class GraphOptions:
         """See ``BackendOptions``: none."""
         return {}
 
+    @property
+    def _release(self) -> str:
+        return self.torch_npu or package_version("torch_npu")
+
     def _lacking(self, name: str) -> FrontEnd | None:
-        """Return the installed front end if it lacks an option."""
-        known = None if self.is_simulated else front_end(package_version("torch_npu"))
+        """Return the release's front end if it lacks an option."""
+        known = None if self.is_simulated else front_end(self._release)
         return known if known and name not in known.superkernel else None
 
     def _problem(self, name: str, value: Option) -> str:
         if (name in SUPERKERNEL or name in KERNELS) and (known := self._lacking(name)):
             return (
-                f"npugraph_ex of torch_npu {package_version('torch_npu')} has no option {name!r}; leave it out "
+                f"npugraph_ex of torch_npu {self._release} has no option {name!r}; leave it out "
                 f"(there are {', '.join(known.superkernel) or 'none'}), or install torch_npu {releases_with(name)}"
             )
         if name in SUPERKERNEL:

@@ -1,9 +1,10 @@
 """The report of a rank: lines of JSON in the run's folder, in the format whose version ``task`` has.
 
 Rank 3 appends to ``rank-3.jsonl``, or on the second host of a program to ``rank-3-host-1.jsonl``: ``start`` with the
-format; when inspecting ``tree`` and ``found``; else ``compiled``, ``outputs`` of each compared step, ``state`` after
-``VERIFIED_STEPS`` steps and after the last compared one, ``written``, ``steps`` (seconds, and which were the
-baseline's), ``error``; finally ``end``. ``sktune.runners.program.rank_reports`` reads them.
+format and the program's versions; when inspecting ``tree`` and ``found``; else ``compiled``, ``outputs`` of each
+compared step, ``state`` after ``VERIFIED_STEPS`` steps and after the last compared one, ``written``, ``steps``
+(seconds, and which were the baseline's), ``error``; finally ``end``. They are read by
+``sktune.runners.program.rank_reports``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import sys
 from typing import Any
 
 import torch
@@ -25,6 +27,19 @@ def rank_of_this_process() -> int:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank()
     return next((int(os.environ[name]) for name in RANK_VARIABLES if os.environ.get(name, "").isdigit()), 0)
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions on which the program's figures and bits depend, by name."""
+    from importlib import metadata  # only in a search
+
+    found = {"python": sys.version.split()[0], "torch": str(torch.__version__)}
+    for package in ("torch_npu", "transformers"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 def report_name(rank: int, host: int) -> str:
@@ -51,7 +66,7 @@ class Reporter:
         host = int(os.environ.get(HOST_RANK_VARIABLE, "0"))
         path = os.path.join(self._folder, report_name(rank_of_this_process(), host))
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - until the process ends
-        self.write("start", format=FORMAT, pid=os.getpid(), host=host)
+        self.write("start", format=FORMAT, pid=os.getpid(), host=host, versions=installed_versions())
         atexit.register(self.write, "end")
 
     def write(self, event: str, **values: Any) -> None:

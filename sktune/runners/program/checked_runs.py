@@ -6,7 +6,7 @@ time, and the spread of these runs is the uncertainty of a plan's figure.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,6 +64,7 @@ class CheckedRuns:
         alternates: whether each run also has the baseline's turns.
         baselines: latency of each run of the baseline.
         run_s: duration of the first of these.
+        versions: of the program's Python, torch, torch_npu and transformers, by name.
     """
 
     def __init__(self, recipe: Recipe, folder: Path, cache: Path, host: str = "", hosts: Sequence[Peer] = ()) -> None:
@@ -75,6 +76,7 @@ class CheckedRuns:
         self.alternates = False
         self.baselines: list[RunLatency] = []
         self.run_s = 0.0
+        self.versions: Mapping[str, str] = {}
         self._task = Task(False, recipe.backend, recipe.model, compiler=_region_compiler(recipe.backend))
         self._all_steps: tuple[RankReport, ...] = ()  # of the baseline run in which every step is compared
 
@@ -106,6 +108,7 @@ class CheckedRuns:
         run = self.launcher.run(replace(self._task, inspects=True), Plan(), log)
         if run.failure:
             raise BackendError(f"the program does not run eagerly: {run.failure.detail}; see {log}")
+        self.versions = run.reports[0].versions
         step, layout = decode_step(run.reports, space)
         calls = [each for each in run.reports[0].inspected if each.call.function == step.function]
         self._task = replace(self._task, decode=step if len(calls) > 1 else replace(step, signature=""))

@@ -62,6 +62,7 @@ class RankReport:
         pid: its process, on its host.
         host: number of its host.
         host_name: name of its host; empty if the program runs on one.
+        versions: of its Python, torch, torch_npu and transformers, by name.
         trees: the module trees that were inspected, by the name of the function that runs them.
         inspected: the calls found while inspecting.
         compile_s: seconds of the first decode step, which includes compilation.
@@ -78,6 +79,7 @@ class RankReport:
     pid: int = 0
     host: int = 0
     host_name: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
     trees: dict[str, ModuleTree] = field(default_factory=dict)
     inspected: list[InspectedCall] = field(default_factory=list)
     compile_s: float | None = None
@@ -153,6 +155,7 @@ def _add(report: RankReport, event: dict[str, Any]) -> None:
     match event.pop("event"):
         case "start":
             report.pid, report.host = int(event["pid"]), int(event["host"])
+            report.versions = {str(name): str(version) for name, version in event.get("versions", {}).items()}
             if event["format"] != FORMAT and report.error is None:
                 problem = (
                     f"its report has the format {event['format']!r}, and this sktune knows {FORMAT}; "

@@ -134,6 +134,7 @@ class ProgramRunner:
             "environment": self._recipe.environment,
             "yaml": {"file": yaml.file.name, "set": yaml.set} if yaml else None,
             "alternates": self._runs.alternates,
+            "versions": dict(self._runs.versions),
         }
 
     def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:
