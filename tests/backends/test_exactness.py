@@ -13,7 +13,12 @@ from torch.nn import functional
 from sktune.backends.inductor import exactness
 from sktune.backends.inductor.backend import InductorBackend
 from sktune.backends.inductor.exactness import bit_changing_operators, dispatched
-from sktune.backends.inductor.numerics import (
+from sktune.backends.inductor.options import EXACT
+from sktune.core.plan import Option, Plan, Scope
+from sktune.core.space import SpaceSpec
+from sktune.measure.bits import bits_of
+from sktune.measure.devices import make_deterministic
+from sktune.program.sktune_program.inductor.numerics import (
     FUNCTIONS,
     FUNCTIONS_ON_GPU,
     MATMULS,
@@ -22,11 +27,7 @@ from sktune.backends.inductor.numerics import (
     WIDE,
     is_function_kept,
 )
-from sktune.backends.inductor.options import EXACT, with_defaults
-from sktune.core.plan import Option, Plan, Scope
-from sktune.core.space import SpaceSpec
-from sktune.measure.bits import bits_of
-from sktune.measure.devices import make_deterministic
+from sktune.program.sktune_program.inductor.options import with_defaults
 from sktune.targets.base import Target
 from sktune.targets.tracing import trace_layout
 

@@ -24,10 +24,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sktune.backends.inductor.border import ALIGNMENT
-from sktune.backends.inductor.numerics import MATMULS, NARROW, REDUCTIONS, WIDE, is_function_kept
 from sktune.core.errors import described
 from sktune.core.plan import Option
+from sktune.program.sktune_program.inductor.border import ALIGNMENT
+from sktune.program.sktune_program.inductor.numerics import MATMULS, NARROW, REDUCTIONS, WIDE, is_function_kept
 
 MOVEMENT = frozenset((
     "alias", "as_strided", "cat", "clone", "constant_pad_nd", "copy", "detach", "diagonal", "embedding", "empty",

@@ -19,12 +19,11 @@ from sktune.core.layout import Layout
 from sktune.core.outcome import Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
-from sktune.launch import SITE
 from sktune.measure import samples
 from sktune.measure.latency import Measurement
 from sktune.measure.noise_floor import NoiseFloorSample
 from sktune.measure.winner import BASELINE
-from sktune.program.sktune_program.task import VERIFIED_STEPS, DecodeCall, RegionCompiler, Task
+from sktune.program.sktune_program.task import VERIFIED_STEPS, DecodeCall, Task
 from sktune.runners.program.agreement import decode_step, differing_state, first_difference, unverifiable_reason
 from sktune.runners.program.peers import Peer
 from sktune.runners.program.rank_reports import RankReport, draw_turns
@@ -77,7 +76,7 @@ class CheckedRuns:
         self.baselines: list[RunLatency] = []
         self.run_s = 0.0
         self.versions: Mapping[str, str] = {}
-        self._task = Task(False, recipe.backend, recipe.model, compiler=_region_compiler(recipe.backend))
+        self._task = Task(False, recipe.backend, recipe.model)
         self._all_steps: tuple[RankReport, ...] = ()  # of the baseline run in which every step is compared
 
     @property
@@ -224,10 +223,10 @@ class CheckedRuns:
 
         Never on an NPU: every run would spend minutes on compiling the baseline too, and hold two graphs in memory.
         """
-        compiler = backend_info(self.recipe.backend).program_compiler
         calls = [len(report.all_s) for report in run.reports]
         timed = [len(steps) for steps in run.step_ms]
-        return bool(compiler) and timed == calls and min(calls) >= MIN_ALTERNATING
+        is_sktunes = backend_info(self.recipe.backend).compiles_programs
+        return is_sktunes and timed == calls and min(calls) >= MIN_ALTERNATING
 
     def _save_samples(self, log: str, run: Run) -> None:
         step_ms = run.step_ms
@@ -240,9 +239,3 @@ class CheckedRuns:
             seconds = np.array([steps[:shortest] for steps in step_ms]).T / 1e3
         measurement = Measurement(seconds, np.zeros(len(seconds), dtype=bool), 0)
         samples.write(real_path(self._folder) / samples.FOLDER / Path(log).with_suffix(".npz"), names, measurement)
-
-
-def _region_compiler(backend: str) -> RegionCompiler | None:
-    """Return where ranks find the compiler of a step, if it is sktune's."""
-    address = backend_info(backend).program_compiler
-    return RegionCompiler(address, str(SITE.parent.parent)) if address else None

@@ -120,7 +120,7 @@ class ProgramRunner:
         ignored = [f"{name} of rank {rank}" for rank, name in sorted(self._runs.ignored)]
         notes = f"; not compared, as baseline runs differ there: {', '.join(ignored[:4])}" if ignored else ""
         notes += NEVER_CHANGES if self._runs.state_never_changes else ""
-        notes += "" if self._runs.alternates or not self._backend.program_compiler else TOO_SHORT
+        notes += "" if self._runs.alternates or not self._backend.compiles_programs else TOO_SHORT
         on_hosts = f" on {self._recipe.hosts} hosts" if self._recipe.hosts > 1 else ""
         return f"{self._recipe.name}: {self._runs.decode.function} in {self._recipe.all_ranks} ranks{on_hosts}{notes}"
 

@@ -6,6 +6,8 @@ BLAS sums in another order if a matrix is transposed. ``sktune.backends.inductor
 need not be kept.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -238,7 +240,7 @@ def _constrain_to_eager_strides(node: torch.fx.Node, *args: Any, **keywords: Any
     """Lay out the inputs as in eager execution, including gaps and repeats; an order of strides is not enough."""
 
     def constrained(value: Any, argument: Any) -> Any:
-        if isinstance(value, list | tuple):
+        if isinstance(value, (list, tuple)):
             return type(value)(map(constrained, value, argument))
         expected = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else None
         if not isinstance(value, ir.TensorBox) or not isinstance(expected, torch.Tensor):
