@@ -66,6 +66,7 @@ class Task:
         steps: decode steps whose outputs are compared, at least ``VERIFIED_STEPS``.
         watches_state: report whether any state changes from the first to the last of ``VERIFIED_STEPS``.
         compiler: of the step, for ``inductor``; None elsewhere, and for a Python that has sktune.
+        stands_in: import stand-ins of torch_npu and TorchAir where they are not installed (``stand_ins``).
     """
 
     inspects: bool
@@ -78,6 +79,7 @@ class Task:
     steps: int = VERIFIED_STEPS
     watches_state: bool = False
     compiler: RegionCompiler | None = None
+    stands_in: bool = False
 
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Write ``task.json``."""
