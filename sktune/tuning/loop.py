@@ -370,9 +370,9 @@ class _Search:
             new = [point for point in points if space.plan(point.values) not in known]
             self._study.queue(new)
             return self._study.finished() + len(new)
-        self._study.queue([
-            point for point in queued_first(self._request, space, strategy) if space.plan(point.values) not in known
-        ])
+        self._study.queue(
+            [point for point in queued_first(self._request, space, strategy) if space.plan(point.values) not in known]
+        )
         return self._request.max_trials
 
     def _is_exhausted(self, space: SearchSpace) -> bool:

@@ -93,6 +93,11 @@ class _OnCpu(TorchFunctionMode):
         return function(*map(_on_cpu, args), **keywords)
 
 
+def _itself(value: Any, *arguments: Any, **keywords: Any) -> Any:  # noqa: ARG001
+    """Return what is to be moved to the device: it is there."""
+    return value
+
+
 def _on_cpu(value: Any) -> Any:
     if isinstance(value, torch.device):
         return torch.device("cpu") if value.type == DEVICE else value
@@ -123,7 +128,7 @@ class _Finder:
             npu = _device(self._reporter)
             torch.utils.rename_privateuse1_backend(DEVICE)
             torch._register_device_module(DEVICE, npu)
-            torch.utils.generate_methods_for_privateuse1_backend()
+            torch.Tensor.npu = torch.nn.Module.npu = _itself  # type: ignore[assignment]
             module.npu = npu  # type: ignore[attr-defined]
             _use_gloo()
             self._mode = _OnCpu()
@@ -133,7 +138,15 @@ class _Finder:
 def _device(reporter: Reporter) -> ModuleType:
     """Return what ``torch.npu`` is."""
     npu: Any = StandIn("torch.npu", reporter)
-    for name in ("set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all", "set_compile_mode"):
+    for name in (
+        "set_device",
+        "synchronize",
+        "empty_cache",
+        "manual_seed",
+        "manual_seed_all",
+        "set_compile_mode",
+        "_lazy_init",
+    ):
         setattr(npu, name, lambda *arguments, **keywords: None)
     npu.is_available = npu.is_initialized = lambda: True
     npu.current_device = lambda: 0

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sktune.core.errors import BackendError
+from sktune.core.errors import BackendError, TargetError
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
@@ -63,10 +63,13 @@ def first_start(recipe: Recipe, space: SpaceSpec, folder: Path, *, stands_in: bo
     run = launcher.run(Task(True, recipe.backend, recipe.model, stands_in=stands_in), Plan(), log)
     if run.failure:
         detail = run.failure.detail
-        last = next(filter(None, map(last_line_text, [log, *sorted(folder.glob(f"{log.stem}.*.log"))])), "")
-        last = "" if "its last line: " in detail or any(report.error for report in run.reports) else last
+        is_told = "its last line: " in detail or any(report.error for report in run.reports)
+        last = "" if is_told else _last_line(log)
         raise BackendError(f"the program does not run eagerly: {detail}{last}; {_progress(run.reports)}")
-    step, layout = decode_step(run.reports, space)
+    try:
+        step, layout = decode_step(run.reports, space)
+    except TargetError as failure:  # a rank may have failed whose script says nothing of it
+        raise TargetError(f"{failure}{_last_line(log)}; {_progress(run.reports)}") from failure
     of_ranks = [_decode_call(report, step) for report in run.reports]
     calls = [call.calls for call in of_ranks]
     clocks = [report.clock_s[call.call] for report, call in zip(run.reports, of_ranks, strict=True)]
@@ -90,6 +93,12 @@ def _decode_call(report: RankReport, step: DecodeCall) -> InspectedCall:
     """Return a rank's calls of the decode step, whose tensors may have other shapes in each rank."""
     same = [call for call in report.inspected if call.call.function == step.function and call.times]
     return next((call for call in same if call.call == step), None) or max(same, key=lambda call: call.calls)
+
+
+def _last_line(log: Path) -> str:
+    """Return the last line of a run's output, or of the first log of a rank, as the end of a message."""
+    logs = [log, *sorted(log.parent.glob(f"{log.stem}.*.log"))]
+    return next(filter(None, map(last_line_text, logs)), "")
 
 
 def _progress(reports: Sequence[RankReport]) -> str:
