@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.backend_registration import rename_privateuse1_backend
 
 from .reporter import Reporter
 
@@ -23,6 +24,12 @@ DEVICE = "npu"
 PACKAGES = ("torch_npu", "torchair")
 CONFIGURATION = frozenset({"CompilerConfig", "Options", "patch_for_hcom", "patch_for_hcom_allreduce"})
 """Last parts of the names of what only configures; calling it returns an object with any attributes."""
+
+NOTHING_TO_DO = (
+    "set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all", "set_compile_mode", "_lazy_init",
+    "_is_in_bad_fork",
+)  # fmt: skip
+"""Functions of ``torch.npu`` that return None; torch itself calls the private ones."""
 
 
 class NeedsDeviceError(RuntimeError):
@@ -40,7 +47,7 @@ class Named:
             raise AttributeError(name)
         return Named(f"{self._name}.{name}", self._reporter)
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:  # noqa: ARG002
         """Return what configures nothing real; raise ``NeedsDeviceError`` for everything else."""
         path = self._name.split(".")
         if path[-1] in CONFIGURATION:
@@ -76,7 +83,7 @@ class StandIn(ModuleType):
 class _Stream:
     """A stream or an event: work is done when its call returns, so that there is nothing to wait for."""
 
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:  # noqa: ARG002
         self.stream_id = 0
 
     def wait(self, *arguments: Any) -> None:
@@ -88,7 +95,7 @@ class _Stream:
 class _OnCpu(TorchFunctionMode):
     """Replaces the device ``npu`` by the CPU in every call of torch."""
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
         return function(*map(_on_cpu, args), **keywords)
 
@@ -126,31 +133,23 @@ class _Finder:
         """See ``importlib.abc.Loader``: with torch_npu, torch gets the device."""
         if module.__name__ == "torch_npu":
             npu = _device(self._reporter)
-            torch.utils.rename_privateuse1_backend(DEVICE)
-            torch._register_device_module(DEVICE, npu)
-            torch.Tensor.npu = torch.nn.Module.npu = _itself  # type: ignore[assignment]
+            rename_privateuse1_backend(DEVICE)
+            torch._register_device_module(DEVICE, npu)  # noqa: SLF001 - as its documentation says
+            for moved in (torch.Tensor, torch.nn.Module):
+                moved.npu = _itself  # type: ignore[attr-defined]
             module.npu = npu  # type: ignore[attr-defined]
             _use_gloo()
             self._mode = _OnCpu()
-            self._mode.__enter__()
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
 
 
 def _device(reporter: Reporter) -> ModuleType:
     """Return what ``torch.npu`` is."""
     npu: Any = StandIn("torch.npu", reporter)
-    for name in (
-        "set_device",
-        "synchronize",
-        "empty_cache",
-        "manual_seed",
-        "manual_seed_all",
-        "set_compile_mode",
-        "_lazy_init",
-    ):
+    for name in NOTHING_TO_DO:
         setattr(npu, name, lambda *arguments, **keywords: None)
     npu.is_available = npu.is_initialized = lambda: True
     npu.current_device = lambda: 0
-    npu._is_in_bad_fork = lambda: False
     npu.stream = lambda *arguments: nullcontext()
     npu.Stream = npu.Event = npu.current_stream = npu.default_stream = _Stream
     return npu  # type: ignore[no-any-return]
@@ -179,4 +178,4 @@ def _gloo(value: Any) -> Any:
 
 def install(reporter: Reporter) -> None:
     """Let this process import the stand-ins of what is not installed."""
-    sys.meta_path.append(_Finder(reporter))  # type: ignore[arg-type]
+    sys.meta_path.append(_Finder(reporter))
