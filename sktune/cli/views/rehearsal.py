@@ -35,8 +35,8 @@ def rehearsal_view(rehearsal: Rehearsal) -> RenderableType:
         assumed_s = runs * rehearsal.compile_s
         parts.append(Text(
             f"about {duration(total_s)} for {number_of(trials, 'trial')}: {runs + 1} runs, "
-            f"{duration(total_s - assumed_s)} at the first start's pace and {duration(assumed_s)} assumed; a minute more "
-            f"in each adds {duration(60.0 * runs)}"
+            f"{duration(total_s - assumed_s)} at the first start's pace and {duration(assumed_s)} assumed; a minute "
+            f"more in each adds {duration(60.0 * runs)}"
         ))  # fmt: skip
     parts.append(Text("a search could start here" if rehearsal.can_start else "a search could not start here"))
     return Group(*parts)

@@ -136,7 +136,7 @@ class _Finder:
             rename_privateuse1_backend(DEVICE)
             torch._register_device_module(DEVICE, npu)  # noqa: SLF001 - as its documentation says
             for moved in (torch.Tensor, torch.nn.Module):
-                moved.npu = _itself  # type: ignore[attr-defined]
+                moved.npu = _itself  # type: ignore[union-attr]
             module.npu = npu  # type: ignore[attr-defined]
             _use_gloo()
             self._mode = _OnCpu()
