@@ -38,6 +38,7 @@ from sktune.program.sktune_program.inductor.compiled_regions import (
     region_key,
 )
 from sktune.program.sktune_program.inductor.regions import Cutting, MarkedGraph, Span, cut, strip_marks
+from sktune.program.sktune_program.inductor.versions import problem_with
 from sktune.targets.base import Inputs, Snapshot, Target
 from sktune.targets.marks import attach_each
 from sktune.targets.state import HeldTensors, complete_state, reachable, readable, replaced_error
@@ -51,11 +52,14 @@ class InductorBackend:
 
     Raises:
         TargetError: the decode step cannot be captured as one graph.
+        BackendError: nobody knows which bits this version's Inductor keeps.
     """
 
     notes = ""
 
     def __init__(self, target: Target, layout: Layout, inputs: Inputs) -> None:
+        if problem := problem_with(torch.__version__):
+            raise BackendError(problem)
         self._target, self._layout, self._inputs = target, layout, inputs
         self._snapshot = Snapshot(target.state)
         for tensor in target.state.values():

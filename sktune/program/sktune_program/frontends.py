@@ -9,6 +9,7 @@ from typing import Any
 from . import npugraph_ex, vllm
 from .bytecode import without_bytecode
 from .errors import PlanError, described
+from .inductor.versions import problem_with
 from .task import Task
 
 REGIONS, SUPERKERNELS, CAPTURED = "inductor", "npu", "npugraph-ex"
@@ -33,6 +34,10 @@ class Frontend:
 
 
 def _regions(task: Task, keywords: Mapping[str, Any]) -> Prepared:  # noqa: ARG001 - sktune compiles the step itself
+    import torch
+
+    if problem := problem_with(torch.__version__):
+        raise PlanError(problem)
     try:
         with without_bytecode():
             from .inductor.compiled_regions import compile_marked

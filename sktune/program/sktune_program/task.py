@@ -52,6 +52,7 @@ class Task:
             ``is_baselines_turn``. None if the run does not alternate.
         steps: decode steps whose outputs are compared, at least ``VERIFIED_STEPS``.
         watches_state: report whether any state changes from the first to the last of ``VERIFIED_STEPS``.
+        stands_in: import stand-ins of torch_npu and TorchAir where they are not installed (``stand_ins``).
     """
 
     inspects: bool
@@ -63,6 +64,7 @@ class Task:
     turns: int | None = None
     steps: int = VERIFIED_STEPS
     watches_state: bool = False
+    stands_in: bool = False
 
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Write ``task.json``."""

@@ -11,6 +11,7 @@ from statistics import mean, median
 from typing import Any, Self
 
 from sktune.backends import backend_info
+from sktune.backends.info import BackendInfo
 from sktune.core.errors import BackendError, BadInputError
 from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup, Stage
 from sktune.core.plan import Plan
@@ -54,6 +55,16 @@ MAX_FINALISTS = 3
 """Each finalist is one more run of the user's program in every process of the comparison."""
 
 
+def traits_of(backend: BackendInfo) -> RunnerTraits:
+    """Return what the program runner can do with a backend."""
+    return RunnerTraits(
+        max_finalists=MAX_FINALISTS,
+        max_shortlisted=MAX_FINALISTS,  # each run has one plan
+        final_processes=backend.final_processes,
+        has_references=False,  # what a user has without sktune is the baseline
+    )
+
+
 class ProgramRunner:
     """Runs a recipe's program once for each plan; a ``Runner``."""
 
@@ -64,12 +75,7 @@ class ProgramRunner:
         self._runs = CheckedRuns(self._recipe, setup.folder, setup.cache, setup.host, setup.hosts)
         self._opened: Opened | None = None
         self._first_sample: NoiseFloorSample | None = None
-        self._traits = RunnerTraits(
-            max_finalists=MAX_FINALISTS,
-            max_shortlisted=MAX_FINALISTS,  # each run has one plan
-            final_processes=self._backend.final_processes,
-            has_references=False,  # what a user has without sktune is the baseline
-        )
+        self._traits = traits_of(self._backend)
 
     @property
     def deadline_s(self) -> float:
