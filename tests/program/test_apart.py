@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from sktune.backends.inductor.options import EXACT
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
+from sktune.launch import SITE
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from tests.builders import TESTS
@@ -87,6 +89,34 @@ def test_two_ranks_are_searched_whose_python_has_torch_alone(environment: Path, 
 
 
 @pytest.mark.slow
+def test_regions_are_the_same_as_with_one_python_for_both_sides(
+    environment: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program whose scopes Inductor compiles needs nothing but its torch: the same plan, and the same bits."""
+    recipe = project / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("backend: npu", "backend: inductor"))
+    before = files_of(environment) | files_of(SITE)
+    found = {}
+    for name, own in (("apart", environment / "bin"), ("one", Path(sys.executable).parent)):
+        (tmp_path / name).mkdir(exist_ok=True)
+        monkeypatch.setenv(NOTES, str(tmp_path / name))
+        monkeypatch.setenv("PATH", os.pathsep.join([str(own), os.environ["PATH"]]))
+        result = run(Request("", trials=1, recipe=recipe, runs=tmp_path / f"runs-{name}"))
+        (record,) = result.trials
+        assert record.outcome and record.outcome.speedup, record.outcome
+        assert result.final[0].bit_identical
+        ranks = notes(tmp_path / name)
+        assert any(note["compiled"] for note in ranks)
+        bits = {(note["rank"], str(note["bits"])) for note in ranks}
+        assert len(bits) == 2  # of every run, with scopes and without
+        found[name] = record.plan, bits
+        if name == "apart":
+            assert not any(OURS & set(note["modules"]) for note in ranks)  # type: ignore[call-overload]
+            assert files_of(environment) | files_of(SITE) == before
+    assert found["apart"] == found["one"]
+
+
+@pytest.mark.slow
 def test_a_plan_runs_in_production_where_sktune_is_not_installed(environment: Path, project: Path) -> None:
     """``PYTHONPATH`` and ``SKTUNE_PLAN`` are all that it takes."""
     plan = Plan((Scope("blocks.0.mix", "blocks.1.out", (("early-start", 0),)),))
@@ -102,3 +132,26 @@ def test_a_plan_runs_in_production_where_sktune_is_not_installed(environment: Pa
         assert isinstance(entered, list) and set(entered) == {"blocks.0.mix..blocks.1.out [early-start=0]"}
         assert len(entered) >= 16  # each step, and once while Dynamo traces
         assert isinstance(modules, list) and not OURS & set(modules)
+
+
+@pytest.mark.slow
+def test_a_plan_for_inductor_runs_in_production_where_sktune_is_not_installed(
+    environment: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the bits that the program has without the plan, and nothing is written beside sktune's code."""
+    plan = Plan((Scope("blocks.0.mix", "blocks.1.out", tuple(EXACT.items())),))
+    file = project / "best_plan.yaml"
+    file.write_text(write_plan(plan, {"speedup": 1.2}, "inductor", 2, {"function": "Model.decode", "signature": ""}))
+    before = files_of(environment) | files_of(SITE)
+    ranks = {}
+    for name, variables in (("without", {}), ("with", {"SKTUNE_PLAN": str(file)})):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(NOTES, str(tmp_path / name))
+        variables = {**variables, "PYTHONDONTWRITEBYTECODE": ""}
+        done = ran(["bash", "launch.sh"], variables=variables, directory=project)
+        assert done.returncode == 0, done.stderr
+        ranks[name] = sorted(notes(tmp_path / name), key=lambda note: str(note["rank"]))
+    assert [note["bits"] for note in ranks["with"]] == [note["bits"] for note in ranks["without"]]
+    assert [note["compiled"] for note in ranks["with"] + ranks["without"]] == [True, True, False, False]
+    assert not any(OURS & set(note["modules"]) for note in ranks["with"])  # type: ignore[call-overload]
+    assert files_of(environment) | files_of(SITE) == before
