@@ -46,6 +46,7 @@ for _ in range(16):
 dist.destroy_process_group()
 noted = {
     "rank": RANK,
+    "python": sys.prefix,
     "bits": hidden_states.tolist(),
     "modules": sorted({name.partition(".")[0] for name in sys.modules}),
     "entered": getattr(sys.modules.get("torchair"), "entered", []),
