@@ -10,16 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from sktune.backends.inductor.options import EXACT
 from sktune.core.plan import Plan, Scope
 from sktune.core.plan_file import write_plan
+from sktune.launch import SITE
 from sktune.tuning.loop import run
 from sktune.tuning.request import Request
 from tests.builders import TESTS
 from tests.program.pythons import STANDINS, VARIABLES, files_of, ran
 
 NEEDED = ("torch", "torchgen", "functorch", "typing_extensions", "sympy", "mpmath", "networkx", "jinja2", "markupsafe",
-          "fsspec", "filelock", "numpy", "setuptools")  # fmt: skip
-"""What torch imports; everything else is missing in the program's Python."""
+          "fsspec", "filelock", "numpy", "setuptools", "_distutils_hack")  # fmt: skip
+"""What torch imports, the last of which comes with setuptools; everything else is missing in the program's Python."""
 OURS = {"sktune", "pydantic", "yaml", "scipy", "pandas", "optuna", "libcst", "rich", "typer", "transformers"}
 NOTES = "NOTES"
 
@@ -87,6 +89,33 @@ def test_two_ranks_are_searched_whose_python_has_torch_alone(environment: Path, 
 
 
 @pytest.mark.slow
+def test_regions_are_the_same_as_with_one_python_for_both_sides(
+    environment: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program whose scopes Inductor compiles needs nothing but its torch: the same plan, and the same bits."""
+    recipe = project / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("backend: npu", "backend: inductor"))
+    before = files_of(environment)
+    found = {}
+    for name, own in (("apart", environment / "bin"), ("one", Path(sys.executable).parent)):
+        (tmp_path / name).mkdir(exist_ok=True)
+        monkeypatch.setenv(NOTES, str(tmp_path / name))
+        monkeypatch.setenv("PATH", os.pathsep.join([str(own), os.environ["PATH"]]))
+        result = run(Request("", trials=1, recipe=recipe, runs=tmp_path / f"runs-{name}"))
+        (record,) = result.trials
+        assert record.plan.scopes and record.outcome and record.outcome.speedup, record
+        assert result.final[0].bit_identical
+        ranks = notes(tmp_path / name)
+        assert any(note["compiled"] for note in ranks)
+        bits = {(note["rank"], str(note["bits"])) for note in ranks}
+        assert len(bits) == 2  # of every run, with scopes and without
+        found[name] = record.plan, bits
+        assert {note["python"] for note in ranks} == {str(environment) if name == "apart" else sys.prefix}
+    assert found["apart"] == found["one"]
+    assert files_of(environment) == before
+
+
+@pytest.mark.slow
 def test_a_plan_runs_in_production_where_sktune_is_not_installed(environment: Path, project: Path) -> None:
     """``PYTHONPATH`` and ``SKTUNE_PLAN`` are all that it takes."""
     plan = Plan((Scope("blocks.0.mix", "blocks.1.out", (("early-start", 0),)),))
@@ -102,3 +131,27 @@ def test_a_plan_runs_in_production_where_sktune_is_not_installed(environment: Pa
         assert isinstance(entered, list) and set(entered) == {"blocks.0.mix..blocks.1.out [early-start=0]"}
         assert len(entered) >= 16  # each step, and once while Dynamo traces
         assert isinstance(modules, list) and not OURS & set(modules)
+
+
+@pytest.mark.slow
+def test_a_plan_for_inductor_runs_in_production_where_sktune_is_not_installed(
+    environment: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the bits that the program has without the plan, and nothing is written beside sktune's code."""
+    plan = Plan((Scope("blocks.0.mix", "blocks.1.out", tuple(EXACT.items())),))
+    file = project / "best_plan.yaml"
+    file.write_text(write_plan(plan, {"speedup": 1.2}, "inductor", 2, {"function": "Model.decode", "signature": ""}))
+    site = tmp_path / "site"
+    shutil.copytree(SITE, site, ignore=shutil.ignore_patterns("__pycache__"))
+    before = files_of(site)
+    ranks = {}
+    for name, variables in (("without", {}), ("with", {"SKTUNE_PLAN": str(file)})):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(NOTES, str(tmp_path / name))
+        done = ran(["bash", "launch.sh"], variables={**variables, "PYTHONPATH": str(site)}, directory=project)
+        assert done.returncode == 0, done.stderr
+        ranks[name] = sorted(notes(tmp_path / name), key=lambda note: str(note["rank"]))
+    assert [note["bits"] for note in ranks["with"]] == [note["bits"] for note in ranks["without"]]
+    assert [note["compiled"] for note in ranks["with"] + ranks["without"]] == [True, True, False, False]
+    assert not any(OURS & set(note["modules"]) for note in ranks["with"])  # type: ignore[call-overload]
+    assert {name for name in files_of(site) - before if "sitecustomize" not in name} <= {"__pycache__"}

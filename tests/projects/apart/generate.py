@@ -44,7 +44,13 @@ for _ in range(16):
     hidden_states = step(hidden_states).repeat(1, 2)
     dist.all_reduce(hidden_states)
 dist.destroy_process_group()
-names = sorted({name.partition(".")[0] for name in sys.modules})
-entered = getattr(sys.modules.get("torchair"), "entered", [])
+noted = {
+    "rank": RANK,
+    "python": sys.prefix,
+    "bits": hidden_states.tolist(),
+    "modules": sorted({name.partition(".")[0] for name in sys.modules}),
+    "entered": getattr(sys.modules.get("torchair"), "entered", []),
+    "compiled": "sktune_program.inductor.compiled_regions" in sys.modules,
+}
 folder = Path(os.environ["NOTES"])
-(folder / f"{os.getpid()}.json").write_text(json.dumps({"rank": RANK, "modules": names, "entered": entered}))
+(folder / f"{os.getpid()}.json").write_text(json.dumps(noted))
