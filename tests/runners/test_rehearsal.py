@@ -47,6 +47,7 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_two_ranks_are_rehearsed(project: Path) -> None:
     """The facts are those of the program; no file is left in its folder or in that of the studies."""
     root = project / "ranks"
