@@ -13,7 +13,8 @@ from tests.program.pythons import python, ran
 FILES = sorted((SITE / "sktune_program").rglob("*.py"))
 OF_TORCH = {"torch", "torch_npu", "torchair"}
 NEEDS_TORCH = {
-    "calls", "clock", "marks", "module_times", "module_tree", "object_graph", "rank", "reporter", "stand_ins", "tensors",
+    "calls", "clock", "marks", "module_times", "module_tree", "object_graph", "rank", "reporter", "stand_ins",
+    "tensors",
 }  # fmt: skip
 """Modules that import torch when they are imported: only ``rank``, and who runs after it, may import them."""
 SINCE_3_10 = {
