@@ -18,8 +18,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.backend_registration import rename_privateuse1_backend
 
-from .reporter import Reporter
-
 DEVICE = "npu"
 PACKAGES = ("torch_npu", "torchair")
 CONFIGURATION = frozenset({"CompilerConfig", "Options", "patch_for_hcom", "patch_for_hcom_allreduce"})
@@ -33,25 +31,25 @@ NOTHING_TO_DO = (
 
 
 class NeedsDeviceError(RuntimeError):
-    """The program calls what only an NPU can do."""
+    """The program calls what only an NPU can do; it may expect that, so that only its log tells whether it ended."""
 
 
 class Named:
     """Anything that the stand-ins lack: has any attributes, and raises ``NeedsDeviceError`` when it is called."""
 
-    def __init__(self, name: str, reporter: Reporter) -> None:
-        self._name, self._reporter = name, reporter
+    def __init__(self, name: str) -> None:
+        self._name = name
 
     def __getattr__(self, name: str) -> Named:
         if name.startswith(("__", "_torch")):  # whether it is there means something to Python and to torch
             raise AttributeError(name)
-        return Named(f"{self._name}.{name}", self._reporter)
+        return Named(f"{self._name}.{name}")
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:  # noqa: ARG002
         """Return what configures nothing real; raise ``NeedsDeviceError`` for everything else."""
         path = self._name.split(".")
         if path[-1] in CONFIGURATION:
-            return Named(self._name, self._reporter)
+            return Named(self._name)
         if path[:2] == ["torchair", "scope"]:
             return nullcontext()
         if path[-1] == "get_npu_backend":
@@ -59,10 +57,7 @@ class Named:
         return self._refuse()
 
     def _refuse(self) -> Any:
-        message = f"{self._name} needs an NPU, and a rehearsal has no stand-in for it"
-        self._reporter.begin()
-        self._reporter.write("error", stage="run", message=message)
-        raise NeedsDeviceError(message)
+        raise NeedsDeviceError(f"{self._name} needs an NPU, and a rehearsal has no stand-in for it")
 
 
 class StandIn(ModuleType):
@@ -70,14 +65,10 @@ class StandIn(ModuleType):
 
     is_stand_in = True
 
-    def __init__(self, name: str, reporter: Reporter) -> None:
-        super().__init__(name)
-        self._reporter = reporter
-
     def __getattr__(self, name: str) -> Named:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Named(f"{self.__name__}.{name}", self._reporter)
+        return Named(f"{self.__name__}.{name}")
 
 
 class _Stream:
@@ -114,8 +105,7 @@ def _on_cpu(value: Any) -> Any:
 class _Finder:
     """A finder and loader, the last one: it is asked only for what is not installed."""
 
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
+    def __init__(self) -> None:
         self._mode: TorchFunctionMode | None = None
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:  # noqa: ARG002
@@ -127,12 +117,12 @@ class _Finder:
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """See ``importlib.abc.Loader``."""
-        return StandIn(spec.name, self._reporter)
+        return StandIn(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         """See ``importlib.abc.Loader``: with torch_npu, torch gets the device."""
         if module.__name__ == "torch_npu":
-            npu = _device(self._reporter)
+            npu = _device()
             rename_privateuse1_backend(DEVICE)
             torch._register_device_module(DEVICE, npu)  # noqa: SLF001 - as its documentation says
             for moved in (torch.Tensor, torch.nn.Module):
@@ -143,9 +133,9 @@ class _Finder:
             self._mode.__enter__()  # type: ignore[no-untyped-call]
 
 
-def _device(reporter: Reporter) -> ModuleType:
+def _device() -> ModuleType:
     """Return what ``torch.npu`` is."""
-    npu: Any = StandIn("torch.npu", reporter)
+    npu: Any = StandIn("torch.npu")
     for name in NOTHING_TO_DO:
         setattr(npu, name, lambda *arguments, **keywords: None)
     npu.is_available = npu.is_initialized = lambda: True
@@ -176,6 +166,6 @@ def _gloo(value: Any) -> Any:
     return "gloo" if isinstance(value, str) and "hccl" in value.lower() else value
 
 
-def install(reporter: Reporter) -> None:
+def install() -> None:
     """Let this process import the stand-ins of what is not installed."""
-    sys.meta_path.append(_Finder(reporter))
+    sys.meta_path.append(_Finder())
