@@ -97,6 +97,7 @@ def runs_in(folder: Path) -> int:
     return len(list((folder / "work").glob("run-*")))
 
 
+@pytest.mark.slow
 def test_what_a_search_with_few_steps_cannot_measure(project: Path) -> None:
     """The first start is enough to know it."""
     path = project / "ranks" / "recipe.yaml"

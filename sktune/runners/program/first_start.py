@@ -111,9 +111,9 @@ def _last_words(log: Path) -> str:
 
 def _progress(reports: Sequence[RankReport]) -> str:
     """Return how far a start got that failed, in a few words."""
-    if not reports:
-        return "up to there no rank was about to compile a model"
     functions = dict.fromkeys(name for report in reports for name in report.functions)
+    if not functions:
+        return "up to there no rank was about to compile a model"
     ranks = f"{len(reports)} rank{'' if len(reports) == 1 else 's'}"
     begun = "decode steps" if any(report.inspected for report in reports) else "no decode step"
     return f"up to there {ranks} built the model of {', '.join(functions)}, and {begun} began"
