@@ -2,7 +2,7 @@
 
 The device ``npu`` is the CPU, HCCL is Gloo, streams and scopes do nothing (on the CPU, nothing runs at the same time),
 and what configures a compiler is accepted, as no step is compiled. Everything else exists, but whoever calls it gets an
-error that names it: no operator is imitated.
+error that names it: no operator is imitated that changes a value.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.backend_registration import rename_privateuse1_backend
 
 DEVICE = "npu"
+MEMORY = 1 << 30
+"""Bytes of memory that the device says it has, all free: programs fill what they are told with caches."""
 PACKAGES = ("torch_npu", "torchair")
 CONFIGURATION = frozenset({"CompilerConfig", "Options", "patch_for_hcom", "patch_for_hcom_allreduce"})
 """Last parts of the names of what only configures; calling it returns an object with any attributes."""
@@ -92,8 +94,12 @@ class _OnCpu(TorchFunctionMode):
 
 
 def _itself(value: Any, *arguments: Any, **keywords: Any) -> Any:  # noqa: ARG001
-    """Return what is to be moved to the device: it is there."""
+    """Return what is to be moved to the device, or to another format: it is there."""
     return value
+
+
+def _nothing(*arguments: Any, **keywords: Any) -> None:
+    """Do nothing."""
 
 
 def _on_cpu(value: Any) -> Any:
@@ -127,7 +133,9 @@ class _Finder:
             torch._register_device_module(DEVICE, npu)  # noqa: SLF001 - as its documentation says
             for moved in (torch.Tensor, torch.nn.Module):
                 moved.npu = _itself  # type: ignore[union-attr]
-            module.npu = npu  # type: ignore[attr-defined]
+            stand_in: Any = module
+            stand_in.npu, stand_in.npu_prefetch = npu, _nothing
+            stand_in.npu_format_cast = _itself  # the CPU has one format
             _use_gloo()
             self._mode = _OnCpu()
             self._mode.__enter__()  # type: ignore[no-untyped-call]
@@ -137,9 +145,10 @@ def _device() -> ModuleType:
     """Return what ``torch.npu`` is."""
     npu: Any = StandIn("torch.npu")
     for name in NOTHING_TO_DO:
-        setattr(npu, name, lambda *arguments, **keywords: None)
+        setattr(npu, name, _nothing)
     npu.is_available = npu.is_initialized = lambda: True
     npu.current_device = lambda: 0
+    npu.mem_get_info = lambda *arguments: (MEMORY, MEMORY)
     npu.stream = lambda *arguments: nullcontext()
     npu.Stream = npu.Event = npu.current_stream = npu.default_stream = _Stream
     return npu  # type: ignore[no-any-return]
