@@ -14,7 +14,8 @@ from tests.program.pythons import python, ran
 FILES = sorted((SITE / "sktune_program").rglob("*.py"))
 OF_TORCH = {"torch", "torch_npu", "torchair", "torchgen"}
 NEEDS_TORCH = {
-    "calls", "clock", "marks", "module_times", "module_tree", "object_graph", "rank", "reporter", "tensors",
+    "calls", "clock", "marks", "module_times", "module_tree", "object_graph", "rank", "reporter", "stand_ins",
+    "tensors",
     "inductor.border", "inductor.build_cache", "inductor.compiled_regions", "inductor.cpp_wrapper",
     "inductor.cuda_graph", "inductor.generated_code", "inductor.marks", "inductor.numerics", "inductor.regions",
 }  # fmt: skip

@@ -327,6 +327,6 @@ def take_over(folder: str | None, plan: str | None) -> None:
     if task.stands_in:
         from . import stand_ins  # needs more of torch than other runs do
 
-        stand_ins.install(reporter)
+        stand_ins.install()
     os.environ.update(FRONTENDS[task.backend].environment)
     torch.compile = Rank(torch.compile, task, reporter).compile

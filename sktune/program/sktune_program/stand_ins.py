@@ -2,7 +2,7 @@
 
 The device ``npu`` is the CPU, HCCL is Gloo, streams and scopes do nothing (on the CPU, nothing runs at the same time),
 and what configures a compiler is accepted, as no step is compiled. Everything else exists, but whoever calls it gets an
-error that names it: no operator is imitated.
+error that names it: no operator is imitated that changes a value.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.backend_registration import rename_privateuse1_backend
 
-from .reporter import Reporter
-
 DEVICE = "npu"
+MEMORY = 1 << 30
+"""Bytes of memory that the device says it has, all free: programs fill what they are told with caches."""
 PACKAGES = ("torch_npu", "torchair")
 CONFIGURATION = frozenset({"CompilerConfig", "Options", "patch_for_hcom", "patch_for_hcom_allreduce"})
 """Last parts of the names of what only configures; calling it returns an object with any attributes."""
@@ -33,25 +33,25 @@ NOTHING_TO_DO = (
 
 
 class NeedsDeviceError(RuntimeError):
-    """The program calls what only an NPU can do."""
+    """The program calls what only an NPU can do; it may expect that, so that only its log tells whether it ended."""
 
 
 class Named:
     """Anything that the stand-ins lack: has any attributes, and raises ``NeedsDeviceError`` when it is called."""
 
-    def __init__(self, name: str, reporter: Reporter) -> None:
-        self._name, self._reporter = name, reporter
+    def __init__(self, name: str) -> None:
+        self._name = name
 
     def __getattr__(self, name: str) -> Named:
         if name.startswith(("__", "_torch")):  # whether it is there means something to Python and to torch
             raise AttributeError(name)
-        return Named(f"{self._name}.{name}", self._reporter)
+        return Named(f"{self._name}.{name}")
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:  # noqa: ARG002
         """Return what configures nothing real; raise ``NeedsDeviceError`` for everything else."""
         path = self._name.split(".")
         if path[-1] in CONFIGURATION:
-            return Named(self._name, self._reporter)
+            return Named(self._name)
         if path[:2] == ["torchair", "scope"]:
             return nullcontext()
         if path[-1] == "get_npu_backend":
@@ -59,10 +59,7 @@ class Named:
         return self._refuse()
 
     def _refuse(self) -> Any:
-        message = f"{self._name} needs an NPU, and a rehearsal has no stand-in for it"
-        self._reporter.begin()
-        self._reporter.write("error", stage="run", message=message)
-        raise NeedsDeviceError(message)
+        raise NeedsDeviceError(f"{self._name} needs an NPU, and a rehearsal has no stand-in for it")
 
 
 class StandIn(ModuleType):
@@ -70,14 +67,10 @@ class StandIn(ModuleType):
 
     is_stand_in = True
 
-    def __init__(self, name: str, reporter: Reporter) -> None:
-        super().__init__(name)
-        self._reporter = reporter
-
     def __getattr__(self, name: str) -> Named:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Named(f"{self.__name__}.{name}", self._reporter)
+        return Named(f"{self.__name__}.{name}")
 
 
 class _Stream:
@@ -101,8 +94,12 @@ class _OnCpu(TorchFunctionMode):
 
 
 def _itself(value: Any, *arguments: Any, **keywords: Any) -> Any:  # noqa: ARG001
-    """Return what is to be moved to the device: it is there."""
+    """Return what is to be moved to the device, or to another format: it is there."""
     return value
+
+
+def _nothing(*arguments: Any, **keywords: Any) -> None:
+    """Do nothing."""
 
 
 def _on_cpu(value: Any) -> Any:
@@ -114,8 +111,7 @@ def _on_cpu(value: Any) -> Any:
 class _Finder:
     """A finder and loader, the last one: it is asked only for what is not installed."""
 
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
+    def __init__(self) -> None:
         self._mode: TorchFunctionMode | None = None
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:  # noqa: ARG002
@@ -127,29 +123,32 @@ class _Finder:
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """See ``importlib.abc.Loader``."""
-        return StandIn(spec.name, self._reporter)
+        return StandIn(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         """See ``importlib.abc.Loader``: with torch_npu, torch gets the device."""
         if module.__name__ == "torch_npu":
-            npu = _device(self._reporter)
+            npu = _device()
             rename_privateuse1_backend(DEVICE)
             torch._register_device_module(DEVICE, npu)  # noqa: SLF001 - as its documentation says
             for moved in (torch.Tensor, torch.nn.Module):
                 moved.npu = _itself  # type: ignore[union-attr]
-            module.npu = npu  # type: ignore[attr-defined]
+            stand_in: Any = module
+            stand_in.npu, stand_in.npu_prefetch = npu, _nothing
+            stand_in.npu_format_cast = _itself  # the CPU has one format
             _use_gloo()
             self._mode = _OnCpu()
             self._mode.__enter__()  # type: ignore[no-untyped-call]
 
 
-def _device(reporter: Reporter) -> ModuleType:
+def _device() -> ModuleType:
     """Return what ``torch.npu`` is."""
-    npu: Any = StandIn("torch.npu", reporter)
+    npu: Any = StandIn("torch.npu")
     for name in NOTHING_TO_DO:
-        setattr(npu, name, lambda *arguments, **keywords: None)
+        setattr(npu, name, _nothing)
     npu.is_available = npu.is_initialized = lambda: True
     npu.current_device = lambda: 0
+    npu.mem_get_info = lambda *arguments: (MEMORY, MEMORY)
     npu.stream = lambda *arguments: nullcontext()
     npu.Stream = npu.Event = npu.current_stream = npu.default_stream = _Stream
     return npu  # type: ignore[no-any-return]
@@ -176,6 +175,6 @@ def _gloo(value: Any) -> Any:
     return "gloo" if isinstance(value, str) and "hccl" in value.lower() else value
 
 
-def install(reporter: Reporter) -> None:
+def install() -> None:
     """Let this process import the stand-ins of what is not installed."""
-    sys.meta_path.append(_Finder(reporter))
+    sys.meta_path.append(_Finder())

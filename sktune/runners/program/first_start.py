@@ -1,5 +1,6 @@
 """The first start of a rehearsal: the program runs once, eagerly, and shows what a search of it would find."""
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from sktune.runners.program.rank_reports import InspectedCall, RankReport
 from sktune.runners.program.run import Launcher, last_line_text
 from sktune.runners.program.step_times import MIN_ALTERNATING, MIN_STEPS
 from sktune.targets.recipe import Recipe
+
+_NEEDS_DEVICE = re.compile(r"\bNeedsDeviceError: (\S+ needs an NPU.*)")
+"""In a rank's traceback; see ``sktune_program.stand_ins``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +66,15 @@ def first_start(recipe: Recipe, space: SpaceSpec, folder: Path, *, stands_in: bo
     began_s = time.monotonic()
     run = launcher.run(Task(True, recipe.backend, recipe.model, stands_in=stands_in), Plan(), log)
     if run.failure:
-        detail = run.failure.detail
-        is_told = "its last line: " in detail or any(report.error for report in run.reports)
-        last = "" if is_told else _last_line(log)
-        raise BackendError(f"the program does not run eagerly: {detail}{last}; {_progress(run.reports)}")
+        detail, words = run.failure.detail, _last_words(log)
+        is_told = words in detail or any(report.error for report in run.reports)
+        raise BackendError(
+            f"the program does not run eagerly: {detail}{'' if is_told else words}; {_progress(run.reports)}"
+        )
     try:
         step, layout = decode_step(run.reports, space)
     except TargetError as failure:  # a rank may have failed whose script says nothing of it
-        raise TargetError(f"{failure}{_last_line(log)}; {_progress(run.reports)}") from failure
+        raise TargetError(f"{failure}{_last_words(log)}; {_progress(run.reports)}") from failure
     of_ranks = [_decode_call(report, step) for report in run.reports]
     calls = [call.calls for call in of_ranks]
     clocks = [report.clock_s[call.call] for report, call in zip(run.reports, of_ranks, strict=True)]
@@ -95,20 +100,20 @@ def _decode_call(report: RankReport, step: DecodeCall) -> InspectedCall:
     return next((call for call in same if call.call == step), None) or max(same, key=lambda call: call.calls)
 
 
-def _last_line(log: Path) -> str:
-    """Return the last line of a run's output, or of the first log of a rank, as the end of a message."""
+def _last_words(log: Path) -> str:
+    """Return what a run's logs say of its end, as the end of a message: what needs an NPU, or else the last line."""
     logs = [log, *sorted(log.parent.glob(f"{log.stem}.*.log"))]
+    for path in logs:
+        if found := _NEEDS_DEVICE.findall(path.read_text(encoding="utf-8", errors="replace")):
+            return f"; {found[-1]}"
     return next(filter(None, map(last_line_text, logs)), "")
 
 
 def _progress(reports: Sequence[RankReport]) -> str:
     """Return how far a start got that failed, in a few words."""
-    if not reports:
-        return "up to there no rank has built its model"
     functions = dict.fromkeys(name for report in reports for name in report.functions)
-    calls = [sum(call.calls for call in report.inspected) for report in reports]
-    ranks = f"{len(reports)} rank{'' if len(reports) == 1 else 's'} started"
     if not functions:
-        return f"up to there {ranks}, and no model was about to be compiled"
-    built = f"up to there {ranks} and built the model of {', '.join(functions)}"
-    return f"{built}, and decode steps began" if any(calls) else f"{built}, and no decode step began"
+        return "up to there no rank was about to compile a model"
+    ranks = f"{len(reports)} rank{'' if len(reports) == 1 else 's'}"
+    begun = "decode steps" if any(report.inspected for report in reports) else "no decode step"
+    return f"up to there {ranks} built the model of {', '.join(functions)}, and {begun} began"

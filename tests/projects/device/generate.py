@@ -49,6 +49,8 @@ dist.init_process_group("hccl", rank=rank, world_size=2)
 group = dist.new_group([0, 1], pg_options=torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options())
 torch.manual_seed(rank)
 model = Model().to(f"npu:{rank}").eval().requires_grad_(False)
+model.head.weight.data = torch_npu.npu_format_cast(model.head.weight.data, 29)
+assert torch.npu.mem_get_info()[0] > model.head.weight.nbytes
 config = CompilerConfig()
 config.experimental_config.frozen_parameter = True
 step = torch.compile(model.decode, backend=torchair.get_npu_backend(compiler_config=config), dynamic=False)

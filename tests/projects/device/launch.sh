@@ -1,5 +1,6 @@
 #!/bin/bash
 # Starts two ranks, each with a log.
+export NPU=$(python3 -c "import torch, torch_npu; print(torch.npu.get_device_name())" 2>/dev/null || echo unknown)
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((10000 + $$ % 20000))
 RANK=0 python3 generate.py > log_0.log 2>&1 &
 first=$!
