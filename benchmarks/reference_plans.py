@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sktune.backends.inductor.backend import InductorBackend
-from sktune.backends.inductor.options import EXACT, INDUCTOR, OPTIONS
+from sktune.backends.inductor.options import EXACT, OPTIONS
 from sktune.core.layout import Layout
 from sktune.core.plan import Option, Plan, Scope
 from sktune.core.space import JOIN, LAYERS_PER_SCOPE, NEW, OUT, SearchSpace, SpaceSpec, bind, is_feed_forward
+from sktune.program.sktune_program.inductor.options import INDUCTOR
 from sktune.targets import describe
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load

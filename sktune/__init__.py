@@ -59,6 +59,8 @@ def search(
 
     if "until_settled" in options:  # its former name
         options["until_converged"] = options.pop("until_settled")
+    if "rehearse" in options:
+        raise BadInputError("a rehearsal has no result; use sktune.tuning.rehearsal.rehearse, or `--rehearse`")
     known = Request.__dataclass_fields__
     if unknown := options.keys() - known:
         raise BadInputError(f"a search has no option {min(unknown)!r}{nearest(min(unknown), known)}")

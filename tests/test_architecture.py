@@ -39,13 +39,8 @@ NOT_WITHIN_A_PACKAGE = {
     ("runners.worker", "runners.program"), ("runners.program", "runners.worker"),
 }  # fmt: skip
 """Subpackages of the same package of which the first may not import the second."""
-STARTED = {
-    ("agents.jobs", "cli"), ("server.serve", "cli"),
-    # For Inductor alone, a rank imports the compiler of regions, in a process of its own.
-    ("program.sktune_program.regions", "targets.marks"),
-    ("program.sktune_program.regions", "backends.inductor.backend"),
-}  # fmt: skip
-"""Modules that start another as a program, or import it in a program, instead of importing it here."""
+STARTED = {("agents.jobs", "cli"), ("server.serve", "cli")}
+"""Modules that start another as a program instead of importing it."""
 AT_THE_TOP = {"__init__.py", "launch.py", "py.typed"}
 
 
@@ -65,7 +60,8 @@ def imported_by(name: str) -> set[str]:
         if isinstance(node, ast.ImportFrom):
             is_in_program = name.startswith("program.sktune_program")
             assert not node.level or is_in_program, f"{name} has a relative import"
-            module = ".".join(filter(None, ("sktune.program.sktune_program" if node.level else "", node.module)))
+            package = MODULES[name].parents[node.level - 1].relative_to(PACKAGE.parent) if node.level else Path()
+            module = ".".join(filter(None, (*package.parts, node.module)))
             names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

@@ -11,9 +11,10 @@ from sktune.ascend.scope_check import CheckedScope
 from sktune.core.delivery import Delivery
 from sktune.core.fused_scopes import FusedScope
 from sktune.core.layout import Layout
-from sktune.core.outcome import Reason, ScopeTime
+from sktune.core.outcome import ScopeTime
 from sktune.core.plan import Plan
 from sktune.core.verification import RegionCheck
+from sktune.program.sktune_program.errors import CompileError as CompileError
 from sktune.targets.base import Inputs
 
 Observe = Callable[[Callable[[], Inputs]], tuple[ScopeTime, ...]]
@@ -71,17 +72,6 @@ class Step:
 
     run: Callable[..., Any]
     prepare: Callable[[], None] = _nothing
-
-
-class CompileError(Exception):
-    """The compiler rejects a plan. The message is one line; the cause is the compiler's own error.
-
-    ``blamed`` is the label of the scope that failed, if it is known.
-    """
-
-    def __init__(self, message: str, reason: Reason = Reason.COMPILE_FAILED, blamed: str = "") -> None:
-        super().__init__(message)
-        self.reason, self.blamed = reason, blamed
 
 
 @dataclass(frozen=True, slots=True)

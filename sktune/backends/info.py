@@ -99,8 +99,7 @@ class BackendInfo:
             ``sktune.runners.base.RunnerFactory``; empty for sktune's worker process.
         settings: fields of ``TargetSpec`` that its class takes as keywords.
         hot_type_options: options that take operator types; they are tried on the types that take the most time.
-        program_compiler: the Dynamo backend that compiles the decode step of a recipe's program, ``module:function``;
-            empty if the program compiles it.
+        compiles_programs: whether sktune compiles the decode step of a recipe's program, instead of the program.
         artifact_installer: function that loads delivered code into this process, ``module:function``; empty if no code
             is delivered. See ``install``.
         needs_fresh_process: whether each plan needs a separate process and working folder.
@@ -128,7 +127,7 @@ class BackendInfo:
     runner: str = ""
     settings: tuple[str, ...] = ()
     hot_type_options: tuple[str, ...] = ()
-    program_compiler: str = ""
+    compiles_programs: bool = False
     artifact_installer: str = ""
     needs_fresh_process: bool = False
     worker_folders: Mapping[str, str] = field(default_factory=dict)

@@ -7,34 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sktune.core.errors import PlanError, SpaceError, nearest
+from sktune.core.errors import PlanError
 from sktune.core.plan import Option, Plan
 from sktune.core.space import OptionRules
-
-
-@dataclass(frozen=True, slots=True)
-class OptionSpec:
-    """One option: its values, the compiler's default, and the device types that support it.
-
-    Attributes:
-        exact: the value that does not change bits, if others may: those are searched only on request. None if no value
-            changes bits.
-        devices: empty for all of the backend's.
-    """
-
-    values: tuple[Option, ...]
-    default: Option
-    effect: str
-    devices: tuple[str, ...] = ()
-    exact: Option | None = None
-
-    def exists_on(self, device: str) -> bool:
-        """Whether the device type supports the option."""
-        return not self.devices or device in self.devices
-
-    def takes(self, value: Option) -> bool:
-        """Whether ``value`` is allowed, also by type: True == 1 in Python, but a boolean is not a number here."""
-        return any(value == allowed and type(value) is type(allowed) for allowed in self.values)
+from sktune.program.sktune_program.listed_options import OptionSpec as OptionSpec
+from sktune.program.sktune_program.listed_options import check_listed, options_on
 
 
 class BackendOptions(Protocol):
@@ -89,11 +66,7 @@ class ListedOptions:
 
     def check(self, device: str, name: str, value: Option) -> None:
         """Raise ``SpaceError`` unless ``name=value`` is an option on ``device``."""
-        known = self._known(device)
-        if name not in known:
-            raise SpaceError(f"{self.backend} on {device} has no option {name!r}{nearest(name, known)}")
-        if not known[name].takes(value):
-            raise SpaceError(f"option {name} must be one of {list(known[name].values)}, got {value!r}")
+        check_listed(f"{self.backend} on {device}", options_on(device, self.table), name, value)
 
     check_searched = check
 
@@ -104,15 +77,12 @@ class ListedOptions:
 
     def default_choices(self, device: str) -> dict[str, tuple[Option, ...]]:
         """See ``BackendOptions``."""
-        known = self._known(device)
+        known = options_on(device, self.table)
         return {name: spec.values if spec.exact is None else (spec.exact,) for name, spec in known.items()}
 
     def bit_changing_values(self, device: str) -> Mapping[str, tuple[Option, ...]]:
         """See ``BackendOptions``."""
-        return {name: spec.values for name, spec in self._known(device).items() if spec.exact is not None}
-
-    def _known(self, device: str) -> dict[str, OptionSpec]:
-        return {name: spec for name, spec in self.table.items() if spec.exists_on(device)}
+        return {name: spec.values for name, spec in options_on(device, self.table).items() if spec.exact is not None}
 
 
 def step_options(options: BackendOptions, plan: Plan) -> dict[str, Option]:

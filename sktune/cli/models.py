@@ -11,6 +11,7 @@ from rich.table import Table
 from sktune.cli import options as arg
 from sktune.cli.app import app
 from sktune.cli.terminal import Terminal
+from sktune.cli.views.findings import findings_table
 from sktune.cli.views.inspection import inspection_view
 from sktune.core.errors import BadInputError
 from sktune.core.events import print_event
@@ -135,14 +136,8 @@ def doctor(
     else:
         findings = examine()
         backends = usable(findings)
-    table = Table("backend", "what", "state", "found", "how to get it")
-    for finding in findings:
-        style = None if finding.state is State.OK else "yellow"
-        table.add_row(
-            *map(escape, (finding.backend, finding.what, finding.state, finding.found, finding.fix)), style=style
-        )
     console = Terminal(stderr=json)
-    console.print(table)
+    console.print(findings_table(findings))
     where = "in that Python" if python or recipe else "here"
     console.print(f"Backends that can be used {where}: {', '.join(backends) or 'none'}")
     if not (python or recipe):

@@ -39,6 +39,12 @@ UntilConverged = Annotated[
 ]
 UntilSettled = Annotated[bool, typer.Option("--until-settled", hidden=True)]
 """The former name of ``--until-converged``."""
+Rehearse = Annotated[
+    bool,
+    typer.Option(
+        "--rehearse", help="Start the program of --recipe once, and say what a search would do and how long it takes."
+    ),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON lines on standard output, and text for people on standard error.")
 ]

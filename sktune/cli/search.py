@@ -19,6 +19,7 @@ from sktune.cli.views.search import result_table
 from sktune.core.errors import BadInputError
 from sktune.core.events import Event, print_event
 from sktune.core.events.analysis import AnalysisFinished
+from sktune.core.events.commands import Rehearsed
 from sktune.core.events.search import ModelsFinished, StudyFinished
 from sktune.core.events.studies import PageServed
 from sktune.core.exit_codes import ExitCode
@@ -38,6 +39,7 @@ def search(
     model: arg.AnyModel = "",
     recipe: arg.Recipe = None,
     models: arg.Models = None,
+    rehearse: arg.Rehearse = False,
     trials: arg.Trials = None,
     time_budget: Annotated[
         str | None, typer.Option(help="Maximum time for this call, everything included: 90s, 3m, 1h, 1h30m.")
@@ -90,6 +92,11 @@ def search(
         take_over=take_over, standby=standby, try_inexact=try_inexact, trust=trust, engine=engine, address=address,
         workers=workers,
     )  # fmt: skip
+    if rehearse and models:
+        raise BadInputError("--rehearse starts the program of one recipe; leave out --models, and give --recipe")
+    if rehearse:
+        _rehearse(request, json=json)
+        return
     if models:
         _search_all(read_models(models, request), json=json)
         return
@@ -108,6 +115,19 @@ def search(
     people.print(result_table(result))
     if json:
         print_event(StudyFinished(**result.summary()))
+
+
+def _rehearse(request: Request, *, json: bool) -> None:
+    """Rehearse a search, and show it; exit code 1 if the search could not start here."""
+    from sktune.cli.views.rehearsal import rehearsal_view
+    from sktune.tuning.rehearsal import rehearse
+
+    rehearsal = rehearse(request)
+    Terminal(stderr=json).print(rehearsal_view(rehearsal))
+    if json:
+        print_event(Rehearsed(**rehearsal.summary()))
+    if not rehearsal.can_start:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _search_all(requests: Sequence[Request], *, json: bool) -> None:

@@ -2,20 +2,17 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sktune.core.errors import PlanError
 from sktune.core.files import read_bytes
+from sktune.program.sktune_program.inductor.expected_code import ExpectedCode as ExpectedCode
+from sktune.program.sktune_program.inductor.expected_code import digest_of as digest_of
 
 MAX_ARTIFACT_BYTES = 1 << 30
-
-
-def digest_of(digests: Iterable[str]) -> str:
-    """Return the digest of code that consists of several modules; their order does not matter."""
-    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +76,3 @@ def _checked(folder: Path, name: str, digest: str) -> bytes:
     if file_digest(content) != digest:
         raise PlanError(f"{path} is not the file that the plan lists; copy the plan and its artifacts again")
     return content
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedCode:
-    """The code that a scope should be compiled to.
-
-    Attributes:
-        digest: of the generated code.
-        is_strict: whether different code is an error instead of a warning.
-    """
-
-    digest: str
-    is_strict: bool = False

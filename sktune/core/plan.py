@@ -20,8 +20,8 @@ from sktune.program.sktune_program.plan import (
     scopes_of,
 )
 from sktune.program.sktune_program.plan import Option as Option
+from sktune.program.sktune_program.plan import Options as Options
 
-Options = tuple[tuple[str, Option], ...]
 Ranges = tuple[tuple[str, str], ...]
 """First and last unit of each scope of a plan."""
 

@@ -2,8 +2,8 @@
 
 A scope can miss its code in three ways, and each is noticed where it shows: the compiled graph lacks it
 (``check_graph``); another backend has compiled it, so that its mark is still in the graph, and raises when it runs
-(``sktune.targets.marks``); or nothing has compiled it. The last is a call of its first unit outside of any compilation,
-with the shapes of a decode step. A prefill has others, and is left alone.
+(``sktune_program.inductor.marks``); or nothing has compiled it. The last is a call of its first unit outside of any
+compilation, with the shapes of a decode step. A prefill has others, and is left alone.
 """
 
 import weakref

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
@@ -116,6 +116,15 @@ def run(
             dashboard.publish(study.optuna_study, result)
         listener(StudyFinished(**result.summary()))
         return result
+
+
+def queued_first(request: Request, space: SearchSpace, strategy: Strategy) -> Sequence[StartingPoint]:
+    """Return the starting points that a new study tries before its strategy proposes any plan."""
+    profile = request.profile
+    takes_them = strategy.takes_starting_points and not profile
+    if not request.exact_starting_points and (takes_them or strategy.starts_alone):
+        return ()
+    return profile_hints.ordered(space.starting_points, profile) if profile else space.starting_points
 
 
 class _Search:
@@ -363,11 +372,9 @@ class _Search:
             new = [point for point in points if space.plan(point.values) not in known]
             self._study.queue(new)
             return self._study.finished() + len(new)
-        profile, is_exact = self._request.profile, self._request.exact_starting_points
-        starts = profile_hints.ordered(space.starting_points, profile) if profile else space.starting_points
-        takes_them = strategy.takes_starting_points and not profile
-        if is_exact or not (takes_them or strategy.starts_alone):
-            self._study.queue([point for point in starts if space.plan(point.values) not in known])
+        self._study.queue(
+            [point for point in queued_first(self._request, space, strategy) if space.plan(point.values) not in known]
+        )
         return self._request.max_trials
 
     def _is_exhausted(self, space: SearchSpace) -> bool:

@@ -14,8 +14,8 @@ import torch
 from torch import fx
 from torch._dynamo.utils import counters
 
-from sktune.backends.inductor.compiled_regions import RegionCache
-from sktune.backends.inductor.regions import Span, cut
+from sktune.program.sktune_program.inductor.compiled_regions import RegionCache
+from sktune.program.sktune_program.inductor.regions import Span, cut
 
 
 def gated(values: torch.Tensor) -> tuple[torch.Tensor]:
@@ -35,7 +35,7 @@ def main() -> None:
     Path(ready).touch()
     while not Path(go).exists():
         time.sleep(0.005)
-    (region,) = RegionCache().compile_all(cutting.slots)
+    region = RegionCache().compile(cutting.slots[0])
     (result,) = cutting.fill([region.function])(*inputs)
     print(
         json.dumps(

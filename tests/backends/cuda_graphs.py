@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import torch
 
-from sktune.backends.inductor import cuda_graph
-from sktune.backends.inductor.options import INDUCTOR
+from sktune.program.sktune_program.inductor import cuda_graph
+from sktune.program.sktune_program.inductor.options import INDUCTOR
 
 REAL = cuda_graph.capture
 

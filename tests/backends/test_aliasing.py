@@ -10,12 +10,12 @@ from torch import nn
 
 from sktune.backends.base import REGION_STEPS, CompileError, RegionBudget
 from sktune.backends.inductor.backend import InductorBackend
-from sktune.backends.inductor.compiled_regions import CompiledRegion
 from sktune.backends.inductor.options import EXACT
 from sktune.core.errors import TargetError
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.measure.bits import bits_of
+from sktune.program.sktune_program.inductor.compiled_regions import CompiledRegion
 from sktune.targets.base import Inputs, Target, decode_inputs
 from sktune.targets.tracing import trace_layout
 from tests.backends.random_programs import described, program_of

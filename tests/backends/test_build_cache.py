@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sktune.backends.inductor import build_cache
+from sktune.program.sktune_program.inductor import build_cache
 from tests import warm
 from tests.builders import ROOT
 

@@ -13,12 +13,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 import sktune
-from sktune.backends.inductor.compiled_regions import MAX_AUTOTUNE
-from sktune.backends.inductor.numerics import kept_operators
 from sktune.backends.inductor.options import EXACT
 from sktune.core.plan import Plan, Scope
 from sktune.measure.bits import same_bits
 from sktune.measure.devices import make_deterministic
+from sktune.program.sktune_program.inductor.compiled_regions import MAX_AUTOTUNE
+from sktune.program.sktune_program.inductor.numerics import kept_operators
 from tests import warm
 
 needs_gpu = [

@@ -10,12 +10,12 @@ from torch._inductor.utils import fresh_cache
 
 import sktune
 from sktune.backends.inductor.backend import InductorBackend
-from sktune.backends.inductor.border import memory_use
-from sktune.backends.inductor.cuda_graph import CapturedRegion
 from sktune.backends.inductor.options import EXACT
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.measure.bits import same_bits
+from sktune.program.sktune_program.inductor.border import memory_use
+from sktune.program.sktune_program.inductor.cuda_graph import CapturedRegion
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.tracing import trace_layout
 from tests.backends import cuda_graphs
@@ -185,7 +185,7 @@ def test_written_inputs_that_share_memory_are_not_captured(caplog: pytest.LogCap
 @pytest.mark.parametrize("where", WHERE)
 def test_real_captures_write_the_state(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU, without emulation."""
-    from sktune.backends.inductor import cuda_graph
+    from sktune.program.sktune_program.inductor import cuda_graph
 
     monkeypatch.setattr(cuda_graph, "capture", cuda_graphs.REAL)
     case = Case(where, "cuda")

@@ -13,7 +13,12 @@ from torch.nn import functional
 from sktune.backends.inductor import exactness
 from sktune.backends.inductor.backend import InductorBackend
 from sktune.backends.inductor.exactness import bit_changing_operators, dispatched
-from sktune.backends.inductor.numerics import (
+from sktune.backends.inductor.options import EXACT
+from sktune.core.plan import Option, Plan, Scope
+from sktune.core.space import SpaceSpec
+from sktune.measure.bits import bits_of
+from sktune.measure.devices import make_deterministic
+from sktune.program.sktune_program.inductor.numerics import (
     FUNCTIONS,
     FUNCTIONS_ON_GPU,
     MATMULS,
@@ -22,11 +27,8 @@ from sktune.backends.inductor.numerics import (
     WIDE,
     is_function_kept,
 )
-from sktune.backends.inductor.options import EXACT, with_defaults
-from sktune.core.plan import Option, Plan, Scope
-from sktune.core.space import SpaceSpec
-from sktune.measure.bits import bits_of
-from sktune.measure.devices import make_deterministic
+from sktune.program.sktune_program.inductor.options import with_defaults
+from sktune.program.sktune_program.inductor.versions import DIVIDES_BY_NUMBERS_SINCE, ROUNDS_FACTORS_SINCE
 from sktune.targets.base import Target
 from sktune.targets.tracing import trace_layout
 
@@ -72,10 +74,10 @@ def compared(
 ) -> dict[str, str]:
     """Compile the cases as one scope that is claimed to be exact; return those that differ from eager execution.
 
-    On a GPU, where less is claimed, the others are left out.
+    On a GPU, and with versions of torch of which less is claimed, the others are left out.
     """
     draws = [tuple(value.to(DEVICE) for value in draw) for draw in draws]
-    if DEVICE == "cuda":
+    if DEVICE == "cuda" or not DIVIDES_BY_NUMBERS_SINCE <= exactness.TORCH < ROUNDS_FACTORS_SINCE:
         cases = claimed_of(cases, draws[0], prologue, with_defaults({**EXACT, **options}))
     module = nn.Module()
     module.inner = inner = Bodies(cases, prologue)
@@ -96,7 +98,7 @@ def compared(
 
 
 def claimed_of(cases: Cases, inputs: tuple[Tensor, ...], prologue: Body | None, options: Mapping[str, Option]) -> Cases:
-    """Return the cases that are claimed to be exact on the GPU; print the others with the reason."""
+    """Return the cases that are claimed to be exact here; print the others with the reason."""
     claimed: dict[str, Body] = {}
     for name, body in cases.items():
         values = inputs if prologue is None else (prologue(*inputs), *inputs)

@@ -12,13 +12,13 @@ from torch._inductor.utils import fresh_cache
 
 import sktune
 from sktune.backends.base import CompileError, Step
-from sktune.backends.inductor import cpp_wrapper
 from sktune.backends.inductor.backend import InductorBackend
 from sktune.core.errors import PlanError
 from sktune.core.layout import Layout
 from sktune.core.plan import Options, Plan, Scope
 from sktune.core.space import SpaceSpec
 from sktune.measure.bits import Mismatch
+from sktune.program.sktune_program.inductor import cpp_wrapper
 from sktune.runners.worker.replays import compare, prepare, record, replayed_inputs
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.tracing import trace_layout

@@ -44,8 +44,7 @@ def test_what_it_names_exists(info: BackendInfo) -> None:
     """Its class, and the functions that other processes load."""
     methods = ("compile", "written", "references", "with_operators", *(("time_shares",) if info.is_simulated else ()))
     assert all(callable(getattr(info.load(), method)) for method in methods)
-    for address in filter(None, (info.program_compiler, info.artifact_installer)):
-        assert callable(attribute_at(address))
+    assert not info.artifact_installer or callable(attribute_at(info.artifact_installer))
     assert set(info.settings) <= set(TargetSpec.__dataclass_fields__)
     assert isinstance(info.scope_flavour, ScopeFlavour)
 

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from sktune.launch import SITE
 from tests.program.pythons import python, ran
 
 FILES = sorted((SITE / "sktune_program").rglob("*.py"))
-OF_TORCH = {"torch", "torch_npu", "torchair"}
+OF_TORCH = {"torch", "torch_npu", "torchair", "torchgen"}
 NEEDS_TORCH = {
     "calls", "clock", "marks", "module_times", "module_tree", "object_graph", "rank", "reporter", "tensors",
+    "inductor.border", "inductor.build_cache", "inductor.compiled_regions", "inductor.cpp_wrapper",
+    "inductor.cuda_graph", "inductor.generated_code", "inductor.marks", "inductor.numerics", "inductor.regions",
 }  # fmt: skip
 """Modules that import torch when they are imported: only ``rank``, and who runs after it, may import them."""
 SINCE_3_10 = {
@@ -27,7 +30,14 @@ SINCE_3_10 = {
     "ParamSpec",
     "tomllib",
     "batched",
+    "TypeGuard",
+    "file_digest",
 }
+
+
+def name_of(file: Path) -> str:
+    """Return a module's name below the package."""
+    return ".".join(file.relative_to(SITE / "sktune_program").with_suffix("").parts)
 
 
 def imports(node: ast.AST) -> list[str]:
@@ -51,13 +61,16 @@ def test_only_the_standard_library_and_torch_are_imported(file: Path) -> None:
     assert own == ({"sktune_program"} if file.name == "sitecustomize.py" else set())
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", FILES, ids=name_of)
 def test_torch_is_imported_only_after_the_program_has(file: Path) -> None:
     """A module that needs it is imported by those that need it, too, or inside a function."""
     top = ast.Module([each for each in ast.parse(file.read_text()).body if not isinstance(each, ast.FunctionDef)], [])
     names = imports(top)
-    needs = any(name.partition(".")[0] in OF_TORCH or name.lstrip(".") in NEEDS_TORCH for name in names)
-    assert needs == (file.stem in NEEDS_TORCH)
+    own = name_of(file)
+    relative = {resolve_name(name, f"sktune_program.{own}".rpartition(".")[0]) for name in names if name[0] == "."}
+    needs = any(name.partition(".")[0] in OF_TORCH for name in names)
+    needs |= any(name.removeprefix("sktune_program.") in NEEDS_TORCH for name in relative)
+    assert needs == (own in NEEDS_TORCH)
 
 
 @pytest.mark.parametrize("file", [*FILES, SITE / "sitecustomize.py"], ids=lambda file: file.name)

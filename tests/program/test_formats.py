@@ -10,7 +10,7 @@ import pytest
 from sktune.core.errors import BadInputError
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
-from sktune.program.sktune_program.task import FORMAT, TASK, DecodeCall, RegionCompiler, Task
+from sktune.program.sktune_program.task import FORMAT, TASK, DecodeCall, Task
 from sktune.runners.program.agreement import decode_step
 from sktune.runners.program.rank_reports import RankReport, read_reports
 from tests.program.pythons import STANDINS, VERSIONS, python, ran
@@ -57,7 +57,7 @@ def test_a_rank_does_the_same_under_every_python(version: str, tmp_path: Path) -
 
 def test_a_task_survives_its_file(tmp_path: Path) -> None:
     """Every field of it."""
-    task = Task(True, "inductor", "Model", CALL, PLAN.marked, {"a": 1}, 7, 20, True, RegionCompiler("a:b", "c"))
+    task = Task(True, "inductor", "Model", CALL, PLAN.marked, {"a": 1}, 7, 20, True, True)
     task.write(tmp_path)
     assert Task.read(tmp_path) == task
     assert json.loads((tmp_path / TASK).read_text())["format"] == FORMAT

@@ -9,11 +9,11 @@ import torch
 from torch import fx, nn
 
 import sktune
-from sktune.backends.inductor.regions import Region, cut, strip_marks
 from sktune.core.errors import PlanError, TargetError
 from sktune.core.layout import Layout
 from sktune.core.plan import Option, Plan, Scope
 from sktune.core.space import OptionRules, SearchSpace, SpaceSpec, bind
+from sktune.program.sktune_program.inductor.regions import Region, cut, strip_marks
 from sktune.targets.base import decode_inputs
 from sktune.targets.marks import attach
 from sktune.targets.tracing import trace_layout

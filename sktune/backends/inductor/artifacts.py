@@ -25,11 +25,11 @@ from torch._inductor import codecache
 from torch._inductor.utils import clear_caches
 from torch.compiler._cache import CacheArtifactManager
 
-from sktune.backends.inductor import cpp_wrapper
-from sktune.backends.inductor.processor import processor
 from sktune.core.delivery import Delivery, file_digest
 from sktune.core.errors import PlanError
 from sktune.core.files import real_path
+from sktune.program.sktune_program.inductor import cpp_wrapper
+from sktune.program.sktune_program.inductor.processor import processor
 
 GRAPHS, TIMINGS = "graphs.bin", "timings.json"
 Timings = dict[str, dict[str, dict[str, dict[str, float]]]]

@@ -16,20 +16,11 @@ from torch import fx
 
 from sktune.backends.base import Compiled, CompileError, OnScope, RegionBudget, Step, ignore
 from sktune.backends.inductor import artifacts
-from sktune.backends.inductor.border import memory_use
 from sktune.backends.inductor.capture_failure import capture_failure
-from sktune.backends.inductor.compiled_regions import (
-    RegionCache,
-    code_digests,
-    compare_code,
-    device_type,
-    identity,
-    region_key,
-)
-from sktune.backends.inductor.options import OPTIONS
+from sktune.backends.inductor.captured_work import captured_work
 from sktune.backends.inductor.pieces import Pieces
 from sktune.backends.inductor.region_check import RegionChecks
-from sktune.backends.inductor.regions import Cutting, MarkedGraph, Span, captured_work, cut, strip_marks
+from sktune.backends.inductor.searched_regions import SearchedRegions
 from sktune.core.delivery import Delivery, digest_of
 from sktune.core.errors import BackendError, SktuneError, TargetError, described
 from sktune.core.layout import Layout
@@ -38,6 +29,16 @@ from sktune.core.plan import Options, Plan
 from sktune.core.scope_times import Part, scope_times
 from sktune.core.verification import RegionCheck
 from sktune.measure.devices import Cpu, Cuda
+from sktune.program.sktune_program.inductor.border import memory_use
+from sktune.program.sktune_program.inductor.compiled_regions import (
+    code_digests,
+    compile_scopes,
+    device_type,
+    identity,
+    region_key,
+)
+from sktune.program.sktune_program.inductor.regions import Cutting, MarkedGraph, Span, cut, strip_marks
+from sktune.program.sktune_program.inductor.versions import problem_with
 from sktune.targets.base import Inputs, Snapshot, Target
 from sktune.targets.marks import attach_each
 from sktune.targets.state import HeldTensors, complete_state, reachable, readable, replaced_error
@@ -51,17 +52,20 @@ class InductorBackend:
 
     Raises:
         TargetError: the decode step cannot be captured as one graph.
+        BackendError: nobody knows which bits this version's Inductor keeps.
     """
 
     notes = ""
 
     def __init__(self, target: Target, layout: Layout, inputs: Inputs) -> None:
+        if problem := problem_with(torch.__version__):
+            raise BackendError(problem)
         self._target, self._layout, self._inputs = target, layout, inputs
         self._snapshot = Snapshot(target.state)
         for tensor in target.state.values():
             # A CUDA graph reads and writes the state in place; this mark distinguishes it from activations.
             torch._dynamo.mark_static_address(tensor)  # noqa: SLF001 - transformers also marks its caches this way
-        self._regions, self._region_checks = RegionCache(), RegionChecks()
+        self._regions, self._region_checks = SearchedRegions(), RegionChecks()
         self._marks = attach_each(target.module, tuple(unit.name for unit in layout.units))
         self._run: Callable[..., Any] | None = None
         self._example_inputs: Sequence[Any] = ()
@@ -137,7 +141,7 @@ class InductorBackend:
         """Compile ``plan`` again, to record what it uses from Inductor's caches; see ``Deliver``."""
         with artifacts.recorded() as record:
             cutting = self._cut(plan)
-            regions = RegionCache().compile_all(cutting.slots)
+            regions = SearchedRegions().compile_all(cutting.slots)
             self._try(self._step(cutting.fill([region.function for region in regions])))  # Triton tunes as it runs
         for label, digest in code_digests(cutting.slots, regions).items():
             if digest != code[label]:
@@ -287,19 +291,7 @@ def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) 
     """
     marked = strip_marks(graph_module)
     check_graph(marked.spans.keys())
-    device = device_type(example_inputs)
-    if device == "cuda" and torch.backends.cuda.cudnn_sdp_enabled():
-        logger.warning(
-            "the plan was verified and measured without cuDNN's attention, which is not deterministic; "
-            "call torch.backends.cuda.enable_cudnn_sdp(False) before anything is compiled"
-        )
-    cutting = cut(marked.graph_module, list(marked.spans.values()), example_inputs)
-    for slot in cutting.slots:
-        for name, value in slot.options.items():
-            OPTIONS.check(device, name, value)
-    regions = RegionCache().compile_all(cutting.slots)
-    compare_code(cutting.slots, regions)
-    return cutting.fill([region.function for region in regions])
+    return compile_scopes(marked, example_inputs)
 
 
 def _source_name(placeholder: fx.Node) -> str:

@@ -24,10 +24,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sktune.backends.inductor.border import ALIGNMENT
-from sktune.backends.inductor.numerics import MATMULS, NARROW, REDUCTIONS, WIDE, is_function_kept
 from sktune.core.errors import described
 from sktune.core.plan import Option
+from sktune.program.sktune_program.inductor.border import ALIGNMENT
+from sktune.program.sktune_program.inductor.numerics import MATMULS, NARROW, REDUCTIONS, WIDE, is_function_kept
+from sktune.program.sktune_program.inductor.versions import (
+    COMPARES_LONG_INTEGERS_SINCE,
+    DIVIDES_BY_NUMBERS_SINCE,
+    ROUNDS_FACTORS_SINCE,
+    number_of,
+)
 
 MOVEMENT = frozenset((
     "alias", "as_strided", "cat", "clone", "constant_pad_nd", "copy", "detach", "diagonal", "embedding", "empty",
@@ -81,6 +87,8 @@ ALIGNED = frozenset((
     "_scaled_dot_product_efficient_attention",
 ))  # fmt: skip
 """Those that call a BLAS or a library like it, whose kernels depend on the addresses of their operands."""
+
+TORCH = number_of(torch.__version__)
 
 COVERED = frozenset((*WIDE, *NARROW, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool))
 _LARGEST_CONSTANT: Mapping[torch.dtype, float] = {
@@ -439,6 +447,9 @@ def _movement(call: Call, device: str) -> str:
 def _comparison(call: Call, device: str) -> str:  # noqa: ARG001
     if call.name in ("any", "all") and call.inputs[0].dtype == torch.uint8:
         return "ATen then returns uint8 instead of bool"
+    types = {value.dtype for value in call.inputs}
+    if TORCH < COMPARES_LONG_INTEGERS_SINCE and types & set(NARROW) and types & {torch.int32, torch.int64}:
+        return "before torch 2.10 it is compared in another type"
     return _operands(call)
 
 
@@ -451,6 +462,8 @@ def _rounded(call: Call, device: str) -> str:
         return "a quotient rounded to an integer is computed in several steps"
     if call.arguments.get("alpha", 1) != 1:
         return "ATen may multiply and add in one rounding"
+    if call.name == "div" and len(call.inputs) == 1 and TORCH < DIVIDES_BY_NUMBERS_SINCE:
+        return "before torch 2.10 it is multiplied by the reciprocal"
     return _narrowed(call, device) or _operands(call)
 
 
@@ -460,7 +473,7 @@ def _operands(call: Call) -> str:
     scalars = [value for value in call.inputs if value.dim() == 0]
     if len(types) > 1 and scalars and (types & set(NARROW) or any(value.is_floating_point() for value in scalars)):
         return "a scalar tensor of another type is cast at a different point"
-    return "" if call.name in ("mul", "div") else _numbers(call)
+    return "" if call.name in ("mul", "div") and TORCH < ROUNDS_FACTORS_SINCE else _numbers(call)
 
 
 def _numbers(call: Call) -> str:

@@ -1,8 +1,6 @@
 """Describes Inductor before it is imported."""
 
-import importlib.metadata
 import os
-import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +10,7 @@ from sktune.backends.inductor.options import OPTIONS
 from sktune.backends.info import BackendInfo, Finding, State
 from sktune.backends.installed import device_name
 from sktune.backends.program_python import ProgramPython
+from sktune.program.sktune_program.inductor.versions import problem_with
 
 RETAINED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(sys.maxsize)}
 """Makes glibc retain freed memory, except for blocks over 32 MiB (mallopt(3)).
@@ -38,29 +37,17 @@ def _examine() -> Sequence[Finding]:
 
 def _examine_program(python: ProgramPython) -> Sequence[Finding]:
     """Return whether sktune can compile a program's decode step in regions, with the torch that the program has."""
-    lowest, beyond = _torch_versions()
     version = str(python.facts.get("torch", ""))
-    number = tuple(map(int, re.findall(r"\d+", version)[:2]))
-    wanted = f"{'.'.join(map(str, lowest))} or later, before {'.'.join(map(str, beyond))}"
     if not version:
         regions = Finding("inductor", "regions", State.WRONG, "torch cannot be imported", "see torch")
-    elif lowest <= number < beyond:
-        regions = Finding("inductor", "regions", State.OK, f"torch {version}")
+    elif problem := problem_with(version):
+        found, _, fix = problem.partition("; ")
+        regions = Finding("inductor", "regions", State.WRONG, found, fix)
     else:
-        found = f"torch {version}: sktune does not know this Inductor's internals"
-        regions = Finding("inductor", "regions", State.WRONG, found, f"use torch {wanted} there, or another backend")
+        regions = Finding("inductor", "regions", State.OK, f"torch {version}")
     if compiler := str(python.facts.get("compiler", "")):
         return [regions, Finding("inductor", "C++ compiler", State.OK, compiler)]
     return [regions, Finding("inductor", "C++ compiler", State.MISSING, "", "install g++, or set CXX")]
-
-
-def _torch_versions() -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the first version of torch that sktune accepts, and the first one after those, from its own metadata."""
-    requirements = importlib.metadata.requires("sktune") or []
-    torch = next(text for text in requirements if re.match(r"torch\b(?!_)", text))
-    bounds = dict(re.findall(r"(>=|<)\s*(\d+\.\d+)", torch))
-    first, beyond = (tuple(map(int, bounds[sign].split("."))) for sign in (">=", "<"))
-    return first, beyond
 
 
 INFO = BackendInfo(
@@ -68,7 +55,7 @@ INFO = BackendInfo(
     backend_class="sktune.backends.inductor.backend:InductorBackend",
     devices=("cpu", "cuda"),
     options=OPTIONS,
-    program_compiler="sktune.backends.inductor.backend:compile_marked",
+    compiles_programs=True,
     artifact_installer="sktune.backends.inductor.artifacts:install",
     worker_environment=_worker_environment,
     examine=_examine,

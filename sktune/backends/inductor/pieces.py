@@ -10,10 +10,10 @@ from torch import fx
 
 from sktune.backends.base import CompileError, OnScope, Step
 from sktune.backends.inductor.region_check import Round
-from sktune.backends.inductor.regions import Cutting
 from sktune.core.errors import described
 from sktune.measure.bits import same_bits
 from sktune.measure.devices import Cpu, Cuda
+from sktune.program.sktune_program.inductor.regions import Cutting
 from sktune.targets.base import Inputs
 
 WARM_UP_ROUNDS = 2

@@ -11,6 +11,7 @@ from sktune.core.events.values import (
     Interval,
     KernelShare,
     Options,
+    Positive,
     ProfileComparison,
     Share,
     VerificationSummary,
@@ -99,6 +100,85 @@ class FittedShown(TypedDict):
     after: float | None
     standard_error: float | None
     note: str
+
+
+class TrialForetold(TypedDict):
+    """A trial that a search would begin with, whatever its results.
+
+    Attributes:
+        trial: its number.
+        origin: a starting point's name, or the sampler's.
+        shape: of its plan, in a few words.
+        refused: why it ends without a run; empty if it runs.
+        seconds: of its run, compilation assumed.
+    """
+
+    trial: Count
+    origin: str
+    shape: str
+    refused: str
+    seconds: Positive
+
+
+class DurationForetold(TypedDict):
+    """How long a whole search takes.
+
+    Attributes:
+        trials: of the search.
+        runs: of the program, all included.
+        seconds: of these, compilation assumed.
+        compile_seconds: the assumed part.
+    """
+
+    trials: Count
+    runs: Count
+    seconds: Positive
+    compile_seconds: Positive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed(Event):
+    """`search --rehearse`: what the first start of a recipe's program has shown, and what a search would do.
+
+    Attributes:
+        recipe: its name.
+        can_start: whether a search could start here; the exit code is 0 only then.
+        findings: of `doctor --recipe`.
+        stand_ins: modules that were stand-ins, as they are not installed.
+        decode: the function that is the decode step.
+        ranks: processes that run it.
+        units, layers: numbers of them in the step.
+        kinds: number of layers of each kind.
+        plans: number of distinct plans in the space.
+        decode_steps: in one run.
+        loading_seconds: from the start to the first decode step.
+        step_seconds: of an eager decode step, with what the program does between two.
+        seconds: of the whole start.
+        assumed_compile_seconds: of each later run; nothing has been compiled.
+        first_trials: that do not depend on results.
+        starting_points: names of those that the sampler tries next, in an order that depends on results.
+        durations: for several numbers of trials.
+    """
+
+    event: ClassVar[str] = "rehearsal"
+    recipe: str
+    can_start: bool
+    findings: Sequence[FindingShown]
+    stand_ins: Sequence[str]
+    decode: str
+    ranks: Count
+    units: Count
+    layers: Count
+    kinds: Mapping[str, Count]
+    plans: Count
+    decode_steps: Count
+    loading_seconds: Positive
+    step_seconds: Positive
+    seconds: Positive
+    assumed_compile_seconds: Positive
+    first_trials: Sequence[TrialForetold]
+    starting_points: Sequence[str]
+    durations: Sequence[DurationForetold]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,6 +381,6 @@ class CommandStopped(Event):
 
 
 COMMAND_EVENTS: tuple[type[Event], ...] = (
-    Inspected, Rechecked, PlanApplied, PlanUndone, ProfileFinished, DoctorFinished, CalibrateFinished,
+    Rehearsed, Inspected, Rechecked, PlanApplied, PlanUndone, ProfileFinished, DoctorFinished, CalibrateFinished,
     RecipeWritten, AgentInstalled, CommandFailed, CommandStopped,
 )  # fmt: skip

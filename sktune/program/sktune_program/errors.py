@@ -29,6 +29,19 @@ class TargetError(BadInputError):
     """A model that cannot be found, loaded or traced."""
 
 
+class CompileError(Exception):
+    """The compiler rejects a plan. The message is one line; the cause is the compiler's own error.
+
+    Attributes:
+        reason: as in ``sktune.core.outcome.Reason``.
+        blamed: label of the scope that failed; empty if it is not known.
+    """
+
+    def __init__(self, message: str, reason: str = "compile_failed", blamed: str = "") -> None:
+        super().__init__(message)
+        self.reason, self.blamed = reason, blamed
+
+
 MAX_COMPARED = 100
 """Characters of a name that are compared with the known names."""
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import npugraph_ex, vllm
-from .errors import PlanError
-from .regions import region_compiler
+from .bytecode import without_bytecode
+from .errors import PlanError, described
+from .inductor.versions import problem_with
 from .task import Task
 
 REGIONS, SUPERKERNELS, CAPTURED = "inductor", "npu", "npugraph-ex"
@@ -32,9 +33,21 @@ class Frontend:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def _regions(task: Task, keywords: Mapping[str, Any]) -> Prepared:  # noqa: ARG001 - they are replaced
-    compile_marked, make_scope = region_compiler(task.compiler)
-    return {"backend": compile_marked, "fullgraph": True, "dynamic": False}, make_scope
+def _regions(task: Task, keywords: Mapping[str, Any]) -> Prepared:  # noqa: ARG001 - sktune compiles the step itself
+    import torch
+
+    if problem := problem_with(torch.__version__):
+        raise PlanError(problem)
+    try:
+        with without_bytecode():
+            from .inductor.compiled_regions import compile_marked
+            from .inductor.marks import InductorScope
+    except (ImportError, AttributeError) as failure:
+        raise PlanError(
+            f"this torch's Inductor lacks what sktune needs of it ({described(failure)}); "
+            "use another torch in the program's Python, or search for another backend"
+        ) from failure
+    return {"backend": compile_marked, "fullgraph": True, "dynamic": False}, InductorScope
 
 
 def _superkernels(task: Task, keywords: Mapping[str, Any]) -> Prepared:  # noqa: ARG001

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+
+from .bytecode import without_bytecode
 
 RUN_VARIABLE = "SKTUNE_RUN"
 """Environment variable: the run's folder, which also identifies the processes of the run. It comes before a plan."""
@@ -58,18 +59,8 @@ def install() -> None:
         sys.meta_path.insert(0, _AfterTorch())
 
 
-@contextmanager
-def _without_bytecode() -> Iterator[None]:
-    """Import from this folder without writing to it: many programs share it, or it is mounted."""
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before
-
-
 def _take_over() -> None:
-    with _without_bytecode():
+    with without_bytecode():
         from . import errors, rank
     try:
         rank.take_over(os.environ.get(RUN_VARIABLE), os.environ.get(PLAN_VARIABLE))
@@ -113,7 +104,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _check() -> None:
     """Refuse a plan or a task that cannot be read before the program loads its model."""
-    with _without_bytecode():
+    with without_bytecode():
         from . import errors, plan_file, task
     try:
         if RUN_VARIABLE in os.environ:

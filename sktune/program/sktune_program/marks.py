@@ -3,7 +3,7 @@
 A mark is an operator with a side effect, called before or after a unit's ``forward``. Dynamo records it in program
 order, so a scope can begin in one module and end in a sibling without an edit to the source, and includes everything
 between the two. For TorchAir the mark is its ``super_kernel`` scope, for npugraph_ex a pair of operators of torch_npu,
-for Inductor a pair of sktune's (``sktune.targets.marks``).
+for Inductor a pair of sktune's (``inductor.marks``).
 """
 
 from __future__ import annotations

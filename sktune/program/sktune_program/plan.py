@@ -10,6 +10,7 @@ from typing import Any, Union
 from .errors import PlanError
 
 Option = Union[bool, int, str]
+Options = tuple[tuple[str, Option], ...]
 MAX_LABEL_LENGTH = 255  # documented limit of aclskScopeBegin; used for GE, too
 
 

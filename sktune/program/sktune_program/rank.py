@@ -10,6 +10,8 @@ import atexit
 import functools
 import logging
 import os
+import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -186,6 +188,8 @@ class InspectedStep:
     def __init__(self, function: Function, tree: nn.Module, name: str, reporter: Reporter) -> None:
         self._function, self._tree, self._name, self._reporter = function, tree, name, reporter
         self._calls: dict[str, int] = {}
+        self._began_s: dict[str, float] = {}
+        self._ended_s: dict[str, float] = {}
         self._traced: dict[str, Calls] = {}
         self._times: dict[str, list[StepTimes]] = {}
         atexit.register(self._report)
@@ -194,7 +198,12 @@ class InspectedStep:
         """Run the program's call, and record it."""
         signature = signature_of((arguments, keywords))
         number = self._calls[signature] = self._calls.get(signature, 0) + 1
-        step = functools.partial(self._function, *arguments, **keywords)
+        self._began_s.setdefault(signature, time.monotonic())
+        output = self._recorded(signature, number, functools.partial(self._function, *arguments, **keywords))
+        self._ended_s[signature] = time.monotonic()
+        return output
+
+    def _recorded(self, signature: str, number: int, step: Function) -> Any:
         if number == TRACED_CALL:
             output, self._traced[signature] = record_calls(self._tree, step)
             return output
@@ -214,6 +223,9 @@ class InspectedStep:
             times = [[each.total_s, each.modules_s] for each in self._times.get(signature, [])]
             ran = self._traced[signature].to_rows() if times else []
             self._reporter.write("found", call=call, calls=calls, parameters=parameters, ran=ran, times=times)
+            if signature in self._ended_s:
+                clock_s = [self._began_s[signature], self._ended_s[signature]]
+                self._reporter.write("called", call=call, clock_s=clock_s)
 
 
 class Rank:
@@ -233,6 +245,8 @@ class Rank:
         name = self._name(model, tree)
         self._reporter.begin()
         if self._task.inspects:
+            stood_in = [name for name in ("torch_npu", "torchair") if hasattr(sys.modules.get(name), "is_stand_in")]
+            self._reporter.write("inspects", function=name, stand_ins=stood_in)
             original = model.__call__ if isinstance(model, nn.Module) else model
             return self._in_place_of(model, keywords, InspectedStep(original, tree, name, self._reporter))
         if not self._is_decode(name, tree):
@@ -310,5 +324,9 @@ def take_over(folder: str | None, plan: str | None) -> None:
     else:
         assert plan is not None
         task = read_plan_file(plan)
+    if task.stands_in:
+        from . import stand_ins  # needs more of torch than other runs do
+
+        stand_ins.install(reporter)
     os.environ.update(FRONTENDS[task.backend].environment)
     torch.compile = Rank(torch.compile, task, reporter).compile

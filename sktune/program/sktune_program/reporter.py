@@ -1,9 +1,9 @@
 """The report of a rank: lines of JSON in the run's folder, in the format whose version ``task`` has.
 
 Rank 3 appends to ``rank-3.jsonl``, or on the second host of a program to ``rank-3-host-1.jsonl``: ``start`` with the
-format and the program's versions; when inspecting ``tree`` and ``found``; else ``compiled``, ``outputs`` of each
-compared step, ``state`` after ``VERIFIED_STEPS`` steps and after the last compared one, ``written``, ``steps``
-(seconds, and which were the baseline's), ``error``; finally ``end``. They are read by
+format and the program's versions; when inspecting ``inspects``, ``tree``, ``found``, ``called``; else ``compiled``,
+``outputs`` of each compared step, ``state`` after ``VERIFIED_STEPS`` steps and after the last compared one,
+``written``, ``steps`` (seconds, and which were the baseline's), ``error``; finally ``end``. They are read by
 ``sktune.runners.program.rank_reports``.
 """
 

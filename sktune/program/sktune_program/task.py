@@ -38,19 +38,6 @@ class DecodeCall:
 
 
 @dataclass(frozen=True)
-class RegionCompiler:
-    """The compiler of a step whose scopes are regions (``regions``).
-
-    Attributes:
-        address: ``module:function``.
-        folder: from which the module is imported, after the program's own folders.
-    """
-
-    address: str
-    folder: str
-
-
-@dataclass(frozen=True)
 class Task:
     """Instructions to the ranks of a run.
 
@@ -65,7 +52,7 @@ class Task:
             ``is_baselines_turn``. None if the run does not alternate.
         steps: decode steps whose outputs are compared, at least ``VERIFIED_STEPS``.
         watches_state: report whether any state changes from the first to the last of ``VERIFIED_STEPS``.
-        compiler: of the step, for ``inductor``; None elsewhere, and for a Python that has sktune.
+        stands_in: import stand-ins of torch_npu and TorchAir where they are not installed (``stand_ins``).
     """
 
     inspects: bool
@@ -77,7 +64,7 @@ class Task:
     turns: int | None = None
     steps: int = VERIFIED_STEPS
     watches_state: bool = False
-    compiler: RegionCompiler | None = None
+    stands_in: bool = False
 
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Write ``task.json``."""
@@ -101,8 +88,7 @@ class Task:
                     f"{path} has the format {version!r}, and the sktune_program on PYTHONPATH knows {FORMAT}; "
                     "put the folder of the searching sktune there"
                 )
-            for name, kind in (("decode", DecodeCall), ("compiler", RegionCompiler)):
-                values[name] = kind(**values[name]) if values[name] else None
+            values["decode"] = DecodeCall(**values["decode"]) if values["decode"] else None
             values["scopes"] = tuple(MarkedScope(**scope) for scope in values["scopes"])
             return cls(**values)
         except OSError as failure:

@@ -19,12 +19,11 @@ from sktune.core.layout import Layout
 from sktune.core.outcome import Reason, Speedup
 from sktune.core.plan import Plan
 from sktune.core.space import SpaceSpec
-from sktune.launch import SITE
 from sktune.measure import samples
 from sktune.measure.latency import Measurement
 from sktune.measure.noise_floor import NoiseFloorSample
 from sktune.measure.winner import BASELINE
-from sktune.program.sktune_program.task import VERIFIED_STEPS, DecodeCall, RegionCompiler, Task
+from sktune.program.sktune_program.task import VERIFIED_STEPS, DecodeCall, Task
 from sktune.runners.program.agreement import decode_step, differing_state, first_difference, unverifiable_reason
 from sktune.runners.program.peers import Peer
 from sktune.runners.program.rank_reports import RankReport, draw_turns
@@ -77,7 +76,7 @@ class CheckedRuns:
         self.baselines: list[RunLatency] = []
         self.run_s = 0.0
         self.versions: Mapping[str, str] = {}
-        self._task = Task(False, recipe.backend, recipe.model, compiler=_region_compiler(recipe.backend))
+        self._task = Task(False, recipe.backend, recipe.model)
         self._all_steps: tuple[RankReport, ...] = ()  # of the baseline run in which every step is compared
 
     @property
@@ -126,7 +125,8 @@ class CheckedRuns:
             raise BackendError(f"the baseline does not run: {run.failure.detail}; see {self.log(log)}")
         if not self.reference:
             self.reference, self.run_s = run.reports, run.seconds
-            self.alternates = self._can_alternate(run)
+            calls = [len(report.all_s) for report in run.reports]
+            self.alternates = can_alternate(self.recipe.backend, calls, run.step_ms)
         else:
             self._check_deterministic(self.reference, run.reports, VERIFIED_STEPS)
         self.baselines.append(latency_of(run.step_ms))
@@ -202,32 +202,8 @@ class CheckedRuns:
 
     def _unmeasured(self, run: Run) -> Failure | None:
         """Return why a run that ended normally has no figure."""
-        for rank, steps in enumerate(run.step_ms):
-            if bad := [step for step in steps if not (math.isfinite(step) and step > 0)]:
-                detail = f"rank {rank} has a decode step of {bad[0]:g} ms; make the latency pattern match times above 0"
-                return Failure(Reason.CRASHED, detail)
-        problem = "the ranks timed no steps" if self.recipe.latency == "steps" else "its log has no latency line"
-        if not run.step_ms:
-            fix = "set `latency: {pattern: ...}` or `logs` in the recipe, or `latency: steps`"
-            return Failure(Reason.CRASHED, f"{problem}; {fix}")
-        fewest = min(len(steps) for steps in run.step_ms)
-        least = MIN_ALTERNATING if self.alternates else MIN_STEPS
-        if fewest < least and (fewest > 1 or self.alternates):
-            return Failure(
-                Reason.CRASHED,
-                f"a rank has {fewest} decode steps, but {least} are needed; have the program generate more tokens",
-            )
-        return None
-
-    def _can_alternate(self, run: Run) -> bool:
-        """Whether runs are long enough for the baseline's turns too, and have a time for each step.
-
-        Never on an NPU: every run would spend minutes on compiling the baseline too, and hold two graphs in memory.
-        """
-        compiler = backend_info(self.recipe.backend).program_compiler
-        calls = [len(report.all_s) for report in run.reports]
-        timed = [len(steps) for steps in run.step_ms]
-        return bool(compiler) and timed == calls and min(calls) >= MIN_ALTERNATING
+        detail = unmeasured_reason(self.recipe, run.step_ms, MIN_ALTERNATING if self.alternates else MIN_STEPS)
+        return Failure(Reason.CRASHED, detail) if detail else None
 
     def _save_samples(self, log: str, run: Run) -> None:
         step_ms = run.step_ms
@@ -242,7 +218,35 @@ class CheckedRuns:
         samples.write(real_path(self._folder) / samples.FOLDER / Path(log).with_suffix(".npz"), names, measurement)
 
 
-def _region_compiler(backend: str) -> RegionCompiler | None:
-    """Return where ranks find the compiler of a step, if it is sktune's."""
-    address = backend_info(backend).program_compiler
-    return RegionCompiler(address, str(SITE.parent.parent)) if address else None
+def unmeasured_reason(recipe: Recipe, step_ms: Sequence[Sequence[float]], least: int) -> str:
+    """Return why a run's steps give no figure; empty if they do.
+
+    Args:
+        recipe: says where the latencies come from.
+        step_ms: of each rank or log.
+        least: fewest steps that a rank must have; a lone average is enough unless runs alternate.
+    """
+    for rank, steps in enumerate(step_ms):
+        if bad := [step for step in steps if not (math.isfinite(step) and step > 0)]:
+            return f"rank {rank} has a decode step of {bad[0]:g} ms; make the latency pattern match times above 0"
+    problem = "the ranks timed no steps" if recipe.latency == "steps" else "its log has no latency line"
+    if not step_ms:
+        return f"{problem}; set `latency: {{pattern: ...}}` or `logs` in the recipe, or `latency: steps`"
+    fewest = min(len(steps) for steps in step_ms)
+    if fewest < least and (fewest > 1 or least == MIN_ALTERNATING):
+        return f"a rank has {fewest} decode steps, but {least} are needed; have the program generate more tokens"
+    return ""
+
+
+def can_alternate(backend: str, calls: Sequence[int], step_ms: Sequence[Sequence[float]]) -> bool:
+    """Whether runs are long enough for the baseline's turns too, and have a time for each step.
+
+    Never on an NPU: every run would spend minutes on compiling the baseline too, and hold two graphs in memory.
+
+    Args:
+        backend: compiles the step.
+        calls: of the decode step, by rank.
+        step_ms: of each rank or log.
+    """
+    is_timed = [len(steps) for steps in step_ms] == list(calls)
+    return backend_info(backend).compiles_programs and is_timed and min(calls) >= MIN_ALTERNATING

@@ -64,7 +64,10 @@ class RankReport:
         host_name: name of its host; empty if the program runs on one.
         versions: of its Python, torch, torch_npu and transformers, by name.
         trees: the module trees that were inspected, by the name of the function that runs them.
+        functions: that were to be compiled while inspecting.
+        stand_ins: names of the modules that were stand-ins then.
         inspected: the calls found while inspecting.
+        clock_s: when the first of these calls began and the last ended, on the host's ``time.monotonic``.
         compile_s: seconds of the first decode step, which includes compilation.
         outputs: of each compared step; after ``VERIFIED_STEPS``, one digest for all tensors.
         states: by the number of steps after which the state was digested.
@@ -81,7 +84,10 @@ class RankReport:
     host_name: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     trees: dict[str, ModuleTree] = field(default_factory=dict)
+    functions: list[str] = field(default_factory=list)
+    stand_ins: set[str] = field(default_factory=set)
     inspected: list[InspectedCall] = field(default_factory=list)
+    clock_s: dict[DecodeCall, tuple[float, float]] = field(default_factory=dict)
     compile_s: float | None = None
     outputs: list[StepDigests] = field(default_factory=list)
     states: dict[int, StepDigests] = field(default_factory=dict)
@@ -162,10 +168,16 @@ def _add(report: RankReport, event: dict[str, Any]) -> None:
                     "another sktune's folder is first on its PYTHONPATH, take it out"
                 )
                 report.error = ("run", problem)
+        case "inspects":
+            report.functions.append(str(event["function"]))
+            report.stand_ins |= set(map(str, event["stand_ins"]))
         case "tree":
             report.trees[str(event["function"])] = ModuleTree(event)
         case "found":
             report.inspected.append(_inspected(event, report.trees))
+        case "called":
+            began_s, ended_s = event["clock_s"]
+            report.clock_s[DecodeCall(**event["call"])] = (float(began_s), float(ended_s))
         case "compiled":
             report.compile_s = float(event["seconds"])
         case "outputs":

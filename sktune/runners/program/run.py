@@ -123,7 +123,7 @@ class Launcher:
                 _link_missing(self._cache(plan, number) / SHARED, self._caches / SHARED)
         logs = self._logs(outputs, earlier)
         self._copy_logs(logs, log)
-        step_ms = () if failure or task.inspects else self._latencies(reports, logs)
+        step_ms = () if failure else self._latencies(reports, logs)
         return Run(reports, failure, step_ms, time.monotonic() - began)
 
     def stop(self) -> None:
@@ -230,7 +230,7 @@ class Launcher:
         if not reports:
             return Failure(
                 Reason.CRASHED,
-                f"no rank has reported: {NO_REPORT}" + next(filter(None, map(_last_line_text, outputs)), ""),
+                f"no rank has reported: {NO_REPORT}" + next(filter(None, map(last_line_text, outputs)), ""),
             )
         if len(reports) != self._recipe.all_ranks:
             on_each = f" on each of {len(self._hosts)} hosts" if self._names else ""
@@ -331,7 +331,7 @@ def _reported_failure(reports: Sequence[RankReport]) -> Failure | None:
     return None
 
 
-def _last_line_text(log: Path) -> str:
+def last_line_text(log: Path) -> str:
     """Return a log's last line, as the end of a message; empty if there is none."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")

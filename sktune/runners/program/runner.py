@@ -11,6 +11,7 @@ from statistics import mean, median
 from typing import Any, Self
 
 from sktune.backends import backend_info
+from sktune.backends.info import BackendInfo
 from sktune.core.errors import BackendError, BadInputError
 from sktune.core.outcome import FinalRow, Outcome, Reason, Speedup, Stage
 from sktune.core.plan import Plan
@@ -54,6 +55,16 @@ MAX_FINALISTS = 3
 """Each finalist is one more run of the user's program in every process of the comparison."""
 
 
+def traits_of(backend: BackendInfo) -> RunnerTraits:
+    """Return what the program runner can do with a backend."""
+    return RunnerTraits(
+        max_finalists=MAX_FINALISTS,
+        max_shortlisted=MAX_FINALISTS,  # each run has one plan
+        final_processes=backend.final_processes,
+        has_references=False,  # what a user has without sktune is the baseline
+    )
+
+
 class ProgramRunner:
     """Runs a recipe's program once for each plan; a ``Runner``."""
 
@@ -64,12 +75,7 @@ class ProgramRunner:
         self._runs = CheckedRuns(self._recipe, setup.folder, setup.cache, setup.host, setup.hosts)
         self._opened: Opened | None = None
         self._first_sample: NoiseFloorSample | None = None
-        self._traits = RunnerTraits(
-            max_finalists=MAX_FINALISTS,
-            max_shortlisted=MAX_FINALISTS,  # each run has one plan
-            final_processes=self._backend.final_processes,
-            has_references=False,  # what a user has without sktune is the baseline
-        )
+        self._traits = traits_of(self._backend)
 
     @property
     def deadline_s(self) -> float:
@@ -120,7 +126,7 @@ class ProgramRunner:
         ignored = [f"{name} of rank {rank}" for rank, name in sorted(self._runs.ignored)]
         notes = f"; not compared, as baseline runs differ there: {', '.join(ignored[:4])}" if ignored else ""
         notes += NEVER_CHANGES if self._runs.state_never_changes else ""
-        notes += "" if self._runs.alternates or not self._backend.program_compiler else TOO_SHORT
+        notes += "" if self._runs.alternates or not self._backend.compiles_programs else TOO_SHORT
         on_hosts = f" on {self._recipe.hosts} hosts" if self._recipe.hosts > 1 else ""
         return f"{self._recipe.name}: {self._runs.decode.function} in {self._recipe.all_ranks} ranks{on_hosts}{notes}"
 

@@ -131,8 +131,8 @@ class Judge:
                 raise OutOfMemoryDuringTrialError(str(failure), failure.blamed) from failure
             logger.info("the plan does not compile", exc_info=True)
             # A simulated plan that hangs does compile: it would hang in its first step.
-            stage = Stage.VERIFY if failure.reason is Reason.TIMEOUT else Stage.COMPILE
-            return Outcome(failure.reason, str(failure), seconds=seconds, blamed=failure.blamed, stage=stage)
+            stage = Stage.VERIFY if failure.reason == Reason.TIMEOUT else Stage.COMPILE
+            return Outcome(Reason(failure.reason), str(failure), seconds=seconds, blamed=failure.blamed, stage=stage)
         except Exception as failure:
             if ran_out_of_memory(failure):
                 raise OutOfMemoryDuringTrialError(described(failure)) from failure

@@ -1,5 +1,7 @@
 """The processor for which g++ compiles: code with its instructions may not run on another, or give other bits."""
 
+from __future__ import annotations
+
 import hashlib
 import platform
 from functools import cache

@@ -4,6 +4,8 @@ A captured graph reads and writes fixed addresses. Inputs at other addresses are
 replay, and inputs that the region has written are copied back after it.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,7 +57,7 @@ def _pool() -> Any:
     return torch.cuda.graph_pool_handle()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Captured:
     replay: Callable[[], None]
     inputs: tuple[Any, ...]
@@ -93,7 +95,7 @@ class CapturedRegion:
         captured = self._captured[key]
         if captured is None:
             return tuple(self._function(*inputs))
-        for held, current in zip(captured.inputs, inputs, strict=True):
+        for held, current in zip(captured.inputs, inputs):
             if isinstance(current, torch.Tensor) and held.data_ptr() != current.data_ptr():
                 _dense(held).copy_(_dense(current))
         captured.replay()
@@ -150,7 +152,7 @@ def _dense(value: torch.Tensor) -> torch.Tensor:
     """Return ``value`` without repeated elements: an expanded dimension cannot be written as a whole."""
     if 0 not in value.stride():
         return value.detach()
-    sizes = [1 if stride == 0 and size else size for size, stride in zip(value.size(), value.stride(), strict=True)]
+    sizes = [1 if stride == 0 and size else size for size, stride in zip(value.size(), value.stride())]
     return value.detach().as_strided(sizes, value.stride())
 
 
@@ -158,7 +160,7 @@ def _returned(output: Any, held: tuple[Any, ...], given: tuple[Any, ...]) -> Any
     """Return a copy of an output, or the same view of a given input if it is a view of a held one."""
     if not isinstance(output, torch.Tensor):
         return output
-    for captured, current in zip(held, given, strict=True):
+    for captured, current in zip(held, given):
         if isinstance(captured, torch.Tensor) and _shares_memory(captured, output):
             offset = output.storage_offset() - captured.storage_offset() + current.storage_offset()
             return current.detach().as_strided(output.size(), output.stride(), offset)

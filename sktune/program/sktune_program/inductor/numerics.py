@@ -6,6 +6,9 @@ BLAS sums in another order if a matrix is transposed. ``sktune.backends.inductor
 need not be kept.
 """
 
+from __future__ import annotations
+
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -14,7 +17,7 @@ from unittest.mock import patch
 
 import torch
 from torch._inductor import decomposition, ir, lowering
-from torch._inductor.codegen.cpp import CppKernel
+from torch._inductor.codegen.cpp import CppKernel, CppVecOverrides
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.fx_passes import post_grad
 from torch._inductor.kernel.bmm import aten_bmm
@@ -129,9 +132,23 @@ def kept_operators(matmuls: bool, reductions: bool) -> Iterator[None]:
 def kept_casts(emulates: bool) -> Iterator[None]:
     """Within the context, code for CPUs that emulates casts rounds to 16 bits wherever it stores and reads again.
 
-    Before torch 2.13 it used the unrounded value whatever the option says (pytorch/pytorch#185337).
+    Before torch 2.13 it used the unrounded value whatever the option says (pytorch/pytorch#185337), and vectorised
+    code did not take the argument that asks for rounding, which has another name there.
     """
-    with patch.object(CppKernel, "cache_dtype_convert", lambda *_: None) if emulates else nullcontext():
+    if not emulates:
+        yield
+        return
+    cast: Callable[..., Any] = CppVecOverrides.to_dtype
+    if "use_compute_types" not in inspect.signature(cast).parameters:
+
+        def renamed(x: Any, dtype: Any, src_dtype: Any = None, use_compute_types: bool = True) -> Any:
+            return cast(x, dtype, src_dtype, use_compute_types)
+
+        renamed.__name__ = cast.__name__  # Inductor looks it up by name
+        takes_rounding: Any = patch.object(CppVecOverrides, "to_dtype", staticmethod(renamed))
+    else:
+        takes_rounding = nullcontext()
+    with patch.object(CppKernel, "cache_dtype_convert", lambda *_: None), takes_rounding:
         yield
 
 
@@ -238,7 +255,7 @@ def _constrain_to_eager_strides(node: torch.fx.Node, *args: Any, **keywords: Any
     """Lay out the inputs as in eager execution, including gaps and repeats; an order of strides is not enough."""
 
     def constrained(value: Any, argument: Any) -> Any:
-        if isinstance(value, list | tuple):
+        if isinstance(value, (list, tuple)):
             return type(value)(map(constrained, value, argument))
         expected = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else None
         if not isinstance(value, ir.TensorBox) or not isinstance(expected, torch.Tensor):

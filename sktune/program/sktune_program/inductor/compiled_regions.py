@@ -1,11 +1,12 @@
 """Compiles regions with Inductor: their options, the digests of their code, and which regions share code."""
 
+from __future__ import annotations
+
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,20 +17,17 @@ from torch._inductor.compile_fx import compile_fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from sktune.backends.base import CompileError, OnScope, ignore
-from sktune.backends.inductor import cpp_wrapper, numerics
-from sktune.backends.inductor.build_cache import shared_build
-from sktune.backends.inductor.cuda_graph import CapturedRegion
-from sktune.backends.inductor.exactness import bit_changing_operators
-from sktune.backends.inductor.generated_code import recorded_code, stable_names
-from sktune.backends.inductor.numerics import CacheIdentity, kept_casts, kept_copies, kept_operators
-from sktune.backends.inductor.options import with_defaults
-from sktune.backends.inductor.parallel_compile import compile_ahead
-from sktune.backends.inductor.processor import processor
-from sktune.backends.inductor.regions import Region, RegionSlot
-from sktune.core.delivery import ExpectedCode, digest_of
-from sktune.core.errors import PlanError, described
-from sktune.core.plan import Options
+from ..errors import CompileError, PlanError, described
+from ..plan import Options
+from . import cpp_wrapper, numerics
+from .build_cache import shared_build
+from .cuda_graph import CapturedRegion
+from .expected_code import ExpectedCode, digest_of
+from .generated_code import recorded_code, stable_names
+from .numerics import CacheIdentity, kept_casts, kept_copies, kept_operators
+from .options import check_option, with_defaults
+from .processor import processor
+from .regions import MarkedGraph, Region, RegionSlot, cut, strip_marks
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +35,7 @@ MAX_AUTOTUNE = {"max_autotune": True, "coordinate_descent_tuning": True}
 """The settings of ``torch.compile(mode="max-autotune")``, without CUDA graphs, which are an option of a scope."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CompiledRegion:
     function: Callable[..., Any]
     code_digest: str
@@ -48,33 +46,17 @@ class RegionCache:
     """Regions compiled in this process, by region and options."""
 
     compiled: dict[tuple[str, Options], CompiledRegion] = field(default_factory=dict)
-    has_built_wrapper: bool = False
-    doubts: dict[tuple[str, Options], tuple[str, ...]] = field(default_factory=dict)
 
-    def compile_all(self, slots: Sequence[RegionSlot], on_scope: OnScope = ignore) -> list[CompiledRegion]:
-        """Return the compiled region of each slot; compile missing ones on all cores."""
-        missing: dict[tuple[str, Options], RegionSlot] = {}
-        for slot in slots:
-            if identity(slot) not in self.compiled:
-                missing.setdefault(identity(slot), slot)  # of scopes that share a region, the first
-        # Other regions consist of many kernels, which Inductor already builds on all cores.
-        single_files = [slot for slot in missing.values() if slot.options.get("cpp_wrapper")]
-        if self.has_built_wrapper:
-            compile_ahead({slot.label: partial(_compile_region, slot) for slot in single_files}, on_scope)
-        for key, slot in missing.items():
-            on_scope(slot.label)
-            self.compiled[key] = _compile_region(slot)
-        self.has_built_wrapper |= bool(single_files)  # from now on, helpers find the headers and shims already built
-        return [self.compiled[identity(slot)] for slot in slots]
+    def compile(self, slot: RegionSlot) -> CompiledRegion:
+        """Return the compiled region of a slot; slots that share it compile it once.
 
-    def changes_bits(self, slot: RegionSlot) -> tuple[str, ...]:
-        """Return the operators of the slot's region that may change bits; see ``bit_changing_operators``."""
+        Raises:
+            CompileError: Inductor rejects it.
+        """
         key = identity(slot)
-        if key not in self.doubts:
-            region, options = slot.region, with_defaults(slot.options)
-            device = device_type(region.bound)
-            self.doubts[key] = bit_changing_operators(region.kernels, region.bound, options, device)
-        return self.doubts[key]
+        if key not in self.compiled:
+            self.compiled[key] = compile_region(slot)
+        return self.compiled[key]
 
 
 def identity(slot: RegionSlot) -> tuple[str, Options]:
@@ -82,7 +64,7 @@ def identity(slot: RegionSlot) -> tuple[str, Options]:
     key = slot.region.key
     if slot.options.get("freezing"):
         # Weights become part of the code, so layers do not share a region.
-        pairs = zip(slot.region.inputs, slot.region.parameters, strict=True)
+        pairs = zip(slot.region.inputs, slot.region.parameters)
         key += repr([value.data_ptr() for value, is_weight in pairs if is_weight])
     return key, tuple(sorted(slot.options.items()))
 
@@ -101,7 +83,7 @@ def compare_code(slots: Sequence[RegionSlot], regions: Sequence[CompiledRegion])
         PlanError: the same, if the plan is strict.
     """
     differing: dict[tuple[ExpectedCode, str], list[str]] = {}
-    for slot, region in zip(slots, regions, strict=True):
+    for slot, region in zip(slots, regions):
         if slot.code and slot.code.digest != region.code_digest:
             differing.setdefault((slot.code, region.code_digest), []).append(slot.label)
     for (expected, digest), labels in differing.items():
@@ -114,14 +96,44 @@ def compare_code(slots: Sequence[RegionSlot], regions: Sequence[CompiledRegion])
 
 def code_digests(slots: Sequence[RegionSlot], regions: Sequence[CompiledRegion]) -> dict[str, str]:
     """Return the digest of each scope's code, by label."""
-    return {slot.label: region.code_digest for slot, region in zip(slots, regions, strict=True)}
+    return {slot.label: region.code_digest for slot, region in zip(slots, regions)}
 
 
 def device_type(values: Sequence[Any]) -> str:
     return "cuda" if any(isinstance(value, torch.Tensor) and value.is_cuda for value in values) else "cpu"
 
 
-def _compile_region(slot: RegionSlot) -> CompiledRegion:
+def compile_marked(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Compile a captured graph with marks: the Dynamo backend of programs; see ``compile_scopes``."""
+    return compile_scopes(strip_marks(graph_module), example_inputs)
+
+
+def compile_scopes(marked: MarkedGraph, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Compile the scopes of a graph, and return the function that runs it.
+
+    Raises:
+        CompileError: Inductor rejects a scope.
+        PlanError: the plan is strict, and a scope was compiled to other code.
+        SpaceError: a scope has an option that Inductor lacks on this device.
+    """
+    device = device_type(example_inputs)
+    if device == "cuda" and torch.backends.cuda.cudnn_sdp_enabled():
+        logger.warning(
+            "the plan was verified and measured without cuDNN's attention, which is not deterministic; "
+            "call torch.backends.cuda.enable_cudnn_sdp(False) before anything is compiled"
+        )
+    cutting = cut(marked.graph_module, list(marked.spans.values()), example_inputs)
+    for slot in cutting.slots:
+        for name, value in slot.options.items():
+            check_option(device, name, value)
+    cache = RegionCache()
+    regions = [cache.compile(slot) for slot in cutting.slots]
+    compare_code(cutting.slots, regions)
+    return cutting.fill([region.function for region in regions])
+
+
+def compile_region(slot: RegionSlot) -> CompiledRegion:
+    """Compile the region of a slot; see ``RegionCache.compile``."""
     region, chosen = slot.region, with_defaults(slot.options)
     keep_matmuls, keep_reductions = chosen["matmul"] == "aten", chosen["reductions"] == "aten"
     graph_module, inputs, call = _frozen(region) if chosen["freezing"] else (region.graph_module, region.inputs, None)

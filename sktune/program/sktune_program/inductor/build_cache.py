@@ -12,6 +12,8 @@ makes it the cache of built regions, but leaves three gaps, which are closed her
 This protects against accidents. Entries are code: whoever can write into the folder can run programs as its reader.
 """
 
+from __future__ import annotations
+
 import fcntl
 import hashlib
 import json
@@ -31,7 +33,7 @@ from torch._inductor.cpu_vec_isa import VecISA
 from torch._inductor.output_code import CompiledFxGraph
 from torch.utils._filelock import FileLock
 
-from sktune.backends.inductor.processor import processor
+from .processor import processor
 
 logger = logging.getLogger(__name__)
 
@@ -115,9 +117,11 @@ def _seal_of(file: Path) -> Path:
 
 
 def _content_of_seal(file: Path) -> dict[str, str]:
+    digest = hashlib.sha256()
     with file.open("rb") as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
-    return {"sha256": digest, "processor": processor()}  # g++ uses all instructions of the processor
+        while part := content.read(1 << 20):
+            digest.update(part)
+    return {"sha256": digest.hexdigest(), "processor": processor()}  # g++ uses all instructions of the processor
 
 
 def _target(builder: Any) -> Path:

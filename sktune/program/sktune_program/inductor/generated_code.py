@@ -1,5 +1,7 @@
 """The identity of the code that Inductor generates: equal for equal code, in every process."""
 
+from __future__ import annotations
+
 import hashlib
 import itertools
 import re

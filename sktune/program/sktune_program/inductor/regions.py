@@ -4,6 +4,8 @@ Two scopes whose graphs are equal up to names, with inputs of equal layout, are 
 with each scope's weights and state.
 """
 
+from __future__ import annotations
+
 import hashlib
 import logging
 import operator
@@ -18,8 +20,9 @@ import torch
 from torch import fx, nn
 from torch.fx.passes.split_module import split_module
 
-from sktune.backends.base import CompileError
-from sktune.backends.inductor.border import (
+from ..errors import CompileError, PlanError
+from ..plan import Option, Options
+from .border import (
     ALIGNMENT,
     Border,
     Crossing,
@@ -33,27 +36,24 @@ from sktune.backends.inductor.border import (
     overlapping,
     separate_storages_meet,
 )
-from sktune.core.delivery import ExpectedCode
-from sktune.core.errors import PlanError
-from sktune.core.layout import CapturedWork, Layout
-from sktune.core.plan import Option
-from sktune.targets.marks import Boundary, read_mark
+from .expected_code import ExpectedCode
+from .marks import Boundary, read_mark
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Span:
     """The position of a scope in a graph: nodes ``start`` (included) to ``end`` (excluded)."""
 
     label: str
     start: int
     end: int
-    options: tuple[tuple[str, Option], ...] = ()
+    options: Options = ()
     code: ExpectedCode | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MarkedGraph:
     """A captured graph without its marks, and the spans that they marked, by label."""
 
@@ -61,7 +61,7 @@ class MarkedGraph:
     spans: Mapping[str, Span]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Region:
     """The graph of one scope.
 
@@ -128,7 +128,7 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
     return MarkedGraph(fx.GraphModule(graph_module, graph), spans)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RegionSlot:
     """The place in a graph from which a scope was cut."""
 
@@ -139,7 +139,7 @@ class RegionSlot:
     code: ExpectedCode | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cutting:
     """A graph with slots where the scopes were.
 
@@ -163,7 +163,7 @@ class Cutting:
         """
         if not self.slots:
             return self.whole.forward
-        for slot, function in zip(self.slots, functions, strict=True):
+        for slot, function in zip(self.slots, functions):
             _replace(self.whole, slot.call, _Call(Crossing(function, slot.region.border)))
         self.whole.graph.lint()
         self.whole.recompile()
@@ -190,7 +190,7 @@ def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Seq
     occupied = [span for span in sorted(spans, key=lambda span: span.start) if span.end > span.start]
     if not occupied:
         return Cutting(graph_module, (), graph_module.forward, Overlaps((), ()))
-    nodes = _operators(graph_module)
+    nodes = operators(graph_module)
     partition: dict[fx.Node, int] = {}
     before = 0
     for index, node in enumerate(nodes):
@@ -201,7 +201,7 @@ def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Seq
     whole = split_module(graph_module, graph_module, partition.__getitem__, keep_original_order=True)
     calls = {str(node.target): node for node in whole.graph.nodes if node.op == "call_module"}
     placeholders = [node.name for node in whole.graph.nodes if node.op == "placeholder"]
-    real = dict(zip(placeholders, example_inputs, strict=True))
+    real = dict(zip(placeholders, example_inputs))
     memory = _Memory(whole, real)
     slots = []
     for order, span in enumerate(occupied):
@@ -214,25 +214,8 @@ def cut(graph_module: fx.GraphModule, spans: Sequence[Span], example_inputs: Seq
     return Cutting(whole, tuple(slots), graph_module.forward, Overlaps(example_inputs, indices))
 
 
-def captured_work(marked: MarkedGraph, layout: Layout) -> Layout:
-    """Return the layout with the captured operators of each unit, and of those that lie between it and the next one."""
-    nodes = _operators(marked.graph_module)
-    spans = [marked.spans[unit.name] for unit in layout.units if unit.name in marked.spans]
-    starts = [*(span.start for span in spans[1:]), spans[-1].end] if spans else []
-    return layout.with_work(
-        {span.label: _work(nodes[span.start : span.end]) for span in spans},
-        {span.label: _work(nodes[span.end : start]) for span, start in zip(spans, starts, strict=True)},
-    )
-
-
-def _work(nodes: Sequence[fx.Node]) -> CapturedWork:
-    values = [value for node in nodes if isinstance(value := node.meta.get("example_value"), torch.Tensor)]
-    # A size that depends on the data counts as nothing.
-    sizes = [value.numel() * value.element_size() for value in values if isinstance(value.numel(), int)]
-    return CapturedWork(len(nodes), sum(sizes))
-
-
-def _operators(graph_module: fx.GraphModule) -> list[fx.Node]:
+def operators(graph_module: fx.GraphModule) -> list[fx.Node]:
+    """Return the nodes of a graph that compute something, in execution order."""
     return [node for node in graph_module.graph.nodes if node.op not in ("placeholder", "output")]
 
 
@@ -263,7 +246,7 @@ def _output(graph_module: fx.GraphModule) -> fx.Node:
 
 
 def _returns_tuple(graph_module: Any) -> bool:
-    return isinstance(_output(graph_module).args[0], tuple | list)
+    return isinstance(_output(graph_module).args[0], (tuple, list))
 
 
 class _Memory:
@@ -309,7 +292,7 @@ class _Memory:
         if argument.op == "placeholder":
             return self._real[argument.name]
         numbers = (*value.size(), *value.stride()) if isinstance(value, torch.Tensor) else (value,)
-        if any(isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) for number in numbers):
+        if any(isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)) for number in numbers):
             reason = (
                 f"its input {argument.name} has a size that depends on the data; begin the scope where it is computed"
             )
@@ -334,7 +317,7 @@ def _nbytes(value: torch.Tensor) -> Any:
 
 def _region(piece: fx.GraphModule, call: fx.Node, memory: _Memory, label: str) -> Region:
     captured = [node.meta.get("example_value") for node in piece.graph.nodes if node.op == "placeholder"]
-    bound = tuple(memory.bind(*pair, label) for pair in zip(call.args, captured, strict=True))
+    bound = tuple(memory.bind(*pair, label) for pair in zip(call.args, captured))
     graph, returned = _copied(piece)
     graph.output(returned)
     kernels = fx.GraphModule(piece, graph)
@@ -384,7 +367,7 @@ def _copied(piece: fx.GraphModule) -> tuple[fx.Graph, tuple[Any, ...]]:
     returned = fx.node.map_arg(_output(piece).args[0], values.__getitem__)
     for node in graph.nodes:
         node.meta.pop("unbacked_bindings", None)  # symbols of the capture; the compilation makes its own
-    return graph, tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+    return graph, tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
 
 
 def _memory_use(kernels: fx.GraphModule, bound: tuple[Any, ...]) -> MemoryUse:
@@ -437,7 +420,7 @@ def _open_windows(graph: fx.Graph, placeholders: Sequence[fx.Node], windows: Seq
         with graph.inserting_after(last):
             last = graph.placeholder(f"window_{number}")
         opened.append(last)
-    for window, node in zip(windows, opened, strict=True):
+    for window, node in zip(windows, opened):
         for index, place in window.members:
             with graph.inserting_after(last):
                 view = window.view(graph, node, place)
@@ -521,7 +504,7 @@ def _describe_callable(target: Callable[..., Any]) -> str:
         found: Any = sys.modules.get(target.__module__)
         for part in name.split("."):
             found = getattr(found, part, None)
-    elif isinstance(target, BuiltinFunctionType) and isinstance(owner, type | ModuleType):
+    elif isinstance(target, BuiltinFunctionType) and isinstance(owner, (type, ModuleType)):
         found = getattr(owner, target.__name__, None)
     else:
         found = None

@@ -9,9 +9,11 @@ Where tensors lie in memory is known from the capture, and is the same in every 
 overlap as they did then: ``Overlaps`` checks that whenever the step runs.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeGuard, cast
+from typing import Any, Union, cast
 
 import torch
 from torch import fx
@@ -24,7 +26,7 @@ ALIGNMENT = 64
 """Bytes to which PyTorch aligns memory on CPUs (c10/core/alignment.h); more on GPUs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Place:
     """Where a tensor lies in a storage, in elements of its type."""
 
@@ -34,7 +36,7 @@ class Place:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, value: torch.Tensor) -> "Place":
+    def of(cls, value: torch.Tensor) -> Place:
         """Return the place of a tensor."""
         return cls(tuple(value.size()), tuple(value.stride()), cast("int", value.storage_offset()), value.dtype)
 
@@ -43,16 +45,16 @@ class Place:
         """The number of elements from the first to the last one, gaps included."""
         if 0 in self.size:
             return 0
-        return 1 + sum((size - 1) * stride for size, stride in zip(self.size, self.stride, strict=True))
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.size, self.stride))
 
     @property
     def bytes(self) -> tuple[int, int]:
         """Where the tensor begins and ends, in bytes from the storage's beginning."""
         return self.offset * self.dtype.itemsize, (self.offset + self.elements) * self.dtype.itemsize
 
-    def is_like(self, other: "Place") -> bool:
+    def is_like(self, other: Place) -> bool:
         """Return whether both places are the same; strides of dimensions of size 1 do not count."""
-        strides = zip(self.size, self.stride, other.stride, strict=True) if self.size == other.size else ()
+        strides = zip(self.size, self.stride, other.stride) if self.size == other.size else ()
         is_same = all(own == others for size, own, others in strides if size != 1)
         return is_same and (self.size, self.offset, self.dtype) == (other.size, other.offset, other.dtype)
 
@@ -68,7 +70,7 @@ class Place:
         return self.tensor(value.untyped_storage())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MemoryUse:
     """What a graph does with the memory of its inputs.
 
@@ -118,7 +120,7 @@ def overlapping(inputs: Sequence[Any]) -> list[tuple[int, ...]]:
     return [tuple(sorted(group)) for group in groups if len(group) > 1]
 
 
-def is_plain(value: Any) -> TypeGuard[torch.Tensor]:
+def is_plain(value: Any) -> bool:
     """Return whether ``value`` is a tensor with strides and a storage."""
     return isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_nested
 
@@ -143,7 +145,7 @@ class _Recorder(TorchDispatchMode):
         keywords = kwargs or {}
         result = func(*args, **keywords)
         arguments = func._schema.arguments  # noqa: SLF001 - the only way to an operator's schema
-        named = dict(zip((argument.name for argument in arguments), args, strict=False)) | keywords
+        named = dict(zip((argument.name for argument in arguments), args)) | keywords
         for argument in arguments:
             if argument.alias_info is not None and argument.alias_info.is_write:
                 for value in _tensors(named.get(argument.name)):
@@ -174,7 +176,7 @@ def _repeats(value: torch.Tensor) -> bool:
     if not _is_static(value):
         return 0 in value.stride()
     reach = 0
-    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
+    for stride, size in sorted(zip(value.stride(), value.shape)):
         if size > 1:
             if stride <= reach:
                 return True
@@ -182,7 +184,7 @@ def _repeats(value: torch.Tensor) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Window:
     """A stretch of memory in which several inputs of a scope lie.
 
@@ -198,7 +200,7 @@ class Window:
     dtype: torch.dtype
 
     @classmethod
-    def around(cls, members: Mapping[int, torch.Tensor], is_whole: bool) -> "Window | None":
+    def around(cls, members: Mapping[int, torch.Tensor], is_whole: bool) -> Window | None:
         """Return the window around some inputs, or around all of their storage.
 
         Returns:
@@ -228,7 +230,7 @@ class Window:
         return graph.call_function(torch.as_strided, (window, place.size, place.stride, offset))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Returned:
     """An output of the region that is one of the scope's, as it is."""
 
@@ -239,7 +241,7 @@ class Returned:
         return outputs[self.index]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PartOfOutput:
     """An output of the scope that shares memory with others: a view of the region's output that fills that memory."""
 
@@ -251,7 +253,7 @@ class PartOfOutput:
         return self.place.beside(outputs[self.index])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PartOfInput:
     """An output of the scope that is an input, or a view of one.
 
@@ -273,10 +275,10 @@ class PartOfInput:
         return replace(self.place, offset=self.place.offset + moved).beside(given)
 
 
-Output = Returned | PartOfOutput | PartOfInput
+Output = Union[Returned, PartOfOutput, PartOfInput]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Border:
     """Turns the inputs of a scope into those of the compiled region, and the region's outputs into those of the scope.
 
@@ -345,7 +347,7 @@ def _address(value: Any) -> int:
     return value.untyped_storage().data_ptr() if is_plain(value) else 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outputs:
     """What a region returns.
 
@@ -360,7 +362,7 @@ class Outputs:
     own: Mapping[int, Place]
 
     @classmethod
-    def of(cls, graph: fx.Graph, returned: Sequence[Any], inputs: Mapping[int, tuple[int, Place]]) -> "Outputs":
+    def of(cls, graph: fx.Graph, returned: Sequence[Any], inputs: Mapping[int, tuple[int, Place]]) -> Outputs:
         """Return the outputs of a region.
 
         Args:
@@ -374,7 +376,7 @@ class Outputs:
         made: list[Output] = []
         own: dict[int, Place] = {}
         bases: dict[int, int] = {}
-        for node, value, storage in zip(returned, values, storages, strict=True):
+        for node, value, storage in zip(returned, values, storages):
             if storage in inputs:
                 made.append(PartOfInput(inputs[storage][0], Place.of(value), inputs[storage][1]))
                 continue
@@ -440,7 +442,7 @@ class Overlaps:
         if not self._written or addresses == self._addresses:
             return True
         known = self._addresses or [-1] * len(addresses)
-        moved = [index for index, new, old in zip(self._indices, addresses, known, strict=True) if new != old]
+        moved = [index for index, new, old in zip(self._indices, addresses, known) if new != old]
         self._spans |= {index: _span(inputs[index]) for index in moved}
         self._addresses = addresses
         pairs = {(one, other) for one in self._written for other in moved}

@@ -1,0 +1,84 @@
+"""The operators that mark scopes for Inductor, and what they say in a captured graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import PlanError
+from ..plan import Option
+from .expected_code import ExpectedCode
+
+
+def _entered(label: str, options: str, code: str = "", is_strict: bool = False) -> None:  # noqa: ARG001
+    if is_strict:  # sktune's backend removes marks from what it compiles
+        raise PlanError(f"scope {label} was compiled by another backend than it was verified with; use 'sktune'")
+
+
+if not hasattr(torch.ops.sktune, "scope_enter"):  # a process may have this module under two names
+    _library = torch.library.Library("sktune", "DEF")
+    _library.define('scope_enter(str label, str options, str code="", bool is_strict=False) -> ()')
+    _library.define("scope_exit(str label) -> ()")
+    _library.impl("scope_enter", _entered, "CompositeExplicitAutograd")
+    _library.impl("scope_exit", lambda label: None, "CompositeExplicitAutograd")
+    torch.library.register_fake("sktune::scope_enter", lambda label, options, code="", is_strict=False: None)
+    torch.library.register_fake("sktune::scope_exit", lambda label: None)
+
+scope_enter = torch.ops.sktune.scope_enter
+scope_exit = torch.ops.sktune.scope_exit
+
+for _operator in (scope_enter, scope_exit):
+    # Without outputs, FX would remove them as dead code.
+    torch.fx.node.has_side_effect(_operator)
+    torch.fx.node.has_side_effect(_operator.default)
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """One mark in a captured graph.
+
+    Attributes:
+        enters: True at the start of a span, False after its end.
+        label: the scope's label.
+        options: the scope's options; empty at the end of a span.
+        code: the code that the scope should compile to; None for any code.
+    """
+
+    enters: bool
+    label: str
+    options: Mapping[str, Option]
+    code: ExpectedCode | None = None
+
+
+def read_mark(node: torch.fx.Node) -> Boundary | None:
+    """Return the boundary that ``node`` marks, or None if it is an ordinary operator."""
+    if node.target in (scope_enter, scope_enter.default):
+        label, options, *code = (*node.args, *node.kwargs.values())
+        expected = ExpectedCode(str(code[0]), bool(code[1])) if code else None
+        return Boundary(True, str(label), json.loads(str(options)), expected)
+    if node.target in (scope_exit, scope_exit.default):
+        (label,) = (*node.args, *node.kwargs.values())
+        return Boundary(False, str(label), {})
+    return None
+
+
+class InductorScope:
+    """A scope for Inductor: two operators of sktune, with its options and the code that it should compile to."""
+
+    def __init__(self, label: str, options: Mapping[str, Option], code: ExpectedCode | None = None) -> None:
+        self._label = label
+        self._arguments: tuple[Any, ...] = (json.dumps(dict(options), sort_keys=True),)
+        if code is not None:
+            self._arguments += (code.digest, code.is_strict)
+
+    def __enter__(self) -> None:
+        if torch.compiler.is_compiling():
+            scope_enter(self._label, *self._arguments)
+
+    def __exit__(self, *error: object) -> None:
+        if torch.compiler.is_compiling():
+            scope_exit(self._label)
