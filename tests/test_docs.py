@@ -16,7 +16,14 @@ from sktune.cli import app
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 INDEX = ROOT / "docs" / "index.md"
-PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+README_IN_CHINESE = ROOT / "README.zh-CN.md"
+CHINESE = ROOT / "docs" / "zh"
+TRANSLATIONS = {
+    README_IN_CHINESE: README,
+    **{page: ROOT / "docs" / page.relative_to(CHINESE) for page in sorted(CHINESE.rglob("*.md"))},
+}
+"""The original of each Chinese page."""
+PAGES = [README, README_IN_CHINESE, *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 MAX_LINES_OF_README = 120
 COMMAND: Any = get_command(app)
@@ -39,6 +46,11 @@ def anchors(page: Path) -> frozenset[str]:
     """Return the anchors of a page's headings, as GitHub and mkdocs make them."""
     headings = (CODE.sub(lambda code: code.group()[1:-1], heading) for heading in HEADING.findall(prose(page)))
     return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings)
+
+
+def levels(page: Path) -> list[int]:
+    """Return the level of each heading of a page, in order."""
+    return [len(marks) for marks in re.findall(r"^(#{1,6}) ", prose(page), re.MULTILINE)]
 
 
 def links(page: Path) -> Iterator[tuple[Path, str]]:
@@ -65,7 +77,7 @@ def test_every_page_is_reachable_from_the_index() -> None:
         page = new.pop()
         reached.add(page)
         new += [path for path, _ in links(page) if path.suffix == ".md" and path.is_file() and path not in reached]
-    assert not set(PAGES) - reached - {README}
+    assert not set(PAGES) - reached - {README, README_IN_CHINESE}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -147,6 +159,17 @@ def test_imported_names_exist(page: Path) -> None:
             if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("sktune."):
                 for alias in node.names:
                     exec(f"from {node.module} import {alias.name}")
+
+
+@pytest.mark.parametrize("page", TRANSLATIONS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_translations_do_not_drift(page: Path) -> None:
+    """A Chinese page has the blocks of code of its original, in order, as many headings, and a link each way."""
+    original = TRANSLATIONS[page]
+    text, source = (path.read_text(encoding="utf-8") for path in (page, original))
+    assert FENCE.findall(text) == FENCE.findall(source)
+    assert levels(page) == levels(original)
+    assert original.resolve() in {path for path, _ in links(page)}
+    assert page.resolve() in {path for path, _ in links(original)}
 
 
 def test_readme_is_short() -> None:
