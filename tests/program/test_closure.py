@@ -106,3 +106,15 @@ def test_sktunes_own_command_starts_the_same_code() -> None:
     command = [sys.executable, "-c", f"{without}; from sktune.launch import main; main(['--site'])"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert Path(done.stdout.strip()) == SITE
+
+
+def test_both_names_of_the_package_fit_into_one_process() -> None:
+    """A program may be launched with a plan and import sktune: the marks of one are those of the other."""
+    code = (
+        "import sktune_program.inductor.marks as ours; import sktune.program.sktune_program.inductor.marks as theirs\n"
+        "import torch; print(ours is theirs, ours.scope_enter is theirs.scope_enter)\n"
+        "graph = torch.fx.Graph(); graph.call_function(ours.scope_enter, ('a', '{}'))\n"
+        "print([theirs.read_mark(node).label for node in graph.nodes])"
+    )
+    done = ran([sys.executable, "-c", code], directory=SITE.parents[1])
+    assert done.stdout.splitlines() == ["False True", "['a']"], done.stderr

@@ -93,3 +93,15 @@ def test_a_report_of_another_format_is_refused_in_one_line(tmp_path: Path) -> No
     (report,) = read_reports(tmp_path)
     assert report.error and "has the format 2, and this sktune knows 1" in report.error[1]
     assert len(report.error[1].splitlines()) == 1
+
+
+def test_a_torch_whose_inductor_is_unknown_is_refused_in_one_line(tmp_path: Path) -> None:
+    """The stand-in of torch has none; the rank's report says so."""
+    replace(TASKS, backend="inductor").write(tmp_path)
+    done = ran([sys.executable, PROGRAM], STANDINS, STANDINS / "ascend", variables={"SKTUNE_RUN": str(tmp_path)})
+    assert done.returncode != 0
+    (report,) = read_reports(tmp_path)
+    assert report.error is not None
+    stage, message = report.error
+    assert stage == "mark"
+    assert message.startswith("this torch's Inductor lacks what sktune needs of it (ImportError: ")
