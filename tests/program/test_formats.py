@@ -96,7 +96,7 @@ def test_a_report_of_another_format_is_refused_in_one_line(tmp_path: Path) -> No
 
 
 def test_a_torch_whose_inductor_is_unknown_is_refused_in_one_line(tmp_path: Path) -> None:
-    """The stand-in of torch has none; the rank's report says so."""
+    """The stand-in is of torch 2.6; the rank's report says so."""
     replace(TASKS, backend="inductor").write(tmp_path)
     done = ran([sys.executable, PROGRAM], STANDINS, STANDINS / "ascend", variables={"SKTUNE_RUN": str(tmp_path)})
     assert done.returncode != 0
@@ -104,4 +104,4 @@ def test_a_torch_whose_inductor_is_unknown_is_refused_in_one_line(tmp_path: Path
     assert report.error is not None
     stage, message = report.error
     assert stage == "mark"
-    assert message.startswith("this torch's Inductor lacks what sktune needs of it (ImportError: ")
+    assert message.startswith("it is not known which bits the Inductor of torch 2.6.0 keeps; use torch 2.8 to 2.15")

@@ -1,7 +1,8 @@
 """What is known of Inductor in each version of torch. Nothing here imports torch.
 
-Found by ``tests/backends/test_exactness.py`` on a CPU, with each version in an environment of its own: 2.8.0, 2.10.0,
-2.13.0, 2.14.0 and 2.15.0. A version between two of them is taken for the less exact one.
+Found by ``tests/backends/test_exactness.py`` on a CPU, with each version in an environment of its own: all of it with
+torch 2.13.0, and its cases for arithmetic, casts, functions and integers with 2.8.0 and 2.15.0. A version between
+two of these is taken for the less exact one.
 """
 
 from __future__ import annotations
