@@ -172,7 +172,8 @@ def test_a_written_file_keeps_its_mode(tmp_path: Path) -> None:
 
 def test_recipe_init_does_not_write_through_a_dangling_link(tmp_path: Path) -> None:
     """The file that it would make is not in the folder."""
-    (tmp_path / "infer.sh").touch()
+    (tmp_path / "infer.sh").write_text("python3 infer.py\n")
+    (tmp_path / "infer.py").write_text("import torch\n\nstep = torch.compile(torch.nn.Linear(1, 1))\n")
     (tmp_path / "recipe.yaml").symlink_to(tmp_path / "elsewhere")
     done = sktune_command("recipe", "init", str(tmp_path), "--out", str(tmp_path / "recipe.yaml"))
     assert done.returncode == 2 and "already exists" in done.stderr
