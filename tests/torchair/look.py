@@ -61,8 +61,9 @@ def _validated(graph: Any) -> dict[str, list[str]]:
         and ast.unparse(node.targets[0]) == "valid_options"
     )
     return {
-        ast.literal_eval(key): [ast.literal_eval(name) for name in inner.keys]
+        ast.literal_eval(key): list(ast.literal_eval(inner))
         for key, inner in zip(known.keys, known.values, strict=True)
+        if key is not None
     }
 
 

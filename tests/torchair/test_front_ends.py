@@ -1,6 +1,7 @@
 """What is said of this torch_npu's front ends is what they are."""
 
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from sktune.ascend.front_ends import front_end, front_ends
 from tests.torchair import frontend  # noqa: F401 - torchair is loaded, and registers its converters
 
 INSTALLED = front_end(version("torch_npu"))
-VALUES = (1, [], "", {})
+VALUES: tuple[Any, ...] = (1, [], "", {})
 """One of each type that an option of SuperKernels may have."""
 
 
@@ -52,7 +53,7 @@ def test_both_front_ends_have_scopes() -> None:
 def test_operators_are_converted_where_it_says_so(name: str) -> None:
     """A converter that only raises is none."""
     assert INSTALLED is not None
-    operator = torch.ops
+    operator: Any = torch.ops
     for part in name.split("."):
         operator = getattr(operator, part)
     only_raises = operator._ge_converter.__wrapped__.__code__.co_names == ("NotImplementedError",)
