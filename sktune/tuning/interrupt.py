@@ -83,5 +83,24 @@ def stoppable() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def stopped_at_once(what: str) -> Iterator[None]:
+    """Ctrl-C, SIGTERM, SIGHUP: end what was begun, and raise ``InterruptedSearchError``; ``what`` was stopped."""
+
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise KeyboardInterrupt
+
+    is_main = threading.current_thread() is threading.main_thread()  # only it can handle signals
+    handled = [each for each in (signal.SIGTERM, signal.SIGHUP) if is_main and _has_default(each)]
+    before = {number: signal.signal(number, handle) for number in handled}
+    try:
+        yield
+    except KeyboardInterrupt as failure:
+        raise InterruptedSearchError(f"{what} was stopped; run the same command to start again") from failure
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _has_default(number: signal.Signals) -> bool:
     return signal.getsignal(number) is signal.SIG_DFL

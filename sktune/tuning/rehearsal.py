@@ -28,6 +28,7 @@ from sktune.samplers import find_strategy
 from sktune.study.strategy import Strategy
 from sktune.study.study import TuningStudy, sqlite_url
 from sktune.targets.recipe import Recipe, read_recipe
+from sktune.tuning.interrupt import stopped_at_once
 from sktune.tuning.loop import TRIALS_PER_FLOOR_SAMPLE, queued_first
 from sktune.tuning.prepare import bind_space, check_space_options, space_spec
 from sktune.tuning.request import DEFAULT_TRIALS, Request
@@ -161,6 +162,7 @@ def rehearse(request: Request) -> Rehearsal:
         BackendError: something is missing that the start needs, or the program does not run.
         TargetError: no call could be a decode step, or the ranks run different modules.
         SpaceError: the space does not fit the model.
+        InterruptedSearchError: Ctrl-C, SIGTERM or SIGHUP.
     """
     if request.recipe is None:
         raise BadInputError(NEEDS_RECIPE)
@@ -173,7 +175,7 @@ def rehearse(request: Request) -> Rehearsal:
     findings = examine_recipe(request.recipe)
     recipe = read_recipe(Path(spec.source))
     _refuse_unstartable(findings)
-    with _scratch(request.runs) as folder:
+    with stopped_at_once("the rehearsal"), _scratch(request.runs) as folder:
         start = first_start(recipe, wanted, folder, stands_in=spec.device == "npu")
         space = bind_space(wanted, start.layout, spec)
         setup = RunnerSetup(spec, wanted, folder, folder / "cache")

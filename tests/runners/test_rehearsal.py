@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -179,6 +181,34 @@ def test_a_search_has_no_stand_ins(project: Path) -> None:
     with pytest.raises(BackendError, match="the program does not run eagerly"):
         run(request_of(project, "device", trials=1))
     assert "No module named 'torch_npu'" in last_line_text(project / "device" / "log_0.log")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_rehearsal_that_is_stopped(project: Path, number: signal.Signals) -> None:
+    """The program is ended, and nothing is left."""
+    (project / "device" / "generate.py").write_text(
+        "import os, time\nopen('began', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    command = [sys.executable, "-m", "tests.command", "search", "--recipe", "device/recipe.yaml", "--rehearse"]
+    began = project / "device" / "began"
+    with subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while not (began.exists() and began.read_text()):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.1)
+        process.send_signal(number)
+        _, errors = process.communicate()
+    assert process.returncode == 1
+    assert "stopped" in errors and len(errors.strip().splitlines()) == 1
+    assert not is_running(int(began.read_text()))
+    assert not (project / "runs").exists()
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process has not ended."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @pytest.mark.parametrize(
