@@ -3,9 +3,9 @@
     python -m tests.ends lowest FOLDER [pytest's arguments]
     python -m tests.ends newest FOLDER [pytest's arguments]
 
-``lowest`` has the lowest allowed version of every package that sktune or its tests ask for, and the newest of what these
-ask for in turn; ``newest`` has the newest of all. A folder that is there is completed: a copy of an environment that has
-torch already saves a download of 3 GB.
+``lowest`` has the lowest allowed version of each package that sktune or its tests ask for, and the newest of what those
+ask for in turn; ``newest`` has the newest of all. A folder that is there is completed: a copy of an environment that
+already has torch saves a download of 3 GB.
 """
 
 import argparse
