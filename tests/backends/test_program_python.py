@@ -76,6 +76,12 @@ def test_versions_are_those_of_that_python(bare: Path, tmp_path: Path) -> None:
     assert states(findings)["regions"] is State.OK
 
 
+def test_what_is_not_installed_is_missing(bare: Path) -> None:
+    """Only what is there can be wrong."""
+    findings = examine_program(look_into(str(bare)))
+    assert {states(findings)[what] for what in ("torch", "torch_npu", "npugraph_ex", "regions")} == {State.MISSING}
+
+
 def test_captured_graphs_need_what_the_npu_needs(bare: Path, tmp_path: Path) -> None:
     """npugraph_ex is there, but no device: nothing can be searched with it."""
     findings = examine_program(look_into(str(bare), variables=packages(tmp_path, STANDS_IN, VERSIONS)))

@@ -81,7 +81,7 @@ class MarkedStep:
 
     def __init__(
         self, compiled: Function, baseline: Function | None, tree: nn.Module, function: Function, task: Task,
-        make_scope: MakeScope, reporter: Reporter, attached: Callable[[], None],
+        make_scope: MakeScope, reporter: Reporter, attached: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._compiled, self._baseline, self._tree, self._function = compiled, baseline, tree, function
         self._task, self._signature = task, task.decode.signature if task.decode else ""
@@ -241,7 +241,7 @@ class Rank:
         plan: the plan file of which to say that it is in force; empty in a search.
     """
 
-    def __init__(self, compile_: Function, task: Task, reporter: Reporter, plan: str) -> None:
+    def __init__(self, compile_: Function, task: Task, reporter: Reporter, plan: str = "") -> None:
         self._compile, self._task, self._reporter, self._plan = compile_, task, reporter, plan
         self._names: dict[str, int] = {}
 
