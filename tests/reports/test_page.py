@@ -23,7 +23,7 @@ from sktune.reports.texts import TEXTS
 from sktune.study.result import SearchResult
 from tests import profiles
 from tests.builders import sktune_command
-from tests.reports.page_studies import HOSTILE, measured, shown, study_in
+from tests.reports.page_studies import HOSTILE, at_fixed_times, measured, shown, study_in
 
 KEYS = ["verdict", "plans", "waterfall", "final", "history", "segments", "effects", "failures", "predicted", "machine",
         "time", "compare", "trials", "terms"]  # fmt: skip
@@ -211,9 +211,9 @@ def test_hostile_text_is_text(tmp_path: Path, language: Language) -> None:
     """In the names of study and model, in what the compiler says: it adds no element, and takes little room."""
     result = study_in(tmp_path, HOSTILE, trials=30, text=HOSTILE, description=HOSTILE, device=HOSTILE)
     harmless = study_in(tmp_path, "harmless", trials=30)
-    page = page_html(result, language)
+    page = page_html(at_fixed_times(result), language)
     tags = [tag for tag, _ in Reader(page).tags]
-    assert sorted(tags) == sorted(tag for tag, _ in Reader(page_html(harmless, language)).tags)
+    assert sorted(tags) == sorted(tag for tag, _ in Reader(page_html(at_fixed_times(harmless), language)).tags)
     assert page.count("<script") == 2
     assert "\u202e" not in page
     assert data_of(page)["study"].startswith("</script><script>")
