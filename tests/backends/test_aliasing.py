@@ -199,8 +199,38 @@ def test_a_write_through_an_expanded_view_is_refused() -> None:
     assert failure.value.blamed == "inside"
 
 
-def test_inputs_that_overlap_only_later_run_kernel_by_kernel(caplog: pytest.LogCaptureFixture) -> None:
-    """What was compiled for separate tensors is not run on tensors that share memory: bits come first."""
+def test_a_joined_value_that_is_written_afterwards_keeps_its_bits() -> None:
+    """Inductor computes a value inside of the tensor that it is joined into, unless the region writes an input."""
+
+    class Joins(nn.Module):
+        def forward(self, state: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            value = x * state.add_(1.0)
+            joined = torch.cat((x, value))
+            value.mul_(2.0)
+            return joined - torch.cat((value, state))
+
+    module = nn.Module()
+    module.inside = inner = Joins()
+    module.state = state = nn.Buffer(torch.zeros(8))
+
+    def prefill(seed: int, steps: int) -> list[Inputs]:
+        state.fill_(seed)
+        return [(torch.arange(8.0),)] * steps
+
+    target = Target(module, lambda x: inner(state, x) + 1, prefill, {"state": state})
+    backend = backend_of(target)
+    assert backend.compile(PLAN).is_exact
+    assert differing_step(target, backend) is None
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_inputs_that_overlap_only_later_run_kernel_by_kernel(
+    is_guarded: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was compiled for separate tensors is not run on tensors that share memory: bits come first.
+
+    Also if the model has told Dynamo to guard the address of its state, and has not told sktune what is state.
+    """
 
     class Adds(nn.Module):
         def forward(self, state: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -210,8 +240,11 @@ def test_inputs_that_overlap_only_later_run_kernel_by_kernel(caplog: pytest.LogC
     module = nn.Module()
     module.inside = inner = Adds()
     module.state = state = nn.Buffer(torch.ones(8))
+    if is_guarded:
+        torch._dynamo.mark_static_address(state, guard=True)
+    declared = {} if is_guarded else {"state": state}
     target = Target(
-        module, lambda values: inner(state, values), lambda seed, steps: [(torch.ones(8),)] * steps, {"state": state}
+        module, lambda values: inner(state, values), lambda seed, steps: [(torch.ones(8),)] * steps, declared
     )
     step = backend_of(target).compile(PLAN).step
     step.prepare()

@@ -164,16 +164,17 @@ class InductorBackend:
                     "the decode step had to be captured again; keep shapes, strides and types of inputs and state fixed"
                 )
             self._marked = strip_marks(graph_module)
-            self._example_inputs = example_inputs
-            if device_type(example_inputs) == "cuda":
+            held = self._marked.held
+            self._example_inputs = (*example_inputs, *held)
+            if device_type(self._example_inputs) == "cuda":
                 self._device, self.notes = Cuda(), "without cuDNN's attention, which is not deterministic"
             self._run = self._marked.graph_module.forward
-            self._written = self._written_tensors(self._marked.graph_module, example_inputs)
+            self._written = self._written_tensors(self._marked.graph_module, self._example_inputs)
             complete = Snapshot(complete_state(self._target, self._written))
 
             def dispatch(*arguments: Any) -> Any:
                 assert self._run is not None
-                return self._run(*arguments)
+                return self._run(*arguments, *held)
 
             self._snapshot = complete  # also restores what the first run writes
             return dispatch

@@ -181,7 +181,7 @@ def _compared_numbers(kernels: fx.GraphModule) -> frozenset[int] | None:
     if any(unchecked in name for name, _ in calls for unchecked in UNCHECKED):
         return None
     return frozenset(
-        argument for name, arguments in calls if name in ("eq", "ne") for argument in arguments
+        argument for name, arguments in calls if name.strip("_") in ("eq", "ne") for argument in arguments
         if isinstance(argument, int)
     )  # fmt: skip
 

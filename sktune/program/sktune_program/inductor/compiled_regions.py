@@ -116,6 +116,8 @@ def compile_scopes(marked: MarkedGraph, example_inputs: Sequence[Any]) -> Callab
         PlanError: the plan is strict, and a scope was compiled to other code.
         SpaceError: a scope has an option that Inductor lacks on this device.
     """
+    held = marked.held
+    example_inputs = (*example_inputs, *held)
     device = device_type(example_inputs)
     if device == "cuda" and torch.backends.cuda.cudnn_sdp_enabled():
         logger.warning(
@@ -129,7 +131,8 @@ def compile_scopes(marked: MarkedGraph, example_inputs: Sequence[Any]) -> Callab
     cache = RegionCache()
     regions = [cache.compile(slot) for slot in cutting.slots]
     compare_code(cutting.slots, regions)
-    return cutting.fill([region.function for region in regions])
+    run = cutting.fill([region.function for region in regions])
+    return (lambda *inputs: run(*inputs, *held)) if held else run
 
 
 def compile_region(slot: RegionSlot) -> CompiledRegion:

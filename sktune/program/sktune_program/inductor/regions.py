@@ -55,10 +55,18 @@ class Span:
 
 @dataclass(frozen=True)
 class MarkedGraph:
-    """A captured graph without its marks, and the spans that they marked, by label."""
+    """A captured graph without its marks.
+
+    Attributes:
+        graph_module: the graph.
+        spans: those that were marked, by label.
+        held: its last inputs, tensors that the captured graph held as attributes. Dynamo makes attributes of tensors
+            with a guarded static address, which torch 2.8 guards unless told otherwise.
+    """
 
     graph_module: fx.GraphModule
     spans: Mapping[str, Span]
+    held: tuple[torch.Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,7 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
     graph.graph_copy(graph_module.graph, values)
     output = next(node for node in graph_module.graph.nodes if node.op == "output")
     graph.output(fx.node.map_arg(output.args[0], values.__getitem__))
+    held = _lift_attributes(graph, graph_module)
     starts: dict[str, tuple[int, Boundary]] = {}
     spans: dict[str, Span] = {}
     position = 0
@@ -125,7 +134,23 @@ def strip_marks(graph_module: fx.GraphModule) -> MarkedGraph:
         raise CompileError(
             f"scope {min(unclosed)!r} is never closed: its last unit does not run in this step; choose another"
         )
-    return MarkedGraph(fx.GraphModule(graph_module, graph), spans)
+    return MarkedGraph(fx.GraphModule(graph_module, graph), spans, held)
+
+
+def _lift_attributes(graph: fx.Graph, owner: fx.GraphModule) -> tuple[torch.Tensor, ...]:
+    """Make inputs of the tensors that are attributes of ``owner``, and return them: what is an input can be written."""
+    held = []
+    last = next((node for node in reversed(graph.nodes) if node.op == "placeholder"), None)
+    for node in graph.find_nodes(op="get_attr"):
+        value = _attribute(owner, node)
+        if isinstance(value, torch.Tensor):
+            with graph.inserting_after(last):
+                last = graph.placeholder(node.name)
+            last.meta = dict(node.meta)
+            node.replace_all_uses_with(last)
+            graph.erase_node(node)
+            held.append(value)
+    return tuple(held)
 
 
 @dataclass(frozen=True)
@@ -485,15 +510,17 @@ class _Named(str):
 def _describe_target(graph_module: fx.GraphModule, node: fx.Node) -> str:
     if node.op not in ("get_attr", "call_module"):
         return node.target if isinstance(node.target, str) else _describe_callable(node.target)
-    value: Any = graph_module
-    for part in str(node.target).split("."):
-        value = getattr(value, part)
+    value = _attribute(graph_module, node)
     if isinstance(value, fx.GraphModule):
         return _describe_graph(value)
     if isinstance(value, torch.Tensor):
         raw = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
         return f"{tuple(value.shape)} {value.dtype} {hashlib.sha256(raw).hexdigest()}"
     return repr(value)
+
+
+def _attribute(graph_module: fx.GraphModule, node: fx.Node) -> Any:
+    return operator.attrgetter(str(node.target))(graph_module)
 
 
 def _describe_callable(target: Callable[..., Any]) -> str:
