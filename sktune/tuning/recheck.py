@@ -154,14 +154,14 @@ def _checked(
     report: Report,
 ) -> Recheck:
     opened = runner.open()
-    plans = [(PLAN, file.to_plan())]
-    verification = runner.verify(VerifyRequest(plans, steps), report).get(PLAN, Verification())
+    plan = file.to_plan()
+    verification = runner.verify(VerifyRequest(PLAN, plan, steps), report) or Verification()
     if verification.is_broken:
         raise BackendError(f"the plan no longer runs: {verification.difference}; search again")
     code = _code(verification, delivery, opened.facts.get("not_delivered", ""))
     if not verification.is_identical:
         return Recheck(RecheckVerdict.DIFFERS, code, changes, verification)
-    rows = runner.compare(CompareRequest(plans), report).rows
+    rows = runner.compare(CompareRequest([(PLAN, plan)]), report).rows
     row = next(row for row in rows if row.name == PLAN)
     if row.speedup is None:
         raise BackendError(f"the plan could not be compared with the baseline: {row.verdict}; search again")

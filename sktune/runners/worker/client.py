@@ -180,27 +180,16 @@ class WorkerRunner:
         names: list[str] = answer["shortlisted"]
         return names
 
-    def verify(self, request: VerifyRequest, report: Report, /) -> dict[str, Verification]:
-        """Compare plans with the baseline far more thoroughly than their trials did; see ``Judge.verify``.
-
-        If the worker dies, each plan is verified in a separate process, and a plan that kills that one too has this as
-        its difference. Nothing is compared in a simulation.
-        """
+    def verify(self, request: VerifyRequest, report: Report, /) -> Verification | None:
+        """Compare a plan with the baseline far more thoroughly than its trial did; see ``Judge.verify``."""
         self.open()
-        plans = request.plans
-        names = "-".join(name for name, _ in plans)
-        values = {"plans": _entries(plans), "steps": request.steps, "seconds": request.seconds,
+        values = {"plan": request.plan.to_dict(), "steps": request.steps, "seconds": request.seconds,
                   "banned": dict(request.banned)}  # fmt: skip
         try:
-            answer = self._answer("verified", report, log=f"verify-{names}.log", do="verify", **values)
+            answer = self._answer("verified", report, log=f"verify-{request.name}.log", do="verify", **values)
         except BackendError as failure:
-            if len(plans) == 1:
-                return {plans[0][0]: Verification(difference=str(failure), is_broken=True)}
-            logger.warning("%s; verifying each plan in a separate process", failure)
-            share = None if request.seconds is None else request.seconds / len(plans)
-            parts = [self.verify(replace(request, plans=[plan], seconds=share), report) for plan in plans]
-            return {name: verification for part in parts for name, verification in part.items()}
-        return {name: Verification.from_dict(values) for name, values in answer["verified"].items()}
+            return Verification(difference=str(failure), is_broken=True)
+        return Verification.from_dict(answer["verified"]) if answer["verified"] else None
 
     def compare(self, request: CompareRequest, report: Report, /) -> ProcessComparison:
         """Compare plans in a fresh process; see ``Runner.compare``.

@@ -75,7 +75,7 @@ class Judge:
             raise BackendError(f"the baseline does not compile: {failure}") from failure
         # A simulation runs the model itself for every plan, so there are no bits to compare.
         is_real = self._baseline.simulated_ms is None
-        self._verifier = Verifier(target, backend, self._baseline, heartbeat) if is_real else None
+        self._verifier = Verifier(target, backend, self._baseline) if is_real else None
         self._timer = StepTimer(self._device, self._verifier.replays[0] if self._verifier else None, heartbeat)
         self._step_s = self._timer.quiet_step_s(self._baseline.step) if is_real else 0.0
         # These objects live as long as the process: freezing them saves 0.25 s in each garbage collection.
@@ -195,38 +195,38 @@ class Judge:
 
     def verify(
         self,
-        plans: Sequence[tuple[str, Plan]],
+        plan: Plan,
         report: Report,
         *,
         steps: int = VERIFIED_STEPS,
         seconds: float | None = None,
         banned: Mapping[str, str] = MappingProxyType({}),
-    ) -> dict[str, Verification]:
-        """Compare ``plans`` with the baseline: each distinct region with its kernels, then ``steps`` decode steps.
+    ) -> Verification | None:
+        """Compare ``plan`` with the baseline: each distinct region with its kernels, then ``steps`` decode steps.
 
         Args:
-            plans: names and plans.
-            report: called with each stage as it begins.
+            plan: to verify.
+            report: called with each stage as it begins, and with the steps that were compared.
             steps: fewest decode steps to compare.
-            seconds: time limit for all plans, without compilation; None for no limit. If it is reached, fewer steps are
-                compared and the bound is weaker.
+            seconds: time limit, without compilation; None for no limit. If it is reached, fewer steps are compared and
+                the bound is weaker.
             banned: regions known to differ from their kernels: the difference, by key.
 
         Returns:
-            verifications by name; nothing for a simulation. A plan that no longer compiles has the reason as its
-            difference.
+            None for a simulation, and if no more was compared than in a trial. A plan that no longer compiles has the
+            reason as its difference.
         """
         if self._verifier is None:
-            return {}
+            return None
         self._ban(banned)
-        makers = {name: partial(self._backend.compile, plan) for name, plan in plans}
-        compiled, broken = self._compile_all(makers, report)
-        report("verify")
-        plan_of = dict(plans)
-        entries = {name: (plan_of[name], entry) for name, entry in compiled.items()}
+        report(Stage.COMPILE)
+        try:
+            compiled = self._backend.compile(plan)
+        except CompileError as failure:
+            return Verification(difference=f"does not compile: {failure}", is_broken=True)
+        report(Stage.VERIFY)
         left_s = min(math.inf if seconds is None else seconds, self._left_s)
-        verified = self._verifier.thorough(entries, steps, left_s)
-        return verified | {row.name: Verification(difference=row.verdict, is_broken=True) for row in broken}
+        return self._verifier.thorough(plan, compiled, steps, left_s, report)
 
     def deliver(self, plan: Plan, folder: Path) -> Delivery | None:
         """Write the compiled code of ``plan`` into ``folder``; None if the backend cannot export it.
