@@ -181,7 +181,7 @@ def dies_line(result: SearchResult) -> str:
 
 def _time_spent(result: SearchResult) -> str:
     facts = result.facts
-    return f"Time: {facts.seconds:.0f} s, including {facts.final_seconds:.0f} s for the final comparison."
+    return f"Time: {facts.seconds:.0f} s, including {facts.final_s:.0f} s for the final comparison."
 
 
 def interval_text(speedup: Speedup, none: str = "none: too few steps, or a single average") -> str:

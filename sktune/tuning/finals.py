@@ -10,7 +10,7 @@ from pathlib import Path
 from sktune.core.errors import BackendError, OutOfTimeError
 from sktune.core.events import Listener
 from sktune.core.events.search import FinalStage, FinalStarted, PlanVerified
-from sktune.core.outcome import FinalRow
+from sktune.core.outcome import FinalRow, Stage
 from sktune.core.plan import Plan
 from sktune.core.plan_file import ARTIFACTS
 from sktune.core.space import SearchSpace
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 MIN_DIES = 3
 """On so many dies finalists are compared, if there are as many: two show little of how much dies differ."""
 VERIFY_SHARE = 0.3
-"""Share of the time left after the trials that is kept for verifying the winner."""
+"""Share of the time left after the trials that later processes of a comparison leave for verifying the winner."""
 
 
 class Finals:
@@ -61,6 +61,8 @@ class Finals:
         self._request, self._study, self._runner, self._traits = request, study, runner, traits
         self._budget, self._emit, self._stop_if_asked = budget, emit, stop_if_asked
         self._workers, self._die = workers, die
+        self._seconds: dict[str, float] = {}
+        self._stage, self._since_s = str(Stage.OPEN), 0.0
 
     @property
     def _processes(self) -> int:
@@ -73,9 +75,20 @@ class Finals:
     def _verify_steps(self) -> int:
         return self._request.verify_steps
 
-    def _reporting(self, part: str) -> Report:
-        """Return a report that names the part of the final comparison that runs."""
-        return lambda stage: self._emit(FinalStage(stage=f"{part}: {stage}", worker=self._die()))
+    def _reporting(self, part: str, left_s: float | None = None) -> Report:
+        """Return a report for a part of the final comparison; ``left_s`` is what it and those like it will take."""
+        self._enter(Stage.OPEN)
+
+        def report(stage: str) -> None:
+            self._enter(stage.partition(",")[0])
+            self._emit(FinalStage(part=part, stage=stage, left_s=left_s, worker=self._die()))
+
+        return report
+
+    def _enter(self, stage: str) -> None:
+        now_s = time.perf_counter()
+        self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + now_s - self._since_s
+        self._stage, self._since_s = stage, now_s
 
     def run(self, space: SearchSpace, finalists: int, *, has_trials: bool) -> None:
         """Compare the best plans, and verify the one that wins; ``finalists`` is how many there is time to compare.
@@ -91,7 +104,7 @@ class Finals:
         most = finalists if is_short else self._traits.max_shortlisted
         numbers = [record.number for record in candidates[:most]]
         self._emit(FinalStarted(simulated=not self._traits.measures_time, qualifiers=numbers, references=references))
-        began = time.perf_counter()
+        self._since_s = time.perf_counter()
         left = [(str(record.number), record.judged_plan) for record in candidates]
         if len(numbers) > self._traits.max_finalists:
             left = self._shortlisted(left[:most]) + left[most:]
@@ -100,11 +113,9 @@ class Finals:
             batch, left = left[:finalists], left[finalists:]
             final = self._verified(self._compared(batch, references=references), dict(batch))
             references = False
+        self._enter(Stage.OPEN)
         self._study.remember(
-            final=final,
-            uncompared=False,
-            final_seconds=time.perf_counter() - began,
-            final_trials=self._study.finished(),
+            final=final, uncompared=False, final_seconds=self._seconds, final_trials=self._study.finished()
         )
 
     def deliver(self, folder: Path) -> None:
@@ -114,8 +125,8 @@ class Finals:
             return
         stored = DeliveryRecord(winner.number)
         try:
-            self._emit(FinalStage(stage="deliver"))
-            delivery = self._runner.deliver(winner.plan, folder / ARTIFACTS, lambda stage: None)
+            report = self._reporting("writing the winner's code")
+            delivery = self._runner.deliver(winner.plan, folder / ARTIFACTS, report)
             stored = replace(stored, delivery=delivery)
         except (BackendError, OutOfTimeError) as failure:
             logger.warning("the winner comes without its compiled code: %s", failure)
@@ -139,18 +150,18 @@ class Finals:
         processes: list[tuple[Sequence[FinalRow], str]] = []
         dies: list[str] = []
         longest_s = 0.0
-        deadline_s = self._runner.deadline_s
-        kept_s = 0.0 if math.isinf(self._budget.remaining_s) else VERIFY_SHARE * self._budget.remaining_s
-        self._runner.deadline_s = deadline_s - kept_s
+        enough_s = VERIFY_SHARE * self._budget.remaining_s
         for number in range(1, self._processes + 1):
             self._stop_if_asked()
-            if processes and self._budget.remaining_s - kept_s < longest_s:
+            if processes and self._budget.remaining_s < longest_s + enough_s:
                 break
             began = time.perf_counter()
             try:
                 # References are shown for comparison only, and need no interval over processes.
                 request = CompareRequest(plans, number, references=references and number == 1)
-                compared = self._runner.compare(request, self._reporting(f"process {number} of {self._processes}"))
+                left_s = longest_s * (self._processes + 1 - number) or None
+                part = f"process {number} of {self._processes}"
+                compared = self._runner.compare(request, self._reporting(part, left_s))
             except OutOfTimeError:
                 if not processes:
                     raise
@@ -162,7 +173,6 @@ class Finals:
             plans = [(name, plan) for name, plan in plans if name not in broken]
             if broken and not plans:
                 break
-        self._runner.deadline_s = deadline_s
         return FinalComparison.of(processes, self._study.facts.floor_looks, dies)
 
     def _verified(self, final: FinalComparison, plans: Mapping[str, Plan]) -> FinalComparison:
