@@ -22,6 +22,7 @@ from sktune.core.events.search import (
     TrialFinished,
 )
 from sktune.core.events.workers import TrialRequeued, WorkerJoined, WorkerLost, WorkerQuarantined
+from sktune.core.outcome import bracketed
 from sktune.core.printable import shortened
 
 SHAPE_WIDTH, MAX_SHAPE_WIDTH = 34, 41
@@ -147,8 +148,8 @@ def left_of(event: FinalStage) -> str:
 
 def figure(event: TrialFinished) -> str:
     """Return the speedup of a trial that was measured, with its interval."""
-    doubt = "[{:.3f}, {:.3f}]".format(*event.ci95) if event.ci95 else "simulated"
-    return f"{event.speedup:.3f}x {doubt}"
+    assert event.speedup is not None
+    return f"{event.speedup:.3f}x {bracketed(event.speedup, event.ci95)}"
 
 
 def duration(seconds: float) -> str:
