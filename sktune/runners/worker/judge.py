@@ -69,6 +69,7 @@ class Judge:
         self._backend = backend
         self.ends_s = math.inf
         self._device = device_of([*target.module.parameters(), *target.state.values()])
+        began_s = time.monotonic()
         try:
             self._baseline = backend.compile(Plan())
         except CompileError as failure:
@@ -78,6 +79,7 @@ class Judge:
         self._verifier = Verifier(target, backend, self._baseline) if is_real else None
         self._timer = StepTimer(self._device, self._verifier.replays[0] if self._verifier else None, heartbeat)
         self._step_s = self._timer.quiet_step_s(self._baseline.step) if is_real else 0.0
+        self._baseline_s = time.monotonic() - began_s
         # These objects live as long as the process: freezing them saves 0.25 s in each garbage collection.
         gc.collect()
         gc.freeze()
@@ -124,7 +126,7 @@ class Judge:
         seconds: dict[str, float] = {}
         self._ban(banned)
         try:
-            measured = partial(self._measured, budget or Budget(), threshold or Threshold(), keep)
+            measured = partial(self._measured, budget or Budget(), threshold or Threshold(), keep, seconds)
             compiled, outcome = self._judge(plan, report, seconds, known, on_scope, measured)
         except CompileError as failure:
             if ran_out_of_memory(failure):
@@ -244,12 +246,15 @@ class Judge:
     def _left_s(self) -> float:
         return self.ends_s - time.monotonic() - ANSWER_S
 
-    def _sized(self, budget: Budget, contenders: Sized) -> Budget:
+    def _sized(self, budget: Budget, contenders: Sized, compile_s: float | None = None) -> Budget:
         """Return ``budget`` with time for enough rounds of a step that is slow on a quiet machine, up to the deadline.
 
-        Steps that only a busy machine slows down get no more time: its load may never end.
+        Steps that a busy machine slows down get as much more time as it took to compile them, by default the baseline:
+        its load may never end.
         """
-        return budget.for_steps(self._step_s, len(contenders)).within(self._left_s)
+        patience_s = self._baseline_s if compile_s is None else compile_s
+        sized = replace(budget.for_steps(self._step_s, len(contenders)), patience_s=max(budget.wait_s, patience_s))
+        return sized.within(self._left_s)
 
     def _ban(self, banned: Mapping[str, str]) -> None:
         if self._verifier:
@@ -264,10 +269,13 @@ class Judge:
             logger.warning("the time of each scope could not be measured", exc_info=True)
             return ()
 
-    def _measured(self, budget: Budget, threshold: Threshold, keep: SampleSink, compiled: Compiled) -> dict[str, Any]:
+    def _measured(
+        self, budget: Budget, threshold: Threshold, keep: SampleSink, seconds: Mapping[str, float], compiled: Compiled
+    ) -> dict[str, Any]:
         """Measure the plan; return the fields of the outcome that result."""
         entries = {"baseline": self._baseline, "plan": compiled}
-        speedups, noise = self._timer.compare(entries, self._sized(budget, entries), keep, threshold.is_out_of_reach)
+        sized = self._sized(budget, entries, seconds.get(Stage.COMPILE, 0.0))
+        speedups, noise = self._timer.compare(entries, sized, keep, threshold.is_out_of_reach)
         return {
             "speedup": speedups["plan"],
             "comparison": threshold.comparison(speedups["plan"]),
