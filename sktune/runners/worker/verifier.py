@@ -14,7 +14,7 @@ from sktune.core.plan import Plan
 from sktune.core.verification import RegionCheck, Verification
 from sktune.measure.bits import Mismatch, bits_digest
 from sktune.measure.devices import ran_out_of_memory
-from sktune.runners.worker import step_check
+from sktune.runners.worker import operator_trace, step_check
 from sktune.runners.worker.replays import Replay, compare, prepare, record, replayed_inputs
 from sktune.targets.base import Inputs, Target
 from sktune.targets.state import complete_state
@@ -170,11 +170,23 @@ class Verifier:
         if "uncompiled" not in references:
             return ""
         try:
-            return str(self.difference(references["uncompiled"]()) or "")
+            model = references["uncompiled"]()
+            difference = self.difference(model)
         except Exception as failure:
             if ran_out_of_memory(failure):
                 raise
             return f"the uncompiled model does not run: {described(failure)}"
+        return "; ".join(filter(None, (str(difference), self._first_operator(model, difference)))) if difference else ""
+
+    def _first_operator(self, model: Compiled, difference: Mismatch) -> str:
+        replay = next(replay for replay in self.replays if replay.seed == difference.seed)
+        try:
+            return operator_trace.first_difference(
+                self._target.module, model.step, self._baseline.step, replay, difference.step + 1
+            )
+        except Exception:
+            logger.warning("the operator at which the baseline differs could not be found", exc_info=True)
+            return ""
 
     def _changing_scopes(self, plan: Plan, compiled: Compiled, replays: Sequence[Replay]) -> tuple[str, ...]:
         """Return the labels of the scopes that change bits, none if they cannot be identified."""

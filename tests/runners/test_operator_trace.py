@@ -1,0 +1,49 @@
+"""Where the baseline differs from the uncompiled model, the operator is named."""
+
+import torch
+from torch import nn
+
+from sktune.backends.base import Step
+from sktune.runners.worker.operator_trace import first_difference
+from sktune.runners.worker.replays import Replay
+from sktune.targets.base import Snapshot
+
+
+class Mixed(nn.Module):
+    """Two layers and an activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Return the second layer's outputs."""
+        return self.down(torch.tanh(self.up(hidden_states)))
+
+
+def found(other: Step) -> str:
+    """Return what is said of a step beside the model's own."""
+    torch.manual_seed(0)
+    inputs = [(torch.randn(1, 8),) for _ in range(3)]
+    return first_difference(MODEL, Step(MODEL), other, Replay(0, inputs, Snapshot({}), {}), 3)
+
+
+MODEL = Mixed().eval().requires_grad_(False)
+
+
+def test_the_operator_is_named_with_its_module_and_its_counterpart() -> None:
+    """The product is computed with the bias apart, which rounds twice."""
+
+    def apart(hidden_states: torch.Tensor) -> torch.Tensor:
+        inner = torch.tanh(MODEL.up(hidden_states))
+        return (inner.double() @ MODEL.down.weight.double().T + MODEL.down.bias).float() + 1e-7
+
+    text = found(Step(apart))
+    assert text.startswith("in down, aten.addmm.default is the first operator whose result differs")
+    assert "the compiled model calls aten._to_copy.default" in text
+
+
+def test_nothing_is_named_where_nothing_differs() -> None:
+    """Views and other orders of the same operators are no difference."""
+    assert found(Step(MODEL)) == ""
+    assert found(Step(lambda hidden_states: MODEL(hidden_states.view(8).view(1, 8)))) == ""
