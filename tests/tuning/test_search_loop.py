@@ -385,6 +385,19 @@ class TestInterruptions:
             search(tmp_path, FakeRunner(breaks=asks))
         assert len(search(tmp_path, FakeRunner()).trials) == 6
 
+    def test_ctrl_c_in_the_final_comparison_says_what_it_waits_for(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """No trial runs any more."""
+
+        def asks(kind: str, plans: Sequence[Plan]) -> None:
+            if kind == "compare":
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with pytest.raises(InterruptedSearchError, match="stopped after 6 of 6 trials"):
+            search(tmp_path, FakeRunner(breaks=asks, traits=RunnerTraits(final_processes=2)))
+        assert "stopping after this part of the final comparison" in caplog.text
+
 
 class TestFinals:
     """A search returns a result whatever happens to the processes of the final comparison."""
