@@ -21,7 +21,7 @@ from sktune.core.files import real_path
 from sktune.core.outcome import Speedup
 from sktune.core.plan_file import PlanFile, read_plan_file
 from sktune.core.space import SpaceSpec
-from sktune.core.verification import Verification
+from sktune.core.verification import DEFAULT_VERIFY_STEPS, Verification
 from sktune.measure.placement import Placement
 from sktune.runners import make_runner
 from sktune.runners.base import CompareRequest, Report, Runner, RunnerSetup, VerifyRequest
@@ -29,7 +29,6 @@ from sktune.study.result import ci95_list
 from sktune.study.study import folder_name
 from sktune.targets import ConfigSpec, TargetSpec
 from sktune.tuning.placing import placed
-from sktune.tuning.request import DEFAULT_VERIFY_STEPS
 
 PLAN = "plan"
 

@@ -13,11 +13,11 @@ from sktune.cli import app
 from sktune.core.outcome import Reason
 from sktune.core.plan import Plan, Scope
 from sktune.core.space import SpaceSpec
+from sktune.core.verification import DEFAULT_VERIFY_STEPS
 from sktune.runners.base import RunnerSetup, VerifyRequest
 from sktune.runners.worker.client import WorkerRunner
 from sktune.study.result import stored_result
 from sktune.targets import describe
-from sktune.tuning.request import DEFAULT_VERIFY_STEPS
 from tests.builders import OWN_MODEL, TESTS
 
 FAULTY = TESTS / "models" / "faulty.py"

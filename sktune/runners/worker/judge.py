@@ -19,7 +19,7 @@ from sktune.core.delivery import Delivery
 from sktune.core.errors import BackendError, described
 from sktune.core.outcome import FinalRow, Outcome, Reason, ScopeTime, Stage
 from sktune.core.plan import Plan
-from sktune.core.verification import Verification
+from sktune.core.verification import DEFAULT_VERIFY_STEPS, Verification
 from sktune.measure.confidence_sequence import Comparison
 from sktune.measure.devices import device_of, ran_out_of_memory
 from sktune.measure.latency import Budget
@@ -27,7 +27,7 @@ from sktune.measure.noise_floor import NoiseFloorSample, Threshold
 from sktune.measure.winner import BASELINE_REPEAT, MAX_FINALISTS
 from sktune.runners.base import Report
 from sktune.runners.worker.step_timer import SampleSink, StepTimer, discard, quiet_collector
-from sktune.runners.worker.verifier import VERIFIED_STEPS, Verifier
+from sktune.runners.worker.verifier import Verifier
 from sktune.targets.base import Target
 
 logger = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class Judge:
         plan: Plan,
         report: Report,
         *,
-        steps: int = VERIFIED_STEPS,
+        steps: int = DEFAULT_VERIFY_STEPS,
         seconds: float | None = None,
         banned: Mapping[str, str] = MappingProxyType({}),
     ) -> Verification | None:

@@ -11,7 +11,7 @@ from sktune.backends.base import REGION_STEPS, Backend, Compiled, RegionBudget
 from sktune.core.errors import NotDeterministicError, described
 from sktune.core.outcome import Stage
 from sktune.core.plan import Plan
-from sktune.core.verification import RegionCheck, Verification
+from sktune.core.verification import DEFAULT_VERIFY_STEPS, EXACT_STEPS, RegionCheck, Verification
 from sktune.measure.bits import Mismatch, bits_digest
 from sktune.measure.devices import ran_out_of_memory
 from sktune.runners.worker import operator_trace, step_check
@@ -21,13 +21,9 @@ from sktune.targets.state import complete_state
 
 logger = logging.getLogger(__name__)
 
-VERIFIED_STEPS = 2048
-"""Decode steps on which a plan is compared with the baseline before it is called identical."""
 TRIAL_REGIONS = RegionBudget(elements=2_000_000, seconds=2.0)
 FINALIST_REGIONS = RegionBudget(seconds=15.0)
 REPORT_S = 5.0
-EXACT_SHARE = 0.25
-"""Share of the time for regions if all regions of a plan are exact by construction."""
 
 
 class Verifier:
@@ -121,10 +117,10 @@ class Verifier:
             None if no more was compared than in a trial.
         """
         ends_s = time.monotonic() + seconds
+        if compiled.is_exact:
+            steps = min(steps, EXACT_STEPS)
         # Fewer steps mean a shorter check of the regions, too.
-        share_s = (
-            FINALIST_REGIONS.seconds * min(1.0, steps / VERIFIED_STEPS) * (EXACT_SHARE if compiled.is_exact else 1)
-        )
+        share_s = FINALIST_REGIONS.seconds * min(1.0, steps / DEFAULT_VERIFY_STEPS)
         regions = replace(FINALIST_REGIONS, seconds=max(0.0, min(share_s, seconds / 2)))
         blank = Verification(code_digest=compiled.code_digest)
         verified = self._known_to_differ(compiled) or self._with_regions(blank, compiled, regions)
