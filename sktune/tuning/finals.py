@@ -18,7 +18,7 @@ from sktune.core.verification import Verification
 from sktune.measure.final_comparison import FinalComparison
 from sktune.runners.base import CompareRequest, NamedPlan, Report, Runner, RunnerTraits, VerifyRequest
 from sktune.study.facts import DeliveryRecord
-from sktune.study.records import without_twins
+from sktune.study.records import TrialRecord, without_twins
 from sktune.study.result import result_of, verdict_of
 from sktune.study.study import TuningStudy
 from sktune.tuning.request import Request
@@ -108,10 +108,10 @@ class Finals:
         left = [(str(record.number), record.judged_plan) for record in candidates]
         if len(numbers) > self._traits.max_finalists:
             left = self._shortlisted(left[:most]) + left[most:]
-        final: FinalComparison | None = None
-        while final is None or (left and self._is_rejected(final) and self._budget.remaining_s > 0):
+        records, final = self._study.records(), None
+        while final is None or (left and self._is_rejected(final, records) and self._budget.remaining_s > 0):
             batch, left = left[:finalists], left[finalists:]
-            final = self._verified(self._compared(batch, references=references), dict(batch))
+            final = self._verified(self._compared(batch, references=references), dict(batch), records)
             references = False
         self._enter(Stage.OPEN)
         self._study.remember(
@@ -175,13 +175,15 @@ class Finals:
                 break
         return FinalComparison.of(processes, self._study.facts.floor_looks, dies)
 
-    def _verified(self, final: FinalComparison, plans: Mapping[str, Plan]) -> FinalComparison:
+    def _verified(
+        self, final: FinalComparison, plans: Mapping[str, Plan], records: Sequence[TrialRecord]
+    ) -> FinalComparison:
         """Verify the plan that wins; while it fails, mark its row and verify the next one.
 
         Results are stored: the study drops a plan whose bits differ, and plans with a region whose bits differed are
         not tried.
         """
-        while (winner := verdict_of(final, self._study.records()).winner) is not None:
+        while (winner := verdict_of(final, records).winner) is not None:
             name = str(winner.number)
             known = self._study.facts.verifications.get(name)
             if known is None or known.steps < self._verify_steps:
@@ -208,7 +210,8 @@ class Finals:
             self._emit(PlanVerified(trial=int(name), identical=verification.is_identical, **summary))
         return verification
 
-    def _is_rejected(self, final: FinalComparison) -> bool:
+    @staticmethod
+    def _is_rejected(final: FinalComparison, records: Sequence[TrialRecord]) -> bool:
         """Whether no plan wins, and some of them might have if their bits did not differ."""
-        is_open = verdict_of(final, self._study.records()).winner is None
+        is_open = verdict_of(final, records).winner is None
         return is_open and any(row.name.isdigit() and row.bit_identical is False for row in final.rows)
