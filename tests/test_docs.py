@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.markdown import Markdown
 from typer.main import get_command
 
 from sktune.cli import app
@@ -170,6 +171,22 @@ def test_translations_do_not_drift(page: Path) -> None:
     assert levels(page) == levels(original)
     assert original.resolve() in {path for path, _ in links(page)}
     assert page.resolve() in {path for path, _ in links(original)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_emphasis_is_rendered(page: Path) -> None:
+    """No asterisks are left in the text, as CommonMark leaves those between a letter and a full-width stop."""
+    inline = [token for token in Markdown(page.read_text(encoding="utf-8")).parsed if token.type == "inline"]
+    texts = [child.content for token in inline for child in token.children or () if child.type == "text"]
+    assert not [text for text in texts if "**" in text]
+
+
+@pytest.mark.parametrize("page", TRANSLATIONS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_chinese_pages_say_which_links_are_in_english(page: Path) -> None:
+    """Each link to a page that has no translation is followed by a note; no other link is."""
+    for match in re.finditer(r"\]\(([^)\s:]+\.md)[^)]*\)(.英文.)?", prose(page)):
+        path = (page.parent / match[1]).resolve()
+        assert bool(match[2]) == (path not in {*TRANSLATIONS, TRANSLATIONS[page]}), match.group()
 
 
 def test_readme_is_short() -> None:

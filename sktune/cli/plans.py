@@ -1,5 +1,6 @@
 """Commands for plans, ``apply``, ``check`` and ``recheck``, and for programs, ``recipe init``."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -47,7 +48,7 @@ def apply(
         change.write()
     if not json:
         _print_diff(change.diff)
-    for line in (*change.notes, _next_step(change.diff, written=write)):
+    for line in (*change.notes, _next_step(change.diff, to, written=write)):
         people.print(escape(line), highlight=False, soft_wrap=True)
     if json:
         paths = [str(edit.path) for edit in change.changes]
@@ -62,10 +63,11 @@ def _print_diff(diff: str) -> None:
         print(diff, end="")  # valid input for `git apply`
 
 
-def _next_step(diff: str, *, written: bool) -> str:
+def _next_step(diff: str, folder: Path, *, written: bool) -> str:
     if not diff:
         return "nothing to change: the source already contains the plan"
-    return "written; undo with `sktune apply --undo --to DIR`" if written else "nothing written; add --write"
+    undo = shlex.join(["sktune", "apply", "--undo", "--to", str(folder)])
+    return f"written; undo with `{undo}`" if written else "nothing written; add --write"
 
 
 @app.command()
@@ -149,7 +151,8 @@ def recipe_init(
     except OSError as failure:
         raise BadInputError(f"{out} cannot be written ({failure.strerror}); name another file with --out") from failure
     console = Terminal(stderr=json)
-    for line in (*draft.found, *(f"unknown: {line}" for line in draft.unknown), f"written: {out}"):
+    to_do, unknown = (f"to do: {line}" for line in draft.to_do), (f"unknown: {line}" for line in draft.unknown)
+    for line in (*draft.found, *to_do, *unknown, f"written: {out}"):
         console.print(escape(line), highlight=False, soft_wrap=True)
     if json:
-        print_event(RecipeWritten(recipe=str(out), found=draft.found, unknown=draft.unknown))
+        print_event(RecipeWritten(recipe=str(out), found=draft.found, to_do=draft.to_do, unknown=draft.unknown))

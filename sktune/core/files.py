@@ -15,6 +15,9 @@ from sktune.core.errors import BadInputError
 MAX_BYTES = 16 << 20
 """Limit of a file that is read as a whole: source, YAML, JSON. Profiles and logs have their own."""
 
+WRITTEN = ".written-by-sktune"
+"""Name of the file that marks a folder whose content sktune and compilers write."""
+
 
 def open_regular(path: Path) -> BufferedReader:
     """Open a file for reading. A pipe or a device is an error: it may never end, or never answer.
@@ -148,3 +151,9 @@ def create_text(path: Path, text: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
         file.write(text)
+
+
+def mark_as_written(folder: Path) -> None:
+    """Create ``folder`` with the mark that sktune writes it, and that nothing in it is a program's source."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / WRITTEN).touch()

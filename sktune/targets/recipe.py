@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 
 from sktune.core.documents import Document, read_document
 from sktune.core.errors import TargetError
-from sktune.core.files import real_path
+from sktune.core.files import WRITTEN, real_path
 
 MAX_RANKS, MAX_HOSTS = 1024, 1024
 COPY_SUFFIX = "_sktune"
@@ -190,12 +190,18 @@ def needs_cluster(name: str, hosts: int) -> str:
 
 
 def digest(recipe: Recipe, path: Path) -> str:
-    """Return a digest of a recipe and the program's sources: when it changes, figures are no longer valid."""
+    """Return a digest of a recipe and the program's sources: when it changes, figures are no longer valid.
+
+    What sktune itself writes into the program's folder, such as generated code in ``runs/cache``, is no source.
+    """
     digest = hashlib.sha256(path.read_bytes())
     files = {file for pattern in _SOURCES for file in recipe.directory.rglob(pattern)}
+    written = {mark.parent for mark in recipe.directory.rglob(WRITTEN)}
     for file in sorted(files) + ([recipe.yaml.file] if recipe.yaml else []):
         inside = file.relative_to(recipe.directory) if file.is_relative_to(recipe.directory) else Path(file.name)
         if any(part.startswith(".") or part == "__pycache__" for part in inside.parts):
+            continue
+        if written.intersection(file.parents):
             continue
         digest.update(os.fsencode(inside) + _content(file))
     return digest.hexdigest()

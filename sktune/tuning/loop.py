@@ -23,6 +23,7 @@ from sktune.core.events.search import (
     TargetReady,
     TimeBudgetSpent,
 )
+from sktune.core.files import mark_as_written
 from sktune.core.layout import Layout
 from sktune.core.plan import Plan
 from sktune.core.space import SearchSpace, SpaceSpec, StartingPoint
@@ -102,6 +103,8 @@ def run(
         listener(StandingBy(study=name, holder=holder))
 
     with locked(folder, on_wait if request.standby else None):
+        for written in (folder, request.cache):
+            mark_as_written(written)
         study = stored_study(request, name, folder)
         if study is not None and is_answered(study, request, proxy):
             made_with = site.fingerprint_of_answer(spec, space, study.facts.fingerprint)

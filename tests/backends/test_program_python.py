@@ -10,6 +10,7 @@ import pytest
 
 from sktune.backends.availability import examine_program, usable_in_program
 from sktune.backends.info import Finding, State
+from sktune.backends.npu.availability import examine as npu_requirements
 from sktune.backends.program_python import look_into
 from sktune.core.errors import BadInputError
 from tests.builders import sktune_command
@@ -74,6 +75,18 @@ def test_versions_are_those_of_that_python(bare: Path, tmp_path: Path) -> None:
     assert states(findings)["npugraph_ex"] is State.OK
     assert found(findings, "regions").found == "torch 2.8.0"
     assert states(findings)["regions"] is State.OK
+
+
+def test_what_is_not_installed_is_missing(bare: Path) -> None:
+    """Only what is there can be wrong."""
+    findings = examine_program(look_into(str(bare)))
+    assert {states(findings)[what] for what in ("torch", "torch_npu", "npugraph_ex", "regions")} == {State.MISSING}
+
+
+def test_sktunes_own_torch_npu_is_no_advice_for_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a recipe's Python, pip would replace what the program needs."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "for a recipe, doctor --recipe" in found(tuple(npu_requirements()), "torch_npu").fix
 
 
 def test_captured_graphs_need_what_the_npu_needs(bare: Path, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import pytest
 from rich.console import Console
 
 from sktune.backends import backend_info
+from sktune.backends.info import Finding, State
+from sktune.cli.views.findings import findings_table
 from sktune.cli.views.inspection import inspection_view
 from sktune.cli.views.live import LiveView
 from sktune.cli.views.progress import PlainView, lines_of
@@ -32,6 +34,17 @@ def inspected(kinds: tuple[str, ...], **spec: Any) -> list[str]:
     with console.capture() as captured:
         console.print(inspection_view("a decoder", space, is_simulated=False))
     return captured.get().splitlines()
+
+
+def test_findings_are_never_cut() -> None:
+    """A path that is longer than a column is written on several lines."""
+    path = "/data/" + "folder/" * 20
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(findings_table([Finding("recipe", "weights", State.MISSING, path, f"see {path}")]))
+    cells = [line.split("│") for line in captured.get().splitlines()[3:-1]]
+    found, fix = ("".join(cell[column].strip() for cell in cells) for column in (4, 5))
+    assert (found, fix) == (path, f"see{path}")
 
 
 @pytest.mark.parametrize("per_layer", [False, True])

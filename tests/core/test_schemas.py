@@ -1,5 +1,6 @@
 """The event stream: every line printed by --json follows the published schema, which lists every key."""
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
@@ -172,21 +173,25 @@ def test_events_of_the_commands_on_studies(studies: Path) -> None:
 
 
 def test_events_of_apply(tmp_path: Path) -> None:
-    """A diff, a change, and its undo."""
-    shutil.copytree(TEMPLATE.root, tmp_path / "project")
-    folder = tmp_path / "project" / TEMPLATE.model
+    """A diff, a change, and its undo, by the command that the change has named."""
+    shutil.copytree(TEMPLATE.root, tmp_path / "the project")
+    folder = tmp_path / "the project" / TEMPLATE.model
     units = (f"model.layers.{layer}.self_attn" for layer in range(N_LAYERS))
     scopes = "".join(f"  - {{first: {unit}, last: {unit}}}\n" for unit in units)
     plan = tmp_path / "plan.yaml"
     plan.write_text(f"version: 1\nbackend: npu\nlayers: {N_LAYERS}\nplan:\n  scopes:\n{scopes}")
-    for arguments, last in (
-        ((str(plan), "--to", str(folder)), "plan_applied"),
-        ((str(plan), "--to", str(folder), "--write"), "plan_applied"),
-        (("--undo", "--to", str(folder)), "plan_undone"),
-    ):
-        done = sktune_command("apply", *arguments, "--json")
+
+    def applied(*words: str) -> tuple[list[str], str]:
+        done = sktune_command(*words, "--json")
         assert done.returncode == 0, done.stderr
-        assert [event["event"] for event in checked(done.stdout)] == [last]
+        return [event["event"] for event in checked(done.stdout)], done.stderr
+
+    apply = ("apply", str(plan), "--to", str(folder))
+    assert applied(*apply)[0] == ["plan_applied"]
+    events, said = applied(*apply, "--write")
+    assert events == ["plan_applied"]
+    undo = shlex.split(said.partition("undo with `sktune ")[2].partition("`")[0])
+    assert applied(*undo)[0] == ["plan_undone"]
 
 
 @pytest.mark.slow

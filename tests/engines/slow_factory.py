@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Self
 
+from sktune.core.files import write_text
 from sktune.core.outcome import Outcome
 from sktune.runners.base import JudgeRequest, Opened, Report, RunnerSetup
 from sktune.runners.worker import process
@@ -20,7 +21,7 @@ def list_process(setup: RunnerSetup) -> None:
     """List this process, with its number of threads."""
     folder = Path(setup.folder) / "runners"
     folder.mkdir(exist_ok=True)
-    (folder / f"{os.getpid()}.threads").write_text(os.environ.get("OMP_NUM_THREADS", "not set"))
+    write_text(folder / f"{os.getpid()}.threads", os.environ.get("OMP_NUM_THREADS", "not set"))
 
 
 class SleepingRunner(FakeRunner):
@@ -53,7 +54,8 @@ class SleepingWorker(WorkerRunner):
         """Open the target."""
         opened = super().open()
         assert self._worker is not None
-        (self._list / f"{os.getpid()}.worker").write_text(f"{self._worker._tree.pid} {self._worker._tree.keeper_pid}")
+        numbers = f"{self._worker._tree.pid} {self._worker._tree.keeper_pid}"
+        write_text(self._list / f"{os.getpid()}.worker", numbers)  # whole at any time: others kill what it names
         return opened
 
     def judge(self, request: JudgeRequest, report: Report, /) -> Outcome:

@@ -18,7 +18,7 @@ from sktune.core.events import Event
 from sktune.core.outcome import Reason
 from sktune.core.space import SpaceSpec
 from sktune.engines.cluster import connected, refuse_mixed, survey
-from sktune.runners.process_tree import is_alive
+from sktune.runners.process_tree import descendants, is_alive
 from sktune.study.leases import Leases
 from sktune.study.study import TuningStudy, sqlite_url
 from sktune.tuning.loop import run
@@ -72,14 +72,18 @@ def test_losses_blame_no_plan(cluster: Any, tmp_path: Path) -> None:
     """An actor, a worker process and a node are killed while they judge; others go on, and all processes end."""
     listed = tmp_path / "s" / "runners"
     victim = next(node for node in cluster.list_all_nodes() if not node.head)
+    below = victim.all_processes["raylet"][0].process.pid
+    others: list[Path] = []
     events: list[Event] = []
 
     def kill_actor() -> None:
-        os.kill(int(next(listed.glob("*.threads")).stem), signal.SIGKILL)
+        # Not on the host that is removed later: without a worker, that would be no loss.
+        workers = listed.glob("*.worker")
+        others.extend(file for file in workers if int(file.stem) not in descendants(below))
+        os.kill(int(others[0].stem), signal.SIGKILL)
 
     def kill_worker() -> None:
-        file = next(file for file in listed.glob("*.worker") if is_alive(int(file.stem)))
-        os.kill(int(file.read_text().split()[0]), signal.SIGKILL)
+        os.kill(int(others[1].read_text().split()[0]), signal.SIGKILL)
 
     def remove_node() -> None:
         cluster.remove_node(victim, allow_graceful=False)

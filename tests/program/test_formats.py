@@ -105,3 +105,27 @@ def test_a_torch_whose_inductor_is_unknown_is_refused_in_one_line(tmp_path: Path
     stage, message = report.error
     assert stage == "mark"
     assert message.startswith("it is not known which bits the Inductor of torch 2.6.0 keeps; use torch 2.8 to 2.15")
+
+
+def test_a_plan_that_is_in_force_is_said_once(tmp_path: Path) -> None:
+    """In production, on stderr; not where the plan fits nothing, and not in a search."""
+    plan, run = tmp_path / "plan.json", tmp_path / "run"
+
+    def stderr(first: str, **variables: str) -> str:
+        scopes = [{"first": first, "last": "layers.0.mlp"}]
+        plan.write_text(json.dumps({"version": 1, "backend": "npu", "plan": {"scopes": scopes}}))
+        command = [sys.executable, str(tmp_path / "twice.py")]
+        done = ran(command, STANDINS, STANDINS / "ascend", variables={"SKTUNE_PLAN": str(plan), **variables})
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    program = Path(PROGRAM).read_text()
+    again = "step = torch.compile(model.forward, dynamic=False)\n"
+    assert again in program
+    (tmp_path / "twice.py").write_text(program.replace(again, f"{again}step(1)\n{again}"))  # two steps that it fits
+    assert stderr("layers.0.attention") == f"sktune: {plan} is in force: 1 scope on the decode step\n"
+    said = stderr("layers.0.other")
+    assert "runs without scopes" in said and "in force" not in said
+    run.mkdir()
+    TASKS.write(run)
+    assert stderr("layers.0.attention", SKTUNE_RUN=str(run)) == ""

@@ -276,7 +276,7 @@ class TestScouting:
         """The only program is the command; what cannot be known is said."""
         draft = draft_recipe(project / "plain")
         assert draft.values["command"] == "python3 generate.py"
-        assert any("ranks" in line for line in draft.unknown)
+        assert any("ranks" in line for line in draft.to_do)
 
     def test_a_command_with_an_open_quote(self, project: Path) -> None:
         """One line that names the option."""

@@ -218,6 +218,13 @@ def test_the_python_is_that_of_the_program(root: Path, tmp_path: Path, command: 
     assert results["torch"].state is State.OK
 
 
+def test_cann_comes_from_the_shell_or_the_start_scripts(root: Path) -> None:
+    """Not from an option that was given already."""
+    found = finding(recipe(root, backend="npu"), "CANN")
+    assert found.state is State.MISSING
+    assert found.fix == "source CANN's set_env.sh in this shell, or in the recipe's start scripts"
+
+
 def test_an_environment_that_the_script_activates(root: Path, tmp_path: Path) -> None:
     """Its Python is the one that is looked into; if it is nowhere, the rest is checked all the same."""
     (root / "own" / "bin").mkdir(parents=True)

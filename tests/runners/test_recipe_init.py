@@ -215,7 +215,7 @@ class TestRuns:
     )
     def test_dies_of_a_server(self, root: Path, platform: str | None, world: int, hosts: int, ranks: int) -> None:
         """8 on Atlas 950, 16 on Atlas A3; more ranks are on several servers."""
-        draft = draft_recipe(vary(root, world_size=world, platform_version=platform))
+        draft = draft_recipe(vary(root, world_size=world, batch_size=world, platform_version=platform))
         assert (draft.values.get("hosts", 1), draft.values["ranks"]) == (hosts, ranks)
         assert ("--engine ray" in draft.text.splitlines()[0]) is (hosts > 1)
         (root / "recipe.yaml").write_text(draft.text)
@@ -223,14 +223,14 @@ class TestRuns:
 
     def test_the_script_takes_its_servers_from_sktune(self, root: Path) -> None:
         """What to write into it is said, unless it is there."""
-        folder = vary(root, world_size=32)
+        folder = vary(root, world_size=32, batch_size=32)
         line = "export IPs=(${SKTUNE_HOSTS//,/ })"
-        assert any(f"write `{line}` into executor/scripts/set_env.sh" in each for each in draft_recipe(folder).unknown)
+        assert any(f"write `{line}` into executor/scripts/set_env.sh" in each for each in draft_recipe(folder).to_do)
         (root / "executor" / "scripts" / "set_env.sh").write_text(f"{line}\n")
-        assert not any("SKTUNE_HOSTS" in each for each in draft_recipe(folder).unknown)
+        assert not any("SKTUNE_HOSTS" in each for each in draft_recipe(folder).to_do)
         (folder / "set_env.sh").write_text("export IPs=('xx.xx.xx.xx')\n")  # read after the other
         own = (folder / "set_env.sh").relative_to(root).as_posix()
-        assert any(f"write `{line}` into {own}" in each for each in draft_recipe(folder).unknown)
+        assert any(f"write `{line}` into {own}" in each for each in draft_recipe(folder).to_do)
 
     def test_a_number_of_ranks_that_fills_no_servers(self, root: Path) -> None:
         """They would have different numbers of ranks."""
@@ -238,7 +238,7 @@ class TestRuns:
 
     def test_a_platform_that_is_not_named(self, root: Path) -> None:
         """16 ranks are one server of one platform, and two of another."""
-        assert any("two of Atlas 950" in line for line in draft_recipe(vary(root, world_size=16)).unknown)
+        assert any("two of Atlas 950" in line for line in draft_recipe(vary(root, world_size=16, batch_size=8)).unknown)
 
     def test_a_platform_without_documented_superkernels(self, root: Path) -> None:
         """It is a note: nobody has said that they do not work."""
@@ -259,6 +259,72 @@ class TestRuns:
         found = draft_recipe(vary(root, batch_size=4, attn_tp_size=1)).found
         assert "batch_size is 4, 2 in each of 2 data-parallel groups; a plan is tuned for this batch" in found
         assert any("in models/tiny_moe/models/modeling_tiny_moe.py" in line for line in found)
+
+    @pytest.mark.parametrize(
+        ("values", "groups"),
+        [
+            ({"world_size": 32}, 16),  # none in each
+            ({"batch_size": 3, "attn_tp_size": 1}, 2),
+            ({"world_size": 16, "batch_size": 12, "attn_tp_size": 2}, 8),
+        ],
+    )
+    def test_a_batch_that_its_groups_cannot_share(self, root: Path, values: dict[str, int], groups: int) -> None:
+        """The program of a checkout refuses it; of others it is said."""
+        folder = vary(root, **values)
+        assert f"{groups} data-parallel groups (world_size / attn_tp_size) cannot share equally" in refusal(folder)
+        command = f"python3 infer.py {NAME}"
+        draft = draft_recipe(root / MODEL, root / MODEL / "config" / NAME, command)
+        assert any(f"set batch_size to a multiple of {groups}" in line for line in draft.to_do)
+        assert not any("in each of" in line for line in draft.found)
+
+    def test_a_batch_without_tensor_parallelism(self, root: Path) -> None:
+        """Where the YAML does not say it, each rank of a checkout's program is a group."""
+        folder = vary(root, batch_size=3)
+        file = folder / "config" / NAME
+        file.write_text(file.read_text().replace("attn_tp_size: 2", "moe_tp_size: 2"))
+        assert "batch_size is 3, which 2 data-parallel groups" in refusal(folder)
+
+
+class TestBackend:
+    """The backend is that of an NPU if anything shows that the program is for one."""
+
+    @pytest.mark.parametrize(
+        ("source", "settings", "backend", "words"),
+        [
+            ("from executor.utils import superkernel_scope", {}, "npu", "have superkernel_scope"),
+            ("import torch_npu, torchair", {}, "npu", "have torch_npu and torchair"),
+            ("import torch", {"exe_mode": "ge_graph"}, "npu", "have exe_mode"),
+            ("import torch", {"exe_mode": "npugraph_ex"}, "npugraph-ex", "have exe_mode"),
+            (
+                "import torch",
+                {"world_size": 2},
+                "inductor",
+                "have no torch_npu, torchair, superkernel_scope or exe_mode",
+            ),
+        ],
+    )
+    def test_what_shows_it(
+        self, tmp_path: Path, source: str, settings: dict[str, Any], backend: str, words: str
+    ) -> None:
+        """An import, the recipes' own scopes, or the YAML's mode."""
+        (tmp_path / "infer.py").write_text(f"{source}\n")
+        (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings))
+        draft = draft_recipe(tmp_path, tmp_path / "run.yaml", "python3 infer.py run.yaml")
+        assert draft.values["backend"] == backend
+        assert any(line.endswith(words) and f"backend is {backend}" in line for line in draft.found)
+
+
+def test_comments_say_what_is_to_do(root: Path, tmp_path: Path) -> None:
+    """What needs the user is told from what only a run shows; a key that has a value is neither."""
+    (tmp_path / "infer.py").write_text("import torch\n")
+    lines = draft_recipe(tmp_path, command="python3 infer.py").text.splitlines()
+    to_do = [line for line in lines if line.startswith("# TO DO: ")]
+    assert [line.split()[3] for line in to_do] == ["name", "set"]  # the YAML, and `ranks`
+    assert any(line.startswith("# found: timeout_s is 1800") for line in lines)
+    assert not any("NOT KNOWN" in line for line in lines)
+    lines = draft_recipe(root / MODEL).text.splitlines()
+    assert any(line.startswith("# NOT KNOWN before a run: the context") for line in lines)
+    assert not any("TO DO" in line for line in lines)
 
 
 class TestMeasuredStep:
@@ -303,7 +369,7 @@ class TestMeasuredStep:
         shutil.copy(folder / "config" / "decode.yaml", folder / "config" / "prefill.yaml")
         draft = draft_recipe(folder, Path("decode.yaml"))
         assert any("decode role of a deployment" in line for line in draft.found)
-        line = next(line for line in draft.unknown if "the deployment serves" in line)
+        line = next(line for line in draft.to_do if "the deployment serves" in line)
         assert "max_prefill_tokens 8192" in line
         assert "set model_config.input_truncated_len and batch_size" in line
 
@@ -312,7 +378,7 @@ class TestMeasuredStep:
         folder = vary(root, name="prefill_32dp.yaml")
         shutil.copy(folder / "config" / "prefill_32dp.yaml", folder / "config" / "decode_16ep.yaml")
         draft = draft_recipe(folder, Path("prefill_32dp.yaml"))
-        assert any("name says prefill" in line and "decode_16ep.yaml" in line for line in draft.unknown)
+        assert any("name says prefill" in line and "decode_16ep.yaml" in line for line in draft.to_do)
 
     def test_random_weights_and_fewer_layers(self, root: Path) -> None:
         """In force, or available; not offered where the sources do not read them."""
@@ -335,8 +401,8 @@ class TestMeasuredStep:
         script = root / "executor" / "scripts" / "infer.sh"
         script.write_text('source "${SCRIPT_PATH}/set_env.sh"  # your_own\n' + script.read_text())
         script.with_name("set_env.sh").write_text('cann_path="your_cann_pkgs_path"\n')
-        unknown = draft_recipe(vary(root, model_path="your_model_path")).unknown
-        line = next(line for line in unknown if "placeholders" in line)
+        to_do = draft_recipe(vary(root, model_path="your_model_path")).to_do
+        line = next(line for line in to_do if "placeholders" in line)
         assert "your_cann_pkgs_path (executor/scripts/set_env.sh:1)" in line
         assert "model_config.model_path: your_model_path" in line
         assert "your_own" not in line
@@ -379,7 +445,7 @@ launch
 
     def test_its_placeholder_is_the_yaml(self, older: Path) -> None:
         """Which the command names, so that nothing is to be filled in."""
-        assert not any("placeholders" in line for line in draft_recipe(older / MODEL).unknown)
+        assert not any("placeholders" in line for line in draft_recipe(older / MODEL).to_do)
 
     def test_a_script_of_another_kind(self, older: Path) -> None:
         """It starts something else."""

@@ -14,13 +14,17 @@ import yaml
 
 import sktune
 from sktune.core.errors import BackendError, BadInputError, TargetError
+from sktune.core.space import SpaceSpec
 from sktune.reports.plan_names import plan_name
+from sktune.runners.program.first_start import first_start
 from sktune.runners.program.run import last_line_text
+from sktune.targets.recipe import read_recipe
 from sktune.tuning.loop import run
 from sktune.tuning.rehearsal import Rehearsal, rehearse
 from sktune.tuning.request import Request
 from tests import warm
 from tests.builders import TESTS, sktune_command
+from tests.runners.reporting import REPORTING
 
 IGNORED = "res/\n__pycache__/\nlog_*.log\n"
 """What the projects themselves write; cann-recipes-infer ignores it, too."""
@@ -108,6 +112,26 @@ def test_what_a_search_with_few_steps_cannot_measure(project: Path) -> None:
     path.write_text(yaml.safe_dump(recipe))
     with pytest.raises(BackendError, match="9 decode steps, but 10 are needed"):
         rehearse(request_of(project, "ranks"))
+
+
+def test_the_wait_for_another_inference_is_in_no_figure(tmp_path: Path) -> None:
+    """What is measured begins with the program's start."""
+    called = '    events.append({"event": "called", "call": call, "clock_s": [time.monotonic()] * 2})\n'
+    program = REPORTING.replace('"calls": 9', '"calls": 12').replace("else:\n    steps", f"{called}else:\n    steps")
+    (tmp_path / "program.py").write_text(program)
+    other = tmp_path / "infer.py"
+    other.write_text("import time; print('up', flush=True); time.sleep(4)")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump({
+        "version": 1, "name": "waits", "command": [sys.executable, "program.py", "12"], "latency": "steps",
+        "other_inference": f"python.*{tmp_path.name}/infer\\.py",
+    }))  # fmt: skip
+    with subprocess.Popen([sys.executable, str(other)], stdout=subprocess.PIPE) as beside:
+        assert beside.stdout is not None
+        beside.stdout.readline()
+        start = first_start(read_recipe(path), SpaceSpec(), tmp_path, stands_in=False)
+        assert beside.wait() == 0
+    assert 0 < start.loading_s + start.steps * start.step_s < start.seconds
 
 
 def test_a_program_that_fails_to_start(project: Path) -> None:

@@ -16,6 +16,7 @@ from sktune.runners.worker.judge import Judge
 from sktune.targets import describe
 from sktune.targets.base import Target, decode_inputs
 from sktune.targets.loading import load
+from sktune.targets.static_cache import COUNTS
 from sktune.targets.tracing import trace_layout
 
 SIZES = {"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16,
@@ -40,6 +41,9 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
                               "attention_heads": 2, "ffn_dim": 64, "max_position_embeddings": 128},
 }  # fmt: skip
 
+WITHOUT_STATIC_CACHE = {"falcon_h1", "mpt", "trocr", "xglm"}
+"""In transformers 5.0."""
+
 
 @pytest.fixture(autouse=True)
 def small_and_without_gradients() -> Iterator[None]:
@@ -56,8 +60,13 @@ def folder_of(configuration: dict[str, Any], folder: Path) -> Path:
 
 
 def target_of(configuration: dict[str, Any], folder: Path, **values: Any) -> Target:
-    """Return the target of a configuration."""
-    return load(describe(str(folder_of(configuration, folder)), **values)[0])
+    """Return the target of a configuration; skip what is refused because an older transformers cannot run it."""
+    try:
+        return load(describe(str(folder_of(configuration, folder)), **values)[0])
+    except TargetError as failure:
+        if COUNTS or configuration["model_type"] not in WITHOUT_STATIC_CACHE:
+            raise
+        pytest.skip(str(failure))
 
 
 @pytest.mark.parametrize("kind", CONFIGURATIONS)
@@ -125,7 +134,8 @@ def test_attention_is_the_fastest_that_the_model_has(tmp_path: Path) -> None:
         ({"model_type": "llama", **SIZES, "hidden_act": "none"}, "cannot build llama .* KeyError: .none.; fix"),
         ({"model_type": "rwkv", "vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2},
          "RwkvForCausalLM takes no KV cache, so it has no decode step"),
-        ({"model_type": "deepseek_v4", **SIZES}, "transformers has no static KV cache for deepseek_v4"),
+        ({"model_type": "deepseek_v4", **SIZES},
+         "transformers has no static KV cache for deepseek_v4" if COUNTS else "is not a configuration"),
     ],
     ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
 )  # fmt: skip
@@ -134,7 +144,7 @@ def test_a_model_that_cannot_be_tuned_is_refused_with_the_reason(
 ) -> None:
     """In one line."""
     with pytest.raises(TargetError, match=message) as failure:
-        target_of(configuration, tmp_path)
+        target_of(configuration, tmp_path, dtype="float32")  # older releases cannot build each of them in 16 bits
     assert "\n" not in str(failure.value)
 
 

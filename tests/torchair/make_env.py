@@ -26,7 +26,7 @@ RELEASES: Mapping[str, Sequence[str]] = {
 }
 """Each torch_npu with the versions that its users have beside it; what is not given is the newest."""
 NEWEST = "2.14.0"
-PYTEST = ("pytest>=8.2", "pytest-xdist>=3.6", "hypothesis>=6.100")
+PYTEST = ("pytest>=8.2", "pytest-xdist>=3.8", "hypothesis>=6.100")
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 PRELOAD = '''"""Loads the stubs of CANN's libraries, so that torch_npu finds their names taken. Test scaffolding."""

@@ -30,7 +30,6 @@ from sktune.program.sktune_program.inductor.border import ALIGNMENT
 from sktune.program.sktune_program.inductor.numerics import MATMULS, NARROW, REDUCTIONS, WIDE, is_function_kept
 from sktune.program.sktune_program.inductor.versions import (
     COMPARES_LONG_INTEGERS_SINCE,
-    DIVIDES_BY_NUMBERS_SINCE,
     ROUNDS_FACTORS_SINCE,
     number_of,
 )
@@ -462,8 +461,6 @@ def _rounded(call: Call, device: str) -> str:
         return "a quotient rounded to an integer is computed in several steps"
     if call.arguments.get("alpha", 1) != 1:
         return "ATen may multiply and add in one rounding"
-    if call.name == "div" and len(call.inputs) == 1 and TORCH < DIVIDES_BY_NUMBERS_SINCE:
-        return "before torch 2.10 it is multiplied by the reciprocal"
     return _narrowed(call, device) or _operands(call)
 
 

@@ -39,7 +39,8 @@ def _examine_program(python: ProgramPython) -> Sequence[Finding]:
     """Return whether sktune can compile a program's decode step in regions, with the torch that the program has."""
     version = str(python.facts.get("torch", ""))
     if not version:
-        regions = Finding("inductor", "regions", State.WRONG, "torch cannot be imported", "see torch")
+        state = State.WRONG if python.package("torch") else State.MISSING
+        regions = Finding("inductor", "regions", state, "torch cannot be imported", "see torch")
     elif problem := problem_with(version):
         found, _, fix = problem.partition("; ")
         regions = Finding("inductor", "regions", State.WRONG, found, fix)

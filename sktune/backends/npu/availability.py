@@ -16,6 +16,8 @@ from sktune.backends.installed import NO_NPU, NOT_INSTALLED, PROBE_TIMEOUT_S, de
 from sktune.backends.program_python import ProgramPython
 from sktune.core.scope_options import has_superkernel
 
+INSTALL = "for --model alone: pip install '.[npu]' in sktune's folder; for a recipe, doctor --recipe"
+"""How sktune's own environment gets torch_npu; in a program's, pip would replace what the program needs."""
 _PROBE = """
 import torch, torch_npu, torchair
 takes_none = dict(torchair.scope.super_kernel(None).attrs)["_super_kernel_scope"] is not None
@@ -38,7 +40,7 @@ def examine() -> Sequence[Finding]:
     """Return a finding for each requirement."""
     findings = [_cann(), _chip()]
     if importlib.util.find_spec("torch_npu") is None:
-        return [*findings, Finding("npu", "torch_npu", State.MISSING, "", "pip install '.[npu]' in sktune's folder")]
+        return [*findings, Finding("npu", "torch_npu", State.MISSING, "", INSTALL)]
     return [*findings, *_torch_npu()]
 
 
@@ -119,7 +121,7 @@ def examine_program(python: ProgramPython) -> Sequence[Finding]:
 
 
 def _cann_of(python: ProgramPython) -> Finding:
-    fix = "source CANN's set_env.sh before, or name the recipe whose scripts do, with --recipe"
+    fix = "source CANN's set_env.sh in this shell, or in the recipe's start scripts"
     home = python.variables.get("ASCEND_HOME_PATH")
     if not home:
         return Finding("npu", "CANN", State.MISSING, "ASCEND_HOME_PATH is not set there", fix)

@@ -20,7 +20,7 @@ def _examine() -> Sequence[Finding]:
     installed = package_version("torch_npu")
     known = front_end(installed)
     if installed == NOT_INSTALLED:
-        return [Finding(_NAME, "npugraph_ex", State.MISSING, "", "pip install '.[npu]' in sktune's folder")]
+        return [Finding(_NAME, "npugraph_ex", State.MISSING, "", "see torch_npu")]
     if known is None:
         return [Finding(_NAME, "npugraph_ex", State.OK, f"torch_npu {installed} is older than all that are known")]
     if not known.superkernel:
@@ -38,6 +38,8 @@ def _examine_program(python: ProgramPython) -> Sequence[Finding]:
     if "npugraph_ex" in python.facts:
         fix = "install there a torch_npu that has npugraph_ex"
         return [Finding(_NAME, "npugraph_ex", State.MISSING, "torch.compile does not know it", fix)]
+    if not python.package("torch_npu"):
+        return [Finding(_NAME, "npugraph_ex", State.MISSING, "", "see torch_npu")]
     found = python.import_problem("npugraph_ex") or "not seen, as torch_npu and TorchAir cannot be imported"
     return [Finding(_NAME, "npugraph_ex", State.WRONG, found, "see npu")]
 

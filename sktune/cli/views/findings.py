@@ -10,7 +10,9 @@ from sktune.backends.info import Finding, State
 
 def findings_table(findings: Iterable[Finding]) -> Table:
     """Return a row for each finding, and in yellow what is not good."""
-    table = Table("backend", "what", "state", "found", "how to get it")
+    table = Table("backend", "what", "state")
+    for name in ("found", "how to get it"):
+        table.add_column(name, overflow="fold")  # a path that is cut is of no use
     for finding in findings:
         style = None if finding.state is State.OK else "yellow"
         table.add_row(

@@ -330,12 +330,13 @@ class RecipeWritten(Event):
 
     Attributes:
         recipe: the file.
-        found, unknown: lines for people.
+        found, to_do, unknown: lines for people.
     """
 
     event: ClassVar[str] = "recipe_written"
     recipe: str
     found: Sequence[str]
+    to_do: Sequence[str]
     unknown: Sequence[str]
 
 

@@ -8,7 +8,6 @@ import csv
 import io
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +48,6 @@ _MAX_START_US = 1e15
 _MAX_STEP = 1e15
 _CHUNK_ROWS = 100_000
 _NAMES = [alias for alias, role in _ALIASES.items() if role == "name"]
-_TEXT = ("device", "model", "task", "stream", "name", "type", "core", "start")
 
 
 def read_csv(data: bytes, shown: str) -> KernelTable:
@@ -73,7 +71,7 @@ def read_csv(data: bytes, shown: str) -> KernelTable:
     }
     used_columns = sorted({index for index, role in roles.items() if role} | set(ratios))
     data, cut = _without_partial_row(data, len(names))
-    frame, rows = _parse(data, {index: names[index] for index in used_columns}, roles, shown)
+    frame, rows = _parse(data, {index: names[index] for index in used_columns}, shown)
     table = _table(frame, roles, ratios)
     repeated = int(table["name"].map(_plain, na_action="ignore").isin(_NAMES).sum())
     whole = table.dropna(subset=["name", "start_ns", "duration_us"])
@@ -117,16 +115,14 @@ def _without_partial_row(data: bytes, columns: int) -> tuple[bytes, int]:
     return (data, 0) if is_whole or start == 0 else (data[:start], 1)
 
 
-def _parse(
-    data: bytes, used_columns: Mapping[int, str], roles: Mapping[int, str | None], shown: str
-) -> tuple[pd.DataFrame, int]:
+def _parse(data: bytes, used_columns: Mapping[int, str], shown: str) -> tuple[pd.DataFrame, int]:
     """Return the kept columns, named by their position, and the number of rows in the file."""
     rows = sum(1 for line in io.BytesIO(data) if line.strip()) - 1
     try:
         frame = pd.read_csv(
             io.BytesIO(data),
             usecols=list(used_columns),
-            dtype={name: str for index, name in used_columns.items() if roles[index] in _TEXT},
+            dtype=str,  # pandas 3 with numpy 1 overflows where it looks for numbers itself
             na_values=["N/A", "NA", ""],
             keep_default_na=False,
             on_bad_lines="skip",
@@ -160,10 +156,8 @@ def _table(frame: pd.DataFrame, roles: Mapping[int, str | None], ratios: Mapping
     return table
 
 
-def _number(column: "pd.Series[Any]") -> "pd.Series[float]":
-    if pd.api.types.is_numeric_dtype(column):
-        return column.astype(float)
-    return pd.to_numeric(column.astype(str).str.strip(), errors="coerce").astype(float)
+def _number(column: "pd.Series[str]") -> "pd.Series[float]":
+    return pd.to_numeric(column.str.strip(), errors="coerce").astype(float)
 
 
 def _nanoseconds(column: "pd.Series[str]") -> npt.NDArray[np.float64]:

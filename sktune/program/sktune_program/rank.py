@@ -14,6 +14,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -75,15 +76,16 @@ class MarkedStep:
         task: the scopes, what to compare, and when to alternate.
         make_scope: makes a scope of the backend.
         reporter: receives the events; if it is not active, nothing is digested or timed.
+        attached: called once the scopes are attached, at the first decode call.
     """
 
     def __init__(
         self, compiled: Function, baseline: Function | None, tree: nn.Module, function: Function, task: Task,
-        make_scope: MakeScope, reporter: Reporter,
+        make_scope: MakeScope, reporter: Reporter, attached: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._compiled, self._baseline, self._tree, self._function = compiled, baseline, tree, function
         self._task, self._signature = task, task.decode.signature if task.decode else ""
-        self._make_scope, self._reporter = make_scope, reporter
+        self._make_scope, self._reporter, self._attached = make_scope, reporter, attached
         self._watched: list[tuple[weakref.ref[Any], str]] = []
         self._gate = Gate()
         self._marks: MarkedModel | None = None
@@ -130,6 +132,7 @@ class MarkedStep:
             except SktuneError as failure:
                 self._fail("mark", failure)
                 raise
+            self._attached()
             self._now_s = clock_of(self._tree.parameters())
             atexit.register(self._flush)
         return self._now_s
@@ -229,10 +232,17 @@ class InspectedStep:
 
 
 class Rank:
-    """One process of the user's program, with ``torch.compile`` replaced."""
+    """One process of the user's program, with ``torch.compile`` replaced.
 
-    def __init__(self, compile_: Function, task: Task, reporter: Reporter) -> None:
-        self._compile, self._task, self._reporter = compile_, task, reporter
+    Args:
+        compile_: torch's own.
+        task: what to do.
+        reporter: of a search's run.
+        plan: the plan file of which to say that it is in force; empty in a search.
+    """
+
+    def __init__(self, compile_: Function, task: Task, reporter: Reporter, plan: str = "") -> None:
+        self._compile, self._task, self._reporter, self._plan = compile_, task, reporter, plan
         self._names: dict[str, int] = {}
 
     def compile(self, model: Any = None, **keywords: Any) -> Any:
@@ -262,7 +272,9 @@ class Rank:
             again = {**keywords, "backend": lambda *captured: prepared["backend"](*captured)}
             baseline = _function_of(self._compile(model, **again))
         compiled = self._compile(model, **keywords)
-        step = MarkedStep(_function_of(compiled), baseline, tree, model, self._task, make_scope, self._reporter)
+        step = MarkedStep(
+            _function_of(compiled), baseline, tree, model, self._task, make_scope, self._reporter, self._announce
+        )
         return self._in_place_of(model, keywords, step, compiled)
 
     def _in_place_of(self, model: Any, keywords: Mapping[str, Any], step: Function, compiled: Any = None) -> Any:
@@ -283,6 +295,14 @@ class Rank:
         name = f"{type(tree).__name__}.{function}"
         count = self._names[name] = self._names.get(name, 0) + 1
         return name if count == 1 else f"{name}#{count}"
+
+    def _announce(self) -> None:
+        """Say once in a process, in production, that the plan is in force."""
+        scopes = len(self._task.scopes)
+        line = f"sktune: {self._plan} is in force: {scopes} scope{'' if scopes == 1 else 's'} on the decode step\n"
+        with suppress(AttributeError, OSError, ValueError):  # a process may have closed its stderr, or have none
+            sys.stderr.write(line if self._plan else "")
+        self._plan = ""
 
     def _is_decode(self, name: str, tree: nn.Module) -> bool:
         if self._task.decode is not None:
@@ -329,4 +349,4 @@ def take_over(folder: str | None, plan: str | None) -> None:
 
         stand_ins.install()
     os.environ.update(FRONTENDS[task.backend].environment)
-    torch.compile = Rank(torch.compile, task, reporter).compile
+    torch.compile = Rank(torch.compile, task, reporter, plan if folder is None and plan else "").compile

@@ -35,7 +35,7 @@ def decode_step(reports: Sequence[RankReport], spec: SpaceSpec) -> tuple[DecodeC
     if not candidates:
         raise TargetError(
             f"sktune found no decode step in the program ({'; '.join(problems) or 'it compiles no module'}); "
-            "see docs/reference/recipe.md"
+            "see docs/reference/recipe.md in sktune's source"
         )
     largest = max(call.parameters for call in candidates)
     chosen = max((call for call in candidates if call.parameters == largest), key=lambda call: call.calls).call

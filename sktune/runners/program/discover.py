@@ -17,13 +17,16 @@ from sktune.runners.program.recipe_draft import (
     add_yaml,
     by_key,
     copy_mode,
+    data_parallel_groups,
     dies_of,
     read_settings,
 )
-from sktune.source.yaml_flag import CAPTURED_MODE, NEEDED_MODE
+from sktune.source.yaml_flag import CAPTURED_MODE, MODE, NEEDED_MODE
 
 _READS_ARGUMENTS = re.compile(r"\bsys\.argv\b|\bparse_args\(")
 _ENGINE = re.compile(r"^\s*(?:from|import) (vllm|sglang)\b", re.MULTILINE)
+_OF_NPU = re.compile("torch_npu|torchair|superkernel_scope")
+"""What only programs for an NPU have."""
 _EVIDENCE = "no use of torch.compile or get_npu_backend, no generate, no loop around a decode function"
 
 
@@ -84,7 +87,7 @@ def _from_checkout(checkout: Checkout, folder: Path, models: list[Path], yaml_fi
     add_measured_step(draft, MeasuredProgram(file, settings, sources, checkout.root))
     _add_decoder(draft, checkout, model, settings)
     draft.values["logs"] = f"models/{model.name}/res/*/*{file.stem}*/log_*.log"
-    _add_backend(draft, model, mode)
+    _add_backend(draft, sources, settings, mode)
     return draft
 
 
@@ -109,14 +112,14 @@ def _from_program(folder: Path, yaml_file: Path | None, command: str | None) -> 
         add_mode(draft, sources, settings, folder, mode)
         add_measured_step(draft, MeasuredProgram(file, settings, sources, folder))
     else:
-        mode = NEEDED_MODE
-        draft.unknown.append(
-            "the YAML that the program reads, if any; with one, sktune turns the program's own scopes off"
+        mode, settings, sources = NEEDED_MODE, {}, list(folder.rglob("*.py"))
+        draft.to_do.append(
+            "name the YAML that the program reads, if any, with --yaml: sktune then turns the program's own scopes off"
         )
-        draft.unknown.append("how many ranks it starts: `ranks` is 1")
-    draft.unknown.append("the log lines with the latency: `latency: steps` uses sktune's own times of the decode step")
+        draft.to_do.append("set `ranks`, if it starts more than 1")
+    draft.found.append("latency is `steps`: sktune's own times of the decode step, as no log lines are known")
     draft.values["latency"] = "steps"
-    _add_backend(draft, folder, mode)
+    _add_backend(draft, sources, settings, mode)
     return draft
 
 
@@ -163,9 +166,9 @@ def _add_program(draft: RecipeDraft, program: Path, folder: Path) -> None:
     if program.suffix == ".py":
         draft.found.append(f"{decode_evidence(program, folder)} shows a decode step")
         if _READS_ARGUMENTS.search(source_text(program)):
-            draft.unknown.append(
-                f"the arguments of {program.name}: it reads its command line, and is given none; give the whole "
-                "command with --command"
+            draft.to_do.append(
+                f"give the whole command with --command: {program.name} reads its command line, and is given no "
+                "arguments"
             )
 
 
@@ -217,6 +220,11 @@ def _refuse_untunable(checkout: Checkout, model: Path, file: Path, settings: Map
     if isinstance(world, int) and world > dies and world % dies:
         reasons.append(f"world_size is {world}, and a server has {dies} dies: hosts would have different numbers of "
                        "ranks")  # fmt: skip
+    groups = data_parallel_groups({"attn_tp_size": 1, **known})
+    batch = known.get("batch_size")
+    if groups and isinstance(batch, int) and batch % groups:
+        reasons.append(f"batch_size is {batch}, which {groups} data-parallel groups (world_size / attn_tp_size) cannot "
+                       "share equally")  # fmt: skip
     name = known.get("model_name")
     if checkout.classes(name) == [] and not (model / "infer.py").is_file():
         reasons.append(f"the program knows no model {name!r}")
@@ -235,14 +243,16 @@ def _add_decoder(draft: RecipeDraft, checkout: Checkout, model: Path, settings: 
     draft.found.append(f"its decoder layer is {decoder.layer} in {file}, in {decoder.owner}.{decoder.attribute}")
 
 
-def _add_backend(draft: RecipeDraft, folder: Path, mode: str) -> None:
-    sources = list(folder.rglob("*.py"))
-    uses_npu = any(re.search(r"torch_npu|torchair", source_text(path)) for path in sources)
-    draft.values["backend"] = ("npugraph-ex" if mode == CAPTURED_MODE else "npu") if uses_npu else "inductor"
-    draft.found.append(f"its sources {'use' if uses_npu else 'do not use'} torch_npu")
-    if engines := sorted({found[1] for path in sources for found in _ENGINE.finditer(source_text(path))}):
-        draft.unknown.append(
-            f"the backend: {' and '.join(engines)} chooses the device by what is installed, and sources do not say it"
+def _add_backend(draft: RecipeDraft, sources: list[Path], settings: Mapping[str, Any], mode: str) -> None:
+    texts = [source_text(path) for path in sources]
+    named = {found.group() for text in texts for found in _OF_NPU.finditer(text)}
+    named |= {MODE} & by_key(settings).keys()
+    draft.values["backend"] = ("npugraph-ex" if mode == CAPTURED_MODE else "npu") if named else "inductor"
+    shown = " and ".join(sorted(named)) or f"no {_OF_NPU.pattern.replace('|', ', ')} or {MODE}"
+    draft.found.append(f"backend is {draft.values['backend']}, as sources and YAML have {shown}")
+    if engines := sorted({found[1] for text in texts for found in _ENGINE.finditer(text)}):
+        draft.to_do.append(
+            f"check `backend`: {' and '.join(engines)} chooses the device by what is installed; sources do not say it"
         )
-    draft.unknown.append("how long a run takes: `timeout_s` is 1800 (start, compilation and all decode steps)")
+    draft.found.append("timeout_s is 1800, the limit for a whole run: start, compilation and all decode steps")
     draft.values["timeout_s"] = 1800

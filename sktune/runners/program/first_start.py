@@ -1,7 +1,6 @@
 """The first start of a rehearsal: the program runs once, eagerly, and shows what a search of it would find."""
 
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +62,6 @@ def first_start(recipe: Recipe, space: SpaceSpec, folder: Path, *, stands_in: bo
     """
     log = folder / "rehearsal.log"
     launcher = Launcher(recipe, folder / "work", folder / "cache")
-    began_s = time.monotonic()
     run = launcher.run(Task(True, recipe.backend, recipe.model, stands_in=stands_in), Plan(), log)
     if run.failure:
         detail, words = run.failure.detail, _last_words(log)
@@ -88,7 +86,7 @@ def first_start(recipe: Recipe, space: SpaceSpec, folder: Path, *, stands_in: bo
         steps=min(calls),
         alternates=alternates,
         stand_ins=tuple(sorted(set().union(*(report.stand_ins for report in run.reports)))),
-        loading_s=max(start_s for start_s, _ in clocks) - began_s,
+        loading_s=max(start_s for start_s, _ in clocks) - run.began_s,
         step_s=max((end_s - start_s) / count for (start_s, end_s), count in zip(clocks, calls, strict=True)),
         seconds=run.seconds,
     )

@@ -131,15 +131,15 @@ def _add_role(draft: RecipeDraft, program: MeasuredProgram, length: str) -> None
             "it is the decode role of a deployment, whose decode step is the one to tune; prefill.yaml beside it is "
             "for the other role, which runs none"
         )
-        draft.unknown.append(
-            "whether context and batch are those that the deployment serves: started offline, the decode role does its "
-            f"own prefill{requests}; set {path} and batch_size in yaml.set to what you serve"
+        draft.to_do.append(
+            f"set {path} and batch_size in yaml.set to what the deployment serves: started offline, the decode role "
+            f"does its own prefill{requests}"
             + ("; mem_fraction_static does not limit an offline run" if "mem_fraction_static" in settings else "")
         )
     elif re.search(r"(^|_)prefill(_|$)", file.stem):
         others = sorted(path.name for path in file.parent.glob("*.yaml") if "decode" in path.stem)
-        draft.unknown.append(
-            "whether this is the step that you want: the YAML's name says prefill, so its batch, context and "
+        draft.to_do.append(
+            "see whether this is the step that you want: the YAML's name says prefill, so its batch, context and "
             f"parallelism are chosen for prefill{f'; {others[0]} is for decode' if others else ''}"
         )
 
@@ -170,4 +170,4 @@ def _add_placeholders(draft: RecipeDraft, program: MeasuredProgram) -> None:
     places = [f"{each.text} ({each.file.relative_to(program.root)}:{each.line})" for each in scripts.placeholders()]
     places += [f"{path}: {value} (the YAML)" for path, value in program.settings.items() if is_placeholder(value)]
     if places:
-        draft.unknown.append(f"the values of placeholders, without which no run starts; fill in {', '.join(places)}")
+        draft.to_do.append(f"fill in the placeholders, without which no run starts: {', '.join(places)}")

@@ -34,20 +34,24 @@ class RecipeDraft:
 
     Attributes:
         values: content of the recipe's file.
-        found, unknown: notes on what was found and what was not, one line each.
+        found: notes on what was found, one line each.
+        to_do: what the user has to do, or to decide, before a search.
+        unknown: what only a run shows.
     """
 
     values: dict[str, Any]
     found: list[str] = field(default_factory=list)
+    to_do: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:
         """Text of the recipe's file."""
-        notes = [f"# found: {line}" for line in self.found] + [f"# NOT KNOWN: {line}" for line in self.unknown]
+        kinds = {"found": self.found, "TO DO": self.to_do, "NOT KNOWN before a run": self.unknown}
+        notes = [f"# {kind}: {line}" for kind, lines in kinds.items() for line in lines]
         engine = "--engine ray --address HOST:6379 " if self.values.get("hosts", 1) > 1 else ""
         search = f"sktune search --recipe THIS_FILE {engine}--trials 20"
-        head = [f"# Search with: {search}   (see docs/reference/recipe.md)", *notes]
+        head = [f"# Search with: {search}   (keys: docs/reference/recipe.md in sktune's source)", *notes]
         return "\n".join(head) + "\n" + yaml.safe_dump(self.values, sort_keys=False, allow_unicode=True, width=110)
 
 
@@ -68,6 +72,14 @@ def by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
 def dies_of(known: Mapping[str, Any]) -> int:
     """Return the dies of one server of the settings' platform."""
     return DIES.get(str(known.get(PLATFORM)), A3_DIES)
+
+
+def data_parallel_groups(known: Mapping[str, Any]) -> int:
+    """Return how many groups of ranks share the batch; 0 if the settings do not say it."""
+    world, parallel = known.get("world_size"), known.get("attn_tp_size")
+    if isinstance(world, int) and isinstance(parallel, int) and parallel > 0 and world % parallel == 0:
+        return world // parallel
+    return 0
 
 
 def add_yaml(
@@ -268,7 +280,7 @@ def _shown(check: Check, draft: RecipeDraft) -> str:
 def _add_ranks(draft: RecipeDraft, known: Mapping[str, Any], root: Path, set_env: Path | None) -> None:
     world, dies = known.get("world_size"), dies_of(known)
     if not isinstance(world, int):
-        draft.unknown.append("how many ranks it starts: the YAML has no world_size, `ranks` is 1")
+        draft.to_do.append("set `ranks`, if it starts more than 1: the YAML has no world_size")
         return
     draft.values["ranks"] = min(world, dies)
     draft.found.append(f"world_size is {world}")
@@ -278,14 +290,14 @@ def _add_ranks(draft: RecipeDraft, known: Mapping[str, Any], root: Path, set_env
         draft.found.append(f"it needs {hosts} servers with {dies} dies each, which --engine ray chooses")
         listed = root / set_env
         if not listed.is_file() or HOSTS_VARIABLE not in source_text(listed):
-            draft.unknown.append(
-                f"the servers: write `export IPs=(${{{HOSTS_VARIABLE}//,/ }})` into {set_env.as_posix()}, in a folder "
-                "that all of them share (docs/how-to/many-dies.md)"
+            draft.to_do.append(
+                f"write `export IPs=(${{{HOSTS_VARIABLE}//,/ }})` into {set_env.as_posix()}, in a folder "
+                "that all servers share (docs/how-to/many-dies.md in sktune's source)"
             )
     elif hosts > 1:
-        draft.unknown.append(
-            f"the other {hosts - 1} hosts: `hosts` is 1, so only the ranks of one are started; set `hosts` "
-            "as in docs/how-to/many-dies.md, or tune with a YAML for one host, and use the plan with this YAML"
+        draft.to_do.append(
+            f"set `hosts` to {hosts}, as in docs/how-to/many-dies.md in sktune's source, or tune with a YAML for one "
+            "host, and use the plan with this YAML: without `hosts`, only the ranks of one are started"
         )
     if str(known.get(PLATFORM)) == "950":
         draft.unknown.append("whether SuperKernels work on Atlas 950: TorchAir's documents name A3 and A2")
@@ -293,19 +305,23 @@ def _add_ranks(draft: RecipeDraft, known: Mapping[str, Any], root: Path, set_env
         draft.unknown.append(
             f"the platform: the YAML has no {PLATFORM}; {world} ranks are one Atlas A3 server, but two of Atlas 950"
         )
-    _add_batch(draft, known, world)
+    _add_batch(draft, known)
 
 
-def _add_batch(draft: RecipeDraft, known: Mapping[str, Any], world: int) -> None:
-    batch, parallel = known.get("batch_size"), known.get("attn_tp_size")
+def _add_batch(draft: RecipeDraft, known: Mapping[str, Any]) -> None:
+    batch, groups = known.get("batch_size"), data_parallel_groups(known)
     if not isinstance(batch, int):
         draft.unknown.append("the batch size: the YAML has no batch_size; a plan is tuned for the one that is run")
-    elif isinstance(parallel, int) and parallel > 0 and world % parallel == 0:
-        groups = world // parallel
-        share = f"{batch // groups} in each of {groups} data-parallel groups" if groups > 1 else "in one group"
-        draft.found.append(f"batch_size is {batch}, {share}; a plan is tuned for this batch")
-    else:
-        draft.found.append(f"batch_size is {batch}; a plan is tuned for this batch")
+        return
+    share = ""
+    if groups and batch % groups:
+        draft.to_do.append(
+            f"set batch_size to a multiple of {groups}: it is {batch}, and world_size / attn_tp_size are {groups} "
+            "data-parallel groups"
+        )
+    elif groups:
+        share = f", {batch // groups} in each of {groups} data-parallel groups" if groups > 1 else ", in one group"
+    draft.found.append(f"batch_size is {batch}{share}; a plan is tuned for this batch")
 
 
 def _leaves(data: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:

@@ -54,12 +54,14 @@ class Run:
         reports: of the ranks, by rank.
         failure: None if the program ended normally.
         step_ms: latencies of the decode steps in order, for each rank or log.
+        began_s: when it began, on the host's ``time.monotonic``: after the wait for another inference.
         seconds: duration of the run.
     """
 
     reports: tuple[RankReport, ...]
     failure: Failure | None
     step_ms: tuple[tuple[float, ...], ...]
+    began_s: float
     seconds: float
 
     @property
@@ -124,7 +126,7 @@ class Launcher:
         logs = self._logs(outputs, earlier)
         self._copy_logs(logs, log)
         step_ms = () if failure else self._latencies(reports, logs)
-        return Run(reports, failure, step_ms, time.monotonic() - began)
+        return Run(reports, failure, step_ms, began, time.monotonic() - began)
 
     def stop(self) -> None:
         """Kill every process of the current run, and no other."""

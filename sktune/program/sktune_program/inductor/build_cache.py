@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 SEALED = ".sealed"
 """What the name of a file's seal ends with."""
+LOADED = ".load_ok"
+"""The same of the note, since torch 2.14, that a library with vector instructions was loaded, and need not be again."""
 MAX_WAIT_S = 900.0
 """A builder that takes longer hangs; the waiting process then builds the region itself, which is safe as well."""
 POLL_S = 0.02
@@ -61,10 +63,7 @@ def shared_build(region: str) -> Iterator[None]:
         (VecISA, "check_build", _tried_anew),
         (codecache.GuardedCache, "iterate_over_candidates", lambda method: classmethod(_undamaged(method.__func__))),
     )
-    # None of them is public: where a version of PyTorch lacks one, its gap stays open.
-    patches = [
-        patch.object(owner, name, make(getattr(owner, name))) for owner, name, make in made if hasattr(owner, name)
-    ]
+    patches = [patch.object(owner, name, make(getattr(owner, name))) for owner, name, make in made]
     with _alone(region), ExitStack() as stack:
         for each in patches:
             stack.enter_context(each)
@@ -176,6 +175,7 @@ def _tried_anew(check: Callable[[Any, str], bool]) -> Callable[[Any, str], bool]
                 libraries.add(path)
                 if not is_sound(path):
                     path.unlink(missing_ok=True)
+                    path.with_name(path.name + LOADED).unlink(missing_ok=True)
             return str(path)
 
         with patch.object(CppBuilder, "get_target_file_path", found):

@@ -23,6 +23,8 @@ from torch._inductor.fx_passes import post_grad
 from torch._inductor.kernel.bmm import aten_bmm
 from torch._inductor.kernel.mm_common import mm_args
 
+from .versions import DIVIDES_BY_CONSTANTS_SINCE, number_of
+
 aten = torch.ops.aten
 
 MATMULS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot")
@@ -64,7 +66,7 @@ class CacheIdentity(CustomGraphPass):
     """Leaves graphs unchanged; separates code in Inductor's caches that was compiled under different sktune rules."""
 
     def __init__(self, rules: str) -> None:
-        self._uuid = f"sktune-10-{rules}"
+        self._uuid = f"sktune-11-{rules}"
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Leave ``graph`` unchanged."""
@@ -118,10 +120,13 @@ def kept_operators(matmuls: bool, reductions: bool) -> Iterator[None]:
     for op in kept:
         decompositions.pop(op, None)
     decompositions.update(decomposed)
+    divides = number_of(torch.__version__) >= DIVIDES_BY_CONSTANTS_SINCE
     try:
         with (
             patch.dict(lowering.lowerings, lowered | chosen),
             patch.dict(lowering._maybe_layout_constraints, layouts),  # noqa: SLF001 - no public way
+            # It finds constant divisors; in these versions, nothing else asks.
+            nullcontext() if divides else patch.object(lowering, "get_constant_value", lambda _: None),
         ):
             yield
     finally:
@@ -165,7 +170,7 @@ def kept_copies(writes: bool) -> Iterator[None]:
         return
     place = vars(ir.ConcatKernel)["realize_into"].__func__
 
-    def place_copy(kernel: Any, source: Any, target: Any) -> Any:
+    def place_copy(kernel: Any, source: Any, target: Any, **_: Any) -> Any:  # torch 2.15 says whether it would copy
         copy = ir.Pointwise.create(
             device=source.get_device(),
             dtype=source.get_dtype(),

@@ -1,8 +1,14 @@
 """What is known of Inductor in each version of torch. Nothing here imports torch.
 
-Found by ``tests/backends/test_exactness.py`` on a CPU, with each version in an environment of its own: all of it with
-torch 2.13.0, and its cases for arithmetic, casts, functions and integers with 2.8.0 and 2.15.0. A version between
-two of these is taken for the less exact one.
+Found by ``tests/backends`` on a CPU, with torch 2.8.0, 2.10.0, 2.13.0, 2.14.0 and 2.15.0, each in an environment of its
+own. A version between two of these is taken for the less exact one.
+
+The private names of torch that this package uses are the same in these five versions, except for:
+
+* ``use_compute_types``, an argument of ``CppVecOverrides.to_dtype`` since 2.13 (``numerics.kept_casts``);
+* ``enable_line_tables``, an option since 2.13 (``cpp_wrapper``);
+* ``.load_ok``, a file of ``VecISA.check_build`` since 2.14 (``build_cache``);
+* ``allow_alias``, an argument of ``ConcatKernel.realize_into`` since 2.15 (``numerics.kept_copies``).
 """
 
 from __future__ import annotations
@@ -11,8 +17,8 @@ import re
 
 OLDEST, NEWEST = (2, 8), (2, 15)
 """Outside of these, nobody knows which operators keep their bits."""
-DIVIDES_BY_NUMBERS_SINCE = (2, 10)
-"""Before, a quotient by a number is a product with its reciprocal."""
+DIVIDES_BY_CONSTANTS_SINCE = (2, 10)
+"""Before, a quotient by a constant is a product with its reciprocal, unless ``numerics`` prevents it."""
 COMPARES_LONG_INTEGERS_SINCE = (2, 10)
 """Before, a 16-bit fraction and a long integer are compared in another type than in eager execution."""
 ROUNDS_FACTORS_SINCE = (2, 15)
