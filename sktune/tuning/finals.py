@@ -160,7 +160,7 @@ class Finals:
                 # References are shown for comparison only, and need no interval over processes.
                 request = CompareRequest(plans, number, references=references and number == 1)
                 left_s = longest_s * (self._processes + 1 - number) or None
-                part = f"process {number} of {self._processes}"
+                part = f"comparing, process {number} of {self._processes}"
                 compared = self._runner.compare(request, self._reporting(part, left_s))
             except OutOfTimeError:
                 if not processes:
