@@ -14,9 +14,9 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sktune.backends.base import Step
+from sktune.backends.base import Compiled, Step
 from sktune.measure.bits import bits_digest
-from sktune.runners.worker.replays import Replay, copied, run_once
+from sktune.runners.worker.replays import Replay, copied
 from sktune.targets.base import Snapshot
 
 
@@ -64,47 +64,59 @@ class _Recorder(TorchDispatchMode):
                 hook.remove()
 
 
-def first_difference(module: torch.nn.Module, model: Step, compiled: Step, replay: Replay, steps: int) -> str:
+def first_difference(module: torch.nn.Module, model: Step, compiled: Compiled, replay: Replay, steps: int) -> str:
     """Return in words at which operator of ``model`` its first ``steps`` steps differ from those of ``compiled``.
 
-    Every step starts from the state of ``compiled``. Empty if no operator can be named, for instance because the
-    compiled step calls none that PyTorch dispatches.
+    Every step starts from the state of ``compiled``. Empty if no operator can be named.
     """
+    if compiled.inside is None:
+        return ""
     replay.start.restore()
     for inputs in replay.inputs[:steps]:
         before = Snapshot(replay.state)
-        own = _calls(module, model, inputs)
+        recorder = _Recorder({child: name for name, child in module.named_modules() if name})
+        copies = copied(inputs)
+        model.prepare()
+        with torch.no_grad(), recorder.following_modules(), recorder:
+            model.run(*copies)
         before.restore()
-        other = _calls(module, compiled, inputs)
-        if found := _parting(own, other):
+        within = _Recorder({})
+        step = compiled.inside(within)
+        step.prepare()
+        with torch.no_grad():
+            step.run(*copied(inputs))
+        if found := _parting(recorder.calls, within.calls):
             return found
     return ""
 
 
-def _calls(module: torch.nn.Module, step: Step, inputs: Sequence[Any]) -> list[_Call]:
-    step.prepare()
-    recorder = _Recorder({child: name for name, child in module.named_modules() if name})
-    with torch.no_grad(), recorder.following_modules(), recorder:
-        run_once(step, copied(tuple(inputs)))
-    return recorder.calls
-
-
 def _parting(own: Sequence[_Call], other: Sequence[_Call]) -> str:
+    if call := _first_apart(own, other):
+        takes = set(call.inputs)
+        mine = {digest for each in own for digest in each.outputs}
+        there = [each.operator for each in other if takes & set(each.inputs) and not mine.issuperset(each.outputs)]
+        instead = f", where the compiled model calls {_listed(there)}" if there else ""
+        return f"{_named(call)} is the first operator whose result differs{instead}"
+    if call := _first_apart(other, own):
+        return f"{_named(call)} is called by the compiled model only"
+    return ""
+
+
+def _first_apart(own: Sequence[_Call], other: Sequence[_Call]) -> _Call | None:
+    """Return the first call that computes, from tensors that the other run has, what that one never computes."""
     computed = {digest for call in other for digest in call.outputs}
     shared = computed | {digest for call in other for digest in call.inputs}
-    mine = {digest for call in own for digest in call.outputs}
     for call in own:
         if computed.issuperset(call.outputs) or not shared.issuperset(call.inputs):
             continue
-        if call.is_view:  # other shapes of the same values
-            shared.update(call.outputs)
-            continue
-        takes = set(call.inputs) & mine or set(call.inputs)
-        there = [each.operator for each in other if takes & set(each.inputs) and not mine.issuperset(each.outputs)]
-        where = f"in {call.module}, " if call.module else ""
-        instead = f", where the compiled model calls {_listed(there)}" if there else ""
-        return f"{where}{call.operator} is the first operator whose result differs{instead}"
-    return ""
+        if not call.is_view:
+            return call
+        shared.update(call.outputs)  # other shapes of the same values
+    return None
+
+
+def _named(call: _Call) -> str:
+    return f"in {call.module}, {call.operator}" if call.module else call.operator
 
 
 def _listed(operators: Iterable[str]) -> str:

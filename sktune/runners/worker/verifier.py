@@ -178,7 +178,7 @@ class Verifier:
         replay = next(replay for replay in self.replays if replay.seed == difference.seed)
         try:
             return operator_trace.first_difference(
-                self._target.module, model.step, self._baseline.step, replay, difference.step + 1
+                self._target.module, model.step, self._baseline, replay, difference.step + 1
             )
         except Exception:
             logger.warning("the operator at which the baseline differs could not be found", exc_info=True)
